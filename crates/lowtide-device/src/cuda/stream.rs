@@ -1,0 +1,150 @@
+//! A stream of a CUDA device, and the launch of the digest on it.
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUevent, CUstream};
+
+use super::Core;
+use crate::backend::{BackendStream, RawMark};
+use crate::digest::{Digest, Keys};
+use crate::{Address, Bytes, Result};
+
+/// It does not wait for, nor hold up, the legacy default stream.
+const NON_BLOCKING: u32 = 1;
+/// Events that only order; those that also take times are slower.
+const NO_TIMING: u32 = 2;
+const LANES: u32 = 256;
+/// As many blocks of 256 lanes as a multiprocessor holds at once.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+
+pub(super) struct CudaStream {
+    core: Arc<Core>,
+    stream: CUstream,
+}
+
+// SAFETY: a stream is a name that the driver accepts from any thread.
+unsafe impl Send for CudaStream {}
+// SAFETY: as above; the driver orders concurrent calls.
+unsafe impl Sync for CudaStream {}
+
+impl CudaStream {
+    pub(super) fn new(core: &Arc<Core>) -> Result<CudaStream> {
+        let mut stream = ptr::null_mut();
+        core.call("cuStreamCreate", |api| {
+            // SAFETY: writes one pointer.
+            unsafe { (api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) }
+        })?;
+        Ok(CudaStream { core: Arc::clone(core), stream })
+    }
+}
+
+impl BackendStream for CudaStream {
+    unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
+        self.core.call("cuMemcpyDtoHAsync_v2", |api| {
+            // SAFETY: both ranges stay valid until the work is done, by the contract of `BackendStream`.
+            unsafe { (api.cuMemcpyDtoHAsync_v2)(to.cast(), from.0, size.as_usize(), self.stream) }
+        })
+    }
+
+    unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
+        self.core.call("cuMemcpyHtoDAsync_v2", |api| {
+            // SAFETY: as in `copy_out`.
+            unsafe { (api.cuMemcpyHtoDAsync_v2)(to.0, from.cast(), size.as_usize(), self.stream) }
+        })
+    }
+
+    unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
+        self.core.call("cuMemsetD8Async", |api| {
+            // SAFETY: as in `copy_out`.
+            unsafe { (api.cuMemsetD8Async)(at.0, byte, size.as_usize(), self.stream) }
+        })
+    }
+
+    unsafe fn digest(
+        &self,
+        pages: *const Address,
+        out: *mut Digest,
+        count: usize,
+        keys: &Keys,
+    ) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let kernel = self.core.kernel()?;
+        let resident = self.core.card.multiprocessors.cast_unsigned() * BLOCKS_PER_MULTIPROCESSOR;
+        let blocks = u32::try_from(count).unwrap_or(u32::MAX).min(resident.max(1));
+        let count = count as u64;
+        let mut parameters: [*mut c_void; 4] = [
+            (&raw const pages).cast_mut().cast(),
+            (&raw const out).cast_mut().cast(),
+            (&raw const count).cast_mut().cast(),
+            ptr::from_ref(keys).cast_mut().cast(),
+        ];
+        self.core.call("cuLaunchKernel", |api| {
+            // SAFETY: four parameters of the kernel's types, read before the call returns; the
+            // staged memory and the pages stay valid until the work is done, by the contract.
+            unsafe {
+                (api.cuLaunchKernel)(
+                    kernel.function,
+                    blocks,
+                    1,
+                    1,
+                    LANES,
+                    1,
+                    1,
+                    0,
+                    self.stream,
+                    parameters.as_mut_ptr(),
+                    ptr::null_mut(),
+                )
+            }
+        })
+    }
+
+    fn mark(&self) -> Result<RawMark> {
+        let mut event = ptr::null_mut();
+        self.core.call("cuEventCreate", |api| {
+            // SAFETY: writes one pointer.
+            unsafe { (api.cuEventCreate)(&raw mut event, NO_TIMING) }
+        })?;
+        let mark = RawMark(event.expose_provenance() as u64);
+        // SAFETY: the event was just made; the stream lives.
+        let recorded = self
+            .core
+            .call("cuEventRecord", |api| unsafe { (api.cuEventRecord)(event, self.stream) });
+        if let Err(error) = recorded {
+            // SAFETY: the event was just made and nobody else has it.
+            super::twice("cuEventDestroy", || unsafe { self.forget(mark) });
+            return Err(error);
+        }
+        Ok(mark)
+    }
+
+    unsafe fn wait(&self, mark: RawMark) -> Result<()> {
+        // SAFETY: an event made by `mark` and not forgotten, by the contract.
+        self.core.call("cuEventSynchronize", |api| unsafe { (api.cuEventSynchronize)(event(mark)) })
+    }
+
+    unsafe fn forget(&self, mark: RawMark) -> Result<()> {
+        // SAFETY: as in `wait`.
+        self.core.call("cuEventDestroy_v2", |api| unsafe { (api.cuEventDestroy_v2)(event(mark)) })
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream lives: it is destroyed only by its last user.
+        self.core
+            .call("cuStreamSynchronize", |api| unsafe { (api.cuStreamSynchronize)(self.stream) })
+    }
+
+    unsafe fn destroy(&self) -> Result<()> {
+        // SAFETY: made by `new`; the caller uses it no more.
+        self.core.call("cuStreamDestroy_v2", |api| unsafe { (api.cuStreamDestroy_v2)(self.stream) })
+    }
+}
+
+fn event(mark: RawMark) -> CUevent {
+    ptr::with_exposed_provenance_mut(usize::try_from(mark.0).expect("a pointer of this process"))
+}

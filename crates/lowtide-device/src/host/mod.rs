@@ -1,0 +1,148 @@
+//! `host`: real pages of this machine, as a device.
+//!
+//! It has a budget, reservations that cost nothing, chunks that the kernel backs and takes back,
+//! and streams that work on threads. What it says is in use is what the kernel says. So everything
+//! above this crate runs, with real bytes, where there is no GPU.
+
+mod pages;
+mod stream;
+
+use crate::backend::{Backend, BackendStream, Handle};
+use crate::device::Source;
+use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, host_room};
+
+use pages::Pages;
+pub(crate) use pages::{HugePages, huge_pages};
+
+const PAGE: Bytes = Bytes::mib(2);
+
+/// How a `host` device is made.
+#[derive(Debug, Clone, Default)]
+pub struct HostOptions {
+    /// What it may hold; half of what the machine (or its control group) has, where not given.
+    pub budget: Option<Bytes>,
+    /// Leave the pages small. Huge pages are faster to use and slower to make.
+    pub small_pages: bool,
+}
+
+impl Device {
+    /// A `host` device: real pages of this machine with a budget. Each call makes a device of its own.
+    ///
+    /// # Errors
+    /// [`Error::BadSize`] for a budget that is no multiple of the page or more than the machine
+    /// has; [`Error::Unsupported`] where the operating system cannot do it.
+    pub fn host(options: HostOptions) -> Result<Device> {
+        HostBackend::new(&options).map(Device::new)
+    }
+}
+
+/// What a `host` device with default options is.
+pub(crate) fn default_info() -> DeviceInfo {
+    info(default_budget())
+}
+
+fn info(total: Bytes) -> DeviceInfo {
+    let name = "pages of this machine".to_owned();
+    DeviceInfo { id: DeviceId::Host, kind: "host", name, total, page: PAGE, uuid: None }
+}
+
+fn default_budget() -> Bytes {
+    Bytes((host_room::total().0 / 2 / PAGE.0).max(1) * PAGE.0)
+}
+
+struct HostBackend {
+    info: DeviceInfo,
+    pages: Pages,
+}
+
+impl HostBackend {
+    fn new(options: &HostOptions) -> Result<HostBackend> {
+        let budget = options.budget.unwrap_or_else(default_budget);
+        let total = host_room::total();
+        if budget == Bytes::ZERO || !budget.is_multiple_of(PAGE) || budget > total {
+            let rule =
+                format!("a budget is a multiple of {PAGE}, up to the {total} of this machine");
+            let operation = "a budget";
+            return Err(Error::BadSize { device: DeviceId::Host, operation, size: budget, rule });
+        }
+        let pages = Pages::new(budget, options.small_pages)?;
+        Ok(HostBackend { info: info(budget), pages })
+    }
+
+    fn out_of_memory(&self, requested: Bytes) -> Error {
+        let (total, free) = (self.info.total, self.info.total.saturating_sub(self.pages.in_use()));
+        Error::OutOfMemory { device: DeviceId::Host, requested, free, total }
+    }
+}
+
+#[allow(unsafe_code, reason = "passes the contract of `Backend` on to `Pages`")]
+impl Backend for HostBackend {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        let total = self.info.total;
+        let free = total.saturating_sub(self.pages.in_use());
+        Ok(Usage { total, free, reserved: Bytes::ZERO, source: Source::Kernel })
+    }
+
+    fn reserve(&self, size: Bytes) -> Result<Address> {
+        self.pages.reserve(size)
+    }
+
+    unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise, as `Backend` has it.
+        unsafe { self.pages.release(at, size) }
+    }
+
+    fn create(&self, size: Bytes) -> Result<Handle> {
+        self.pages.create(size)?.ok_or_else(|| self.out_of_memory(size))
+    }
+
+    unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()> {
+        self.pages.destroy(chunk, size)
+    }
+
+    unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise, as `Backend` has it.
+        unsafe { self.pages.map(at, chunk, size) }
+    }
+
+    unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise, as `Backend` has it.
+        unsafe { self.pages.open(at, size) }
+    }
+
+    unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise, as `Backend` has it.
+        unsafe { self.pages.unmap(at, size) }
+    }
+
+    // A copy between two places of this machine needs no introduction.
+    unsafe fn register(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn unregister(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
+        Ok(())
+    }
+
+    fn stage(&self, size: Bytes) -> Result<*mut u8> {
+        // Words, so that what is staged in it is aligned.
+        let words: Box<[u64]> = vec![0; size.as_usize().div_ceil(8)].into_boxed_slice();
+        Ok(Box::into_raw(words).cast())
+    }
+
+    unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {
+        let words =
+            std::ptr::slice_from_raw_parts_mut(at.cast::<u64>(), size.as_usize().div_ceil(8));
+        // SAFETY: the same box that `stage` of this size let go of.
+        drop(unsafe { Box::from_raw(words) });
+        Ok(())
+    }
+
+    fn stream(&self) -> Result<Box<dyn BackendStream>> {
+        Ok(Box::new(stream::HostStream::new()?))
+    }
+}

@@ -1,0 +1,171 @@
+//! A stream of a `host` device: one thread that does what it is given, in order, later.
+#![allow(unsafe_code, reason = "reads and writes memory that the caller keeps alive")]
+
+use std::ptr;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::backend::{BackendStream, RawMark};
+use crate::digest::{Digest, Keys, PAGE_BYTES};
+use crate::{Address, Bytes, Error, Result};
+
+pub(super) struct HostStream {
+    queue: Mutex<Queue>,
+    progress: Arc<Progress>,
+}
+
+struct Queue {
+    sender: Option<Sender<Work>>,
+    worker: Option<JoinHandle<()>>,
+    given: u64,
+}
+
+#[derive(Default)]
+struct Progress {
+    done: Mutex<u64>,
+    moved: Condvar,
+}
+
+enum Work {
+    Copy { from: *const u8, to: *mut u8, size: usize },
+    Fill { at: *mut u8, byte: u8, size: usize },
+    Digest { pages: *const Address, out: *mut Digest, count: usize, keys: Box<Keys> },
+}
+
+// SAFETY: the pointers are valid until the work is done, whichever thread does it; that is the
+// contract of `BackendStream`.
+unsafe impl Send for Work {}
+
+impl HostStream {
+    pub(super) fn new() -> Result<HostStream> {
+        let (sender, receiver) = mpsc::channel::<Work>();
+        let progress = Arc::new(Progress::default());
+        let seen = Arc::clone(&progress);
+        let worker = thread::Builder::new()
+            .name("lowtide-stream".to_owned())
+            .spawn(move || {
+                for work in receiver {
+                    work.run();
+                    *seen.done() += 1;
+                    seen.moved.notify_all();
+                }
+            })
+            .map_err(|source| Error::Os { operation: "starting a stream's thread", source })?;
+        let queue = Queue { sender: Some(sender), worker: Some(worker), given: 0 };
+        Ok(HostStream { queue: Mutex::new(queue), progress })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give(&self, work: Work) {
+        let mut queue = self.queue();
+        let sender = queue.sender.as_ref().expect("nothing is given to a stream that has ended");
+        sender.send(work).expect("the worker lives as long as the sender");
+        queue.given += 1;
+    }
+}
+
+impl Progress {
+    fn done(&self) -> MutexGuard<'_, u64> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, until: u64) {
+        let mut done = self.done();
+        while *done < until {
+            done = self.moved.wait(done).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl BackendStream for HostStream {
+    unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
+        self.give(Work::Copy { from: pointer(from), to, size: size.as_usize() });
+        Ok(())
+    }
+
+    unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
+        self.give(Work::Copy { from, to: pointer(to), size: size.as_usize() });
+        Ok(())
+    }
+
+    unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
+        self.give(Work::Fill { at: pointer(at), byte, size: size.as_usize() });
+        Ok(())
+    }
+
+    unsafe fn digest(
+        &self,
+        pages: *const Address,
+        out: *mut Digest,
+        count: usize,
+        keys: &Keys,
+    ) -> Result<()> {
+        self.give(Work::Digest { pages, out, count, keys: Box::new(*keys) });
+        Ok(())
+    }
+
+    fn mark(&self) -> Result<RawMark> {
+        Ok(RawMark(self.queue().given))
+    }
+
+    unsafe fn wait(&self, mark: RawMark) -> Result<()> {
+        self.progress.wait(mark.0);
+        Ok(())
+    }
+
+    unsafe fn forget(&self, _mark: RawMark) -> Result<()> {
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let given = self.queue().given;
+        self.progress.wait(given);
+        Ok(())
+    }
+
+    unsafe fn destroy(&self) -> Result<()> {
+        let mut queue = self.queue();
+        drop(queue.sender.take());
+        if let Some(worker) = queue.worker.take() {
+            worker.join().expect("the worker only moves bytes");
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    fn run(self) {
+        match self {
+            Work::Copy { from, to, size } => {
+                // SAFETY: both ranges are valid until this is done (contract of `BackendStream`);
+                // device and host memory never overlap.
+                unsafe { ptr::copy_nonoverlapping(from, to, size) };
+            }
+            Work::Fill { at, byte, size } => {
+                // SAFETY: the range is valid until this is done.
+                unsafe { ptr::write_bytes(at, byte, size) };
+            }
+            Work::Digest { pages, out, count, keys } => {
+                for index in 0..count {
+                    // SAFETY: `pages` has `count` entries.
+                    let page = unsafe { *pages.add(index) };
+                    // SAFETY: each entry is the address of a mapped, open page.
+                    let bytes = unsafe { std::slice::from_raw_parts(pointer(page), PAGE_BYTES) };
+                    let digest = keys.digest(bytes);
+                    // SAFETY: `out` has room for `count` digests.
+                    let slot = unsafe { out.add(index) };
+                    // SAFETY: inside the staging, aligned; the reader waits for this to be done.
+                    unsafe { slot.write(digest) };
+                }
+            }
+        }
+    }
+}
+
+fn pointer(at: Address) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(usize::try_from(at.0).expect("an address of this process"))
+}

@@ -1,0 +1,314 @@
+//! Host memory that copies run at full speed with.
+//!
+//! The driver's own pinned allocation takes half a second per GiB. Anonymous huge pages, touched
+//! by several threads and registered part by part as they become ready, take a twentieth of that.
+//! The memory is left out of forks and core dumps: it holds other people's weights.
+#![allow(unsafe_code, reason = "maps, touches and registers host pages")]
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::backend::Backend;
+use crate::device::Inner;
+use crate::{Bytes, Error, RangeProblem, Result, host_room};
+
+const HUGE_PAGE: Bytes = Bytes::mib(2);
+const SMALL_PAGE: usize = 4096;
+/// A registration's size: small enough that preparing and registering overlap, large enough that
+/// its fixed cost does not count. No copy crosses from one into the next.
+const PART: Bytes = Bytes::mib(512);
+const MOST_THREADS: usize = 16;
+/// What is always left to the machine.
+const MARGIN: Bytes = Bytes::mib(256);
+
+/// Host memory known to a device. Dropping it gives it back to the machine.
+pub struct HostMemory {
+    device: Arc<Inner>,
+    region: Region,
+    size: Bytes,
+    /// Copies in flight. Held while the bytes are read or written, so that neither meets the other.
+    copies: Mutex<usize>,
+}
+
+impl HostMemory {
+    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<HostMemory> {
+        if size == Bytes::ZERO {
+            let rule = "host memory has at least one byte".to_owned();
+            return Err(Error::BadSize {
+                device: device.id(),
+                operation: "host_memory",
+                size,
+                rule,
+            });
+        }
+        let room = host_room::left();
+        let left = room.left.saturating_sub(MARGIN);
+        if size > left {
+            return Err(Error::NoHostRoom { requested: size, left, limit: room.limit });
+        }
+        let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
+        let region = Region::map(mapped)?;
+        let memory =
+            HostMemory { device: Arc::clone(device), region, size, copies: Mutex::default() };
+        memory.region.prepare(device.backend.as_ref())?;
+        Ok(memory)
+    }
+
+    /// How much it is.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadRange`] past the end, or while a copy is in flight.
+    pub fn read(&self, offset: Bytes, into: &mut [u8]) -> Result<()> {
+        let (at, _turn) = self.turn("read", offset, into.len())?;
+        // SAFETY: the range is inside the region, and the turn keeps copies and writers away.
+        unsafe { ptr::copy_nonoverlapping(at, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    pub fn write(&self, offset: Bytes, from: &[u8]) -> Result<()> {
+        let (at, _turn) = self.turn("write", offset, from.len())?;
+        // SAFETY: as in `read`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
+        Ok(())
+    }
+
+    fn turn(
+        &self,
+        operation: &'static str,
+        offset: Bytes,
+        length: usize,
+    ) -> Result<(*mut u8, MutexGuard<'_, usize>)> {
+        let at = self.at(operation, offset, Bytes(length as u64))?;
+        let copies = self.copies();
+        if *copies > 0 {
+            return Err(self.bad_range(
+                operation,
+                offset,
+                Bytes(length as u64),
+                RangeProblem::InUse,
+            ));
+        }
+        Ok((at, copies))
+    }
+
+    fn copies(&self) -> MutexGuard<'_, usize> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<*mut u8> {
+        match offset.0.checked_add(size.0) {
+            // SAFETY: `offset` is inside the region.
+            Some(end) if end <= self.size.0 => {
+                Ok(unsafe { self.region.base.as_ptr().add(offset.as_usize()) })
+            }
+            _ => Err(self.bad_range(operation, offset, size, RangeProblem::OutOfBounds)),
+        }
+    }
+
+    fn bad_range(
+        &self,
+        operation: &'static str,
+        offset: Bytes,
+        size: Bytes,
+        problem: RangeProblem,
+    ) -> Error {
+        Error::BadRange { device: self.device.id(), operation, offset, size, problem }
+    }
+
+    /// Keeps the memory alive and unread while a copy uses it.
+    pub(crate) fn pin(
+        self: &Arc<HostMemory>,
+        operation: &'static str,
+        offset: Bytes,
+        size: Bytes,
+    ) -> Result<HostPin> {
+        self.at(operation, offset, size)?;
+        *self.copies() += 1;
+        Ok(HostPin { memory: Arc::clone(self) })
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        let mut region = self.region.take();
+        self.device.give_back("host memory", move |backend| region.give_back(backend));
+    }
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory({} for {})", self.size, self.device.id())
+    }
+}
+
+/// A copy's hold on host memory.
+pub(crate) struct HostPin {
+    memory: Arc<HostMemory>,
+}
+
+impl HostPin {
+    /// The pieces of a range that lie within one registration each: address, size, bytes before it.
+    pub(crate) fn pieces(&self, offset: Bytes, size: Bytes) -> Vec<(*mut u8, Bytes, Bytes)> {
+        let (mut at, end) = (offset.0, offset.0 + size.0);
+        let mut pieces = Vec::with_capacity(1);
+        while at < end {
+            let next = (at / PART.0 + 1) * PART.0;
+            let piece = Bytes(next.min(end) - at);
+            // SAFETY: `at` is inside the region: the pin was given for this range.
+            let pointer = unsafe { self.memory.region.base.as_ptr().add(Bytes(at).as_usize()) };
+            pieces.push((pointer, piece, Bytes(at - offset.0)));
+            at += piece.0;
+        }
+        pieces
+    }
+}
+
+impl Drop for HostPin {
+    fn drop(&mut self) {
+        *self.memory.copies() -= 1;
+    }
+}
+
+/// Pages of this process, with the parts of them that are registered.
+struct Region {
+    base: NonNull<u8>,
+    size: Bytes,
+    registered: Mutex<Vec<usize>>,
+}
+
+// SAFETY: plain pages; `HostMemory` orders who reads and writes them.
+unsafe impl Send for Region {}
+// SAFETY: as above; the list of registered parts has its lock.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn map(size: Bytes) -> Result<Region> {
+        // Room to align: a huge page needs an address that is a multiple of its size.
+        let length = size.as_usize() + HUGE_PAGE.as_usize();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
+        let raw = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
+        if raw == libc::MAP_FAILED {
+            return Err(Error::os("mapping host memory"));
+        }
+        let aligned = raw.map_addr(|addr| addr.next_multiple_of(HUGE_PAGE.as_usize()));
+        trim(raw.cast(), aligned.addr() - raw.addr());
+        let after = aligned.wrapping_byte_add(size.as_usize());
+        trim(after.cast(), raw.addr() + length - after.addr());
+        for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+            // SAFETY: advice about our own fresh mapping. Where the kernel knows it not, the memory
+            // still works, with smaller pages.
+            unsafe { libc::madvise(aligned, size.as_usize(), advice) };
+        }
+        let base = NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero");
+        Ok(Region { base, size, registered: Mutex::default() })
+    }
+
+    fn parts(&self) -> usize {
+        self.size.0.div_ceil(PART.0) as usize
+    }
+
+    fn part(&self, index: usize) -> (*mut u8, Bytes) {
+        let start = index as u64 * PART.0;
+        // SAFETY: a part begins inside the region.
+        let at = unsafe { self.base.as_ptr().add(Bytes(start).as_usize()) };
+        (at, Bytes(PART.0.min(self.size.0 - start)))
+    }
+
+    /// Touches and registers every part, several at a time. On failure nothing stays registered
+    /// that the drop would not undo.
+    fn prepare(&self, backend: &dyn Backend) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let slices = threads.div_ceil(self.parts());
+        let work = || -> Result<()> {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= self.parts() {
+                    return Ok(());
+                }
+                let (at, size) = self.part(index);
+                touch(at, size, slices);
+                // SAFETY: our own pages, readable and writable, registered once.
+                unsafe { backend.register(at, size) }?;
+                self.registered().push(index);
+            }
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> =
+                (1..threads.min(self.parts())).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            workers.into_iter().fold(own, |outcome, worker| {
+                outcome.and(worker.join().expect("preparing memory does not panic"))
+            })
+        })
+    }
+
+    fn registered(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The region, leaving an empty one behind.
+    fn take(&mut self) -> Region {
+        let empty =
+            Region { base: NonNull::dangling(), size: Bytes::ZERO, registered: Mutex::default() };
+        std::mem::replace(self, empty)
+    }
+
+    // May be called again after a failure: what was unregistered is no longer listed.
+    fn give_back(&mut self, backend: &dyn Backend) -> Result<()> {
+        while let Some(index) = { self.registered().last().copied() } {
+            let (at, size) = self.part(index);
+            // SAFETY: registered by `prepare`; its owner is gone, so no copy is in flight.
+            unsafe { backend.unregister(at, size) }?;
+            self.registered().pop();
+        }
+        trim(self.base.as_ptr(), self.size.as_usize());
+        self.size = Bytes::ZERO;
+        Ok(())
+    }
+}
+
+// One write per small page: with huge pages that is one fault per 2 MiB, without them it still
+// makes every page real. Measured faster than asking the kernel to populate.
+fn touch(at: *mut u8, size: Bytes, slices: usize) {
+    let slice = size.as_usize().div_ceil(slices).next_multiple_of(HUGE_PAGE.as_usize());
+    let base = at.expose_provenance();
+    thread::scope(|scope| {
+        for start in (0..size.as_usize()).step_by(slice) {
+            let end = size.as_usize().min(start + slice);
+            let run = move || {
+                for offset in (start..end).step_by(SMALL_PAGE) {
+                    let page = ptr::with_exposed_provenance_mut::<u8>(base + offset);
+                    // SAFETY: inside the fresh region, which nobody else has seen yet.
+                    unsafe { page.write_volatile(0) };
+                }
+            };
+            if slices == 1 {
+                run();
+            } else {
+                scope.spawn(run);
+            }
+        }
+    });
+}
+
+fn trim(at: *mut u8, length: usize) {
+    if length > 0 {
+        // SAFETY: the callers give whole pages of their own mapping that nothing refers to.
+        unsafe { libc::munmap(at.cast(), length) };
+    }
+}

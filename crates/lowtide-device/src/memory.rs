@@ -1,0 +1,438 @@
+//! Reservations and chunks: address space, memory, and who owns which.
+//!
+//! A mapped chunk belongs to its reservation; `unmap` hands it back. So a chunk is in one place
+//! or in none, a mapping never outlives its reservation, and dropping either gives everything
+//! back in the order the driver wants: unmap, release the memory, free the addresses.
+//!
+//! Each change is decided under the lock, made at the driver without it, and recorded under it
+//! again; meanwhile the slots concerned read as in use.
+#![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::Handle;
+use crate::device::Inner;
+use crate::{Address, Bytes, Error, RangeProblem, Result};
+
+/// Memory of a device, under no address. Dropping it gives the memory back.
+pub struct Chunk {
+    device: Arc<Inner>,
+    handle: Handle,
+    size: Bytes,
+}
+
+impl Chunk {
+    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Chunk> {
+        let handle = device.backend.create(size)?;
+        Ok(Chunk { device: Arc::clone(device), handle, size })
+    }
+
+    /// How much it is.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let (handle, size) = (self.handle, self.size);
+        self.device.give_back("chunk", move |backend| {
+            // SAFETY: this `Chunk` owned the handle, and no reservation has it: it would own the `Chunk`.
+            unsafe { backend.destroy(handle, size) }
+        });
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({} on {})", self.size, self.device.id())
+    }
+}
+
+/// A map that did not happen, with the chunk it did not take.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotMapped {
+    /// The chunk, unharmed.
+    pub chunk: Chunk,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl From<NotMapped> for Error {
+    fn from(refused: NotMapped) -> Error {
+        refused.error
+    }
+}
+
+/// Address space of a device, with the chunks mapped into it. Cheap to clone.
+#[derive(Clone)]
+pub struct Reservation {
+    pub(crate) space: Arc<Space>,
+}
+
+pub(crate) struct Space {
+    device: Arc<Inner>,
+    base: Address,
+    size: Bytes,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// By offset.
+    slots: BTreeMap<u64, Slot>,
+    /// Ranges that work in flight reads or writes.
+    pins: Vec<Range<u64>>,
+}
+
+struct Slot {
+    size: Bytes,
+    state: State,
+}
+
+enum State {
+    /// A thread is mapping, opening or unmapping it.
+    Changing,
+    Closed(Chunk),
+    Open(Chunk),
+}
+
+impl Reservation {
+    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Reservation> {
+        let base = device.backend.reserve(size)?;
+        let space = Space { device: Arc::clone(device), base, size, books: Mutex::default() };
+        Ok(Reservation { space: Arc::new(space) })
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> Address {
+        self.space.base
+    }
+
+    /// How much address space it is.
+    pub fn size(&self) -> Bytes {
+        self.space.size
+    }
+
+    /// What is mapped into it.
+    pub fn mapped(&self) -> Bytes {
+        self.space.books().slots.values().map(|slot| slot.size).sum()
+    }
+
+    /// Puts a chunk under an address. Nothing can touch it before [`Reservation::open`].
+    ///
+    /// # Errors
+    /// [`NotMapped`], with the chunk, where the range is taken or out of bounds or the driver refuses.
+    #[expect(clippy::result_large_err, reason = "the error hands the chunk back")]
+    pub fn map(&self, offset: Bytes, chunk: Chunk) -> Result<(), NotMapped> {
+        let size = chunk.size;
+        if let Err(error) = self.space.claim_hole(offset, size) {
+            return Err(NotMapped { chunk, error });
+        }
+        let at = self.space.base.plus(offset);
+        // SAFETY: the range is inside the reservation and claimed by this thread alone; the handle
+        // is owned by `chunk`.
+        let outcome = unsafe { self.space.device.backend.map(at, chunk.handle, size) };
+        let mut books = self.space.books();
+        match outcome {
+            Ok(()) => {
+                books.slots.insert(offset.0, Slot { size, state: State::Closed(chunk) });
+                Ok(())
+            }
+            Err(error) => {
+                books.slots.remove(&offset.0);
+                drop(books);
+                Err(NotMapped { chunk, error })
+            }
+        }
+    }
+
+    /// Lets the device read and write a range: whole mappings, without a hole.
+    ///
+    /// # Errors
+    /// [`Error::BadRange`], or the driver's refusal; the mappings then stay as they were.
+    pub fn open(&self, offset: Bytes, size: Bytes) -> Result<()> {
+        let claimed = self.space.claim_mappings("open", offset, size, Holes::Refused)?;
+        // SAFETY: the range consists of whole mappings, claimed by this thread alone.
+        let outcome = unsafe { self.space.device.backend.open(self.space.base.plus(offset), size) };
+        let opened = outcome.is_ok();
+        let mut books = self.space.books();
+        for (offset, was_open, chunk) in claimed {
+            let state = if opened || was_open { State::Open(chunk) } else { State::Closed(chunk) };
+            books.slot_mut(offset).state = state;
+        }
+        outcome
+    }
+
+    /// Takes the mappings of a range away and hands their chunks back, by offset. The range may
+    /// have holes but cuts no mapping.
+    ///
+    /// # Errors
+    /// [`Error::BadRange`] where work in flight uses it or a mapping would be cut; the driver's
+    /// refusal, after which everything is still mapped.
+    pub fn unmap(&self, offset: Bytes, size: Bytes) -> Result<Vec<(Bytes, Chunk)>> {
+        let claimed = self.space.claim_mappings("unmap", offset, size, Holes::Allowed)?;
+        let outcome = self.space.unmap_runs(&claimed);
+        let mut books = self.space.books();
+        let mut chunks = Vec::with_capacity(claimed.len());
+        for (index, (offset, was_open, chunk)) in claimed.into_iter().enumerate() {
+            if index < outcome.unmapped {
+                books.slots.remove(&offset);
+                chunks.push((Bytes(offset), chunk));
+            } else {
+                let state = if was_open { State::Open(chunk) } else { State::Closed(chunk) };
+                books.slot_mut(offset).state = state;
+            }
+        }
+        drop(books);
+        match outcome.error {
+            None => Ok(chunks),
+            Some(error) => {
+                self.space.put_back(chunks);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Space { device, base, size, .. } = &*self.space;
+        write!(f, "Reservation({size} at {base:?} on {}, {} mapped)", device.id(), self.mapped())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holes {
+    Allowed,
+    Refused,
+}
+
+/// Offset, whether it was open, and the chunk.
+type Claimed = (u64, bool, Chunk);
+
+struct Unmapped {
+    /// How many of the claimed mappings are gone, from the front.
+    unmapped: usize,
+    error: Option<Error>,
+}
+
+impl Space {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bad_range(
+        &self,
+        operation: &'static str,
+        range: &Range<u64>,
+        problem: RangeProblem,
+    ) -> Error {
+        let (offset, size) = (Bytes(range.start), Bytes(range.end - range.start));
+        Error::BadRange { device: self.device.id(), operation, offset, size, problem }
+    }
+
+    fn range(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<Range<u64>> {
+        match offset.0.checked_add(size.0) {
+            Some(end) if end <= self.size.0 => Ok(offset.0..end),
+            _ => Err(Error::BadRange {
+                device: self.device.id(),
+                operation,
+                offset,
+                size,
+                problem: RangeProblem::OutOfBounds,
+            }),
+        }
+    }
+
+    fn claim_hole(&self, offset: Bytes, size: Bytes) -> Result<()> {
+        let range = self.range("map", offset, size)?;
+        let page = self.device.backend.info().page;
+        if !offset.is_multiple_of(page) {
+            let rule = format!("offsets are multiples of the page, {page}");
+            return Err(Error::BadSize {
+                device: self.device.id(),
+                operation: "map at an offset",
+                size: offset,
+                rule,
+            });
+        }
+        let mut books = self.books();
+        if books.touching(&range).next().is_some() {
+            return Err(self.bad_range("map", &range, RangeProblem::AlreadyMapped));
+        }
+        books.slots.insert(offset.0, Slot { size, state: State::Changing });
+        Ok(())
+    }
+
+    fn claim_mappings(
+        &self,
+        operation: &'static str,
+        offset: Bytes,
+        size: Bytes,
+        holes: Holes,
+    ) -> Result<Vec<Claimed>> {
+        let range = self.range(operation, offset, size)?;
+        let mut books = self.books();
+        let mut covered = 0;
+        for (start, slot) in books.touching(&range) {
+            let problem = if start < range.start || start + slot.size.0 > range.end {
+                RangeProblem::CutsMapping
+            } else if matches!(slot.state, State::Changing) {
+                RangeProblem::InUse
+            } else {
+                covered += slot.size.0;
+                continue;
+            };
+            return Err(self.bad_range(operation, &range, problem));
+        }
+        if covered == 0 || (holes == Holes::Refused && covered < size.0) {
+            return Err(self.bad_range(operation, &range, RangeProblem::NotMapped));
+        }
+        let pinned = books.pins.iter().any(|pin| pin.start < range.end && range.start < pin.end);
+        if pinned && operation == "unmap" {
+            return Err(self.bad_range(operation, &range, RangeProblem::InUse));
+        }
+        let slots = books.slots.range_mut(range);
+        Ok(slots
+            .filter_map(|(offset, slot)| slot.claim().map(|(open, chunk)| (*offset, open, chunk)))
+            .collect())
+    }
+
+    // One driver call per run of neighbours: the range may have holes, which not every driver takes.
+    fn unmap_runs(&self, claimed: &[Claimed]) -> Unmapped {
+        let mut unmapped = 0;
+        while unmapped < claimed.len() {
+            let start = claimed[unmapped].0;
+            let (mut end, mut next) = (start, unmapped);
+            while next < claimed.len() && claimed[next].0 == end {
+                end += claimed[next].2.size.0;
+                next += 1;
+            }
+            let at = self.base.plus(Bytes(start));
+            // SAFETY: whole mappings, claimed by this thread alone, with no pin on them.
+            if let Err(error) = unsafe { self.device.backend.unmap(at, Bytes(end - start)) } {
+                return Unmapped { unmapped, error: Some(error) };
+            }
+            unmapped = next;
+        }
+        Unmapped { unmapped, error: None }
+    }
+
+    // An unmap that failed midway: what was already taken away is mapped and opened again. Where
+    // even that fails the chunks are given back, since nothing else would own them.
+    fn put_back(self: &Arc<Space>, chunks: Vec<(Bytes, Chunk)>) {
+        let reservation = Reservation { space: Arc::clone(self) };
+        for (offset, chunk) in chunks {
+            let size = chunk.size;
+            let restored = reservation
+                .map(offset, chunk)
+                .map_err(Error::from)
+                .and_then(|()| reservation.open(offset, size));
+            if let Err(error) = restored {
+                tracing::error!(device = %self.device.id(), ?offset, %error, "a mapping was lost");
+            }
+        }
+    }
+
+    /// Keeps a range mapped while work in flight uses it.
+    pub(crate) fn pin(
+        self: &Arc<Space>,
+        operation: &'static str,
+        offset: Bytes,
+        size: Bytes,
+    ) -> Result<Pin> {
+        let range = self.range(operation, offset, size)?;
+        let mut books = self.books();
+        let mut covered = range.start;
+        for (start, slot) in books.touching(&range) {
+            let problem = match slot.state {
+                _ if start > covered => RangeProblem::NotMapped,
+                State::Changing => RangeProblem::InUse,
+                State::Closed(_) => RangeProblem::NotOpen,
+                State::Open(_) => {
+                    covered = start + slot.size.0;
+                    continue;
+                }
+            };
+            return Err(self.bad_range(operation, &range, problem));
+        }
+        if covered < range.end {
+            return Err(self.bad_range(operation, &range, RangeProblem::NotMapped));
+        }
+        books.pins.push(range.clone());
+        Ok(Pin { space: Arc::clone(self), range })
+    }
+
+    pub(crate) fn address_of(&self, offset: Bytes) -> Address {
+        self.base.plus(offset)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let slots = std::mem::take(&mut self.books().slots);
+        let (base, size) = (self.base, self.size);
+        // What is still to be done, in order; a step that succeeded is not done again.
+        let mut mapped: Vec<(u64, Bytes, Option<Chunk>)> = slots
+            .into_iter()
+            .filter_map(|(offset, mut slot)| {
+                slot.claim().map(|(_, chunk)| (offset, chunk.size, Some(chunk)))
+            })
+            .collect();
+        self.device.give_back("reservation", move |backend| {
+            while let Some((offset, size, chunk)) = mapped.last_mut() {
+                // SAFETY: the last owner of the space is going, so no pin and no other thread is
+                // left; this mapping is still there, since it is still listed.
+                unsafe { backend.unmap(base.plus(Bytes(*offset)), *size) }?;
+                drop(chunk.take());
+                mapped.pop();
+            }
+            // SAFETY: the reservation is whole and, by the loop above, empty.
+            unsafe { backend.release(base, size) }
+        });
+    }
+}
+
+impl Slot {
+    fn claim(&mut self) -> Option<(bool, Chunk)> {
+        match std::mem::replace(&mut self.state, State::Changing) {
+            State::Changing => None,
+            State::Closed(chunk) => Some((false, chunk)),
+            State::Open(chunk) => Some((true, chunk)),
+        }
+    }
+}
+
+impl Books {
+    /// The slots that share a byte with a range, in order.
+    fn touching(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Slot)> {
+        let first = self.slots.range(..range.start).next_back();
+        let first = first.filter(|(start, slot)| *start + slot.size.0 > range.start);
+        first.into_iter().chain(self.slots.range(range.clone())).map(|(start, slot)| (*start, slot))
+    }
+
+    fn slot_mut(&mut self, offset: u64) -> &mut Slot {
+        self.slots.get_mut(&offset).expect("a claimed slot stays in the books until it is recorded")
+    }
+}
+
+/// A range that stays mapped while this lives.
+pub(crate) struct Pin {
+    space: Arc<Space>,
+    range: Range<u64>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut books = self.space.books();
+        if let Some(index) = books.pins.iter().position(|pin| *pin == self.range) {
+            books.pins.swap_remove(index);
+        }
+    }
+}

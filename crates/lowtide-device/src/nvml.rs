@@ -1,0 +1,145 @@
+//! What NVML says is in use on a GPU, and by whom. Makes no context.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use serde::Serialize;
+
+use crate::device::Source;
+use crate::{Attempt, Bytes, Error, Result, Usage, library};
+
+/// A loaded NVML.
+pub struct Nvml {
+    nvml: nvml_wrapper::Nvml,
+    tried: Vec<Attempt>,
+}
+
+/// What one process holds, as NVML tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ProcessUse {
+    /// The process, in the PID namespace of the driver.
+    pub pid: u32,
+    /// What it holds; `None` where the driver cannot say (some containers, Windows).
+    pub used: Option<Bytes>,
+}
+
+impl Nvml {
+    /// Finds and initialises NVML.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] with the names tried and what each said.
+    pub fn load() -> Result<Nvml> {
+        let open = |path: &Path| {
+            // Looked at first by the loader alone: its words are clearer than NVML's.
+            library::load(path)?;
+            nvml_wrapper::Nvml::builder()
+                .lib_path(path.as_os_str())
+                .init()
+                .map_err(|error| error.to_string())
+        };
+        let (nvml, _, tried) = library::NVML.find(open)?;
+        Ok(Nvml { nvml, tried })
+    }
+
+    /// The names tried, the last of which was found.
+    pub fn tried(&self) -> &[Attempt] {
+        &self.tried
+    }
+
+    /// The driver's version, as people know it: `580.159.04`.
+    ///
+    /// # Errors
+    /// What NVML says.
+    pub fn driver_version(&self) -> Result<String> {
+        self.nvml.sys_driver_version().map_err(asking("the driver's version"))
+    }
+
+    /// The identities of all GPUs, in NVML's order.
+    ///
+    /// # Errors
+    /// What NVML says.
+    pub fn uuids(&self) -> Result<Vec<String>> {
+        let count = self.nvml.device_count().map_err(asking("how many GPUs there are"))?;
+        let uuid = |index| self.nvml.device_by_index(index)?.uuid();
+        (0..count)
+            .map(uuid)
+            .collect::<Result<_, NvmlError>>()
+            .map_err(asking("which GPUs there are"))
+    }
+
+    /// What is in use on a GPU.
+    ///
+    /// # Errors
+    /// What NVML says.
+    pub fn usage(&self, uuid: &str) -> Result<Usage> {
+        let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
+        let memory = device.memory_info().map_err(asking("what is in use"))?;
+        Ok(Usage {
+            total: Bytes(memory.total),
+            free: Bytes(memory.free),
+            reserved: Bytes(memory.reserved),
+            source: Source::Nvml,
+        })
+    }
+
+    /// Who holds memory on a GPU, by PID.
+    ///
+    /// # Errors
+    /// What NVML says.
+    pub fn processes(&self, uuid: &str) -> Result<Vec<ProcessUse>> {
+        let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
+        let compute = device.running_compute_processes().map_err(asking("who uses the GPU"))?;
+        // Where a list does not exist on this driver, nobody is on it.
+        let graphics = device.running_graphics_processes().unwrap_or_default();
+        let mps = device.mps_running_compute_processes().unwrap_or_default();
+        Ok(merge(compute.into_iter().chain(graphics).chain(mps)))
+    }
+}
+
+// One process can stand in several lists, each time with all that it holds.
+fn merge(entries: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessUse> {
+    let mut by_pid = BTreeMap::new();
+    for entry in entries {
+        let used = match entry.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let known: &mut Option<Bytes> = by_pid.entry(entry.pid).or_default();
+        *known = (*known).max(used);
+    }
+    by_pid.into_iter().map(|(pid, used)| ProcessUse { pid, used }).collect()
+}
+
+fn asking(question: &'static str) -> impl FnOnce(NvmlError) -> Error {
+    move |error| Error::Nvml { question, answer: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_in_two_lists_counts_once() {
+        let entry = |pid, used_gpu_memory| ProcessInfo {
+            pid,
+            used_gpu_memory,
+            gpu_instance_id: None,
+            compute_instance_id: None,
+        };
+        let merged = merge(
+            [
+                entry(7, UsedGpuMemory::Used(10)),
+                entry(3, UsedGpuMemory::Unavailable),
+                entry(7, UsedGpuMemory::Used(10)),
+                entry(9, UsedGpuMemory::Unavailable),
+                entry(9, UsedGpuMemory::Used(4)),
+            ]
+            .into_iter(),
+        );
+        let expected = [(3, None), (7, Some(Bytes(10))), (9, Some(Bytes(4)))];
+        assert_eq!(merged, expected.map(|(pid, used)| ProcessUse { pid, used }));
+    }
+}

@@ -1,0 +1,94 @@
+//! Staging memory: a little host memory that the device reads and writes in place.
+//!
+//! A digest's list of pages and its results cross the link here (24 bytes for 2 MiB), so that a
+//! digest takes no device memory at all. Allocating such memory is slow; it is kept and reused.
+#![allow(unsafe_code, reason = "reads and writes the staged memory")]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::Backend;
+use crate::device::Inner;
+use crate::digest::Digest;
+use crate::{Address, Bytes, Result};
+
+const ENTRY_BYTES: usize = size_of::<Digest>() + size_of::<Address>();
+const LEAST_PAGES: usize = 2048;
+
+/// Staged memory for so many pages: first the digests, then the list of addresses.
+pub(crate) struct Staging {
+    at: *mut u8,
+    pages: usize,
+}
+
+// SAFETY: plain memory with one owner; nothing in it belongs to a thread.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    fn size(&self) -> Bytes {
+        Bytes((self.pages * ENTRY_BYTES) as u64)
+    }
+
+    pub(crate) fn digests(&self) -> *mut Digest {
+        self.at.cast()
+    }
+
+    pub(crate) fn list(&self) -> *mut Address {
+        // SAFETY: the list begins behind the digests, inside the `pages * ENTRY_BYTES` allocated.
+        unsafe { self.at.add(self.pages * size_of::<Digest>()) }.cast()
+    }
+
+    /// Writes the list of pages.
+    pub(crate) fn write(&mut self, pages: impl ExactSizeIterator<Item = Address>) {
+        assert!(pages.len() <= self.pages, "the staging was taken for this many pages");
+        for (index, page) in pages.enumerate() {
+            // SAFETY: `index` is below `self.pages`, by the assertion.
+            let slot = unsafe { self.list().add(index) };
+            // SAFETY: the slot is inside the list, aligned, and no work is using it: it was just taken.
+            unsafe { slot.write(page) };
+        }
+    }
+
+    /// Reads the digests. The work that wrote them is done.
+    pub(crate) fn read(&self, count: usize) -> Vec<Digest> {
+        assert!(count <= self.pages, "no more digests than pages");
+        // SAFETY: inside the allocation by the assertion; every bit pattern is a digest, and the
+        // back end wrote them before the caller's wait returned.
+        unsafe { std::slice::from_raw_parts(self.digests(), count) }.to_vec()
+    }
+
+    pub(crate) fn give_back(&self, backend: &dyn Backend) -> Result<()> {
+        // SAFETY: this owns the memory; the caller does not use it again once this succeeded.
+        unsafe { backend.unstage(self.at, self.size()) }
+    }
+}
+
+/// Staging memory that nobody uses now.
+#[derive(Default)]
+pub(crate) struct Cache {
+    idle: Mutex<Vec<Staging>>,
+}
+
+impl Cache {
+    fn idle(&self) -> MutexGuard<'_, Vec<Staging>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(device: &Arc<Inner>, pages: usize) -> Result<Staging> {
+        let mut idle = device.staging.idle();
+        if let Some(index) = idle.iter().position(|staging| staging.pages >= pages) {
+            return Ok(idle.swap_remove(index));
+        }
+        drop(idle);
+        let pages = pages.next_power_of_two().max(LEAST_PAGES);
+        let at = device.backend.stage(Bytes((pages * ENTRY_BYTES) as u64))?;
+        Ok(Staging { at, pages })
+    }
+
+    pub(crate) fn keep(&self, staging: Staging) {
+        self.idle().push(staging);
+    }
+
+    pub(crate) fn drain(&self) -> Vec<Staging> {
+        std::mem::take(&mut *self.idle())
+    }
+}

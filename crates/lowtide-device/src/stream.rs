@@ -1,0 +1,277 @@
+//! Streams: work in order, later, with everything it touches kept alive until it is done.
+//!
+//! A copy pins its range of the reservation and its host memory. The pins go when the stream is
+//! known to have passed the copy, by [`Stream::synchronize`] or [`Stream::wait`]. So no safe call
+//! can pull memory from under a copy; on a GPU that would cost the whole context.
+#![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::backend::{BackendStream, RawMark};
+use crate::device::Inner;
+use crate::digest::{Digest, Keys, PAGE_BYTES};
+use crate::host_memory::HostPin;
+use crate::memory::Pin;
+use crate::staging::{Cache, Staging};
+use crate::{Bytes, HostMemory, Reservation, Result, exit};
+
+/// A queue of device work. Dropping it waits for what was given to it.
+pub struct Stream {
+    device: Arc<Inner>,
+    raw: Arc<dyn BackendStream>,
+    in_flight: Mutex<InFlight>,
+}
+
+#[derive(Default)]
+struct InFlight {
+    given: u64,
+    pins: VecDeque<(u64, Pins)>,
+}
+
+struct Pins {
+    _range: Pin,
+    _host: Option<HostPin>,
+}
+
+/// A point in a stream: everything given before it.
+pub struct Mark {
+    device: Arc<Inner>,
+    stream: Arc<dyn BackendStream>,
+    raw: RawMark,
+    given: u64,
+}
+
+/// Digests that a stream is computing.
+pub struct PendingDigests<'a> {
+    stream: &'a Stream,
+    staging: Option<Staging>,
+    pages: usize,
+}
+
+impl Stream {
+    pub(crate) fn new(device: &Arc<Inner>) -> Result<Stream> {
+        let raw = Arc::from(device.backend.stream()?);
+        Ok(Stream { device: Arc::clone(device), raw, in_flight: Mutex::default() })
+    }
+
+    /// Copies from the device to host memory, later.
+    ///
+    /// # Errors
+    /// [`crate::Error::BadRange`] where either range is not there, or the driver's refusal.
+    pub fn copy_out(
+        &self,
+        (from, offset): (&Reservation, Bytes),
+        (to, host_offset): (&Arc<HostMemory>, Bytes),
+        size: Bytes,
+    ) -> Result<()> {
+        let range = from.space.pin("copy_out", offset, size)?;
+        let host = to.pin("copy_out", host_offset, size)?;
+        let pieces = host.pieces(host_offset, size);
+        self.give(Pins { _range: range, _host: Some(host) }, || {
+            for (at, piece, done) in pieces {
+                let from = from.space.address_of(offset + done);
+                // SAFETY: both ranges are pinned until the stream has passed; a piece lies within
+                // one registration.
+                unsafe { self.raw.copy_out(from, at, piece) }?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies from host memory to the device, later.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_out`].
+    pub fn copy_in(
+        &self,
+        (from, host_offset): (&Arc<HostMemory>, Bytes),
+        (to, offset): (&Reservation, Bytes),
+        size: Bytes,
+    ) -> Result<()> {
+        let range = to.space.pin("copy_in", offset, size)?;
+        let host = from.pin("copy_in", host_offset, size)?;
+        let pieces = host.pieces(host_offset, size);
+        self.give(Pins { _range: range, _host: Some(host) }, || {
+            for (at, piece, done) in pieces {
+                let to = to.space.address_of(offset + done);
+                // SAFETY: as in `copy_out`.
+                unsafe { self.raw.copy_in(at, to, piece) }?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Sets every byte of a range, later.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_out`].
+    pub fn fill(&self, (to, offset): (&Reservation, Bytes), byte: u8, size: Bytes) -> Result<()> {
+        let range = to.space.pin("fill", offset, size)?;
+        self.give(Pins { _range: range, _host: None }, || {
+            // SAFETY: the range is pinned until the stream has passed.
+            unsafe { self.raw.fill(to.space.address_of(offset), byte, size) }
+        })
+    }
+
+    /// Computes the digest of every page of a range, on the device, later.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_out`]; the range must be whole pages.
+    pub fn digest(
+        &self,
+        (of, offset): (&Reservation, Bytes),
+        size: Bytes,
+        keys: &Keys,
+    ) -> Result<PendingDigests<'_>> {
+        let page = Bytes(PAGE_BYTES as u64);
+        if !offset.is_multiple_of(page) || !size.is_multiple_of(page) {
+            let rule = format!("digests are taken of whole pages of {page}");
+            return Err(crate::Error::BadSize {
+                device: self.device.id(),
+                operation: "digest",
+                size,
+                rule,
+            });
+        }
+        let range = of.space.pin("digest", offset, size)?;
+        let pages = (size.0 / page.0) as usize;
+        let mut staging = Cache::take(&self.device, pages)?;
+        staging.write((0..pages).map(|i| of.space.address_of(offset + Bytes(i as u64 * page.0))));
+        let (list, out) = (staging.list(), staging.digests());
+        // From here on the staging comes back through the pending digests, whatever happens.
+        let pending = PendingDigests { stream: self, staging: Some(staging), pages };
+        self.give(Pins { _range: range, _host: None }, || {
+            // SAFETY: the pages are pinned; the staging lives until the pending digests have waited.
+            unsafe { self.raw.digest(list, out, pages, keys) }
+        })?;
+        Ok(pending)
+    }
+
+    /// Names the point up to which work has been given.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn mark(&self) -> Result<Mark> {
+        let given = self.in_flight().given;
+        let raw = self.raw.mark()?;
+        Ok(Mark { device: Arc::clone(&self.device), stream: Arc::clone(&self.raw), raw, given })
+    }
+
+    /// Waits until the stream has passed a mark, and lets go of what only earlier work used.
+    ///
+    /// # Errors
+    /// What went wrong in the work before it, or the driver's refusal.
+    ///
+    /// # Panics
+    /// If the mark is another stream's.
+    pub fn wait(&self, mark: &Mark) -> Result<()> {
+        assert!(Arc::ptr_eq(&self.raw, &mark.stream), "a mark is waited for on its own stream");
+        // SAFETY: the mark is of this stream and was not forgotten: it lives.
+        unsafe { self.raw.wait(mark.raw) }?;
+        self.passed(mark.given);
+        Ok(())
+    }
+
+    /// Waits for everything given so far.
+    ///
+    /// # Errors
+    /// What went wrong in that work, or the driver's refusal.
+    pub fn synchronize(&self) -> Result<()> {
+        let given = self.in_flight().given;
+        self.raw.synchronize()?;
+        self.passed(given);
+        Ok(())
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // Pins are numbered after the work was given, even in part: a wait that began earlier on
+    // another thread does not let go of them.
+    fn give(&self, pins: Pins, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let outcome = work();
+        let mut in_flight = self.in_flight();
+        in_flight.given += 1;
+        let number = in_flight.given;
+        in_flight.pins.push_back((number, pins));
+        outcome
+    }
+
+    fn passed(&self, given: u64) {
+        let mut in_flight = self.in_flight();
+        let kept = in_flight.pins.partition_point(|(number, _)| *number <= given);
+        let done: Vec<_> = in_flight.pins.drain(..kept).collect();
+        drop(in_flight);
+        drop(done);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if exit::has_begun() {
+            return;
+        }
+        let raw = Arc::clone(&self.raw);
+        let mut pins = std::mem::take(&mut *self.in_flight()).pins;
+        self.device.give_back("stream", move |_| {
+            if !pins.is_empty() {
+                // Once more, since one refusal says nothing of the work. A lost context never
+                // passes anything, and touches nothing either.
+                if let Err(error) = raw.synchronize().or_else(|_| raw.synchronize()) {
+                    tracing::warn!(%error, "a stream was dropped with work that failed");
+                }
+                pins.clear();
+            }
+            // SAFETY: this was the stream's owner; marks hold it only to be forgotten.
+            unsafe { raw.destroy() }
+        });
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({}, {} in flight)", self.device.id(), self.in_flight().pins.len())
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let (stream, raw) = (Arc::clone(&self.stream), self.raw);
+        self.device.give_back("mark", move |_| {
+            // SAFETY: this owned the mark.
+            unsafe { stream.forget(raw) }
+        });
+    }
+}
+
+impl PendingDigests<'_> {
+    /// Waits for the stream and reads the digests, page by page.
+    ///
+    /// # Errors
+    /// What went wrong in the stream's work.
+    pub fn wait(mut self) -> Result<Vec<Digest>> {
+        self.stream.synchronize()?;
+        let staging =
+            self.staging.take().expect("only `wait` and `drop` take it, and `wait` consumes");
+        let digests = staging.read(self.pages);
+        self.stream.device.staging.keep(staging);
+        Ok(digests)
+    }
+}
+
+impl Drop for PendingDigests<'_> {
+    fn drop(&mut self) {
+        let Some(staging) = self.staging.take() else { return };
+        // The kernel may still write to it: it is reused only once the stream has passed.
+        match self.stream.synchronize() {
+            Ok(()) => self.stream.device.staging.keep(staging),
+            Err(_) => self
+                .stream
+                .device
+                .give_back("staging memory", move |backend| staging.give_back(backend)),
+        }
+    }
+}
