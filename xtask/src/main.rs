@@ -1,1 +1,41 @@
-fn main() {}
+//! The developer's commands: `cargo xtask --help`.
+
+mod gpu_pack;
+mod ptx;
+mod steps;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// The developer's commands.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every check and test there is: format, lints, tests, docs. Installs what it needs.
+    Test,
+    /// Write the folder that carries the test programs to a machine with a GPU and no Rust.
+    GpuPack {
+        /// Where to.
+        #[arg(long, default_value = "target/gpu-pack")]
+        to: PathBuf,
+    },
+    /// Compile kernels/digest.cu to PTX anew. Takes NVIDIA's runtime compiler from the Python registry.
+    Ptx,
+}
+
+fn main() -> anyhow::Result<()> {
+    // Wherever it is called from, paths are the workspace's.
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    std::env::set_current_dir(root.expect("xtask is a folder of the workspace"))?;
+    match Arguments::parse().command {
+        Command::Test => steps::test(),
+        Command::GpuPack { to } => gpu_pack::write(&to),
+        Command::Ptx => ptx::compile(),
+    }
+}

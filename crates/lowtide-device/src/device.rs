@@ -79,8 +79,10 @@ pub struct DeviceInfo {
     /// What its maker calls it.
     pub name: String,
     /// All the memory it has.
+    #[serde(rename = "total_bytes")]
     pub total: Bytes,
     /// Chunks are multiples of this.
+    #[serde(rename = "page_bytes")]
     pub page: Bytes,
     /// The GPU's own identity, the same in every process and after a restart.
     pub uuid: Option<String>,
@@ -102,10 +104,13 @@ pub enum Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// All there is.
+    #[serde(rename = "total_bytes")]
     pub total: Bytes,
     /// What nobody has.
+    #[serde(rename = "free_bytes")]
     pub free: Bytes,
     /// What the driver keeps for itself and no process can have; part of `total - free`.
+    #[serde(rename = "reserved_bytes")]
     pub reserved: Bytes,
     /// Who said so.
     pub source: Source,

@@ -128,3 +128,103 @@ fn scatter(mut x: u64) -> u64 {
     x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     x ^ (x >> 33)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: u64 = 2026;
+
+    fn page() -> Vec<u8> {
+        let mut state = SEED;
+        let mut next = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            scatter(state)
+        };
+        (0..PAGE_BYTES / 8).flat_map(|_| next().to_le_bytes()).collect()
+    }
+
+    fn assert_both_halves_differ(keys: &Keys, before: Digest, page: &[u8], what: &str) {
+        let after = keys.digest(page);
+        for half in 0..2 {
+            assert_ne!(before.0[half], after.0[half], "half {half} missed {what} (seed {SEED})");
+        }
+    }
+
+    // A spread of places: every lane of a vector row, both ends of tiles, both ends of the page.
+    fn places() -> impl Iterator<Item = usize> {
+        (0..LANES * 16).step_by(52).chain((0..PAGE_BYTES).step_by(65_521)).chain([PAGE_BYTES - 1])
+    }
+
+    #[test]
+    fn each_half_sees_every_single_bit() {
+        let (keys, mut page) = (Keys::from_seed(SEED), page());
+        let before = keys.digest(&page);
+        for (index, at) in places().enumerate() {
+            page[at] ^= 1 << (index % 8);
+            assert_both_halves_differ(&keys, before, &page, &format!("a bit of byte {at}"));
+            page[at] ^= 1 << (index % 8);
+        }
+        assert_eq!(keys.digest(&page), before, "unchanged again");
+    }
+
+    #[test]
+    fn each_half_sees_words_that_changed_places() {
+        let (keys, mut page) = (Keys::from_seed(SEED), page());
+        let before = keys.digest(&page);
+        let vector = 16;
+        let neighbours = [4, vector, LANES * vector, LANES * vector * TILE_VECTORS, PAGE_BYTES / 2];
+        for distance in neighbours {
+            let swap = |page: &mut [u8]| {
+                (0..4).for_each(|byte| page.swap(1024 + byte, 1024 + distance + byte));
+            };
+            swap(&mut page);
+            assert_both_halves_differ(
+                &keys,
+                before,
+                &page,
+                &format!("words {distance} bytes apart"),
+            );
+            swap(&mut page);
+        }
+    }
+
+    // Signs that flip together are what weight updates do, and top bits are where sums are weakest.
+    #[test]
+    fn each_half_sees_top_bits_that_flip_together() {
+        let (keys, mut page) = (Keys::from_seed(SEED), page());
+        let before = keys.digest(&page);
+        for distance in [2, 4, 8, 16, 4096, 32_768, 1 << 20] {
+            for at in [3, 3 + distance] {
+                page[at] ^= 0x80;
+            }
+            assert_both_halves_differ(
+                &keys,
+                before,
+                &page,
+                &format!("two signs {distance} bytes apart"),
+            );
+            for at in [3, 3 + distance] {
+                page[at] ^= 0x80;
+            }
+        }
+    }
+
+    #[test]
+    fn other_keys_give_another_digest() {
+        let page = page();
+        let (one, two) = (Keys::from_seed(1).digest(&page), Keys::from_seed(2).digest(&page));
+        assert_ne!(one.0[0], two.0[0]);
+        assert_ne!(one.0[1], two.0[1]);
+        assert_ne!(one.0[0], one.0[1], "the halves have keys of their own");
+    }
+
+    #[test]
+    fn a_fixed_seed_gives_a_fixed_digest() {
+        // Pinned: a change of the function must be made in `kernels/digest.cu` too.
+        assert_eq!(
+            format!("{:?}", Keys::from_seed(SEED).digest(&page())),
+            "a03e03f09d8b4c5df97a08af88cedd33"
+        );
+    }
+}

@@ -108,13 +108,11 @@ impl HostMemory {
     }
 
     fn at(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<*mut u8> {
-        match offset.0.checked_add(size.0) {
-            // SAFETY: `offset` is inside the region.
-            Some(end) if end <= self.size.0 => {
-                Ok(unsafe { self.region.base.as_ptr().add(offset.as_usize()) })
-            }
-            _ => Err(self.bad_range(operation, offset, size, RangeProblem::OutOfBounds)),
+        if offset.0.checked_add(size.0).is_none_or(|end| end > self.size.0) {
+            return Err(self.bad_range(operation, offset, size, RangeProblem::OutOfBounds));
         }
+        // SAFETY: `offset` is inside the region, as was just checked.
+        Ok(unsafe { self.region.base.as_ptr().add(offset.as_usize()) })
     }
 
     fn bad_range(

@@ -34,6 +34,11 @@
 //! # }
 //! ```
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "lowtide-device builds on Linux only so far: `host` needs memfd and `HostMemory` needs madvise"
+);
+
 mod backend;
 mod bytes;
 pub mod cuda;
@@ -41,14 +46,17 @@ mod device;
 pub mod digest;
 mod error;
 mod exit;
+pub mod holders;
 mod host;
 mod host_memory;
 pub mod host_room;
 mod library;
 mod memory;
 pub mod nvml;
+pub mod process;
 mod staging;
 mod stream;
+pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use bytes::{Bytes, ParseBytesError};

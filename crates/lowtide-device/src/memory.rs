@@ -128,7 +128,6 @@ impl Reservation {
     ///
     /// # Errors
     /// [`NotMapped`], with the chunk, where the range is taken or out of bounds or the driver refuses.
-    #[expect(clippy::result_large_err, reason = "the error hands the chunk back")]
     pub fn map(&self, offset: Bytes, chunk: Chunk) -> Result<(), NotMapped> {
         let size = chunk.size;
         if let Err(error) = self.space.claim_hole(offset, size) {

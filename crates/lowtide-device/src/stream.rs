@@ -254,8 +254,9 @@ impl PendingDigests<'_> {
     /// What went wrong in the stream's work.
     pub fn wait(mut self) -> Result<Vec<Digest>> {
         self.stream.synchronize()?;
-        let staging =
-            self.staging.take().expect("only `wait` and `drop` take it, and `wait` consumes");
+        let Some(staging) = self.staging.take() else {
+            unreachable!("only `wait` and `drop` take it")
+        };
         let digests = staging.read(self.pages);
         self.stream.device.staging.keep(staging);
         Ok(digests)

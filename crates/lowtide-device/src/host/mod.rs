@@ -4,20 +4,24 @@
 //! and streams that work on threads. What it says is in use is what the kernel says. So everything
 //! above this crate runs, with real bytes, where there is no GPU.
 
+mod addresses;
+mod huge;
 mod pages;
 mod stream;
+
+use std::alloc::Layout;
 
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::device::Source;
 use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, host_room};
 
+pub(crate) use huge::huge_pages;
 use pages::Pages;
-pub(crate) use pages::{HugePages, huge_pages};
 
 const PAGE: Bytes = Bytes::mib(2);
 
 /// How a `host` device is made.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct HostOptions {
     /// What it may hold; half of what the machine (or its control group) has, where not given.
     pub budget: Option<Bytes>,
@@ -32,7 +36,7 @@ impl Device {
     /// [`Error::BadSize`] for a budget that is no multiple of the page or more than the machine
     /// has; [`Error::Unsupported`] where the operating system cannot do it.
     pub fn host(options: HostOptions) -> Result<Device> {
-        HostBackend::new(&options).map(Device::new)
+        HostBackend::new(options).map(Device::new)
     }
 }
 
@@ -50,13 +54,21 @@ fn default_budget() -> Bytes {
     Bytes((host_room::total().0 / 2 / PAGE.0).max(1) * PAGE.0)
 }
 
+// Aligned for the digests and addresses that are staged in it.
+fn staged_layout(size: Bytes) -> Result<Layout> {
+    Layout::from_size_align(size.as_usize().max(1), 16).map_err(|_| {
+        let rule = "more than there are addresses".to_owned();
+        Error::BadSize { device: DeviceId::Host, operation: "stage", size, rule }
+    })
+}
+
 struct HostBackend {
     info: DeviceInfo,
     pages: Pages,
 }
 
 impl HostBackend {
-    fn new(options: &HostOptions) -> Result<HostBackend> {
+    fn new(options: HostOptions) -> Result<HostBackend> {
         let budget = options.budget.unwrap_or_else(default_budget);
         let total = host_room::total();
         if budget == Bytes::ZERO || !budget.is_multiple_of(PAGE) || budget > total {
@@ -88,12 +100,12 @@ impl Backend for HostBackend {
     }
 
     fn reserve(&self, size: Bytes) -> Result<Address> {
-        self.pages.reserve(size)
+        addresses::reserve(size)
     }
 
     unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: the caller's promise, as `Backend` has it.
-        unsafe { self.pages.release(at, size) }
+        unsafe { addresses::release(at, size) }
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
@@ -111,12 +123,12 @@ impl Backend for HostBackend {
 
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: the caller's promise, as `Backend` has it.
-        unsafe { self.pages.open(at, size) }
+        unsafe { addresses::open(at, size) }
     }
 
     unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: the caller's promise, as `Backend` has it.
-        unsafe { self.pages.unmap(at, size) }
+        unsafe { addresses::unmap(at, size) }
     }
 
     // A copy between two places of this machine needs no introduction.
@@ -129,16 +141,16 @@ impl Backend for HostBackend {
     }
 
     fn stage(&self, size: Bytes) -> Result<*mut u8> {
-        // Words, so that what is staged in it is aligned.
-        let words: Box<[u64]> = vec![0; size.as_usize().div_ceil(8)].into_boxed_slice();
-        Ok(Box::into_raw(words).cast())
+        let layout = staged_layout(size)?;
+        // SAFETY: the layout's size is not zero: no staging is empty.
+        let at = unsafe { std::alloc::alloc_zeroed(layout) };
+        if at.is_null() { std::alloc::handle_alloc_error(layout) } else { Ok(at) }
     }
 
     unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {
-        let words =
-            std::ptr::slice_from_raw_parts_mut(at.cast::<u64>(), size.as_usize().div_ceil(8));
-        // SAFETY: the same box that `stage` of this size let go of.
-        drop(unsafe { Box::from_raw(words) });
+        let layout = staged_layout(size)?;
+        // SAFETY: allocated by `stage` with the same layout, by the contract of `Backend`.
+        unsafe { std::alloc::dealloc(at, layout) };
         Ok(())
     }
 

@@ -5,15 +5,14 @@
 //! and the pages are gone. Mapping is a shared mapping of the extent over reserved addresses, so
 //! content moves between addresses without a copy. The file's block count is the kernel's own word
 //! for what is in use. Offsets are never used twice: a sparse file has more than anybody will need.
-#![allow(unsafe_code, reason = "maps, protects and backs pages")]
+#![allow(unsafe_code, reason = "makes the file and maps its extents")]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
-use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use super::PAGE;
+use super::addresses::{self, check, pointer};
 use crate::backend::Handle;
 use crate::{Address, Bytes, Error, Result};
 
@@ -48,42 +47,6 @@ impl Pages {
     pub(super) fn in_use(&self) -> Bytes {
         let blocks = self.file.metadata().map_or(0, |metadata| metadata.blocks());
         Bytes(blocks * 512)
-    }
-
-    pub(super) fn reserve(&self, size: Bytes) -> Result<Address> {
-        let length = size.0.checked_add(PAGE.0).and_then(|length| usize::try_from(length).ok());
-        let Some(length) = length else {
-            let rule = "more than there are addresses".to_owned();
-            return Err(Error::BadSize {
-                device: crate::DeviceId::Host,
-                operation: "reserve",
-                size,
-                rule,
-            });
-        };
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: fresh addresses of the kernel's choice, inaccessible; touches nothing of ours.
-        let raw = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
-        if raw == libc::MAP_FAILED {
-            return Err(Error::os("reserving addresses"));
-        }
-        let start = raw.addr();
-        let base = start.next_multiple_of(PAGE.as_usize());
-        let (before, after) = (base - start, start + length - base - size.as_usize());
-        // The rest of the over-long mapping, on both sides.
-        for (at, length) in [(start, before), (base + size.as_usize(), after)] {
-            if length > 0 {
-                // SAFETY: part of the mapping just made, outside what is handed out.
-                unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), length) };
-            }
-        }
-        Ok(Address(base as u64))
-    }
-
-    pub(super) unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
-        // SAFETY: the caller gives a whole reservation back, and nothing is mapped in it.
-        let outcome = unsafe { libc::munmap(pointer(at), size.as_usize()) };
-        check(outcome, "releasing addresses")
     }
 
     /// A chunk, or `None` where the budget or the machine has no room.
@@ -122,22 +85,6 @@ impl Pages {
         Ok(())
     }
 
-    pub(super) unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the caller gives whole mappings of its own.
-        let outcome = unsafe { libc::mprotect(pointer(at), size.as_usize(), protection) };
-        check(outcome, "opening a mapping")
-    }
-
-    pub(super) unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the caller gives whole mappings that no work uses. They become bare addresses at
-        // one stroke, so that nobody else can be given them in between.
-        let raw =
-            unsafe { libc::mmap(pointer(at), size.as_usize(), libc::PROT_NONE, flags, -1, 0) };
-        check(if raw == libc::MAP_FAILED { -1 } else { 0 }, "unmapping")
-    }
-
     fn back(&self, start: u64, size: Bytes) -> std::io::Result<()> {
         self.allocate(0, start, size)
     }
@@ -165,7 +112,7 @@ impl Pages {
     // Gathers the small pages of a fresh extent into huge ones, where the kernel can; a kernel
     // that cannot leaves them as they are.
     fn make_huge(&self, start: u64, size: Bytes) {
-        let Ok(window) = self.reserve(size) else { return };
+        let Ok(window) = addresses::reserve(size) else { return };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: over addresses that were just reserved for this.
         if unsafe { self.map_extent(pointer(window), start, size, protection, libc::MAP_FIXED) }
@@ -178,7 +125,7 @@ impl Pages {
         unsafe { libc::munmap(pointer(window), size.as_usize()) };
     }
 
-    unsafe fn map_extent(
+    pub(super) unsafe fn map_extent(
         &self,
         at: *mut libc::c_void,
         start: u64,
@@ -195,56 +142,6 @@ impl Pages {
     }
 }
 
-fn pointer(at: Address) -> *mut libc::c_void {
-    ptr::with_exposed_provenance_mut(usize::try_from(at.0).expect("an address of this process"))
-}
-
-fn check(outcome: i32, operation: &'static str) -> Result<()> {
-    if outcome == 0 { Ok(()) } else { Err(Error::os(operation)) }
-}
-
-/// Whether this kernel gives huge pages, and to whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HugePages {
-    /// For anonymous memory: backups. The setting, as the kernel words it.
-    pub(crate) anonymous: Option<String>,
-    /// Whether a chunk of a `host` device was seen to get them.
-    pub(crate) chunks: bool,
-}
-
-/// Asks the settings, and tries one chunk.
-pub(crate) fn huge_pages() -> HugePages {
-    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
-    let chosen = setting.and_then(|text| {
-        text.split_whitespace()
-            .find_map(|word| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned()))
-    });
-    HugePages { anonymous: chosen, chunks: try_one().unwrap_or(false) }
-}
-
-fn try_one() -> Result<bool> {
-    let pages = Pages::new(PAGE, false)?;
-    let Some(_chunk) = pages.create(PAGE)? else { return Ok(false) };
-    let at = pages.reserve(PAGE)?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: over addresses that were just reserved for this.
-    unsafe { pages.map_extent(pointer(at), 0, PAGE, protection, libc::MAP_FIXED) }?;
-    // SAFETY: the page just mapped, writable.
-    unsafe { pointer(at).cast::<u8>().write_volatile(1) };
-    let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let huge = mapping_is_huge(&maps, at);
-    // SAFETY: ours, and nothing refers to it.
-    unsafe { pages.release(at, PAGE) }?;
-    Ok(huge)
-}
-
-fn mapping_is_huge(smaps: &str, at: Address) -> bool {
-    let start = format!("{:x}-", at.0);
-    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
-    let size = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:"));
-    size.is_some_and(|size| size.trim() != "0 kB")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,13 +155,5 @@ mod tests {
         assert_eq!(pages.in_use(), Bytes::mib(4));
         pages.destroy(first, Bytes::mib(4)).unwrap();
         assert_eq!(pages.in_use(), Bytes::ZERO);
-    }
-
-    #[test]
-    fn smaps_are_read_at_the_right_mapping() {
-        let smaps = "7f00-7f10 rw-s\nShmemPmdMapped:  0 kB\n7f20-7f40 rw-s\nRss: 4 kB\nShmemPmdMapped:    2048 kB\n";
-        assert!(!mapping_is_huge(smaps, Address(0x7f00)));
-        assert!(mapping_is_huge(smaps, Address(0x7f20)));
-        assert!(!mapping_is_huge(smaps, Address(0x9999)));
     }
 }

@@ -152,7 +152,9 @@ impl Work {
             Work::Digest { pages, out, count, keys } => {
                 for index in 0..count {
                     // SAFETY: `pages` has `count` entries.
-                    let page = unsafe { *pages.add(index) };
+                    let entry = unsafe { pages.add(index) };
+                    // SAFETY: staged before this work was given, and not written since.
+                    let page = unsafe { entry.read() };
                     // SAFETY: each entry is the address of a mapped, open page.
                     let bytes = unsafe { std::slice::from_raw_parts(pointer(page), PAGE_BYTES) };
                     let digest = keys.digest(bytes);

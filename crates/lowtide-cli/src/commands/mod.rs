@@ -1,0 +1,22 @@
+//! The commands, each in a file of its own, each flag defined once.
+
+pub(crate) mod doctor;
+pub(crate) mod floor_child;
+pub(crate) mod ps;
+
+use clap::Subcommand;
+use lowtide_device::DeviceId;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what this machine can do: devices, memory, driver, what works and what to do about the rest.
+    Doctor(doctor::Options),
+    /// Show who holds device memory, by process, adding up to the driver's own number.
+    Ps(ps::Options),
+    /// Hold a bare context so that its cost can be measured. `doctor` runs this.
+    #[command(hide = true)]
+    FloorChild {
+        /// The device to open.
+        device: DeviceId,
+    },
+}

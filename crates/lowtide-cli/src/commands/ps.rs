@@ -1,0 +1,120 @@
+//! `lowtide ps`: who holds device memory.
+
+use lowtide_device::holders::{self, Holder, Holders};
+use lowtide_device::process::Who;
+use lowtide_device::{Bytes, Error};
+use serde::Serialize;
+
+use crate::page::{self, Page};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The rows of a GPU add up to the driver's own number (total − free). `unattributed` is what is \
+                  in use and was told for no process; `reserved` is what the driver keeps for itself. Makes no \
+                  context, so asking costs no device memory."
+)]
+pub(crate) struct Options {
+    /// Print JSON instead of text; the keys are in docs/json.md.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    devices: Vec<Holders>,
+    host: HostHolders,
+    /// Why no GPU is listed, where none is.
+    reason: Option<String>,
+}
+
+#[derive(Serialize)]
+struct HostHolders {
+    processes: Vec<Holder>,
+    unreadable_processes: usize,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let (devices, reason) = match holders::gpus() {
+        Ok(devices) if devices.is_empty() => (devices, Some("NVML shows no GPU".to_owned())),
+        Ok(devices) => (devices, None),
+        Err(error @ Error::NoLibrary { .. }) => (Vec::new(), Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let (processes, unreadable_processes) = holders::host();
+    let answer = Answer { devices, host: HostHolders { processes, unreadable_processes }, reason };
+    if options.json { page::print_json(&answer) } else { text(&answer).print() }
+}
+
+fn text(answer: &Answer) -> Page {
+    let mut page = Page::default();
+    for device in &answer.devices {
+        gpu(&mut page, device);
+        page.blank();
+    }
+    if let Some(reason) = &answer.reason {
+        page.line(&format!("no GPU: {reason}"));
+    }
+    host(&mut page, &answer.host);
+    page
+}
+
+fn gpu(page: &mut Page, device: &Holders) {
+    let id = device
+        .id
+        .map_or_else(|| "a GPU that CUDA does not show here".to_owned(), |id| id.to_string());
+    page.title(&id, device.uuid.as_deref().unwrap_or_default());
+    heading(page);
+    for holder in &device.processes {
+        row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+    }
+    signed_row(page, device.unattributed, "unattributed");
+    row(page, "-", Some(device.usage.reserved), "reserved by the driver");
+    page.line(&format!("{:>10}  {:>18}", "", "—".repeat(18)));
+    signed_row(page, device.sum(), "in use (total − free)");
+    row(page, "-", Some(device.usage.free), "free");
+    row(page, "-", Some(device.usage.total), "total");
+}
+
+fn host(page: &mut Page, host: &HostHolders) {
+    page.title("host", "devices made of this machine's pages");
+    if host.processes.is_empty() {
+        page.line("  nobody holds any");
+    } else {
+        heading(page);
+        for holder in &host.processes {
+            row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+        }
+    }
+    if host.unreadable_processes > 0 {
+        page.line(&format!(
+            "  {} processes of other users could not be looked at; run as root to see them",
+            host.unreadable_processes
+        ));
+    }
+}
+
+fn heading(page: &mut Page) {
+    page.line(&format!("{:>10}  {:>18}  {}", "PID", "MEMORY", "PROCESS"));
+}
+
+fn row(page: &mut Page, pid: &str, held: Option<Bytes>, who: &str) {
+    let held = held.map_or_else(|| "not told".to_owned(), |held| held.to_string());
+    page.line(&format!("{pid:>10}  {held:>18}  {who}"));
+}
+
+fn signed_row(page: &mut Page, bytes: i64, what: &str) {
+    let size = Bytes(bytes.unsigned_abs());
+    let text = if bytes < 0 { format!("−{size}") } else { size.to_string() };
+    let shared = if bytes < 0 { " (memory that processes share is told for each)" } else { "" };
+    page.line(&format!("{:>10}  {text:>18}  {what}{shared}", "-"));
+}
+
+fn name(who: &Who) -> String {
+    match who {
+        Who::Known { name, command } if command.is_empty() => format!("[{name}]"),
+        Who::Known { command, .. } => command.clone(),
+        Who::NotVisible => "unknown: ended, or outside this container".to_owned(),
+        Who::NoPermission => "unknown: no permission to look at it".to_owned(),
+        Who::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
+    }
+}

@@ -1,0 +1,186 @@
+//! Who holds device memory: by process, with what nobody could be named for, adding up to the
+//! device's own number.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use serde::Serialize;
+
+use crate::cuda::Driver;
+use crate::nvml::{Nvml, ProcessUse};
+use crate::process::{Who, who};
+use crate::{Bytes, DeviceId, Result, Usage};
+
+/// How often readings that do not belong together are taken anew.
+const TRIES: usize = 5;
+
+/// Who holds memory on one device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Holders {
+    /// Which device; `None` for a GPU that the CUDA driver does not show to this process.
+    pub id: Option<DeviceId>,
+    /// The GPU's own identity.
+    pub uuid: Option<String>,
+    /// What the device says.
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// The processes that hold some of it, largest first.
+    pub processes: Vec<Holder>,
+    /// What is in use and was attributed to no process. Below zero where processes share memory
+    /// and the driver counts it for each.
+    #[serde(rename = "unattributed_bytes")]
+    pub unattributed: i64,
+}
+
+/// One process that holds device memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Holder {
+    /// Its PID, as the driver tells it.
+    pub pid: u32,
+    /// Who that is.
+    #[serde(flatten)]
+    pub who: Who,
+    /// What it holds; `None` where the driver cannot say, and then it is part of `unattributed`.
+    #[serde(rename = "bytes")]
+    pub held: Option<Bytes>,
+}
+
+impl Holders {
+    fn new(
+        id: Option<DeviceId>,
+        uuid: Option<String>,
+        usage: Usage,
+        mut uses: Vec<ProcessUse>,
+    ) -> Holders {
+        uses.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        let named: Bytes = uses.iter().filter_map(|entry| entry.used).sum();
+        Holders {
+            id,
+            uuid,
+            usage,
+            processes: uses
+                .iter()
+                .map(|entry| Holder { pid: entry.pid, who: who(entry.pid), held: entry.used })
+                .collect(),
+            unattributed: usage.in_use().0.cast_signed() - named.0.cast_signed(),
+        }
+    }
+
+    /// All rows together: what the device says is not free.
+    pub fn sum(&self) -> i64 {
+        let named: Bytes = self.processes.iter().filter_map(|holder| holder.held).sum();
+        (named + self.usage.reserved).0.cast_signed() + self.unattributed
+    }
+}
+
+/// Who holds memory on the GPUs of this machine, as NVML tells it. Makes no context.
+///
+/// # Errors
+/// [`crate::Error::NoLibrary`] where there is no NVML, or what it says.
+pub fn gpus() -> Result<Vec<Holders>> {
+    let nvml = Nvml::load()?;
+    let shown = visible_uuids();
+    nvml.uuids()?
+        .into_iter()
+        .map(|uuid| {
+            let (usage, uses) = together(&nvml, &uuid)?;
+            let id = shown.iter().position(|shown| *shown == uuid);
+            let id = id.map(|index| DeviceId::Cuda(index as u32));
+            Ok(Holders::new(id, Some(uuid), usage, uses))
+        })
+        .collect()
+}
+
+// Two readings that do not belong together would leave a difference that nobody holds.
+fn together(nvml: &Nvml, uuid: &str) -> Result<(Usage, Vec<ProcessUse>)> {
+    let mut before = nvml.usage(uuid)?;
+    for _ in 1..TRIES {
+        let uses = nvml.processes(uuid)?;
+        let after = nvml.usage(uuid)?;
+        if before == after {
+            return Ok((after, uses));
+        }
+        before = after;
+    }
+    Ok((before, nvml.processes(uuid)?))
+}
+
+fn visible_uuids() -> Vec<String> {
+    let Ok(driver) = Driver::load() else { return Vec::new() };
+    let count = driver.device_count().unwrap_or(0);
+    (0..count).filter_map(|index| Some(driver.card(index).ok()?.uuid)).collect()
+}
+
+/// Who holds memory of `host` devices: every process of this machine that has one open, and how
+/// many processes this user may not look at.
+pub fn host() -> (Vec<Holder>, usize) {
+    let mut by_pid: BTreeMap<u32, Bytes> = BTreeMap::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut closed = 0;
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let mut pids: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+            closed += 1;
+            continue;
+        };
+        for entry in open.filter_map(Result::ok) {
+            let is_ours = fs::read_link(entry.path())
+                .is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:lowtide-host"));
+            let Some(file) = is_ours.then(|| fs::metadata(entry.path()).ok()).flatten() else {
+                continue;
+            };
+            // A forked child has the parent's file open too; it counts once, for the elder.
+            if seen.insert((file.dev(), file.ino())) {
+                *by_pid.entry(pid).or_default() += Bytes(file.blocks() * 512);
+            }
+        }
+    }
+    let holder = |(pid, held)| Holder { pid, who: who(pid), held: Some(held) };
+    (by_pid.into_iter().map(holder).collect(), closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Source;
+
+    fn usage() -> Usage {
+        let (total, free, reserved) = (Bytes(1000), Bytes(400), Bytes(50));
+        Usage { total, free, reserved, source: Source::Nvml }
+    }
+
+    #[test]
+    fn rows_add_up_to_what_is_not_free() {
+        let uses = vec![
+            ProcessUse { pid: 1, used: Some(Bytes(100)) },
+            ProcessUse { pid: 2, used: None },
+            ProcessUse { pid: 3, used: Some(Bytes(300)) },
+        ];
+        let holders = Holders::new(None, None, usage(), uses);
+        assert_eq!(holders.unattributed, 150);
+        assert_eq!(holders.sum(), 600);
+        assert_eq!(holders.processes[0].pid, 3, "largest first");
+    }
+
+    #[test]
+    fn memory_counted_twice_is_shown_as_such() {
+        let uses = vec![ProcessUse { pid: 1, used: Some(Bytes(700)) }];
+        let holders = Holders::new(None, None, usage(), uses);
+        assert_eq!(holders.unattributed, -150);
+        assert_eq!(holders.sum(), 600);
+    }
+
+    #[test]
+    fn a_host_device_of_this_process_is_found() {
+        let options = crate::HostOptions { budget: Some(Bytes::mib(8)), small_pages: true };
+        let device = crate::Device::host(options).unwrap();
+        let _chunk = device.create(Bytes::mib(6)).unwrap();
+        let (holders, _) = host();
+        let own = holders.iter().find(|holder| holder.pid == std::process::id()).unwrap();
+        assert!(own.held.unwrap() >= Bytes::mib(6));
+    }
+}

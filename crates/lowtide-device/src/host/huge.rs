@@ -1,0 +1,64 @@
+//! Whether this kernel gives huge pages: by its settings, and by trying.
+#![allow(unsafe_code, reason = "maps and touches one page")]
+
+use std::fs;
+
+use super::PAGE;
+use super::addresses::{self, pointer};
+use super::pages::Pages;
+use crate::{Address, Result};
+
+/// Whether this kernel gives huge pages, and to whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HugePages {
+    /// For anonymous memory: backups. The setting, as the kernel words it.
+    pub(crate) anonymous: Option<String>,
+    /// Whether a chunk of a `host` device was seen to get them.
+    pub(crate) chunks: bool,
+}
+
+/// Asks the settings, and tries one chunk.
+pub(crate) fn huge_pages() -> HugePages {
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
+    let chosen = setting.and_then(|text| {
+        text.split_whitespace()
+            .find_map(|word| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned()))
+    });
+    HugePages { anonymous: chosen, chunks: try_one().unwrap_or(false) }
+}
+
+fn try_one() -> Result<bool> {
+    let pages = Pages::new(PAGE, false)?;
+    let Some(_chunk) = pages.create(PAGE)? else { return Ok(false) };
+    let at = addresses::reserve(PAGE)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: over addresses that were just reserved for this.
+    unsafe { pages.map_extent(pointer(at), 0, PAGE, protection, libc::MAP_FIXED) }?;
+    // SAFETY: the page just mapped, writable.
+    unsafe { pointer(at).cast::<u8>().write_volatile(1) };
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let huge = mapping_is_huge(&maps, at);
+    // SAFETY: ours, and nothing refers to it.
+    unsafe { addresses::release(at, PAGE) }?;
+    Ok(huge)
+}
+
+fn mapping_is_huge(smaps: &str, at: Address) -> bool {
+    let start = format!("{:x}-", at.0);
+    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
+    let size = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:"));
+    size.is_some_and(|size| size.trim() != "0 kB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smaps_are_read_at_the_right_mapping() {
+        let smaps = "7f00-7f10 rw-s\nShmemPmdMapped:  0 kB\n7f20-7f40 rw-s\nRss: 4 kB\nShmemPmdMapped:    2048 kB\n";
+        assert!(!mapping_is_huge(smaps, Address(0x7f00)));
+        assert!(mapping_is_huge(smaps, Address(0x7f20)));
+        assert!(!mapping_is_huge(smaps, Address(0x9999)));
+    }
+}

@@ -1,0 +1,318 @@
+//! What this machine can do: its devices, what works on each, what does not, and what to do about
+//! it. Asks without making a context.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Serialize;
+
+use crate::cuda::{Card, Driver};
+use crate::nvml::Nvml;
+use crate::{Attempt, Bytes, DeviceId, DeviceInfo, Error, Result, Usage, host, process};
+
+/// CUDA 12.8, driver 570: the first with the checkpoint calls.
+const SUSPEND_VERSION: i32 = 12080;
+const CHECKPOINT_CALLS: [&std::ffi::CStr; 5] = [
+    c"cuCheckpointProcessGetState",
+    c"cuCheckpointProcessLock",
+    c"cuCheckpointProcessCheckpoint",
+    c"cuCheckpointProcessRestore",
+    c"cuCheckpointProcessUnlock",
+];
+/// What the digest's PTX is compiled for.
+const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);
+
+/// What was found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Survey {
+    /// Every device, `host` last.
+    pub devices: Vec<Surveyed>,
+    /// The CUDA driver.
+    pub cuda: Library,
+    /// NVML.
+    pub nvml: Library,
+}
+
+/// A driver library, found or not.
+#[derive(Debug, Clone, Serialize)]
+pub struct Library {
+    /// Whether it can be used.
+    pub available: bool,
+    /// The version, where it can.
+    pub version: Option<String>,
+    /// Every name tried, in order.
+    pub tried: Vec<Attempt>,
+    /// Why it cannot be used.
+    pub reason: Option<String>,
+}
+
+/// One device.
+#[derive(Debug, Clone, Serialize)]
+pub struct Surveyed {
+    /// What it is.
+    #[serde(flatten)]
+    pub info: DeviceInfo,
+    /// As in "9.0"; GPUs only.
+    pub compute_capability: Option<String>,
+    /// What is in use, where it can be told without a context.
+    pub usage: Option<Usage>,
+    /// What works on it, by name.
+    pub capabilities: BTreeMap<&'static str, Capability>,
+}
+
+/// Whether something works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capability {
+    /// Whether it does.
+    pub works: bool,
+    /// How that is known, with numbers.
+    pub detail: String,
+    /// What to do to make it work, where something can be done.
+    pub advice: Option<String>,
+}
+
+impl Capability {
+    fn yes(detail: impl Into<String>) -> Capability {
+        Capability { works: true, detail: detail.into(), advice: None }
+    }
+
+    fn no(detail: impl Into<String>, advice: impl Into<String>) -> Capability {
+        Capability { works: false, detail: detail.into(), advice: Some(advice.into()) }
+    }
+}
+
+/// Looks at this machine.
+pub fn survey() -> Survey {
+    let (driver, nvml) = (Driver::load(), Nvml::load());
+    let mut cuda = library(&driver, Driver::tried, |driver| {
+        Ok(format!("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10))
+    });
+    let mut devices = Vec::new();
+    match driver.as_ref().map(|driver| cards(driver, nvml.as_ref().ok())) {
+        Ok(Ok(found)) if found.is_empty() => {
+            cuda.fail("the driver shows no GPU; check CUDA_VISIBLE_DEVICES");
+        }
+        Ok(Ok(found)) => devices = found,
+        Ok(Err(error)) => cuda.fail(error.to_string()),
+        Err(_) => {}
+    }
+    devices.push(host());
+    Survey { devices, cuda, nvml: library(&nvml, Nvml::tried, Nvml::driver_version) }
+}
+
+impl Library {
+    fn fail(&mut self, reason: impl Into<String>) {
+        self.available = false;
+        self.reason = Some(reason.into());
+    }
+}
+
+fn library<T>(
+    loaded: &Result<T>,
+    tried: fn(&T) -> &[Attempt],
+    version: fn(&T) -> Result<String>,
+) -> Library {
+    match loaded {
+        Ok(library) => Library {
+            available: true,
+            version: version(library).ok(),
+            tried: tried(library).to_vec(),
+            reason: None,
+        },
+        Err(error) => {
+            let tried = match error {
+                Error::NoLibrary { tried, .. } => tried.clone(),
+                Error::MissingSymbol { path, .. } => {
+                    vec![Attempt {
+                        name: path.display().to_string(),
+                        failure: Some(error.to_string()),
+                    }]
+                }
+                _ => Vec::new(),
+            };
+            Library { available: false, version: None, tried, reason: Some(error.to_string()) }
+        }
+    }
+}
+
+fn cards(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<Surveyed>> {
+    (0..driver.device_count()?)
+        .map(|index| {
+            let card = driver.card(index)?;
+            let usage = nvml.and_then(|nvml| nvml.usage(&card.uuid).ok());
+            let capabilities = BTreeMap::from([
+                ("virtual_memory", virtual_memory(&card)),
+                ("digest", digest(&card)),
+                ("suspend", suspend(driver)),
+                ("per_process", per_process(nvml, &card)),
+                ("huge_pages", huge_pages_for_backups()),
+                ("locked_memory", locked_memory()),
+            ]);
+            let (major, minor) = card.compute_capability;
+            Ok(Surveyed {
+                info: DeviceInfo {
+                    id: DeviceId::Cuda(index),
+                    kind: "cuda",
+                    name: card.name,
+                    // NVML's total includes what the driver reserves; all sums refer to it.
+                    total: usage.map_or(card.total, |usage| usage.total),
+                    page: Bytes::mib(2),
+                    uuid: Some(card.uuid),
+                },
+                compute_capability: Some(format!("{major}.{minor}")),
+                usage,
+                capabilities,
+            })
+        })
+        .collect()
+}
+
+fn host() -> Surveyed {
+    let huge = host::huge_pages();
+    let chunks = if huge.chunks {
+        Capability::yes("a chunk was created and the kernel backed it with a 2 MiB page")
+    } else {
+        Capability::no(
+            "the kernel backs chunks with 4 KiB pages: slower, but everything works",
+            "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, or use Linux 6.1 or newer",
+        )
+    };
+    let capabilities = BTreeMap::from([
+        ("virtual_memory", Capability::yes("reservations and chunks are pages of this machine")),
+        ("digest", Capability::yes("computed by this machine's processor")),
+        (
+            "suspend",
+            Capability::no(
+                "host memory belongs to its process",
+                "end the process to give all of it back",
+            ),
+        ),
+        ("per_process", Capability::yes("the kernel tells what each process's device holds")),
+        ("huge_pages", chunks),
+        ("locked_memory", locked_memory()),
+    ]);
+    let info = host::default_info();
+    Surveyed { info, compute_capability: None, usage: None, capabilities }
+}
+
+fn virtual_memory(card: &Card) -> Capability {
+    if card.virtual_memory {
+        return Capability::yes("the driver reserves, creates and maps apart");
+    }
+    Capability::no(
+        "the driver offers no virtual memory management on this GPU",
+        "use a GPU and driver that do",
+    )
+}
+
+fn digest(card: &Card) -> Capability {
+    let (major, minor) = card.compute_capability;
+    if card.compute_capability >= LEAST_COMPUTE_CAPABILITY {
+        return Capability::yes(format!(
+            "compute capability {major}.{minor}, 7.5 or newer is needed"
+        ));
+    }
+    let detail = format!("compute capability {major}.{minor}; the kernel needs 7.5");
+    Capability::no(detail, "use a GPU of the Turing generation or newer")
+}
+
+fn suspend(driver: &Driver) -> Capability {
+    if cfg!(not(target_os = "linux")) {
+        return Capability::no("the driver checkpoints processes on Linux only", "use Linux");
+    }
+    let missing = CHECKPOINT_CALLS.iter().find(|call| !driver.has(call));
+    match missing {
+        _ if driver.version() < SUSPEND_VERSION => Capability::no(
+            format!(
+                "the driver speaks CUDA {}.{}",
+                driver.version() / 1000,
+                driver.version() % 1000 / 10
+            ),
+            "install driver 570 or newer",
+        ),
+        Some(call) => Capability::no(
+            format!("the driver has no {}", call.to_string_lossy()),
+            "install driver 570 or newer",
+        ),
+        None => yama(),
+    }
+}
+
+// The driver attaches to the process it checkpoints, which Yama may forbid.
+fn yama() -> Capability {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => Capability::yes("the driver has the checkpoint calls; own processes may be suspended"),
+        scope => Capability {
+            works: true,
+            detail: format!("the driver has the checkpoint calls; Yama's ptrace_scope is {scope}"),
+            advice: Some(
+                "only children can be suspended, or processes that name the helper with PR_SET_PTRACER; \
+                 as root: sysctl kernel.yama.ptrace_scope=0 lifts that"
+                    .to_owned(),
+            ),
+        },
+    }
+}
+
+fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
+    let Some(nvml) = nvml else {
+        return Capability::no(
+            "NVML is not there",
+            "install it with the driver, or set LOWTIDE_NVML_LIBRARY",
+        );
+    };
+    match nvml.processes(&card.uuid) {
+        Err(error) => {
+            Capability::no(error.to_string(), "nothing; `ps` shows all of it as unattributed")
+        }
+        Ok(_) if !process::sees_driver_pids() => Capability {
+            works: true,
+            detail:
+                "this process is in a PID namespace of its own; the driver may tell PIDs of another"
+                    .to_owned(),
+            advice: Some(
+                "start the container with --pid=host to see names for all of them".to_owned(),
+            ),
+        },
+        Ok(processes) if processes.iter().any(|entry| entry.used.is_none()) => Capability::no(
+            "the driver lists processes without their memory",
+            "`ps` shows it as unattributed",
+        ),
+        Ok(processes) => {
+            Capability::yes(format!("NVML tells each process's memory ({} now)", processes.len()))
+        }
+    }
+}
+
+fn huge_pages_for_backups() -> Capability {
+    match host::huge_pages().anonymous.as_deref() {
+        Some(setting @ ("always" | "madvise")) => Capability::yes(format!(
+            "transparent huge pages are on ({setting}): backups prepare fast"
+        )),
+        setting => Capability::no(
+            format!(
+                "transparent huge pages are {}: backups prepare at half the speed",
+                setting.unwrap_or("absent")
+            ),
+            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+    }
+}
+
+#[allow(unsafe_code, reason = "asks the kernel for a limit")]
+fn locked_memory() -> Capability {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes one struct.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
+    match limit.rlim_cur {
+        _ if !asked => {
+            Capability::no("the limit could not be read", "nothing; lowtide goes on without it")
+        }
+        libc::RLIM_INFINITY => Capability::yes("no limit"),
+        bytes => Capability::yes(format!(
+            "limit {}; lowtide locks no pages itself, the driver pins what is registered",
+            Bytes(bytes)
+        )),
+    }
+}

@@ -1,0 +1,149 @@
+//! Copies: the right bytes, at any offset, over any border, on several streams.
+
+use lowtide_device::Bytes;
+
+use super::{Entry, PAGE, START, device, host_memory, noise, only, pages, read, ready, write};
+use crate::suite::Target;
+
+pub(super) const CASES: &[Entry] = &[
+    ("bytes_go_out_and_come_back", bytes_go_out_and_come_back),
+    ("copies_take_any_offset_and_size", copies_take_any_offset_and_size),
+    ("copies_cross_from_chunk_to_chunk", copies_cross_from_chunk_to_chunk),
+    ("copies_cross_registrations", copies_cross_registrations),
+    ("streams_work_side_by_side", streams_work_side_by_side),
+    ("a_stream_works_in_order", a_stream_works_in_order),
+    ("a_mark_lets_go_of_what_came_before", a_mark_lets_go_of_what_came_before),
+    ("a_dropped_stream_finishes_its_work", a_dropped_stream_finishes_its_work),
+    ("host_memory_ends_where_it_ends", host_memory_ends_where_it_ends),
+];
+
+fn bytes_go_out_and_come_back(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(8)));
+    let bytes = noise(2, pages(8));
+    write(&device, &stream, (&reservation, START), &bytes);
+    assert!(read(&device, &stream, (&reservation, START), pages(8)) == bytes);
+}
+
+fn copies_take_any_offset_and_size(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(2)));
+    let mut expected = noise(3, pages(2));
+    write(&device, &stream, (&reservation, START), &expected);
+    for (offset, size) in
+        [(1, 1), (511, 1025), (PAGE.0 - 3, 7), (PAGE.0 * 2 - 5, 5), (4096, 12_289)]
+    {
+        let piece = noise(offset + 4, Bytes(size));
+        write(&device, &stream, (&reservation, Bytes(offset)), &piece);
+        let range = offset as usize..(offset + size) as usize;
+        expected[range].copy_from_slice(&piece);
+    }
+    assert!(read(&device, &stream, (&reservation, START), pages(2)) == expected);
+    stream
+        .copy_out((&reservation, START), (&host_memory(&device, PAGE), START), Bytes::ZERO)
+        .unwrap();
+    stream.synchronize().unwrap();
+}
+
+fn copies_cross_from_chunk_to_chunk(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), device.reserve(pages(6)).unwrap());
+    for (offset, size) in [(0, 1), (1, 3), (4, 2)] {
+        reservation.map(pages(offset), device.create(pages(size)).unwrap()).unwrap();
+    }
+    reservation.open(START, pages(6)).unwrap();
+    let bytes = noise(5, pages(6));
+    write(&device, &stream, (&reservation, START), &bytes);
+    assert!(read(&device, &stream, (&reservation, START), pages(6)) == bytes);
+}
+
+// Host memory is registered in parts of 512 MiB, and the driver takes no copy across two of them.
+fn copies_cross_registrations(target: Target) {
+    let device = device(target);
+    let memory = host_memory(&device, Bytes::mib(514));
+    let border = Bytes::mib(511);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(1)));
+    let bytes = noise(6, PAGE);
+    memory.write(border, &bytes).unwrap();
+    stream.copy_in((&memory, border), (&reservation, START), PAGE).unwrap();
+    stream.synchronize().unwrap();
+    assert!(read(&device, &stream, (&reservation, START), PAGE) == bytes);
+    memory.write(border, &vec![0; PAGE.as_usize()]).unwrap();
+    stream.copy_out((&reservation, START), (&memory, border), PAGE).unwrap();
+    stream.synchronize().unwrap();
+    let mut back = vec![0; PAGE.as_usize()];
+    memory.read(border, &mut back).unwrap();
+    assert!(back == bytes);
+}
+
+fn streams_work_side_by_side(target: Target) {
+    let device = device(target);
+    let reservation = ready(&device, pages(8));
+    let bytes = noise(7, pages(8));
+    let (from, to) = (host_memory(&device, pages(8)), host_memory(&device, pages(8)));
+    from.write(START, &bytes).unwrap();
+    let streams: Vec<_> = (0..4).map(|_| device.stream().unwrap()).collect();
+    for page in 0..8 {
+        let stream = &streams[page as usize % 4];
+        stream.copy_in((&from, pages(page)), (&reservation, pages(page)), PAGE).unwrap();
+        stream.copy_out((&reservation, pages(page)), (&to, pages(page)), PAGE).unwrap();
+    }
+    for stream in &streams {
+        stream.synchronize().unwrap();
+    }
+    let mut back = vec![0; bytes.len()];
+    to.read(START, &mut back).unwrap();
+    assert!(back == bytes);
+}
+
+fn a_stream_works_in_order(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));
+    for byte in 0..50 {
+        stream.fill((&reservation, START), byte, pages(4)).unwrap();
+    }
+    assert!(read(&device, &stream, (&reservation, START), pages(4)).iter().all(|byte| *byte == 49));
+}
+
+fn a_mark_lets_go_of_what_came_before(target: Target) {
+    let device = device(target);
+    let (first, second) = (ready(&device, PAGE), ready(&device, PAGE));
+    let stream = device.stream().unwrap();
+    stream.fill((&first, START), 1, PAGE).unwrap();
+    let mark = stream.mark().unwrap();
+    stream.fill((&second, START), 2, PAGE).unwrap();
+    assert!(first.unmap(START, PAGE).is_err(), "the mark was not waited for");
+    stream.wait(&mark).unwrap();
+    only(first.unmap(START, PAGE).unwrap());
+    assert!(second.unmap(START, PAGE).is_err(), "given after the mark");
+    stream.synchronize().unwrap();
+    only(second.unmap(START, PAGE).unwrap());
+    drop(stream);
+    drop(mark);
+}
+
+fn a_dropped_stream_finishes_its_work(target: Target) {
+    let device = device(target);
+    let reservation = ready(&device, pages(8));
+    let stream = device.stream().unwrap();
+    stream.fill((&reservation, START), 9, pages(8)).unwrap();
+    drop(stream);
+    let stream = device.stream().unwrap();
+    assert!(read(&device, &stream, (&reservation, START), pages(8)).iter().all(|byte| *byte == 9));
+    only(reservation.unmap(START, pages(8)).expect("a dropped stream uses nothing"));
+}
+
+fn host_memory_ends_where_it_ends(target: Target) {
+    let device = device(target);
+    let memory = host_memory(&device, Bytes(5000));
+    memory.write(Bytes(4990), &[1; 10]).unwrap();
+    let mut back = [0; 10];
+    memory.read(Bytes(4990), &mut back).unwrap();
+    assert_eq!(back, [1; 10]);
+    assert!(memory.read(Bytes(4991), &mut back).is_err());
+    assert!(memory.write(Bytes(u64::MAX), &[1]).is_err());
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
+    assert!(stream.copy_in((&memory, START), (&reservation, START), Bytes(5001)).is_err());
+    stream.copy_in((&memory, START), (&reservation, START), Bytes(5000)).unwrap();
+    stream.synchronize().unwrap();
+}

@@ -1,0 +1,88 @@
+//! Living beside other CUDA code in the process: its context stays current, its captures stay
+//! valid, and what the driver says agrees with what NVML says.
+
+use lowtide_device::Bytes;
+use lowtide_device::nvml::Nvml;
+
+use super::{Entry, PAGE, START, device, host_memory, only, pages, ready};
+use crate::raw::Raw;
+use crate::suite::Target;
+
+pub(super) const CASES: &[Entry] = &[
+    ("the_callers_context_is_restored", the_callers_context_is_restored),
+    ("a_capture_stays_valid_beside_our_work", a_capture_stays_valid_beside_our_work),
+    ("nvml_names_this_process", nvml_names_this_process),
+];
+
+// Everything a device does, once.
+fn everything(target: Target) {
+    let device = device(target);
+    let (reservation, memory) = (ready(&device, pages(2)), host_memory(&device, pages(2)));
+    let stream = device.stream().unwrap();
+    stream.fill((&reservation, START), 1, pages(2)).unwrap();
+    stream.copy_out((&reservation, START), (&memory, START), pages(2)).unwrap();
+    let mark = stream.mark().unwrap();
+    stream.copy_in((&memory, START), (&reservation, START), pages(2)).unwrap();
+    stream.wait(&mark).unwrap();
+    stream.digest((&reservation, START), pages(2), crate::keys()).unwrap().wait().unwrap();
+    only(reservation.unmap(START, pages(2)).unwrap());
+    device.usage().unwrap();
+}
+
+fn the_callers_context_is_restored(target: Target) {
+    let raw = Raw::load();
+    let current = || {
+        let mut context = 0;
+        assert_eq!(raw.cuCtxGetCurrent(&mut context), 0);
+        context
+    };
+    assert_eq!(current(), 0, "a fresh thread has no context");
+    everything(target);
+    assert_eq!(current(), 0, "and has none afterwards");
+    let mut own = 0;
+    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut own, 0), 0);
+    assert_eq!(raw.cuCtxPushCurrent_v2(own), 0);
+    everything(target);
+    assert_eq!(current(), own);
+    let mut popped = 0;
+    assert_eq!(raw.cuCtxPopCurrent_v2(&mut popped), 0);
+    assert_eq!(raw.cuCtxPopCurrent_v2(&mut popped), 201, "nothing of ours is left on the stack");
+    assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+// A global capture forbids other threads what most of our calls do; relaxed threads are exempt.
+fn a_capture_stays_valid_beside_our_work(target: Target) {
+    const GLOBAL: u32 = 0;
+    let raw = Raw::load();
+    let (mut context, mut stream) = (0, 0);
+    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
+    assert_eq!(raw.cuCtxPushCurrent_v2(context), 0);
+    assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
+    assert_eq!(raw.cuStreamBeginCapture_v2(stream, GLOBAL), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| everything(target)).join().expect("our work beside a capture");
+    });
+    everything(target);
+    let mut mode = GLOBAL;
+    assert_eq!(raw.cuThreadExchangeStreamCaptureMode(&mut mode), 0);
+    assert_eq!(mode, GLOBAL, "the thread's own mode is restored");
+    let (mut status, mut graph) = (0, 0);
+    assert_eq!(raw.cuStreamIsCapturing(stream, &mut status), 0);
+    assert_eq!(status, 1, "still capturing");
+    assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 0, "and valid");
+    assert_eq!(raw.cuGraphDestroy(graph), 0);
+    assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
+    assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
+    assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+fn nvml_names_this_process(target: Target) {
+    let device = device(target);
+    let uuid = device.info().uuid.clone().unwrap();
+    let _chunk = device.create(pages(32)).unwrap();
+    let processes = Nvml::load().unwrap().processes(&uuid).unwrap();
+    let own = processes.iter().find(|process| process.pid == std::process::id());
+    let held = own.expect("this process is listed").used.unwrap_or(Bytes::ZERO);
+    assert!(held >= pages(32), "{held} told, {} created", pages(32));
+    assert!(device.info().page == PAGE);
+}

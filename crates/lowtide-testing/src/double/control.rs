@@ -1,0 +1,130 @@
+//! The double's own entries, for tests: settings in, counts out.
+//!
+//! They are C functions because a test and the double that it loads are two copies
+//! of this crate, and only the loaded one's state counts. They are neither counted
+//! nor failed. A text that is handed out is good until the thread asks again.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::catch_unwind;
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::{Text, start};
+use super::state::{self, RegionKind};
+use super::{context, faults};
+
+/// What a process holds of the driver: all zeros when nothing is leaked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Live {
+    /// Address ranges by `cuMemAddressReserve`.
+    pub reservations: usize,
+    /// Handles by `cuMemCreate`, released or not, whose memory is not given back.
+    pub handles: usize,
+    /// Those of them that are not released.
+    pub unreleased_handles: usize,
+    /// Mappings by `cuMemMap`.
+    pub mappings: usize,
+    /// Allocations by `cuMemAlloc`.
+    pub plain_allocations: usize,
+    /// Allocations by `cuMemHostAlloc`.
+    pub host_allocations: usize,
+    /// Ranges by `cuMemHostRegister`.
+    pub registrations: usize,
+    /// Streams, without the null stream.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Graphs, instantiated or not.
+    pub graphs: usize,
+    /// Captures in progress.
+    pub captures: usize,
+    /// How often primary contexts are retained.
+    pub contexts_retained: usize,
+    /// Operations that are not done.
+    pub operations: usize,
+    /// Contexts stacked by the thread that asks.
+    pub stack_depth: usize,
+}
+
+fn live() -> Live {
+    let state = state::lock();
+    let is_mapped = |kind: &RegionKind| matches!(kind, RegionKind::Mapped(_));
+    let mappings = state.regions.values().filter(|region| is_mapped(&region.kind)).count();
+    let host_allocations = state.host.values().filter(|range| range.allocated.is_some()).count();
+    Live {
+        reservations: state.reservations.len(),
+        handles: state.handles.len(),
+        unreleased_handles: state.handles.values().filter(|handle| !handle.is_released).count(),
+        mappings,
+        plain_allocations: state.regions.len() - mappings,
+        host_allocations,
+        registrations: state.host.len() - host_allocations,
+        streams: state.streams.len(),
+        events: state.events.len(),
+        modules: state.modules.len(),
+        graphs: state.graphs.len(),
+        captures: state.streams.values().filter(|stream| stream.capture.is_some()).count(),
+        contexts_retained: state.contexts.iter().map(|context| context.retained as usize).sum(),
+        operations: state.ops.len(),
+        stack_depth: context::stack_depth(),
+    }
+}
+
+/// The value as JSON, kept for this thread.
+fn hand_out(value: &impl Serialize) -> *const c_char {
+    thread_local! {
+        static TEXT: RefCell<CString> = RefCell::default();
+    }
+    let json = serde_json::to_string(value).unwrap_or_default();
+    TEXT.with_borrow_mut(|text| {
+        *text = CString::new(json).unwrap_or_default();
+        text.as_ptr()
+    })
+}
+
+macro_rules! control {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty)?) -> $result:ty, $failed:expr, $body:block)*) => {$(
+        $(#[$doc])*
+        #[allow(unsafe_code, reason = "exported under its own name")]
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($arg: $type)?) -> $result {
+            let run = std::panic::AssertUnwindSafe(|| {
+                start();
+                $body
+            });
+            catch_unwind(run).unwrap_or($failed)
+        }
+    )*};
+}
+
+control! {
+    /// Applies settings, as in `LOWTIDE_DOUBLE`. 0, or 1 if the text is wrong.
+    fn lowtide_double_configure(text: Text) -> i32, 1, {
+        let applied = faults::configure(&text.get().unwrap_or_default());
+        applied.inspect_err(|why| eprintln!("lowtide driver double: {why}")).is_err().into()
+    }
+
+    /// Disarms every injected fault.
+    fn lowtide_double_clear_faults() -> (), (), {
+        faults::clear_faults();
+    }
+
+    /// Starts the tally of calls anew.
+    fn lowtide_double_reset_calls() -> (), (), {
+        faults::reset_calls();
+    }
+
+    /// Calls by name, in order of first use: `[["cuInit",1],…]`.
+    fn lowtide_double_calls() -> *const c_char, std::ptr::null(), {
+        hand_out(&faults::calls())
+    }
+
+    /// What this process holds, as an object of counts.
+    fn lowtide_double_live() -> *const c_char, std::ptr::null(), {
+        hand_out(&live())
+    }
+}

@@ -1,0 +1,343 @@
+//! What processes share: the sizes of the devices, who uses how much of them, and
+//! each process's checkpoint state.
+//!
+//! It is one small file, mapped by every process that names it in
+//! `LOWTIDE_DOUBLE_STATE`; without that, an anonymous file of this process alone.
+//! The kernel keeps it honest: byte 0 of the file, write-locked, is the turn to
+//! change it, and byte `1 + i` is held by the process in slot `i` for as long as it
+//! lives. A process that is killed gives its lock, and so its memory, back at once,
+//! and no PID has to be believed.
+#![allow(unsafe_code, reason = "maps a file that several processes share")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::{checkpoint, faults};
+
+/// The most devices that a machine can have.
+pub(super) const MAX_DEVICES: usize = 8;
+const MAX_PROCESSES: usize = 64;
+const MAX_FOREIGN: usize = 8;
+/// Names the layout of [`Table`]; a file of another layout is refused.
+const MAGIC: u64 = u64::from_le_bytes(*b"lt-dbl-1");
+
+/// What can be set about the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Size {
+    Total(u64),
+    Reserved(u64),
+    Context(u64),
+    Unattributed(u64),
+    Devices(u64),
+    Foreign { pid: u64, bytes: u64 },
+    NoForeign,
+}
+
+/// The file's content. Only atomics, so that a shared reference to it is sound.
+#[repr(C)]
+struct Table {
+    magic: AtomicU64,
+    total: AtomicU64,
+    reserved: AtomicU64,
+    context: AtomicU64,
+    devices: AtomicU64,
+    unattributed: AtomicU64,
+    foreign: [Foreign; MAX_FOREIGN],
+    slots: [Slot; MAX_PROCESSES],
+}
+
+#[repr(C)]
+struct Foreign {
+    pid: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// One process that called `cuInit`.
+#[repr(C)]
+pub(super) struct Slot {
+    pid: AtomicU64,
+    /// Where it is in a checkpoint; see [`super::checkpoint`].
+    pub(super) state: AtomicU64,
+    /// Gated calls that are running plus operations that are not done.
+    pub(super) busy: AtomicU64,
+    bytes: [AtomicU64; MAX_DEVICES],
+    contexts: [AtomicU64; MAX_DEVICES],
+}
+
+impl Slot {
+    fn memory_bytes(&self, device: usize, context: u64) -> u64 {
+        self.bytes[device].load(SeqCst) + self.contexts[device].load(SeqCst) * context
+    }
+}
+
+/// The machine as this process sees it.
+pub(super) struct Machine {
+    file: File,
+    table: &'static Table,
+    /// Record locks exclude other processes, not other threads of this one.
+    threads: Mutex<()>,
+    mine: OnceLock<usize>,
+}
+
+/// The machine.
+///
+/// # Panics
+/// If the state file cannot be opened or has another layout.
+pub(super) fn get() -> &'static Machine {
+    static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
+        let machine = Machine::open().expect("the driver double's state file cannot be used");
+        machine.found();
+        machine
+    });
+    &MACHINE
+}
+
+impl Machine {
+    fn open() -> io::Result<Machine> {
+        let file = match std::env::var_os("LOWTIDE_DOUBLE_STATE") {
+            Some(path) => {
+                File::options().read(true).write(true).create(true).truncate(false).open(path)?
+            }
+            None => anonymous_file()?,
+        };
+        match file.metadata()?.len() {
+            0 => file.set_len(size_of::<Table>() as u64)?,
+            bytes if bytes == size_of::<Table>() as u64 => {}
+            _ => return Err(io::Error::other("it is not a state file of this version")),
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (none, bytes, fd) = (std::ptr::null_mut(), size_of::<Table>(), file.as_raw_fd());
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(none, bytes, protection, libc::MAP_SHARED, fd, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the mapping is as large as a Table, page-aligned, never unmapped,
+        // and every bit pattern is a valid Table.
+        let table = unsafe { &*at.cast::<Table>() };
+        Ok(Machine { file, table, threads: Mutex::new(()), mine: OnceLock::new() })
+    }
+
+    /// Gives a new file the default sizes.
+    fn found(&self) {
+        let turn = self.locked();
+        let fresh = self.table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst);
+        assert!(matches!(fresh, Ok(_) | Err(MAGIC)), "the state file has another layout");
+        if fresh.is_ok() {
+            faults::default_sizes().for_each(|size| turn.set(size));
+        }
+    }
+
+    /// Takes the turn to read sums or change anything but atomics of one's own slot.
+    pub(super) fn locked(&self) -> Turn<'_> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Err(why) = self.record_lock(libc::F_OFD_SETLKW, libc::F_WRLCK, 0) {
+            assert_eq!(why.kind(), io::ErrorKind::Interrupted, "the state file: {why}");
+        }
+        Turn { machine: self, _threads: threads }
+    }
+
+    /// The slot of this process, once it called `cuInit`.
+    pub(super) fn mine(&self) -> Option<&'static Slot> {
+        self.mine.get().map(|index| &self.table.slots[*index])
+    }
+
+    /// How many devices there are.
+    pub(super) fn devices(&self) -> usize {
+        usize::try_from(self.table.devices.load(SeqCst)).unwrap_or(MAX_DEVICES)
+    }
+
+    /// What the driver keeps for itself of each device.
+    pub(super) fn reserved(&self) -> u64 {
+        self.table.reserved.load(SeqCst)
+    }
+
+    /// The size of each device.
+    pub(super) fn total(&self) -> u64 {
+        self.table.total.load(SeqCst)
+    }
+
+    fn record_lock(&self, command: i32, kind: i32, byte: i64) -> io::Result<bool> {
+        #[allow(clippy::cast_possible_truncation, reason = "the system's own small constants")]
+        let mut lock = libc::flock {
+            l_type: kind as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: byte,
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: the file is open and `lock` is a lock description of ours.
+        let done = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) };
+        if done == -1 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+        }
+    }
+
+    /// The number of this process's slot, to be found again by [`Machine::is_alive`].
+    pub(super) fn my_index(&self) -> Option<usize> {
+        self.mine.get().copied()
+    }
+
+    /// Whether the process in a slot lives.
+    pub(super) fn is_alive(&self, index: usize) -> bool {
+        self.mine.get() == Some(&index)
+            || self.record_lock(libc::F_OFD_GETLK, libc::F_WRLCK, slot_byte(index)).unwrap_or(true)
+    }
+}
+
+fn slot_byte(index: usize) -> i64 {
+    i64::try_from(index + 1).expect("few slots")
+}
+
+fn anonymous_file() -> io::Result<File> {
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"lowtide-double".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else has it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// The turn to change the machine; nobody else is in it meanwhile.
+pub(super) struct Turn<'a> {
+    machine: &'a Machine,
+    _threads: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Unlocking a byte that this file description holds cannot fail.
+        let _unlocked = self.machine.record_lock(libc::F_OFD_SETLK, libc::F_UNLCK, 0);
+    }
+}
+
+impl Turn<'_> {
+    /// Takes a slot for this process, if it has none; false where all are taken.
+    pub(super) fn enrol(&self) -> bool {
+        if self.machine.mine.get().is_some() {
+            return true;
+        }
+        let free = (0..MAX_PROCESSES).find(|index| !self.is_taken(*index));
+        free.is_some_and(|index| {
+            let byte = slot_byte(index);
+            self.machine.record_lock(libc::F_OFD_SETLK, libc::F_WRLCK, byte).expect("a free slot");
+            let slot = &self.machine.table.slots[index];
+            slot.bytes.iter().chain(&slot.contexts).for_each(|number| number.store(0, SeqCst));
+            slot.state.store(0, SeqCst);
+            slot.busy.store(0, SeqCst);
+            slot.pid.store(u64::from(std::process::id()), SeqCst);
+            self.machine.mine.set(index).is_ok()
+        })
+    }
+
+    fn is_taken(&self, index: usize) -> bool {
+        self.machine.table.slots[index].pid.load(SeqCst) != 0 && self.machine.is_alive(index)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &'static Slot> {
+        let table = self.machine.table;
+        (0..MAX_PROCESSES).filter(|index| self.is_taken(*index)).map(|index| &table.slots[index])
+    }
+
+    /// The slot of a living process that called `cuInit`.
+    pub(super) fn slot_of(&self, pid: i32) -> Option<&'static Slot> {
+        let pid = u64::try_from(pid).ok()?;
+        self.living().find(|slot| slot.pid.load(SeqCst) == pid)
+    }
+
+    /// Our processes on the device: PID and bytes, context too.
+    pub(super) fn users(&self, device: usize) -> Vec<(u64, u64)> {
+        let context = self.machine.table.context.load(SeqCst);
+        self.living()
+            .filter(|slot| checkpoint::is_on_device(slot))
+            .map(|slot| (slot.pid.load(SeqCst), slot.memory_bytes(device, context)))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect()
+    }
+
+    /// Foreign processes, which live on device 0: PID and bytes.
+    pub(super) fn foreigners(&self, device: usize) -> Vec<(u64, u64)> {
+        let all = self.machine.table.foreign.iter().filter(|_| device == 0);
+        let all = all.map(|one| (one.pid.load(SeqCst), one.bytes.load(SeqCst)));
+        all.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// In use on the device, by whomever, without what the driver reserves.
+    pub(super) fn in_use(&self, device: usize) -> u64 {
+        let nobody = if device == 0 { self.machine.table.unattributed.load(SeqCst) } else { 0 };
+        let everybody = [self.users(device), self.foreigners(device)].concat();
+        nobody + everybody.iter().map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// Free on the device.
+    pub(super) fn free(&self, device: usize) -> u64 {
+        self.machine.total().saturating_sub(self.machine.reserved() + self.in_use(device))
+    }
+
+    /// Takes memory for this process, if there is as much.
+    pub(super) fn take(&self, device: usize, bytes: u64) -> bool {
+        let room = bytes <= self.free(device);
+        if let (true, Some(mine)) = (room, self.machine.mine()) {
+            mine.bytes[device].fetch_add(bytes, SeqCst);
+        }
+        room
+    }
+
+    /// Gives memory of this process back.
+    pub(super) fn give(&self, device: usize, bytes: u64) {
+        if let Some(mine) = self.machine.mine() {
+            mine.bytes[device].fetch_sub(bytes, SeqCst);
+        }
+    }
+
+    /// Takes what a context costs, if there is as much.
+    pub(super) fn take_context(&self, device: usize) -> bool {
+        let room = self.machine.table.context.load(SeqCst) <= self.free(device);
+        if let (true, Some(mine)) = (room, self.machine.mine()) {
+            mine.contexts[device].store(1, SeqCst);
+        }
+        room
+    }
+
+    /// Gives the cost of this process's context back.
+    pub(super) fn give_context(&self, device: usize) {
+        if let Some(mine) = self.machine.mine() {
+            mine.contexts[device].store(0, SeqCst);
+        }
+    }
+
+    /// Whether all that a checkpointed process had would fit back.
+    pub(super) fn has_room_for(&self, slot: &Slot) -> bool {
+        let context = self.machine.table.context.load(SeqCst);
+        (0..self.machine.devices())
+            .all(|device| slot.memory_bytes(device, context) <= self.free(device))
+    }
+
+    /// Sets one of the machine's sizes.
+    ///
+    /// # Panics
+    /// If there are more foreign processes than the file has room for.
+    pub(super) fn set(&self, size: Size) {
+        let table = self.machine.table;
+        match size {
+            Size::Total(bytes) => table.total.store(bytes, SeqCst),
+            Size::Reserved(bytes) => table.reserved.store(bytes, SeqCst),
+            Size::Context(bytes) => table.context.store(bytes, SeqCst),
+            Size::Unattributed(bytes) => table.unattributed.store(bytes, SeqCst),
+            Size::Devices(count) => table.devices.store(count, SeqCst),
+            Size::NoForeign => table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst)),
+            Size::Foreign { pid, bytes } => {
+                let free = table.foreign.iter().find(|one| one.bytes.load(SeqCst) == 0);
+                let free = free.expect("no more foreign processes fit in the state file");
+                free.pid.store(pid, SeqCst);
+                free.bytes.store(bytes, SeqCst);
+            }
+        }
+    }
+}

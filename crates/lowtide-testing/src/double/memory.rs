@@ -1,0 +1,157 @@
+//! Memory of this machine that plays device memory, and the caller's own memory,
+//! touched so that a wrong address is an answer and not a crash.
+//!
+//! A device address is an address of a [`Reservation`]: real address space that
+//! nobody may touch, so a host program that follows a device pointer dies as it
+//! would beside a GPU. The bytes are elsewhere, in an [`Extent`] per handle, which
+//! stays until the last operation that found it is done with it. What an address
+//! means is therefore only a matter of tables (see [`super::state`]), and an
+//! operation that races with an unmap cannot crash the process that tests it.
+#![allow(unsafe_code, reason = "maps memory and copies it by address")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+/// What one call to the kernel copies of the caller's memory at most.
+const CHUNK_BYTES: usize = 16 << 20;
+
+/// Physical memory: zero pages of this machine, taken when they are written.
+pub(super) struct Extent {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the extent alone and is only copied into and out of.
+unsafe impl Send for Extent {}
+// SAFETY: as above; operations that race on its content race as they would on a GPU.
+unsafe impl Sync for Extent {}
+
+impl Extent {
+    /// New memory; none if this machine has no more.
+    pub(super) fn new(bytes: usize) -> Option<Extent> {
+        let base = map(bytes, libc::PROT_READ | libc::PROT_WRITE)?.cast();
+        Some(Extent { base, bytes })
+    }
+
+    /// Where it is, for memory that the caller may touch.
+    pub(super) fn address(&self) -> usize {
+        self.base.addr()
+    }
+
+    /// Copies out of it.
+    pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset.checked_add(into.len()).is_some_and(|end| end <= self.bytes));
+        // SAFETY: the assertion keeps the range inside our mapping.
+        let from = unsafe { self.base.add(offset) };
+        // SAFETY: as above, and `into` is other memory.
+        unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Copies into it.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) {
+        assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes));
+        // SAFETY: the assertion keeps the range inside our mapping.
+        let into = unsafe { self.base.add(offset) };
+        // SAFETY: as above, and `from` is other memory.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        unmap(self.base.cast(), self.bytes);
+    }
+}
+
+/// Address space without memory.
+pub(super) struct Reservation {
+    start: *mut c_void,
+    mapped_bytes: usize,
+    base: usize,
+}
+
+// SAFETY: nothing is ever read or written through it.
+unsafe impl Send for Reservation {}
+
+impl Reservation {
+    /// Address space of this size and alignment; none if there is no such.
+    pub(super) fn new(bytes: usize, alignment: usize) -> Option<Reservation> {
+        let mapped_bytes = bytes.checked_add(alignment)?;
+        let start = map(mapped_bytes, libc::PROT_NONE)?;
+        Some(Reservation { start, mapped_bytes, base: start.addr().next_multiple_of(alignment) })
+    }
+
+    /// Its first address.
+    pub(super) fn base(&self) -> u64 {
+        self.base as u64
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        unmap(self.start, self.mapped_bytes);
+    }
+}
+
+fn map(bytes: usize, protection: i32) -> Option<*mut c_void> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    (at != libc::MAP_FAILED).then_some(at)
+}
+
+fn unmap(at: *mut c_void, bytes: usize) {
+    // SAFETY: called once per mapping, by the drop of the value that owns it.
+    let done = unsafe { libc::munmap(at, bytes) };
+    debug_assert_eq!(done, 0);
+}
+
+/// Copies out of the caller's memory; false where some of it cannot be read.
+pub(super) fn read_host(at: usize, into: &mut [u8]) -> bool {
+    into.chunks_mut(CHUNK_BYTES).enumerate().all(|(index, chunk)| {
+        let near = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
+        let far = far_end(at, index, chunk.len());
+        // SAFETY: only reads a number.
+        let me = unsafe { libc::getpid() };
+        // SAFETY: `near` is `chunk`; the kernel checks `far`.
+        let done = unsafe { libc::process_vm_readv(me, &raw const near, 1, &raw const far, 1, 0) };
+        usize::try_from(done) == Ok(chunk.len())
+    })
+}
+
+/// Copies into the caller's memory; false where some of it cannot be written.
+pub(super) fn write_host(at: usize, from: &[u8]) -> bool {
+    from.chunks(CHUNK_BYTES).enumerate().all(|(index, chunk)| {
+        let near = libc::iovec { iov_base: chunk.as_ptr().cast_mut().cast(), iov_len: chunk.len() };
+        let far = far_end(at, index, chunk.len());
+        // SAFETY: only reads a number.
+        let me = unsafe { libc::getpid() };
+        // SAFETY: `near` is `chunk`, which is only read; the kernel checks `far`.
+        let done = unsafe { libc::process_vm_writev(me, &raw const near, 1, &raw const far, 1, 0) };
+        usize::try_from(done) == Ok(chunk.len())
+    })
+}
+
+fn far_end(at: usize, chunk: usize, bytes: usize) -> libc::iovec {
+    let address = at.wrapping_add(chunk * CHUNK_BYTES);
+    libc::iovec { iov_base: ptr::with_exposed_provenance_mut(address), iov_len: bytes }
+}
+
+/// Whether every page of the range is mapped, readable and (if asked) writable.
+pub(super) fn is_usable_host(at: usize, bytes: usize, writable: bool) -> bool {
+    let Some(end) = at.checked_add(bytes) else { return false };
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut covered = at;
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
+        let Some((from, to)) = range.split_once('-') else { continue };
+        let parsed = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16));
+        let (Ok(from), Ok(to)) = parsed else { continue };
+        let usable = rights.starts_with('r') && (!writable || rights[1..].starts_with('w'));
+        if usable && from <= covered && covered < to {
+            covered = to;
+        }
+    }
+    covered >= end
+}

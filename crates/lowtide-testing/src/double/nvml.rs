@@ -1,0 +1,263 @@
+//! NVML over the machine's file: totals, and who uses what.
+//!
+//! It needs no context and no `cuInit`. As NVML has it, `total = reserved + used +
+//! free`; the older memory call knows no `reserved` and counts it as used.
+
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use super::context::{CUDA_VERSION, NAME, pci_bus, uuid};
+use super::entry::{Out, Outcome, Text, entry};
+use super::{faults, machine};
+
+const UNINITIALIZED: i32 = 1;
+const INVALID_ARGUMENT: i32 = 2;
+const NOT_FOUND: i32 = 6;
+const INSUFFICIENT_SIZE: i32 = 7;
+const MISMATCHED_VERSION: i32 = 25;
+
+const DRIVER_VERSION: &str = "580.159.04";
+/// `NVML_VALUE_NOT_AVAILABLE`.
+const NOT_AVAILABLE: u64 = u64::MAX;
+/// `NVML_STRUCT_VERSION(Memory, 2)`.
+#[allow(clippy::cast_possible_truncation, reason = "the size of a small struct")]
+const MEMORY_V2: u32 = size_of::<MemoryV2>() as u32 | 2 << 24;
+/// The handle of device 0; the others follow. It must not be null.
+const FIRST_DEVICE: usize = 0x4e56_0000;
+/// `nvmlDeviceGetUUID` and its kin give room for this much at least.
+const ROOM: u32 = 96;
+
+static INITIALISED: AtomicU32 = AtomicU32::new(0);
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+struct MemoryV1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MemoryV2 {
+    version: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ProcessInfo {
+    pid: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+/// `nvmlPciInfo_t`.
+#[repr(C)]
+struct PciInfo {
+    legacy_id: [u8; 16],
+    domain: u32,
+    bus: u32,
+    device: u32,
+    device_id: u32,
+    subsystem_id: u32,
+    id: [u8; 32],
+}
+
+fn index_of(device: usize) -> Outcome<usize> {
+    initialised()?;
+    let index = device.checked_sub(FIRST_DEVICE);
+    index.filter(|index| *index < machine::get().devices()).ok_or(INVALID_ARGUMENT)
+}
+
+fn initialised() -> Outcome {
+    if INITIALISED.load(SeqCst) == 0 { Err(UNINITIALIZED) } else { Ok(()) }
+}
+
+fn find(to: &Out<usize>, is_it: impl Fn(usize) -> bool) -> Outcome {
+    initialised()?;
+    let found = (0..machine::get().devices()).find(|index| is_it(*index));
+    put(to, FIRST_DEVICE + found.ok_or(NOT_FOUND)?)
+}
+
+/// Writes a value, with NVML's code for a null.
+fn put<T>(to: &Out<T>, value: T) -> Outcome {
+    to.put(value).map_err(|_| INVALID_ARGUMENT)
+}
+
+fn put_text(to: &Out<c_char>, room: u32, text: &str) -> Outcome {
+    let room = usize::try_from(room).unwrap_or(0);
+    if text.len() >= room {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    to.put_text(text, room).map_err(|_| INVALID_ARGUMENT)
+}
+
+fn uuid_text(device: usize) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(uuid(device)));
+    let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("GPU-{}", groups.join("-"))
+}
+
+fn pci_text(device: usize) -> String {
+    format!("00000000:{:02X}:00.0", pci_bus(device))
+}
+
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes
+}
+
+/// Everybody on the device, as NVML shows them to this process.
+fn processes(device: usize) -> Vec<ProcessInfo> {
+    let settings = faults::settings();
+    let turn = machine::get().locked();
+    let ours = turn.users(device).into_iter();
+    let ours = ours.map(|(pid, used)| (pid.wrapping_add_signed(settings.pid_offset), used));
+    let all = ours.chain(turn.foreigners(device));
+    all.map(|(pid, used)| ProcessInfo {
+        pid: u32::try_from(pid).unwrap_or(u32::MAX),
+        used: if settings.accounting { used } else { NOT_AVAILABLE },
+        gpu_instance: u32::MAX,
+        compute_instance: u32::MAX,
+    })
+    .collect()
+}
+
+/// Hands a list out as NVML does: too little room is an error that says how much.
+fn put_processes(all: &[ProcessInfo], count: &Out<u32>, to: &Out<ProcessInfo>) -> Outcome {
+    let room = count.get().map_err(|_| INVALID_ARGUMENT)? as usize;
+    put(count, u32::try_from(all.len()).unwrap_or(u32::MAX))?;
+    if all.len() > room {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    if all.is_empty() { Ok(()) } else { to.put_all(all, room).map_err(|_| INVALID_ARGUMENT) }
+}
+
+/// The text of an NVML code.
+#[allow(unsafe_code, non_snake_case, reason = "exported under the driver's own name")]
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
+    let text: &'static CStr = match code {
+        0 => c"Success",
+        UNINITIALIZED => c"Uninitialized",
+        INVALID_ARGUMENT => c"Invalid Argument",
+        NOT_FOUND => c"Not Found",
+        INSUFFICIENT_SIZE => c"Insufficient Size",
+        MISMATCHED_VERSION => c"Function not found, or argument version mismatch",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}
+
+entry! {
+    fn nvmlInit_v2() {
+        INITIALISED.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn nvmlInitWithFlags(_flags: u32) {
+        INITIALISED.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn nvmlShutdown() {
+        let down = |count: u32| count.checked_sub(1);
+        INITIALISED.fetch_update(SeqCst, SeqCst, down).map(drop).map_err(|_| UNINITIALIZED)
+    }
+    fn nvmlSystemGetDriverVersion(text: Out<c_char>, room: u32) {
+        initialised()?;
+        put_text(&text, room, DRIVER_VERSION)
+    }
+    fn nvmlSystemGetNVMLVersion(text: Out<c_char>, room: u32) {
+        initialised()?;
+        put_text(&text, room, &format!("13.{DRIVER_VERSION}"))
+    }
+    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
+        put(&version, CUDA_VERSION)
+    }
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+        put(&version, CUDA_VERSION)
+    }
+    fn nvmlSystemGetProcessName(pid: u32, text: Out<c_char>, room: u32) {
+        initialised()?;
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NOT_FOUND)?;
+        let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
+        put_text(&text, room, &String::from_utf8_lossy(program))
+    }
+    fn nvmlDeviceGetCount_v2(count: Out<u32>) {
+        initialised()?;
+        put(&count, u32::try_from(machine::get().devices()).unwrap_or(0))
+    }
+    fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<usize>) {
+        find(&device, |candidate| candidate == index as usize).map_err(|error| {
+            if error == NOT_FOUND { INVALID_ARGUMENT } else { error }
+        })
+    }
+    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<usize>) {
+        let uuid = uuid.get().map_err(|_| INVALID_ARGUMENT)?;
+        find(&device, |candidate| uuid_text(candidate) == uuid)
+    }
+    fn nvmlDeviceGetHandleByPciBusId_v2(id: Text, device: Out<usize>) {
+        let id = id.get().map_err(|_| INVALID_ARGUMENT)?.to_uppercase();
+        find(&device, |candidate| !id.is_empty() && pci_text(candidate).ends_with(&id))
+    }
+    fn nvmlDeviceGetName(device: usize, text: Out<c_char>, room: u32) {
+        index_of(device)?;
+        put_text(&text, room, NAME)
+    }
+    fn nvmlDeviceGetUUID(device: usize, text: Out<c_char>, room: u32) {
+        put_text(&text, room.min(ROOM), &uuid_text(index_of(device)?))
+    }
+    fn nvmlDeviceGetIndex(device: usize, index: Out<u32>) {
+        put(&index, u32::try_from(index_of(device)?).unwrap_or(0))
+    }
+    fn nvmlDeviceGetMemoryInfo(device: usize, memory: Out<MemoryV1>) {
+        let free = machine::get().locked().free(index_of(device)?);
+        let total = machine::get().total();
+        put(&memory, MemoryV1 { total, free, used: total - free })
+    }
+    fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: Out<MemoryV2>) {
+        let device = index_of(device)?;
+        let version = memory.get().map_err(|_| INVALID_ARGUMENT)?.version;
+        if version != MEMORY_V2 {
+            return Err(MISMATCHED_VERSION);
+        }
+        let machine = machine::get();
+        let (total, reserved) = (machine.total(), machine.reserved());
+        let free = machine.locked().free(device);
+        put(&memory, MemoryV2 { version, total, reserved, free, used: total - reserved - free })
+    }
+    fn nvmlDeviceGetPersistenceMode(device: usize, mode: Out<i32>) {
+        index_of(device)?;
+        put(&mode, 1)
+    }
+    fn nvmlDeviceGetMigMode(device: usize, current: Out<u32>, pending: Out<u32>) {
+        index_of(device)?;
+        put(&current, 0)?;
+        put(&pending, 0)
+    }
+    fn nvmlDeviceGetPciInfo_v3(device: usize, info: Out<PciInfo>) {
+        let index = index_of(device)?;
+        let id = pci_text(index);
+        let bus = pci_bus(index);
+        let (legacy_id, id) = (padded(&id[4..]), padded(&id));
+        put(&info, PciInfo { legacy_id, domain: 0, bus, device: 0, device_id: 0, subsystem_id: 0, id })
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: usize, count: Out<u32>, to: Out<ProcessInfo>) {
+        put_processes(&processes(index_of(device)?), &count, &to)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: usize, count: Out<u32>, to: Out<ProcessInfo>) {
+        index_of(device)?;
+        put_processes(&[], &count, &to)
+    }
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: usize, count: Out<u32>, to: Out<ProcessInfo>) {
+        index_of(device)?;
+        put_processes(&[], &count, &to)
+    }
+}

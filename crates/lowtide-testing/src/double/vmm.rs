@@ -1,0 +1,207 @@
+//! Virtual memory: reservations, handles, mappings, access.
+//!
+//! The rules are the H200's as probed, except where the module's page says that the
+//! double is stricter. None of these calls needs a context.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use super::entry::{In, Out, Outcome, entry};
+use super::faults;
+use super::machine::{self, MAX_DEVICES};
+use super::memory::{Extent, Reservation};
+use super::state::{
+    self, Handle, PAGE_BYTES, READ, READ_WRITE, Region, RegionKind, State, to_usize,
+};
+
+/// `CUmemAllocationProp`, with plain numbers where C may put any.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AllocationProp {
+    kind: u32,
+    handle_types: u32,
+    location: Location,
+    windows_data: usize,
+    flags: [u8; 8],
+}
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Location {
+    kind: u32,
+    id: i32,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AccessDesc {
+    location: Location,
+    flags: u32,
+}
+
+const _: () = {
+    use cudarc::driver::sys;
+    assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());
+    assert!(size_of::<AccessDesc>() == size_of::<sys::CUmemAccessDesc>());
+};
+
+const PINNED: u32 = 1;
+const ON_DEVICE: u32 = 1;
+
+impl Location {
+    fn device(self) -> Outcome<usize> {
+        if self.kind != ON_DEVICE {
+            return Err(INVALID_VALUE);
+        }
+        let index = usize::try_from(self.id).ok();
+        index.filter(|index| *index < machine::get().devices()).ok_or(INVALID_DEVICE)
+    }
+}
+
+impl AllocationProp {
+    fn device(self) -> Outcome<usize> {
+        if self.kind == PINNED { self.location.device() } else { Err(INVALID_VALUE) }
+    }
+}
+
+/// A size that virtual memory can have.
+fn whole_pages(bytes: u64) -> Outcome<u64> {
+    if bytes > 0 && bytes.is_multiple_of(PAGE_BYTES) { Ok(bytes) } else { Err(INVALID_VALUE) }
+}
+
+/// New memory of a device, counted as this process's.
+pub(super) fn new_extent(device: usize, bytes: u64) -> Outcome<Arc<Extent>> {
+    if bytes >= faults::settings().oom_at || !machine::get().locked().take(device, bytes) {
+        return Err(OUT_OF_MEMORY);
+    }
+    Extent::new(to_usize(bytes)).map(Arc::new).ok_or_else(|| {
+        machine::get().locked().give(device, bytes);
+        OUT_OF_MEMORY
+    })
+}
+
+impl State {
+    /// The range as pages that lie in one reservation.
+    fn reserved_pages(&self, at: u64, bytes: u64) -> Outcome<Range<u64>> {
+        let end = at.checked_add(whole_pages(bytes)?).ok_or(INVALID_VALUE)?;
+        let inside = self.reservations.range(..=at).next_back();
+        let inside = inside.is_some_and(|(base, (_, reserved))| end <= base + reserved);
+        if at.is_multiple_of(PAGE_BYTES) && inside { Ok(at..end) } else { Err(INVALID_VALUE) }
+    }
+
+    /// The mappings in the range, if it cuts none.
+    fn whole_mappings(&self, range: Range<u64>) -> Outcome<Vec<u64>> {
+        let bases = self.regions_in(range.clone());
+        let whole =
+            |base: &u64| range.contains(base) && base + self.regions[base].bytes <= range.end;
+        if bases.iter().all(whole) { Ok(bases) } else { Err(INVALID_VALUE) }
+    }
+}
+
+entry! {
+    fn cuMemGetAllocationGranularity(bytes: Out<usize>, prop: In<AllocationProp>, option: u32) {
+        prop.get()?.device()?;
+        if option > 1 {
+            return Err(INVALID_VALUE);
+        }
+        bytes.put(to_usize(PAGE_BYTES))
+    }
+
+    fn cuMemAddressReserve(at: Out<u64>, bytes: u64, alignment: u64, _hint: u64, flags: u64) {
+        whole_pages(bytes)?;
+        if flags != 0 || !(alignment == 0 || alignment.is_power_of_two()) {
+            return Err(INVALID_VALUE);
+        }
+        let alignment = alignment.max(PAGE_BYTES);
+        let taken = Reservation::new(to_usize(bytes), to_usize(alignment)).ok_or(OUT_OF_MEMORY)?;
+        at.put(taken.base())?;
+        state::lock().reservations.insert(taken.base(), (taken, bytes));
+        Ok(())
+    }
+
+    fn cuMemAddressFree(at: u64, bytes: u64) {
+        let mut state = state::lock();
+        if state.reservations.get(&at).is_none_or(|(_, reserved)| *reserved != bytes)
+            || !state.regions_in(at..at + bytes).is_empty()
+        {
+            return Err(INVALID_VALUE);
+        }
+        state.reservations.remove(&at);
+        Ok(())
+    }
+
+    fn cuMemCreate(handle: Out<u64>, bytes: u64, prop: In<AllocationProp>, flags: u64) {
+        let prop = prop.get()?;
+        let device = prop.device()?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let extent = new_extent(device, whole_pages(bytes)?)?;
+        let mut state = state::lock();
+        let id = state.new_id();
+        state.handles.insert(id, Handle { device, bytes, extent, is_released: false, mappings: 0 });
+        handle.put(id)
+    }
+
+    fn cuMemRelease(handle: u64) {
+        let mut state = state::lock();
+        let held = state.handles.get_mut(&handle).filter(|handle| !handle.is_released);
+        held.ok_or(INVALID_VALUE)?.is_released = true;
+        state.drop_handle_if_unused(handle);
+        Ok(())
+    }
+
+    fn cuMemMap(at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) {
+        let mut state = state::lock();
+        let held = state.handles.get(&handle).filter(|handle| !handle.is_released);
+        let held = held.ok_or(INVALID_VALUE)?;
+        if offset != 0 || bytes != held.bytes {
+            return Err(NOT_SUPPORTED);
+        }
+        let extent = Arc::clone(&held.extent);
+        let range = state.reserved_pages(at, bytes)?;
+        if flags != 0 || !state.regions_in(range).is_empty() {
+            return Err(INVALID_VALUE);
+        }
+        let kind = RegionKind::Mapped(handle);
+        state.regions.insert(at, Region { bytes, extent, access: [0; MAX_DEVICES], kind });
+        state.handles.get_mut(&handle).ok_or(INVALID_VALUE)?.mappings += 1;
+        Ok(())
+    }
+
+    fn cuMemUnmap(at: u64, bytes: u64) {
+        let mut state = state::lock();
+        let range = state.reserved_pages(at, bytes)?;
+        for base in state.whole_mappings(range)? {
+            if let Some(Region { kind: RegionKind::Mapped(id), .. }) = state.regions.remove(&base) {
+                state.handles.get_mut(&id).ok_or(INVALID_VALUE)?.mappings -= 1;
+                state.drop_handle_if_unused(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn cuMemSetAccess(at: u64, bytes: u64, wanted: In<AccessDesc>, count: usize) {
+        let wanted = wanted.get_all(count)?;
+        if wanted.is_empty() || wanted.iter().any(|one| ![0, READ, READ_WRITE].contains(&one.flags)) {
+            return Err(INVALID_VALUE);
+        }
+        let mut state = state::lock();
+        let range = state.reserved_pages(at, bytes)?;
+        let bases = state.whole_mappings(range)?;
+        if bases.iter().map(|base| state.regions[base].bytes).sum::<u64>() != bytes {
+            return Err(INVALID_VALUE);
+        }
+        for one in wanted {
+            let device = one.location.device()?;
+            for base in &bases {
+                let region = state.regions.get_mut(base).ok_or(INVALID_VALUE)?;
+                region.access[device] = one.flags;
+            }
+        }
+        Ok(())
+    }
+}

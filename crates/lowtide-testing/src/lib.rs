@@ -1,0 +1,16 @@
+//! Test tools for lowtide: a driver double, and the suites that hold devices and drivers to their
+//! word. Not a product.
+
+pub mod conformance;
+pub mod double;
+pub mod raw;
+pub mod rules;
+pub mod suite;
+
+use lowtide_device::digest::Keys;
+
+/// Keys that are the same in every run.
+pub(crate) fn keys() -> &'static Keys {
+    static KEYS: std::sync::LazyLock<Keys> = std::sync::LazyLock::new(|| Keys::from_seed(1));
+    &KEYS
+}

@@ -1,0 +1,162 @@
+//! The driver's entry points as they are, for tests that ask what a driver really does.
+//!
+//! Pointers are references or plain addresses, handles plain numbers, results plain codes. Nothing
+//! is checked: these are for a process that may lose its context, or its life.
+#![allow(unsafe_code, reason = "calls the driver with whatever a test wants to know of")]
+#![allow(non_snake_case, reason = "entry points carry the driver's names")]
+#![expect(missing_docs, reason = "NVIDIA's driver API reference documents each")]
+
+use std::ffi::CStr;
+
+use lowtide_device::cuda::Driver;
+
+/// A driver, called directly.
+pub struct Raw {
+    driver: Driver,
+}
+
+impl Raw {
+    /// Loads and initialises the driver.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn load() -> Raw {
+        Raw { driver: Driver::load().expect("rules are asked only where there is a driver") }
+    }
+}
+
+macro_rules! raw {
+    ($( $name:ident($($argument:ident: $type:ty),* $(,)?); )*) => {
+        impl Raw {
+            $(
+                #[expect(clippy::missing_panics_doc, clippy::too_many_arguments, clippy::allow_attributes)]
+                #[allow(unfulfilled_lint_expectations, reason = "one list for all of them")]
+                pub fn $name(&self, $($argument: $type),*) -> i32 {
+                    type Entry = unsafe extern "C" fn($($type),*) -> i32;
+                    // SAFETY: the type is the driver API's for this name, with references and
+                    // numbers where it has pointers and handles.
+                    let entry = unsafe { self.driver.library().get::<Entry>(concat!(stringify!($name), "\0").as_bytes()) };
+                    let entry = entry.expect(stringify!($name));
+                    // SAFETY: the test's own responsibility; it runs in a process of its own.
+                    unsafe { entry($($argument),*) }
+                }
+            )*
+        }
+    };
+}
+
+raw! {
+    cuInit(flags: u32);
+    cuDriverGetVersion(version: &mut i32);
+    cuDeviceGetCount(count: &mut i32);
+    cuDevicePrimaryCtxRetain(context: &mut u64, device: i32);
+    cuDevicePrimaryCtxRelease_v2(device: i32);
+    cuDevicePrimaryCtxGetState(device: i32, flags: &mut u32, active: &mut i32);
+    cuCtxGetCurrent(context: &mut u64);
+    cuCtxSetCurrent(context: u64);
+    cuCtxPushCurrent_v2(context: u64);
+    cuCtxPopCurrent_v2(context: &mut u64);
+    cuCtxSynchronize();
+    cuMemGetInfo_v2(free: &mut u64, total: &mut u64);
+    cuMemAlloc_v2(at: &mut u64, size: u64);
+    cuMemFree_v2(at: u64);
+    cuMemAddressReserve(at: &mut u64, size: u64, align: u64, hint: u64, flags: u64);
+    cuMemAddressFree(at: u64, size: u64);
+    cuMemCreate(handle: &mut u64, size: u64, properties: &Properties, flags: u64);
+    cuMemRelease(handle: u64);
+    cuMemMap(at: u64, size: u64, offset: u64, handle: u64, flags: u64);
+    cuMemUnmap(at: u64, size: u64);
+    cuMemSetAccess(at: u64, size: u64, access: &Access, count: u64);
+    cuMemHostAlloc(at: &mut u64, size: u64, flags: u32);
+    cuMemFreeHost(at: u64);
+    cuMemHostRegister_v2(at: u64, size: u64, flags: u32);
+    cuMemHostUnregister(at: u64);
+    cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: u64, stream: u64);
+    cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: u64, stream: u64);
+    cuMemcpyDtoH_v2(to: u64, from: u64, size: u64);
+    cuMemcpyHtoD_v2(to: u64, from: u64, size: u64);
+    cuMemsetD8Async(at: u64, byte: u8, size: u64, stream: u64);
+    cuIpcGetMemHandle(handle: &mut [u8; 64], at: u64);
+    cuStreamCreate(stream: &mut u64, flags: u32);
+    cuStreamDestroy_v2(stream: u64);
+    cuStreamSynchronize(stream: u64);
+    cuStreamQuery(stream: u64);
+    cuStreamGetId(stream: u64, id: &mut u64);
+    cuStreamBeginCapture_v2(stream: u64, mode: u32);
+    cuStreamEndCapture(stream: u64, graph: &mut u64);
+    cuStreamIsCapturing(stream: u64, status: &mut u32);
+    cuThreadExchangeStreamCaptureMode(mode: &mut u32);
+    cuGraphInstantiateWithFlags(exec: &mut u64, graph: u64, flags: u64);
+    cuGraphLaunch(exec: u64, stream: u64);
+    cuGraphExecDestroy(exec: u64);
+    cuGraphDestroy(graph: u64);
+    cuEventCreate(event: &mut u64, flags: u32);
+    cuEventDestroy_v2(event: u64);
+    cuEventRecord(event: u64, stream: u64);
+    cuEventQuery(event: u64);
+    cuEventSynchronize(event: u64);
+    cuModuleLoadData(module: &mut u64, image: &CImage);
+    cuModuleUnload(module: u64);
+    cuModuleGetFunction(function: &mut u64, module: u64, name: &CName);
+    cuLaunchKernel(
+        function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared_bytes: u32, stream: u64, parameters: &mut [u64; 4], extra: u64,
+    );
+    cuCheckpointProcessGetState(pid: i32, state: &mut i32);
+    cuCheckpointProcessLock(pid: i32, arguments: &[u64; 8]);
+    cuCheckpointProcessCheckpoint(pid: i32, arguments: u64);
+    cuCheckpointProcessRestore(pid: i32, arguments: u64);
+    cuCheckpointProcessUnlock(pid: i32, arguments: u64);
+}
+
+/// The first byte of a C string or image; the rest lies behind it.
+pub type CName = u8;
+/// The first byte of a module image that ends with a zero.
+pub type CImage = u8;
+
+/// The first byte of a C string.
+///
+/// # Panics
+/// Never: a C string has at least its end.
+pub fn first(text: &CStr) -> &u8 {
+    text.to_bytes_with_nul().first().expect("a C string has at least its end")
+}
+
+/// `CUmemAllocationProp` for pinned memory of device 0.
+#[repr(C)]
+pub struct Properties {
+    kind: i32,
+    handle_types: i32,
+    location_kind: i32,
+    location_id: i32,
+    windows: u64,
+    flags: [u8; 8],
+}
+
+impl Default for Properties {
+    fn default() -> Properties {
+        Properties {
+            kind: 1,
+            handle_types: 0,
+            location_kind: 1,
+            location_id: 0,
+            windows: 0,
+            flags: [0; 8],
+        }
+    }
+}
+
+/// `CUmemAccessDesc` for device 0.
+#[repr(C)]
+pub struct Access {
+    location_kind: i32,
+    location_id: i32,
+    flags: i32,
+}
+
+impl Access {
+    /// Reading and writing.
+    pub const READ_WRITE: Access = Access { location_kind: 1, location_id: 0, flags: 3 };
+    /// Reading only.
+    pub const READ: Access = Access { location_kind: 1, location_id: 0, flags: 1 };
+}

@@ -1,0 +1,186 @@
+//! The rules of the CUDA driver that lowtide relies on, asked of a real GPU and of the double.
+//!
+//! Each rule is a sentence, asked with raw calls in a process of its own, because some of them cost
+//! the context. What a GPU answers is the rule; the double must answer the same. A rule that a GPU
+//! does not have is no rule, and goes.
+
+mod capture;
+mod checkpoint;
+mod contexts;
+mod streams;
+mod virtual_memory;
+
+use std::env;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::raw::{Access, Properties, Raw};
+use crate::suite::{self, Case, Target};
+
+const RULE_VARIABLE: &str = "LOWTIDE_RULE";
+/// No rule takes longer than a few seconds; one that hangs must not hold the suite.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAGE: u64 = 2 << 20;
+
+// The driver's result codes, by the names it gives them.
+const SUCCESS: i32 = 0;
+const INVALID_VALUE: i32 = 1;
+const INVALID_CONTEXT: i32 = 201;
+const OPERATING_SYSTEM: i32 = 304;
+const ILLEGAL_STATE: i32 = 401;
+const ILLEGAL_ADDRESS: i32 = 700;
+const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
+const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
+const LAUNCH_FAILED: i32 = 719;
+const NOT_SUPPORTED: i32 = 801;
+const CAPTURE_UNSUPPORTED: i32 = 900;
+const CAPTURE_INVALIDATED: i32 = 901;
+
+/// A rule's sentence and how it is asked.
+type Rule = (&'static str, fn(&World));
+
+fn all() -> impl Iterator<Item = &'static Rule> {
+    [virtual_memory::RULES, streams::RULES, contexts::RULES, capture::RULES, checkpoint::RULES]
+        .into_iter()
+        .flatten()
+}
+
+/// Asks every rule of a target; the test program's main.
+pub fn main(target: Target) -> ExitCode {
+    if let Ok(name) = env::var(RULE_VARIABLE) {
+        return ask(&name);
+    }
+    let cases = all().map(|(name, _)| Case::new(name, |_| in_a_child(name))).collect();
+    suite::main("rules", target, cases)
+}
+
+fn in_a_child(name: &str) {
+    let state = env::temp_dir().join(format!("lowtide-rule-{name}-{}", std::process::id()));
+    let program = env::current_exe().expect("this program has a path");
+    let mut command = Command::new(program);
+    command.env(RULE_VARIABLE, name).env("LOWTIDE_DOUBLE_STATE", &state);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("this program starts again");
+    let ended = ended_within(&mut child, PATIENCE);
+    if !ended {
+        child.kill().expect("a child of ours can be killed");
+    }
+    let output = child.wait_with_output().expect("a child of ours can be waited for");
+    let _ = std::fs::remove_file(state);
+    assert!(ended, "no answer within {PATIENCE:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+}
+
+// What a rule says is a few lines: the pipe holds it until the child has ended.
+fn ended_within(child: &mut Child, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        if child.try_wait().expect("a child of ours can be asked").is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn ask(name: &str) -> ExitCode {
+    if let Some(pid) = name.strip_prefix(checkpoint::LOCKER) {
+        return checkpoint::locker(pid.parse().expect("a pid"));
+    }
+    let Some((_, rule)) = all().find(|(known, _)| *known == name) else {
+        eprintln!("there is no rule {name:?}");
+        return ExitCode::from(2);
+    };
+    rule(&World::new());
+    // Not through the exit handlers of a driver whose context may be lost.
+    ExitCode::SUCCESS
+}
+
+/// A driver with the primary context current, and what rules are asked with.
+struct World {
+    raw: Raw,
+    context: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let raw = Raw::load();
+        let mut context = 0;
+        assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), SUCCESS);
+        assert_eq!(raw.cuCtxPushCurrent_v2(context), SUCCESS);
+        World { raw, context }
+    }
+
+    fn reserve(&self, pages: u64) -> u64 {
+        let mut at = 0;
+        assert_eq!(self.raw.cuMemAddressReserve(&mut at, pages * PAGE, 0, 0, 0), SUCCESS);
+        at
+    }
+
+    fn create(&self, pages: u64) -> u64 {
+        let mut handle = 0;
+        assert_eq!(
+            self.raw.cuMemCreate(&mut handle, pages * PAGE, &Properties::default(), 0),
+            SUCCESS
+        );
+        handle
+    }
+
+    fn map(&self, at: u64, pages: u64, handle: u64) -> i32 {
+        self.raw.cuMemMap(at, pages * PAGE, 0, handle, 0)
+    }
+
+    fn open(&self, at: u64, pages: u64) -> i32 {
+        self.raw.cuMemSetAccess(at, pages * PAGE, &Access::READ_WRITE, 1)
+    }
+
+    fn unmap(&self, at: u64, pages: u64) -> i32 {
+        self.raw.cuMemUnmap(at, pages * PAGE)
+    }
+
+    /// Reserved, mapped and open; the address and the handle.
+    fn ready(&self, pages: u64) -> (u64, u64) {
+        let (at, handle) = (self.reserve(pages), self.create(pages));
+        assert_eq!(self.map(at, pages, handle), SUCCESS);
+        assert_eq!(self.open(at, pages), SUCCESS);
+        (at, handle)
+    }
+
+    fn stream(&self) -> u64 {
+        const NON_BLOCKING: u32 = 1;
+        let mut stream = 0;
+        assert_eq!(self.raw.cuStreamCreate(&mut stream, NON_BLOCKING), SUCCESS);
+        stream
+    }
+
+    fn event(&self) -> u64 {
+        let mut event = 0;
+        assert_eq!(self.raw.cuEventCreate(&mut event, 0), SUCCESS);
+        event
+    }
+
+    fn pinned(&self, size: u64) -> u64 {
+        let mut at = 0;
+        assert_eq!(self.raw.cuMemHostAlloc(&mut at, size, 0), SUCCESS);
+        at
+    }
+
+    fn plain(&self, size: u64) -> u64 {
+        let mut at = 0;
+        assert_eq!(self.raw.cuMemAlloc_v2(&mut at, size), SUCCESS);
+        at
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let (mut free, mut total) = (0, 0);
+        assert_eq!(self.raw.cuMemGetInfo_v2(&mut free, &mut total), SUCCESS);
+        free
+    }
+}
+
+/// Pages of this process, aligned and real, until it ends.
+fn pages_of_this_process(size: usize) -> u64 {
+    let memory = vec![1u8; size + PAGE as usize].leak();
+    (memory.as_ptr().addr() as u64).next_multiple_of(PAGE)
+}

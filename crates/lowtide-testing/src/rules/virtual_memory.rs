@@ -1,0 +1,138 @@
+//! Reserving, creating, mapping.
+
+use super::{INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS, World};
+use crate::raw::{Access, Properties};
+
+pub(super) const RULES: &[Rule] = &[
+    ("a_chunk_is_mapped_whole_and_from_its_start", whole_and_from_its_start),
+    ("nothing_is_mapped_over_a_mapping", nothing_over_a_mapping),
+    ("a_mapping_is_not_unmapped_in_part", not_unmapped_in_part),
+    ("one_unmap_may_span_mappings_and_holes", one_unmap_may_span),
+    ("access_is_set_for_whole_mappings_without_a_hole", access_for_whole_mappings),
+    ("access_is_lost_with_the_mapping", access_is_lost_with_the_mapping),
+    ("a_reservation_goes_whole_and_empty", a_reservation_goes_whole_and_empty),
+    ("memory_lives_while_a_mapping_or_a_handle_does", memory_lives),
+    ("a_handle_is_released_once", a_handle_is_released_once),
+    ("sizes_are_whole_pages", sizes_are_whole_pages),
+    ("virtual_memory_is_not_freed_as_plain_memory", not_freed_as_plain),
+    ("virtual_memory_has_no_legacy_ipc", no_legacy_ipc),
+];
+
+fn whole_and_from_its_start(world: &World) {
+    let (at, handle) = (world.reserve(4), world.create(2));
+    assert_eq!(world.raw.cuMemMap(at, PAGE, PAGE, handle, 0), NOT_SUPPORTED, "an offset");
+    assert_eq!(world.raw.cuMemMap(at, PAGE, 0, handle, 0), NOT_SUPPORTED, "a part");
+    assert_eq!(
+        world.raw.cuMemMap(at + 4096, 2 * PAGE, 0, handle, 0),
+        INVALID_VALUE,
+        "not on a page"
+    );
+    assert_eq!(world.map(at, 2, handle), SUCCESS);
+}
+
+fn nothing_over_a_mapping(world: &World) {
+    let (at, handle) = (world.reserve(4), world.create(2));
+    assert_eq!(world.map(at, 2, handle), SUCCESS);
+    assert_eq!(world.map(at + PAGE, 2, world.create(2)), INVALID_VALUE);
+    assert_eq!(world.map(at + 2 * PAGE, 2, handle), SUCCESS, "one handle may lie in two places");
+}
+
+fn not_unmapped_in_part(world: &World) {
+    let (at, _) = world.ready(4);
+    assert_eq!(world.unmap(at, 2), INVALID_VALUE);
+    assert_eq!(world.unmap(at + 2 * PAGE, 2), INVALID_VALUE);
+    assert_eq!(world.unmap(at, 4), SUCCESS);
+}
+
+fn one_unmap_may_span(world: &World) {
+    let at = world.reserve(6);
+    for page in [0, 1, 4] {
+        assert_eq!(world.map(at + page * PAGE, 1, world.create(1)), SUCCESS);
+    }
+    assert_eq!(world.unmap(at, 6), SUCCESS);
+    assert_eq!(world.map(at + PAGE, 4, world.create(4)), SUCCESS, "all of it was unmapped");
+}
+
+fn access_for_whole_mappings(world: &World) {
+    let at = world.reserve(6);
+    assert_eq!(world.map(at, 2, world.create(2)), SUCCESS);
+    assert_eq!(world.map(at + 2 * PAGE, 1, world.create(1)), SUCCESS);
+    assert_eq!(world.open(at, 1), INVALID_VALUE, "half a mapping");
+    assert_eq!(world.open(at, 6), INVALID_VALUE, "a hole");
+    assert_eq!(world.open(at + 4 * PAGE, 1), INVALID_VALUE, "nothing");
+    assert_eq!(world.open(at, 3), SUCCESS, "two whole mappings");
+}
+
+fn access_is_lost_with_the_mapping(world: &World) {
+    let (at, handle) = world.ready(1);
+    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, 0), SUCCESS);
+    assert_eq!(world.raw.cuCtxSynchronize(), SUCCESS);
+    assert_eq!(world.unmap(at, 1), SUCCESS);
+    assert_eq!(world.map(at, 1, handle), SUCCESS);
+    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, 0), INVALID_VALUE);
+    assert_eq!(world.raw.cuMemSetAccess(at, PAGE, &Access::READ, 1), SUCCESS);
+    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, 0), INVALID_VALUE, "read-only");
+}
+
+fn a_reservation_goes_whole_and_empty(world: &World) {
+    let (at, _) = world.ready(2);
+    assert_eq!(world.raw.cuMemAddressFree(at, 2 * PAGE), INVALID_VALUE, "something is mapped");
+    assert_eq!(world.unmap(at, 2), SUCCESS);
+    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE, "half of it");
+    assert_eq!(world.raw.cuMemAddressFree(at + PAGE, PAGE), INVALID_VALUE, "the other half");
+    assert_eq!(world.raw.cuMemAddressFree(at, 2 * PAGE), SUCCESS);
+}
+
+fn memory_lives(world: &World) {
+    const PAGES: u64 = 64;
+    // What the driver takes for itself the first time is not the question.
+    let _first = world.ready(PAGES);
+    let before = world.free_bytes();
+    let (at, handle) = world.ready(PAGES);
+    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(world.free_bytes(), before - PAGES * PAGE, "the mapping still has it");
+    assert_eq!(world.unmap(at, PAGES), SUCCESS);
+    assert_eq!(world.free_bytes(), before);
+    let (at, handle) = world.ready(PAGES);
+    assert_eq!(world.unmap(at, PAGES), SUCCESS);
+    assert_eq!(world.free_bytes(), before - PAGES * PAGE, "the handle still has it");
+    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(world.free_bytes(), before);
+}
+
+fn a_handle_is_released_once(world: &World) {
+    let handle = world.create(1);
+    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(world.raw.cuMemRelease(handle), INVALID_VALUE);
+}
+
+fn sizes_are_whole_pages(world: &World) {
+    let (mut at, mut handle) = (0, 0);
+    for size in [0, 4096, PAGE + 4096] {
+        assert_eq!(world.raw.cuMemAddressReserve(&mut at, size, 0, 0, 0), INVALID_VALUE, "{size}");
+        assert_eq!(
+            world.raw.cuMemCreate(&mut handle, size, &Properties::default(), 0),
+            INVALID_VALUE,
+            "{size}"
+        );
+    }
+    let out_of_memory = 2;
+    assert_eq!(
+        world.raw.cuMemCreate(&mut handle, 1 << 40, &Properties::default(), 0),
+        out_of_memory
+    );
+    assert_eq!(world.raw.cuMemAddressReserve(&mut at, 1 << 60, 0, 0, 0), out_of_memory);
+}
+
+fn not_freed_as_plain(world: &World) {
+    let (at, _) = world.ready(1);
+    assert_eq!(world.raw.cuMemFree_v2(at), INVALID_VALUE);
+    assert_eq!(world.raw.cuMemFree_v2(world.plain(PAGE)), SUCCESS);
+}
+
+fn no_legacy_ipc(world: &World) {
+    let (at, _) = world.ready(1);
+    let mut handle = [0; 64];
+    assert_eq!(world.raw.cuIpcGetMemHandle(&mut handle, at), INVALID_VALUE);
+    assert_eq!(world.raw.cuIpcGetMemHandle(&mut handle, world.plain(PAGE)), SUCCESS);
+}

@@ -1,0 +1,41 @@
+"""Compiles kernels/digest.cu to PTX with NVRTC from the Python registry. Run by `cargo xtask ptx`."""
+
+import ctypes
+import hashlib
+import pathlib
+import sysconfig
+
+KERNELS = pathlib.Path("crates/lowtide-device/kernels")
+OPTIONS = [b"--gpu-architecture=compute_75"]
+
+
+def load():
+    folder = pathlib.Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cuda_nvrtc" / "lib"
+    # The compiler looks its built-ins up by name; loaded first, they are found.
+    for name in sorted(folder.glob("libnvrtc-builtins.so*")):
+        ctypes.CDLL(str(name), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(next(folder.glob("libnvrtc.so*"))))
+
+
+def text(nvrtc, program, what):
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
+    return buffer.value.decode()
+
+
+def main():
+    nvrtc = load()
+    source = (KERNELS / "digest.cu").read_bytes()
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"digest.cu", 0, None, None)
+    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
+    if nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options) != 0:
+        raise SystemExit(text(nvrtc, program, "ProgramLog"))
+    # A test compares this line with the source, so that the two cannot drift apart.
+    header = f"// source sha256 {hashlib.sha256(source).hexdigest()}\n"
+    (KERNELS / "digest.ptx").write_text(header + text(nvrtc, program, "PTX"))
+
+
+main()

@@ -1,0 +1,76 @@
+//! The pack for GPU machines: the `lowtide` program, the test programs, a script, in one folder.
+//!
+//! Built here, run there: that machine needs no Rust and no network, only a glibc at least as new
+//! as the one here.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use crate::steps::cargo;
+
+const MOST_MIB: u64 = 60;
+const TEST_PROGRAMS: [&str; 3] = ["conformance_cuda", "conformance_host", "rules_cuda"];
+const SCRIPTS: [&str; 2] = ["run.sh", "plain_copy.py"];
+
+/// Writes the pack.
+pub(crate) fn write(to: &Path) -> anyhow::Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| format!("emptying {}", to.display()))?;
+    }
+    fs::create_dir_all(to)?;
+    let mut size = 0;
+    let mut programs = built(&["build", "--package", "lowtide-cli"])?;
+    programs.extend(built(&["test", "--package", "lowtide-testing", "--tests", "--no-run"])?);
+    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {
+        let found = programs.iter().find(|(name, _)| name == wanted);
+        let (_, from) = found.with_context(|| format!("cargo built no {wanted}"))?;
+        size += fs::copy(from, to.join(wanted))
+            .with_context(|| format!("copying {}", from.display()))?;
+    }
+    for script in SCRIPTS {
+        size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
+    }
+    fs::set_permissions(to.join("run.sh"), fs::Permissions::from_mode(0o755))?;
+    fs::write(to.join("commit.txt"), commit()?)?;
+    ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
+    println!(
+        "{}: {} MiB. There: ./run.sh FOLDER-FOR-RESULTS",
+        to.display(),
+        size.div_ceil(1 << 20)
+    );
+    Ok(())
+}
+
+// Builds and returns each executable by its target's name.
+fn built(arguments: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let mut command = cargo(arguments);
+    command.args(["--profile", "pack", "--locked", "--message-format", "json-render-diagnostics"]);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("{command:?} ended with {}", output.status);
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter_map(|message| executable(&message)).collect())
+}
+
+fn executable(message: &Value) -> Option<(String, PathBuf)> {
+    let path = message.get("executable")?.as_str()?;
+    let name = message.get("target")?.get("name")?.as_str()?;
+    Some((name.to_owned(), path.into()))
+}
+
+// Results are worth something only beside the commit they are of.
+fn commit() -> anyhow::Result<String> {
+    let git = |arguments: &[&str]| -> anyhow::Result<String> {
+        let output = Command::new("git").args(arguments).output().context("asking git")?;
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    let dirty = if git(&["status", "--porcelain"])?.is_empty() { "" } else { " with changes" };
+    Ok(format!("{}{dirty}\n", git(&["rev-parse", "--short=12", "HEAD"])?))
+}

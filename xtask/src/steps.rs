@@ -1,0 +1,49 @@
+//! Running one program after another, saying which and for how long, stopping at the first failure.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+/// A cargo command of the toolchain that runs this.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments);
+    command
+}
+
+/// Runs a program to its end.
+pub(crate) fn run(name: &str, command: &mut Command) -> anyhow::Result<()> {
+    println!("── {name}");
+    let began = Instant::now();
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{name}: {command:?} ended with {status}");
+    }
+    println!("── {name}: {:.1} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Every check and test there is.
+pub(crate) fn test() -> anyhow::Result<()> {
+    let began = Instant::now();
+    need_component("fmt", "rustfmt")?;
+    need_component("clippy", "clippy")?;
+    run("format", &mut cargo(&["fmt", "--all", "--check"]))?;
+    let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    run("lints", &mut cargo(&lints))?;
+    run("tests", &mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))?;
+    let docs = ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"];
+    run("docs", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
+    println!("── everything passed in {:.0} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn need_component(subcommand: &str, component: &str) -> anyhow::Result<()> {
+    let there =
+        cargo(&[subcommand, "--version"]).output().is_ok_and(|output| output.status.success());
+    if there {
+        return Ok(());
+    }
+    run("install", Command::new("rustup").args(["component", "add", component]))
+}
