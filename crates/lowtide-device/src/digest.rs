@@ -31,9 +31,10 @@ use std::sync::LazyLock;
 pub const PAGE_BYTES: usize = 2 << 20;
 
 const LANES: usize = 256;
+const VECTOR_BYTES: usize = 16;
 const TILE_VECTORS: usize = 8;
 const TILE_WORDS: usize = TILE_VECTORS * 4;
-const TILES: usize = PAGE_BYTES / 16 / LANES / TILE_VECTORS;
+const TILES: usize = PAGE_BYTES / VECTOR_BYTES / LANES / TILE_VECTORS;
 
 /// What 128 bits say of one page's content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
@@ -91,29 +92,39 @@ impl Keys {
     /// If `page` is not [`PAGE_BYTES`] long.
     pub fn digest(&self, page: &[u8]) -> Digest {
         assert_eq!(page.len(), PAGE_BYTES, "a digest covers one whole page");
-        Digest([self.half(0, page), self.half(1, page)])
-    }
-
-    // Lanes are the inner loop so that the compiler can run several at once.
-    fn half(&self, half: usize, page: &[u8]) -> u64 {
-        let mut sums = [0u64; LANES];
+        // Lane by lane within a tile: a tile fits the nearest cache, and both sums stay in registers.
+        let mut sums = [[0u64; 2]; LANES];
         for tile in page.chunks_exact(PAGE_BYTES / TILES) {
-            let mut tile_sums = [0u64; LANES];
-            for (row, keys) in tile.chunks_exact(LANES * 16).zip(self.word[half].chunks_exact(4)) {
-                for (sum, vector) in tile_sums.iter_mut().zip(row.chunks_exact(16)) {
-                    for (word, key) in vector.chunks_exact(4).zip(keys) {
-                        let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                        *sum = sum.wrapping_add(u64::from(word).wrapping_mul(*key));
-                    }
+            for (lane, sums) in sums.iter_mut().enumerate() {
+                let tile_sums = self.tile(tile, lane * VECTOR_BYTES);
+                for (half, sum) in sums.iter_mut().enumerate() {
+                    let mixed = (*sum ^ (*sum >> 32)).wrapping_mul(self.chain[half]);
+                    *sum = mixed.wrapping_add(tile_sums[half]);
                 }
             }
-            for (sum, tile_sum) in sums.iter_mut().zip(tile_sums) {
-                *sum = (*sum ^ (*sum >> 32)).wrapping_mul(self.chain[half]).wrapping_add(tile_sum);
+        }
+        Digest([self.seal(0, &sums), self.seal(1, &sums)])
+    }
+
+    /// Step 1 for the lane whose first vector begins at `start`.
+    fn tile(&self, tile: &[u8], start: usize) -> [u64; 2] {
+        let (mut first, mut second) = (0u64, 0u64);
+        for row in 0..TILE_VECTORS {
+            let at = row * LANES * VECTOR_BYTES + start;
+            for (index, word) in tile[at..at + VECTOR_BYTES].chunks_exact(4).enumerate() {
+                let word = u64::from(u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+                first = first.wrapping_add(word.wrapping_mul(self.word[0][4 * row + index]));
+                second = second.wrapping_add(word.wrapping_mul(self.word[1][4 * row + index]));
             }
         }
+        [first, second]
+    }
+
+    /// Steps 3 and 4.
+    fn seal(&self, half: usize, sums: &[[u64; 2]; LANES]) -> u64 {
         let total = sums.iter().zip(0u64..).fold(0u64, |total, (sum, lane)| {
             let lane_key = self.lane[half].wrapping_mul(2 * lane + 1);
-            total.wrapping_add(scatter(sum.wrapping_add(lane_key)))
+            total.wrapping_add(scatter(sum[half].wrapping_add(lane_key)))
         });
         scatter(total ^ self.seal[half])
     }
@@ -153,7 +164,10 @@ mod tests {
 
     // A spread of places: every lane of a vector row, both ends of tiles, both ends of the page.
     fn places() -> impl Iterator<Item = usize> {
-        (0..LANES * 16).step_by(52).chain((0..PAGE_BYTES).step_by(65_521)).chain([PAGE_BYTES - 1])
+        (0..LANES * VECTOR_BYTES)
+            .step_by(52)
+            .chain((0..PAGE_BYTES).step_by(65_521))
+            .chain([PAGE_BYTES - 1])
     }
 
     #[test]
@@ -172,8 +186,8 @@ mod tests {
     fn each_half_sees_words_that_changed_places() {
         let (keys, mut page) = (Keys::from_seed(SEED), page());
         let before = keys.digest(&page);
-        let vector = 16;
-        let neighbours = [4, vector, LANES * vector, LANES * vector * TILE_VECTORS, PAGE_BYTES / 2];
+        let neighbours =
+            [4, VECTOR_BYTES, LANES * VECTOR_BYTES, PAGE_BYTES / TILES, PAGE_BYTES / 2];
         for distance in neighbours {
             let swap = |page: &mut [u8]| {
                 (0..4).for_each(|byte| page.swap(1024 + byte, 1024 + distance + byte));

@@ -22,22 +22,33 @@ pub struct Chunk {
     device: Arc<Inner>,
     handle: Handle,
     size: Bytes,
+    /// Whether dropping it gives the memory back.
+    owned: bool,
 }
 
 impl Chunk {
     pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Chunk> {
         let handle = device.backend.create(size)?;
-        Ok(Chunk { device: Arc::clone(device), handle, size })
+        Ok(Chunk { device: Arc::clone(device), handle, size, owned: true })
     }
 
     /// How much it is.
     pub fn size(&self) -> Bytes {
         self.size
     }
+
+    /// The bare handle, now the caller's to destroy. It does not keep the device alive.
+    fn disown(mut self) -> (Handle, Bytes) {
+        self.owned = false;
+        (self.handle, self.size)
+    }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         let (handle, size) = (self.handle, self.size);
         self.device.give_back("chunk", move |backend| {
             // SAFETY: this `Chunk` owned the handle, and no reservation has it: it would own the `Chunk`.
@@ -377,20 +388,25 @@ impl Drop for Space {
     fn drop(&mut self) {
         let slots = std::mem::take(&mut self.books().slots);
         let (base, size) = (self.base, self.size);
-        // What is still to be done, in order; a step that succeeded is not done again.
-        let mut mapped: Vec<(u64, Bytes, Option<Chunk>)> = slots
+        // What is still to be done, in order; a step that succeeded is not done again. Bare handles,
+        // because what waits to be given back must not keep the device alive.
+        let mut chunks: Vec<(Bytes, Handle, Bytes)> = slots
             .into_iter()
-            .filter_map(|(offset, mut slot)| {
-                slot.claim().map(|(_, chunk)| (offset, chunk.size, Some(chunk)))
-            })
+            .filter_map(|(offset, mut slot)| Some((Bytes(offset), slot.claim()?.1.disown())))
+            .map(|(offset, (handle, size))| (offset, handle, size))
             .collect();
+        let mut mapped = chunks.len();
         self.device.give_back("reservation", move |backend| {
-            while let Some((offset, size, chunk)) = mapped.last_mut() {
+            while let Some((offset, _, size)) = chunks[..mapped].last() {
                 // SAFETY: the last owner of the space is going, so no pin and no other thread is
-                // left; this mapping is still there, since it is still listed.
-                unsafe { backend.unmap(base.plus(Bytes(*offset)), *size) }?;
-                drop(chunk.take());
-                mapped.pop();
+                // left; this mapping is still there, since it still counts.
+                unsafe { backend.unmap(base.plus(*offset), *size) }?;
+                mapped -= 1;
+            }
+            while let Some((_, handle, size)) = chunks.last() {
+                // SAFETY: disowned by its chunk for this, and mapped nowhere any more.
+                unsafe { backend.destroy(*handle, *size) }?;
+                chunks.pop();
             }
             // SAFETY: the reservation is whole and, by the loop above, empty.
             unsafe { backend.release(base, size) }

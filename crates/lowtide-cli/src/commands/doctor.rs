@@ -155,7 +155,9 @@ fn device(page: &mut Page, report: &DeviceReport) {
 
 fn floor_text(report: &DeviceReport) -> String {
     match (report.floor_bytes, &report.floor_reason) {
-        (Some(Bytes::ZERO), _) => "0.0 MiB: no context is needed".to_owned(),
+        (Some(_), _) if report.device.info.id == DeviceId::Host => {
+            "0.0 MiB: no context is needed".to_owned()
+        }
         (Some(floor), _) if report.floor_is_fresh => {
             format!("{floor}: what a bare context costs (measured now)")
         }

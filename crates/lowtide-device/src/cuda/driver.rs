@@ -36,6 +36,9 @@ macro_rules! entry_points {
         }
 
         impl EntryPoints {
+            /// Their names, in the order in which they are looked up.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
             fn load(library: &'static Library, path: &Path) -> Result<EntryPoints> {
                 Ok(EntryPoints {
                     $($name: {

@@ -100,7 +100,9 @@ impl CudaBackend {
 
     // The driver says only "out of memory"; people want to know of how much.
     fn with_room(&self, requested: Bytes, error: Error) -> Error {
-        let Error::Driver { code: driver::OUT_OF_MEMORY, .. } = error else { return error };
+        let Error::Driver { call: "cuMemCreate", code: driver::OUT_OF_MEMORY, .. } = error else {
+            return error;
+        };
         let Ok(usage) = self.usage() else { return error };
         Error::OutOfMemory { device: self.core.id, requested, free: usage.free, total: usage.total }
     }
@@ -351,5 +353,20 @@ impl Backend for CudaBackend {
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
         Ok(Box::new(stream::CudaStream::new(&self.core)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DIGEST_PTX;
+
+    #[test]
+    fn the_ptx_was_compiled_from_the_source_beside_it() {
+        let source = include_bytes!("../../kernels/digest.cu");
+        let hash = source.iter().fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
+            (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let expected = format!("// compiled from digest.cu, FNV-1a {hash:016x}");
+        assert_eq!(DIGEST_PTX.lines().next(), Some(expected.as_str()), "run `cargo xtask ptx`");
     }
 }

@@ -3,7 +3,10 @@
 //!
 //! **It is a test tool.** It calls itself one wherever a device name is asked for,
 //! runs no kernels but lowtide's own digest, and says nothing about speed. Load it
-//! in place of the driver (`LOWTIDE_CUDA_LIBRARY`), drive it through [`Double`].
+//! in place of the driver (`LOWTIDE_CUDA_LIBRARY`), drive it through [`Double`] or, for
+//! a program of its own, by `LOWTIDE_DOUBLE` (settings and faults, listed in `faults`).
+//! Processes that name the same file in `LOWTIDE_DOUBLE_STATE` are on one machine;
+//! without it each process is alone on its own.
 //!
 //! # Words
 //!

@@ -195,11 +195,11 @@ entry! {
         if bases.iter().map(|base| state.regions[base].bytes).sum::<u64>() != bytes {
             return Err(INVALID_VALUE);
         }
-        for one in wanted {
-            let device = one.location.device()?;
-            for base in &bases {
-                let region = state.regions.get_mut(base).ok_or(INVALID_VALUE)?;
-                region.access[device] = one.flags;
+        let devices = wanted.iter().map(|one| one.location.device()).collect::<Outcome<Vec<_>>>()?;
+        for base in bases {
+            let region = state.regions.get_mut(&base).ok_or(INVALID_VALUE)?;
+            for (device, one) in devices.iter().zip(&wanted) {
+                region.access[*device] = one.flags;
             }
         }
         Ok(())
