@@ -43,7 +43,8 @@ pub(crate) struct Floor {
     /// The driver it was measured with.
     driver: String,
     /// What a bare context cost.
-    pub(crate) floor_bytes: Bytes,
+    #[serde(rename = "floor_bytes")]
+    pub(crate) bytes: Bytes,
     /// When, in seconds since 1970.
     measured_at_s: u64,
     /// What went wrong when each operation was tried once; `None`: nothing.
@@ -65,17 +66,11 @@ pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow:
         Some(index) => drop(remembered.swap_remove(index)),
         None => {}
     }
-    let (floor_bytes, trial_failure) = measure(device.info.id, &uuid)?;
+    let (bytes, trial_failure) = measure(device.info.id, &uuid)?;
     let measured_at_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let floor = Floor {
-        uuid,
-        driver: driver.to_owned(),
-        floor_bytes,
-        measured_at_s,
-        trial_failure,
-        fresh: true,
-    };
+    let floor =
+        Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure, fresh: true };
     remembered.push(floor.clone());
     if let Err(error) = remember(&remembered) {
         anstream::eprintln!("lowtide: the floor could not be remembered: {error:#}");

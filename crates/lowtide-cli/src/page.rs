@@ -13,6 +13,7 @@ const BAD: Style = AnsiColor::Yellow.on_default();
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 16;
+const VALUE_WIDTH: usize = 96;
 
 /// Text in the making.
 #[derive(Default)]
@@ -31,9 +32,12 @@ impl Page {
         self.push(format_args!("{BOLD}{name}{BOLD:#}  {rest}"));
     }
 
-    /// A name and what is to say of it.
+    /// A name and what is to say of it, on as many lines as that takes.
     pub(crate) fn row(&mut self, name: &str, value: &str) {
-        self.push(format_args!("  {name:<NAME_WIDTH$} {value}"));
+        for (index, line) in wrapped(value, VALUE_WIDTH).iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            self.push(format_args!("  {name:<NAME_WIDTH$} {line}"));
+        }
     }
 
     /// A name, whether it works, and how that is known.
@@ -65,10 +69,39 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     finish(writeln!(io::stdout(), "{text}"))
 }
 
+// Breaks between words; a word that is too long stays whole, so that paths can be copied.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always a line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
 // `lowtide ps | head -1` is no error.
 fn finish(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn long_text_breaks_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("a /very/long/path b", 5), ["a", "/very/long/path", "b"]);
+        assert_eq!(wrapped("", 5), [""]);
     }
 }

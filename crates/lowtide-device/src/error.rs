@@ -77,10 +77,10 @@ pub enum Error {
     },
 
     /// A driver call failed.
-    #[error("{call} failed on {device}: {name} ({code}){}", hint(*code))]
+    #[error("{call} failed{}: {name} ({code}){}", on(*device), hint(*code))]
     Driver {
-        /// The device it was made for.
-        device: DeviceId,
+        /// The device it was made for, where it was made for one.
+        device: Option<DeviceId>,
         /// The entry point.
         call: &'static str,
         /// The driver's result code.
@@ -239,6 +239,10 @@ fn what_to_do(tried: &[Attempt], override_variable: &str) -> String {
             "install the NVIDIA driver, or set {override_variable} to the library's path if it lies elsewhere"
         ),
     }
+}
+
+fn on(device: Option<DeviceId>) -> String {
+    device.map(|device| format!(" on {device}")).unwrap_or_default()
 }
 
 fn hint(code: i32) -> &'static str {

@@ -295,7 +295,7 @@ fn touch(at: *mut u8, size: Bytes, slices: usize) {
                     unsafe { page.write_volatile(0) };
                 }
             };
-            if slices == 1 {
+            if slice >= size.as_usize() {
                 run();
             } else {
                 scope.spawn(run);

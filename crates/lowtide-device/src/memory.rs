@@ -113,6 +113,12 @@ enum State {
     Open(Chunk),
 }
 
+impl State {
+    fn of(open: bool, chunk: Chunk) -> State {
+        if open { State::Open(chunk) } else { State::Closed(chunk) }
+    }
+}
+
 impl Reservation {
     pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Reservation> {
         let base = device.backend.reserve(size)?;
@@ -173,8 +179,7 @@ impl Reservation {
         let opened = outcome.is_ok();
         let mut books = self.space.books();
         for (offset, was_open, chunk) in claimed {
-            let state = if opened || was_open { State::Open(chunk) } else { State::Closed(chunk) };
-            books.slot_mut(offset).state = state;
+            books.slot_mut(offset).state = State::of(opened || was_open, chunk);
         }
         outcome
     }
@@ -186,25 +191,39 @@ impl Reservation {
     /// [`Error::BadRange`] where work in flight uses it or a mapping would be cut; the driver's
     /// refusal, after which everything is still mapped.
     pub fn unmap(&self, offset: Bytes, size: Bytes) -> Result<Vec<(Bytes, Chunk)>> {
-        let claimed = self.space.claim_mappings("unmap", offset, size, Holes::Allowed)?;
+        let mut claimed = self.space.claim_mappings("unmap", offset, size, Holes::Allowed)?;
         let outcome = self.space.unmap_runs(&claimed);
+        let kept = claimed.split_off(outcome.unmapped);
         let mut books = self.space.books();
-        let mut chunks = Vec::with_capacity(claimed.len());
-        for (index, (offset, was_open, chunk)) in claimed.into_iter().enumerate() {
-            if index < outcome.unmapped {
-                books.slots.remove(&offset);
-                chunks.push((Bytes(offset), chunk));
-            } else {
-                let state = if was_open { State::Open(chunk) } else { State::Closed(chunk) };
-                books.slot_mut(offset).state = state;
-            }
+        for (offset, was_open, chunk) in kept {
+            books.slot_mut(offset).state = State::of(was_open, chunk);
+        }
+        for (offset, ..) in &claimed {
+            books.slots.remove(offset);
         }
         drop(books);
         match outcome.error {
-            None => Ok(chunks),
+            None => {
+                Ok(claimed.into_iter().map(|(offset, _, chunk)| (Bytes(offset), chunk)).collect())
+            }
             Some(error) => {
-                self.space.put_back(chunks);
+                self.put_back(claimed);
                 Err(error)
+            }
+        }
+    }
+
+    // An unmap that failed midway: what was already taken away is put where it was. Where even that
+    // fails the chunk is given back, since nothing else would own it.
+    fn put_back(&self, claimed: Vec<Claimed>) {
+        for (offset, was_open, chunk) in claimed {
+            let (offset, size) = (Bytes(offset), chunk.size);
+            let mut restored = self.map(offset, chunk).map_err(Error::from);
+            if was_open {
+                restored = restored.and_then(|()| self.open(offset, size));
+            }
+            if let Err(error) = restored {
+                tracing::error!(reservation = ?self, ?offset, %error, "a mapping was lost");
             }
         }
     }
@@ -332,22 +351,6 @@ impl Space {
             unmapped = next;
         }
         Unmapped { unmapped, error: None }
-    }
-
-    // An unmap that failed midway: what was already taken away is mapped and opened again. Where
-    // even that fails the chunks are given back, since nothing else would own them.
-    fn put_back(self: &Arc<Space>, chunks: Vec<(Bytes, Chunk)>) {
-        let reservation = Reservation { space: Arc::clone(self) };
-        for (offset, chunk) in chunks {
-            let size = chunk.size;
-            let restored = reservation
-                .map(offset, chunk)
-                .map_err(Error::from)
-                .and_then(|()| reservation.open(offset, size));
-            if let Err(error) = restored {
-                tracing::error!(device = %self.device.id(), ?offset, %error, "a mapping was lost");
-            }
-        }
     }
 
     /// Keeps a range mapped while work in flight uses it.

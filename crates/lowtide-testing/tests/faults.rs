@@ -19,21 +19,14 @@ const START: Bytes = Bytes::ZERO;
 
 fn main() -> ExitCode {
     let cases = vec![
-        Case::new("the_scenario_makes_every_driver_call", |_| {
-            the_scenario_makes_every_driver_call()
-        }),
-        Case::new("a_call_that_fails_leaks_nothing", |_| a_call_that_fails_leaks_nothing(UNKNOWN)),
-        Case::new("a_call_without_memory_leaks_nothing", |_| {
-            a_call_that_fails_leaks_nothing(OUT_OF_MEMORY)
-        }),
-        Case::new("what_is_not_taken_back_is_tried_again", |_| {
-            what_is_not_taken_back_is_tried_again()
-        }),
-        Case::new("a_driver_that_takes_nothing_back_is_survived", |_| {
-            a_driver_that_takes_nothing_back()
-        }),
-        Case::new("nvml_that_fails_is_an_error_or_the_driver_is_asked", |_| nvml_that_fails()),
-        Case::new("memory_that_runs_out_midway_is_given_back", |_| memory_that_runs_out_midway()),
+        Case::new("the_scenario_makes_every_driver_call", the_scenario_makes_every_driver_call),
+        Case::new("a_call_that_fails_leaks_nothing", |_| leaks_nothing(UNKNOWN)),
+        Case::new("a_call_without_memory_leaks_nothing", |_| leaks_nothing(OUT_OF_MEMORY)),
+        Case::new("what_is_not_taken_back_is_tried_again", what_is_not_taken_back_is_tried_again),
+        Case::new("an_unmap_that_fails_midway_is_undone", an_unmap_that_fails_midway_is_undone),
+        Case::new("a_driver_that_takes_nothing_back_is_survived", a_driver_that_takes_nothing_back),
+        Case::new("nvml_that_fails_is_an_error_or_the_driver_is_asked", nvml_that_fails),
+        Case::new("memory_that_runs_out_midway_is_given_back", memory_that_runs_out_midway),
     ];
     suite::main("faults", Target::Double, cases)
 }
@@ -64,14 +57,14 @@ fn scenario() -> Result<()> {
     Ok(())
 }
 
-fn calls_of(double: &Double, run: impl FnOnce()) -> BTreeMap<String, u64> {
+fn calls_of(double: Double, run: impl FnOnce()) -> BTreeMap<String, u64> {
     double.reset_calls();
     run();
     double.calls().into_iter().collect()
 }
 
 /// All there is to call: with NVML, and without it, when the driver itself is asked.
-fn calls_of_everything(double: &Double) -> BTreeMap<String, u64> {
+fn calls_of_everything(double: Double) -> BTreeMap<String, u64> {
     let mut calls = calls_of(double, || scenario().expect("nothing is made to fail"));
     double.fail_always("nvmlDeviceGetMemoryInfo_v2", NVML_UNKNOWN);
     calls.extend(calls_of(double, || scenario().expect("the driver is asked instead")));
@@ -82,17 +75,17 @@ fn calls_of_everything(double: &Double) -> BTreeMap<String, u64> {
     calls
 }
 
-fn assert_nothing_is_left(double: &Double, after: &str) {
+fn assert_nothing_is_left(double: Double, after: &str) {
     assert_eq!(double.live(), Live::default(), "after {after}");
 }
 
-fn the_scenario_makes_every_driver_call() {
+fn the_scenario_makes_every_driver_call(_: Target) {
     let double = Double::take();
-    let calls = calls_of_everything(&double);
+    let calls = calls_of_everything(*double);
     let missed: Vec<_> =
         EntryPoints::NAMES.iter().filter(|name| !calls.contains_key(**name)).collect();
     assert!(missed.is_empty(), "never called, so never made to fail: {missed:?}");
-    assert_nothing_is_left(&double, "everything succeeded");
+    assert_nothing_is_left(*double, "everything succeeded");
 }
 
 // Whether a failure may pass without an error: where something is given back there is nobody to
@@ -120,9 +113,9 @@ fn may_pass(name: &str) -> bool {
     name.starts_with("nvml") || gives_back.contains(&name)
 }
 
-fn a_call_that_fails_leaks_nothing(code: i32) {
+fn leaks_nothing(code: i32) {
     let double = Double::take();
-    let calls = calls_of(&double, || scenario().expect("nothing is made to fail"));
+    let calls = calls_of(*double, || scenario().expect("nothing is made to fail"));
     let mut failures = 0;
     for (name, count) in calls.iter().filter(|(name, _)| name.starts_with("cu")) {
         for nth in 1..=*count {
@@ -131,15 +124,15 @@ fn a_call_that_fails_leaks_nothing(code: i32) {
             match scenario() {
                 Ok(()) => assert!(may_pass(name), "{what} and nobody said so"),
                 Err(Error::OutOfMemory { .. }) => {
-                    assert_eq!((name.as_str(), code), ("cuMemCreate", OUT_OF_MEMORY))
+                    assert_eq!((name.as_str(), code), ("cuMemCreate", OUT_OF_MEMORY));
                 }
                 Err(Error::Driver { call, code: said, .. }) => {
-                    assert_eq!((call, said), (name.as_str(), code), "{what}")
+                    assert_eq!((call, said), (name.as_str(), code), "{what}");
                 }
                 Err(other) => panic!("{what}: {other}"),
             }
             double.clear_faults();
-            assert_nothing_is_left(&double, &what);
+            assert_nothing_is_left(*double, &what);
             failures += 1;
         }
     }
@@ -148,7 +141,7 @@ fn a_call_that_fails_leaks_nothing(code: i32) {
     println!("{failures} failures, code {code}");
 }
 
-fn what_is_not_taken_back_is_tried_again() {
+fn what_is_not_taken_back_is_tried_again(_: Target) {
     let double = Double::take();
     let device = Device::cuda(0).unwrap();
     let before = device.usage().unwrap().in_use();
@@ -165,10 +158,46 @@ fn what_is_not_taken_back_is_tried_again() {
     assert!(refused.to_string().contains("cuMemUnmap"), "{refused}");
     assert_eq!(reservation.mapped(), PAGE, "a refused unmap changes nothing");
     drop((reservation, device));
-    assert_nothing_is_left(&double, "everything was dropped");
+    assert_nothing_is_left(*double, "everything was dropped");
 }
 
-fn a_driver_that_takes_nothing_back() {
+fn an_unmap_that_fails_midway_is_undone(_: Target) {
+    let double = Double::take();
+    let device = Device::cuda(0).unwrap();
+    let (reservation, stream) =
+        (device.reserve(Bytes(PAGE.0 * 5)).unwrap(), device.stream().unwrap());
+    let places = [0, 2, 4].map(|page| Bytes(PAGE.0 * page));
+    for offset in places {
+        reservation.map(offset, device.create(PAGE).unwrap()).unwrap();
+    }
+    for (offset, byte) in places[..2].iter().zip([1, 2]) {
+        reservation.open(*offset, PAGE).unwrap();
+        stream.fill((&reservation, *offset), byte, PAGE).unwrap();
+    }
+    stream.synchronize().unwrap();
+    double.fail_nth("cuMemUnmap", 3, UNKNOWN);
+    reservation.unmap(START, Bytes(PAGE.0 * 5)).unwrap_err();
+    assert_eq!(reservation.mapped(), Bytes(PAGE.0 * 3));
+    let memory = device.host_memory(PAGE).unwrap();
+    for (offset, byte) in places[..2].iter().zip([1, 2]) {
+        stream.copy_out((&reservation, *offset), (&memory, START), PAGE).unwrap();
+        stream.synchronize().unwrap();
+        let mut read = [0];
+        memory.read(Bytes(12345), &mut read).unwrap();
+        assert_eq!(read, [byte], "at {offset:?}");
+    }
+    let closed = stream.fill((&reservation, places[2]), 3, PAGE);
+    assert!(closed.is_err(), "what was closed is closed still");
+    assert_eq!(
+        reservation.unmap(START, Bytes(PAGE.0 * 5)).unwrap().len(),
+        3,
+        "the next try succeeds"
+    );
+    drop((reservation, stream, memory, device));
+    assert_nothing_is_left(*double, "an unmap that was undone");
+}
+
+fn a_driver_that_takes_nothing_back(_: Target) {
     let double = Double::take();
     for name in [
         "cuMemRelease",
@@ -195,10 +224,10 @@ fn a_driver_that_takes_nothing_back() {
     );
     double.clear_faults();
     drop(device);
-    assert_nothing_is_left(&double, "the device swept up when it went");
+    assert_nothing_is_left(*double, "the device swept up when it went");
 }
 
-fn nvml_that_fails() {
+fn nvml_that_fails(_: Target) {
     let double = Double::take();
     let device = Device::cuda(0).unwrap();
     assert_eq!(device.usage().unwrap().source, Source::Nvml);
@@ -221,7 +250,7 @@ fn nvml_that_fails() {
     assert!(matches!(error, Error::NoLibrary { .. }), "{error}");
 }
 
-fn memory_that_runs_out_midway() {
+fn memory_that_runs_out_midway(_: Target) {
     let double = Double::take();
     double.configure("oom_at=8MiB");
     let device = Device::cuda(0).unwrap();
@@ -231,5 +260,5 @@ fn memory_that_runs_out_midway() {
     let text = error.to_string();
     assert!(text.contains("8.0 MiB asked for") && text.contains("lowtide ps"), "{text}");
     drop(device);
-    assert_nothing_is_left(&double, "out of memory");
+    assert_nothing_is_left(*double, "out of memory");
 }

@@ -86,7 +86,7 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> anyhow::Res
         Ok(None) => (Some(Bytes::ZERO), None, false),
         Ok(Some(floor)) => {
             note_trial(&mut device, &floor);
-            (Some(floor.floor_bytes), None, floor.fresh)
+            (Some(floor.bytes), None, floor.fresh)
         }
         Err(error) => (None, Some(format!("{error:#}")), false),
     };

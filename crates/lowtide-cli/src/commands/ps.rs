@@ -52,7 +52,8 @@ fn text(answer: &Answer) -> Page {
         page.blank();
     }
     if let Some(reason) = &answer.reason {
-        page.line(&format!("no GPU: {reason}"));
+        page.row("no GPU", reason);
+        page.blank();
     }
     host(&mut page, &answer.host);
     page

@@ -139,11 +139,11 @@ impl Driver {
         let api = EntryPoints::load(library, &path)?;
         let mut driver = Driver { api, library, path, version: 0, tried };
         // SAFETY: a fresh driver; may be called any number of times.
-        driver.check("cuInit", DeviceId::Cuda(0), unsafe { (driver.api.cuInit)(0) })?;
+        driver.check("cuInit", None, unsafe { (driver.api.cuInit)(0) })?;
         let mut version = 0;
         // SAFETY: writes one int.
         let code = unsafe { (driver.api.cuDriverGetVersion)(&raw mut version) };
-        driver.check("cuDriverGetVersion", DeviceId::Cuda(0), code)?;
+        driver.check("cuDriverGetVersion", None, code)?;
         driver.version = version;
         if version < LEAST_VERSION {
             return Err(Error::DriverTooOld { found: version, needed: LEAST_VERSION });
@@ -186,11 +186,16 @@ impl Driver {
     ///
     /// # Errors
     /// [`Error::Driver`] with the driver's own name for the code.
-    pub fn check(&self, call: &'static str, device: DeviceId, code: i32) -> Result<()> {
+    pub fn check(
+        &self,
+        call: &'static str,
+        device: impl Into<Option<DeviceId>>,
+        code: i32,
+    ) -> Result<()> {
         if code == SUCCESS {
             return Ok(());
         }
-        Err(Error::Driver { device, call, code, name: self.name_of(code) })
+        Err(Error::Driver { device: device.into(), call, code, name: self.name_of(code) })
     }
 
     fn name_of(&self, code: i32) -> String {
@@ -212,7 +217,7 @@ impl Driver {
         let mut count = 0;
         // SAFETY: writes one int.
         let code = unsafe { (self.api.cuDeviceGetCount)(&raw mut count) };
-        self.check("cuDeviceGetCount", DeviceId::Cuda(0), code)?;
+        self.check("cuDeviceGetCount", None, code)?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 }

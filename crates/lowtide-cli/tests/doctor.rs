@@ -1,0 +1,261 @@
+//! `lowtide doctor`, as a user meets it: without a GPU, with one, and with bad luck.
+
+mod program;
+
+use std::fs;
+use std::process::Command;
+
+use lowtide_device::cuda::EntryPoints;
+use program::Machine;
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+const CAPABILITIES: [&str; 6] =
+    ["digest", "huge_pages", "locked_memory", "per_process", "suspend", "virtual_memory"];
+
+fn device<'a>(report: &'a Value, id: &str) -> &'a Value {
+    let devices = report["devices"].as_array().unwrap();
+    devices
+        .iter()
+        .find(|device| device["id"] == id)
+        .unwrap_or_else(|| panic!("no {id} in {report}"))
+}
+
+#[test]
+fn without_a_gpu_host_is_usable_and_the_names_tried_are_said() {
+    let machine = Machine::without_gpu();
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    assert_eq!(report["cuda"]["available"], false);
+    assert_eq!(report["cuda"]["tried"][0]["name"], "/nowhere/libcuda.so.1");
+    assert!(report["cuda"]["reason"].as_str().unwrap().contains("LOWTIDE_CUDA_LIBRARY"));
+    assert_eq!(report["devices"].as_array().unwrap().len(), 1);
+    let host = device(&report, "host");
+    assert_eq!((&host["kind"], &host["page_bytes"]), (&json!("host"), &json!(2 * MIB)));
+    assert_eq!(host["floor_bytes"], 0);
+    assert!(host["total_bytes"].as_u64().unwrap() >= 2 * MIB);
+    let text = machine.lowtide(&["doctor"]);
+    assert_eq!(text.code(), 0, "a machine without a GPU is an ordinary machine");
+    assert!(text.out().contains("/nowhere/libcuda.so.1"), "{}", text.out());
+}
+
+#[test]
+fn the_usual_names_are_tried_where_no_variable_says_otherwise() {
+    let machine = Machine::without_gpu();
+    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &["doctor", "--json"]);
+    let output = command
+        .env_remove("LOWTIDE_CUDA_LIBRARY")
+        .env_remove("LOWTIDE_NVML_LIBRARY")
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tried = report["cuda"]["tried"].as_array().unwrap();
+    assert_eq!(tried[0]["name"], "libcuda.so.1");
+    // With a driver the search ends where it was found; without one, several names were tried.
+    assert!(report["cuda"]["available"] == true || tried.len() >= 3, "{tried:?}");
+}
+
+#[test]
+fn with_a_gpu_every_key_is_there() {
+    let machine = Machine::with_double("total=2GiB,context=48MiB,reserved=32MiB");
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    assert_eq!(report["cuda"]["available"], true);
+    assert_eq!(report["cuda"]["reason"], Value::Null);
+    let gpu = device(&report, "cuda:0");
+    assert_eq!((&gpu["kind"], &gpu["page_bytes"]), (&json!("cuda"), &json!(2 * MIB)));
+    assert_eq!(gpu["total_bytes"], 2048 * MIB);
+    assert_eq!(gpu["usage"]["reserved_bytes"], 32 * MIB);
+    assert_eq!(gpu["floor_bytes"], 48 * MIB, "what a context costs on this double");
+    for name in CAPABILITIES {
+        assert!(gpu["capabilities"][name]["works"].is_boolean(), "{name}");
+        assert!(gpu["capabilities"][name]["detail"].is_string(), "{name}");
+    }
+    let seen = gpu["capabilities"]["virtual_memory"]["detail"].as_str().unwrap();
+    assert!(seen.contains("copied out and back"), "tried by the child: {seen}");
+}
+
+#[test]
+fn the_floor_is_remembered_and_measured_anew_when_asked() {
+    let machine = Machine::with_double("context=48MiB");
+    assert!(
+        machine
+            .lowtide(&["doctor"])
+            .out()
+            .contains("48.0 MiB: what a bare context costs (measured now)")
+    );
+    assert!(machine.lowtide(&["doctor"]).out().contains("remembered"));
+    assert!(machine.lowtide(&["doctor", "--measure-floor"]).out().contains("measured now"));
+    let remembered = machine.path("cache/lowtide/floor.json");
+    assert!(remembered.exists());
+    fs::write(&remembered, "{ not JSON").unwrap();
+    assert!(
+        machine.lowtide(&["doctor"]).out().contains("measured now"),
+        "a broken file remembers nothing"
+    );
+}
+
+#[test]
+fn a_floor_that_cannot_be_remembered_is_still_told() {
+    let machine = Machine::with_double("context=48MiB");
+    fs::write(machine.path("cache"), "a file where the folder should be").unwrap();
+    let answer = machine.lowtide(&["doctor"]);
+    assert_eq!(answer.code(), 0);
+    assert!(answer.out().contains("48.0 MiB: what a bare context costs (measured now)"));
+    assert!(answer.err().contains("could not be remembered"), "{}", answer.err());
+}
+
+#[test]
+fn a_child_that_fails_is_a_reason_and_not_the_end() {
+    let machine = Machine::with_double("fail=cuDevicePrimaryCtxRetain:999");
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let gpu = device(&report, "cuda:0");
+    assert_eq!(gpu["floor_bytes"], Value::Null);
+    let reason = gpu["floor_reason"].as_str().unwrap();
+    assert!(reason.contains("ended with"), "{reason}");
+}
+
+#[test]
+fn an_operation_that_fails_on_this_machine_is_said() {
+    let machine = Machine::with_double("fail=cuMemMap:801");
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let tried = &device(&report, "cuda:0")["capabilities"]["virtual_memory"];
+    assert_eq!(tried["works"], false);
+    assert!(tried["detail"].as_str().unwrap().contains("cuMemMap failed on cuda:0"), "{tried}");
+    assert!(tried["advice"].is_string());
+}
+
+#[test]
+fn measuring_gives_speeds_with_units() {
+    let machine = Machine::with_double("total=256MiB");
+    let answer = machine.lowtide(&["doctor", "--measure", "--device", "cuda:0"]);
+    assert_eq!(answer.code(), 0, "{}", answer.err());
+    for row in ["link out", "link in", "digest speed", "host memory"] {
+        let line = answer.out().lines().find(|line| line.contains(row)).map(str::to_owned);
+        assert!(
+            line.as_ref().is_some_and(|line| line.contains("GiB/s")),
+            "{row}: {}",
+            answer.out()
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
+    let machine = Machine::without_gpu();
+    let file = machine.path("libcuda.so.1");
+    fs::write(&file, "not a library").unwrap();
+    let machine = Machine::with_libraries(file.to_str().unwrap(), "/nowhere/nvml");
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let reason = report["cuda"]["reason"].as_str().unwrap();
+    assert!(reason.contains(file.to_str().unwrap()), "{reason}");
+}
+
+/// A library that has these functions and does nothing; the driver version is the caller's.
+fn stub(machine: &Machine, names: &[&str], version: i32) -> String {
+    let functions: String = names
+        .iter()
+        .map(|name| match *name {
+            "cuDriverGetVersion" => {
+                format!("int cuDriverGetVersion(int *v) {{ *v = {version}; return 0; }}\n")
+            }
+            name => format!("int {name}(void) {{ return 0; }}\n"),
+        })
+        .collect();
+    let (source, library) = (machine.path("stub.c"), machine.path("libstub.so"));
+    fs::write(&source, functions).unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    library.display().to_string()
+}
+
+#[test]
+fn a_missing_function_is_named() {
+    let machine = Machine::without_gpu();
+    for missing in EntryPoints::NAMES {
+        let others: Vec<_> =
+            EntryPoints::NAMES.iter().copied().filter(|name| name != missing).collect();
+        let machine = Machine::with_libraries(&stub(&machine, &others, 13000), "/nowhere/nvml");
+        let report = machine.lowtide(&["doctor", "--json"]).json();
+        assert_eq!(report["cuda"]["available"], false);
+        let reason = report["cuda"]["reason"].as_str().unwrap();
+        assert!(reason.contains(&format!("no function {missing}")), "{reason}");
+    }
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_named_with_both_versions() {
+    let machine = Machine::without_gpu();
+    let machine =
+        Machine::with_libraries(&stub(&machine, EntryPoints::NAMES, 11040), "/nowhere/nvml");
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let reason = report["cuda"]["reason"].as_str().unwrap();
+    assert!(reason.contains("11.4") && reason.contains("12.0"), "{reason}");
+}
+
+fn assert_no_gpu(machine: &Machine, expected: &str) {
+    let report = machine.lowtide(&["doctor", "--json"]).json();
+    assert_eq!(report["cuda"]["available"], false, "{expected}");
+    let reason = report["cuda"]["reason"].as_str().unwrap();
+    assert!(reason.contains(expected), "{expected}: {reason}");
+    assert_eq!(device(&report, "host")["kind"], "host");
+}
+
+#[test]
+fn a_driver_that_does_not_start_or_shows_nothing_is_a_reason() {
+    assert_no_gpu(
+        &Machine::with_double("fail=cuInit:100"),
+        "no GPU is visible: check CUDA_VISIBLE_DEVICES",
+    );
+    assert_no_gpu(
+        &Machine::with_double("fail=cuDeviceGetName:999"),
+        "cuDeviceGetName failed on cuda:0",
+    );
+    let folder = Machine::without_gpu();
+    let stub = stub(&folder, EntryPoints::NAMES, 13000);
+    assert_no_gpu(&Machine::with_libraries(&stub, "/nowhere/nvml"), "CUDA_VISIBLE_DEVICES");
+}
+
+#[test]
+fn wrong_usage_is_told_and_ends_with_two() {
+    let machine = Machine::without_gpu();
+    for (arguments, expected) in [
+        (&["doctor", "--device", "cuda:7"][..], "this machine has host"),
+        (&["doctor", "--device", "tpu"][..], "this machine has host"),
+        (&["doctor", "--frobnicate"][..], "--frobnicate"),
+        (&["frobnicate"][..], "frobnicate"),
+        (&[][..], "Usage"),
+    ] {
+        let answer = machine.lowtide(arguments);
+        assert_eq!(answer.code(), 2, "{arguments:?}");
+        assert!(answer.err().contains(expected), "{arguments:?}: {}", answer.err());
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let machine = Machine::without_gpu();
+    let help = machine.lowtide(&["doctor", "--help"]).out();
+    for word in ["--measure", "--json", "floor", "exit code 0"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    assert!(machine.lowtide(&["--help"]).out().contains("LOWTIDE_CUDA_LIBRARY"));
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_told() {
+    let machine = Machine::without_gpu();
+    for arguments in [&["doctor"][..], &["doctor", "--json"], &["ps"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = machine
+            .command(env!("CARGO_BIN_EXE_lowtide"), arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("No space left"), "{arguments:?}");
+    }
+}

@@ -1,0 +1,154 @@
+//! `lowtide ps`, as a user meets it: who holds device memory, adding up.
+
+mod program;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use program::Machine;
+use serde_json::Value;
+
+const MIB: i64 = 1 << 20;
+
+/// A process that holds a context on the double until it is dropped.
+struct Holder {
+    child: Child,
+}
+
+impl Holder {
+    fn start(machine: &Machine) -> Holder {
+        let mut command =
+            machine.command(env!("CARGO_BIN_EXE_lowtide"), &["floor-child", "cuda:0"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("ready"), "{line:?}");
+        Holder { child }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// Every row of a device, and the driver's own number.
+fn sum(device: &Value) -> (i64, i64) {
+    let bytes = |key: &str| device[key].as_i64().unwrap();
+    let processes = device["processes"].as_array().unwrap();
+    let named: i64 = processes.iter().filter_map(|process| process["bytes"].as_i64()).sum();
+    let rows = named + bytes("unattributed_bytes") + bytes("reserved_bytes");
+    (rows, bytes("total_bytes") - bytes("free_bytes"))
+}
+
+#[test]
+fn rows_add_up_to_what_the_driver_says() {
+    let machine = Machine::with_double("context=48MiB,reserved=32MiB,unattributed=16MiB");
+    let holder = Holder::start(&machine);
+    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let device = &answer["devices"][0];
+    assert_eq!(device["id"], "cuda:0");
+    assert_eq!(device["unattributed_bytes"], 16 * MIB);
+    assert_eq!(device["reserved_bytes"], 32 * MIB);
+    let process = &device["processes"][0];
+    assert_eq!(
+        (&process["pid"], &process["bytes"]),
+        (&holder.child.id().into(), &(48 * MIB).into())
+    );
+    let (rows, driver) = sum(device);
+    assert_eq!(rows, driver);
+}
+
+#[test]
+fn people_get_a_table() {
+    let machine =
+        Machine::with_double("total=1GiB,context=48MiB,reserved=32MiB,unattributed=16MiB");
+    let holder = Holder::start(&machine);
+    let text = machine.lowtide(&["ps"]).out();
+    let row = format!("{:>10}            48.0 MiB  ", holder.child.id());
+    assert!(text.contains(&row), "{text}");
+    let rest = "
+         -            16.0 MiB  unattributed
+         -            32.0 MiB  reserved by the driver
+            ——————————————————
+         -            96.0 MiB  in use (total − free)
+         -           928.0 MiB  free
+         -         1,024.0 MiB  total
+";
+    assert!(text.contains(rest), "{text}");
+}
+
+#[test]
+fn a_process_of_this_machine_is_named() {
+    let machine = Machine::with_double("context=48MiB");
+    let _holder = Holder::start(&machine);
+    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let process = &answer["devices"][0]["processes"][0];
+    if lowtide_device::process::sees_driver_pids() {
+        assert_eq!(process["identity"], "known");
+        assert!(process["command"].as_str().unwrap().contains("floor-child cuda:0"), "{process}");
+    } else {
+        // The double has no /dev/nvidia open, which is what tells in a container.
+        assert_eq!(process["identity"], "other_namespace");
+    }
+}
+
+#[test]
+fn memory_that_is_not_told_is_unattributed() {
+    let machine = Machine::with_double("context=48MiB,accounting=off");
+    let _holder = Holder::start(&machine);
+    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let device = &answer["devices"][0];
+    assert_eq!(device["processes"][0]["bytes"], Value::Null);
+    assert_eq!(device["unattributed_bytes"], 48 * MIB);
+    let (rows, driver) = sum(device);
+    assert_eq!(rows, driver);
+    assert!(machine.lowtide(&["ps"]).out().contains("not told"));
+}
+
+#[test]
+fn a_pid_of_nobody_here_is_named_as_unknown() {
+    let machine = Machine::with_double("context=48MiB,pid_offset=50000000");
+    let _holder = Holder::start(&machine);
+    let answer = machine.lowtide(&["ps", "--json"]).json();
+    assert_eq!(answer["devices"][0]["processes"][0]["identity"], "not_visible");
+    assert!(machine.lowtide(&["ps"]).out().contains("outside this container"));
+}
+
+#[test]
+fn asking_costs_no_device_memory() {
+    let machine = Machine::with_double("context=48MiB");
+    let answer = machine.lowtide(&["ps", "--json"]).json();
+    assert_eq!(answer["devices"][0]["processes"].as_array().unwrap().len(), 0);
+    let (rows, driver) = sum(&answer["devices"][0]);
+    assert_eq!(rows, driver);
+}
+
+#[test]
+fn without_a_gpu_it_says_why_and_ends_with_zero() {
+    let machine = Machine::without_gpu();
+    let answer = machine.lowtide(&["ps", "--json"]).json();
+    assert_eq!(answer["devices"].as_array().unwrap().len(), 0);
+    assert!(answer["reason"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
+    assert!(machine.lowtide(&["ps"]).out().contains("no GPU"));
+}
+
+#[test]
+fn nvml_that_answers_with_an_error_is_told_and_ends_with_three() {
+    let machine = Machine::with_double("fail=nvmlDeviceGetMemoryInfo_v2:999");
+    let answer = machine.lowtide(&["ps"]);
+    assert_eq!(answer.code(), 3);
+    assert!(answer.err().contains("NVML could not say what is in use"), "{}", answer.err());
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let machine = Machine::with_double("context=48MiB");
+    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &["ps", "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
