@@ -8,11 +8,13 @@
 
 use std::ffi::CStr;
 
+use libloading::Library;
 use lowtide_device::cuda::Driver;
 
 /// A driver, called directly.
+#[derive(Clone, Copy)]
 pub struct Raw {
-    driver: Driver,
+    library: &'static Library,
 }
 
 impl Raw {
@@ -21,7 +23,13 @@ impl Raw {
     /// # Panics
     /// Where there is none.
     pub fn load() -> Raw {
-        Raw { driver: Driver::load().expect("rules are asked only where there is a driver") }
+        let driver = Driver::load().expect("rules are asked only where there is a driver");
+        Raw { library: driver.library() }
+    }
+
+    /// The driver in a library, as it is: `cuInit` is the caller's to call.
+    pub(crate) fn of(library: &'static Library) -> Raw {
+        Raw { library }
     }
 }
 
@@ -35,7 +43,7 @@ macro_rules! raw {
                     type Entry = unsafe extern "C" fn($($type),*) -> i32;
                     // SAFETY: the type is the driver API's for this name, with references and
                     // numbers where it has pointers and handles.
-                    let entry = unsafe { self.driver.library().get::<Entry>(concat!(stringify!($name), "\0").as_bytes()) };
+                    let entry = unsafe { self.library.get::<Entry>(concat!(stringify!($name), "\0").as_bytes()) };
                     let entry = entry.expect(stringify!($name));
                     // SAFETY: the test's own responsibility; it runs in a process of its own.
                     unsafe { entry($($argument),*) }
@@ -49,6 +57,7 @@ raw! {
     cuInit(flags: u32);
     cuDriverGetVersion(version: &mut i32);
     cuDeviceGetCount(count: &mut i32);
+    cuDeviceTotalMem_v2(bytes: &mut u64, device: i32);
     cuDevicePrimaryCtxRetain(context: &mut u64, device: i32);
     cuDevicePrimaryCtxRelease_v2(device: i32);
     cuDevicePrimaryCtxGetState(device: i32, flags: &mut u32, active: &mut i32);
@@ -122,7 +131,7 @@ pub fn first(text: &CStr) -> &u8 {
     text.to_bytes_with_nul().first().expect("a C string has at least its end")
 }
 
-/// `CUmemAllocationProp` for pinned memory of device 0.
+/// `CUmemAllocationProp` for pinned memory of a device.
 #[repr(C)]
 pub struct Properties {
     kind: i32,
@@ -133,16 +142,23 @@ pub struct Properties {
     flags: [u8; 8],
 }
 
-impl Default for Properties {
-    fn default() -> Properties {
+impl Properties {
+    /// Memory of this device.
+    pub fn on(device: i32) -> Properties {
         Properties {
             kind: 1,
             handle_types: 0,
             location_kind: 1,
-            location_id: 0,
+            location_id: device,
             windows: 0,
             flags: [0; 8],
         }
+    }
+}
+
+impl Default for Properties {
+    fn default() -> Properties {
+        Properties::on(0)
     }
 }
 

@@ -201,7 +201,7 @@ entry! {
         let device = state.healthy()?;
         let found = state.graphs.get(&exec).filter(|graph| graph.is_executable);
         let work = Work::Graph(Arc::clone(&found.ok_or(INVALID_HANDLE)?.work));
-        state.submit(device, handle, work, None).map(drop)
+        state.submit(device, handle, work).map(drop)
     }
 }
 

@@ -15,10 +15,8 @@ use super::code::{ILLEGAL_STATE, NOT_INITIALIZED, NOT_READY, OPERATING_SYSTEM, O
 use super::entry::{In, Out, Outcome, entry};
 use super::machine::{self, Slot};
 
-/// Calls in which a process waits while it is locked or checkpointed. On the H200
-/// `cuInit` and `cuMemCreate` were seen to wait, and queries, `cuMemAddressReserve`,
-/// `cuCtxPushCurrent` and synchronising with an idle stream not to; the rest of the
-/// list is what creates, destroys or uses memory, by the driver's documentation.
+/// Calls in which a process waits while it is locked or checkpointed: what changes the
+/// device, and NVML's readings of it (which other processes may have meanwhile).
 const GATED: &[&str] = &[
     "cuInit",
     "cuDevicePrimaryCtxRetain",
@@ -36,14 +34,11 @@ const GATED: &[&str] = &[
     "cuMemHostUnregister",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyDtoDAsync_v2",
     "cuMemcpyHtoD_v2",
     "cuMemcpyDtoH_v2",
     "cuMemsetD8Async",
-    "cuMemsetD32Async",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
-    "cuStreamWaitEvent",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
@@ -51,6 +46,10 @@ const GATED: &[&str] = &[
     "cuModuleUnload",
     "cuLaunchKernel",
     "cuGraphLaunch",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 ];
 
 const RUNNING: u64 = 0;

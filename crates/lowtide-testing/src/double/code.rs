@@ -43,16 +43,9 @@ codes! {
     UNKNOWN = 999 c"CUDA_ERROR_UNKNOWN",
 }
 
-fn put_name(error: i32, text: &Out<*const c_char>) -> Result<(), i32> {
-    text.put(name(error).map_or(std::ptr::null(), CStr::as_ptr))?;
-    if name(error).is_some() { Ok(()) } else { Err(INVALID_VALUE) }
-}
-
 entry! {
     fn cuGetErrorName(error: i32, text: Out<*const c_char>) {
-        put_name(error, &text)
-    }
-    fn cuGetErrorString(error: i32, text: Out<*const c_char>) {
-        put_name(error, &text)
+        text.put(name(error).map_or(std::ptr::null(), CStr::as_ptr))?;
+        name(error).map(drop).ok_or(INVALID_VALUE)
     }
 }

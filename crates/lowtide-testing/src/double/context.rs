@@ -56,11 +56,6 @@ pub(super) fn uuid(device: usize) -> [u8; 16] {
     uuid
 }
 
-/// Its address on the bus.
-pub(super) fn pci_bus(device: usize) -> u32 {
-    u32::try_from(device).expect("few devices") + 1
-}
-
 fn context_of(device: usize) -> u64 {
     FIRST_CONTEXT + device as u64
 }
@@ -72,18 +67,13 @@ fn device_of(context: u64) -> Outcome<usize> {
 }
 
 impl State {
-    /// The device of the current context, which must be alive.
-    pub(super) fn current(&self) -> Outcome<usize> {
-        let device = current_device().ok_or(INVALID_CONTEXT)?;
-        if self.contexts[device].retained == 0 { Err(CONTEXT_IS_DESTROYED) } else { Ok(device) }
-    }
-
     /// The device of the current context, which must be alive and without error.
     pub(super) fn healthy(&self) -> Outcome<usize> {
-        let device = self.current()?;
-        match self.contexts[device].error {
-            0 => Ok(device),
-            error => Err(error),
+        let device = current_device().ok_or(INVALID_CONTEXT)?;
+        match &self.contexts[device] {
+            Context { retained: 0, .. } => Err(CONTEXT_IS_DESTROYED),
+            Context { error: 0, .. } => Ok(device),
+            Context { error, .. } => Err(*error),
         }
     }
 
@@ -148,24 +138,14 @@ entry! {
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
-        let device = device_index(device)?;
+        device_index(device)?;
         value.put(match attribute {
-            1..=3 => 1024, // threads per block, in all and by axis
-            10 => 32,      // threads per warp
-            16 => 4,       // multiprocessors
-            33 => pci_bus(device).cast_signed(),
-            39 => 2048,    // threads per multiprocessor
-            40 => 3,       // copy engines
-            75 => 9,       // compute capability 9.0
-            41 | 102 => 1, // one address space; virtual memory
-            4..=150 => 0,
+            16 => 4,  // multiprocessors
+            75 => 9,  // compute capability 9.0
+            76 => 0,
+            102 => 1, // virtual memory
             _ => return Err(INVALID_VALUE),
         })
-    }
-
-    fn cuDeviceGetPCIBusId(id: Out<c_char>, room: i32, device: i32) {
-        let bus = pci_bus(device_index(device)?);
-        id.put_text(&format!("0000:{bus:02X}:00.0"), usize::try_from(room).unwrap_or(0))
     }
 
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
@@ -225,11 +205,6 @@ entry! {
         let device = STACK.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
         context.put_if_wanted(context_of(device));
         Ok(())
-    }
-
-    fn cuCtxGetDevice(device: Out<i32>) {
-        let current = current_device().ok_or(INVALID_CONTEXT)?;
-        device.put(i32::try_from(current).map_err(|_| INVALID_DEVICE)?)
     }
 
     fn cuCtxSynchronize() {

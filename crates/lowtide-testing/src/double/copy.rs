@@ -12,7 +12,7 @@ use super::code::{INVALID_VALUE, LAUNCH_FAILED};
 use super::entry::{Outcome, entry};
 use super::kernel::Launch;
 use super::state::{self, READ, READ_WRITE, View, to_usize};
-use super::{faults, memory, stream};
+use super::{capture, faults, memory, stream};
 
 /// What moves at once, through a buffer: a copy may cross several extents.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -20,11 +20,19 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// One operation of a stream.
 #[derive(Clone)]
 pub(super) enum Work {
-    Copy { to: Place, from: Place, bytes: u64 },
-    Fill { at: u64, pattern: Vec<u8>, bytes: u64 },
+    Copy {
+        to: Place,
+        from: Place,
+        bytes: u64,
+    },
+    Fill {
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    },
     Launch(Arc<Launch>),
     Graph(Arc<[Work]>),
-    Record(u64),
+    /// To be waited for.
     Nothing,
 }
 
@@ -114,10 +122,10 @@ impl Work {
     pub(super) fn run(&self, device: usize) -> Outcome {
         let done = match self {
             Work::Copy { to, from, bytes } => run_copy(device, to, from, *bytes),
-            Work::Fill { at, pattern, bytes } => run_fill(device, *at, pattern, *bytes),
+            Work::Fill { at, byte, bytes } => run_fill(device, *at, *byte, *bytes),
             Work::Launch(launch) => return launch.run(device),
             Work::Graph(works) => return works.iter().try_for_each(|work| work.run(device)),
-            Work::Record(_) | Work::Nothing => Some(()),
+            Work::Nothing => Some(()),
         };
         done.ok_or(LAUNCH_FAILED)
     }
@@ -136,10 +144,10 @@ fn run_copy(device: usize, to: &Place, from: &Place, bytes: u64) -> Option<()> {
     (from.is_still_there() && to.is_still_there()).then_some(())
 }
 
-fn run_fill(device: usize, at: u64, pattern: &[u8], bytes: u64) -> Option<()> {
+fn run_fill(device: usize, at: u64, byte: u8, bytes: u64) -> Option<()> {
     let to = Opened::device(device, at, bytes, READ_WRITE)?;
     let bytes = to_usize(bytes);
-    let buffer = pattern.repeat(bytes.min(CHUNK_BYTES) / pattern.len());
+    let buffer = vec![byte; bytes.min(CHUNK_BYTES)];
     for offset in (0..bytes).step_by(CHUNK_BYTES) {
         to.write(offset, &buffer[..(bytes - offset).min(CHUNK_BYTES)]).then_some(())?;
     }
@@ -164,9 +172,11 @@ fn copy(to: Place, from: Place, bytes: u64, handle: u64, waits: bool) -> Outcome
             Place::Staged(_) => {}
         }
     }
-    let is_captured = state.stream(device, handle)?.capture.is_some();
-    waits |= matches!(to, Place::Host { is_known: false, .. }) && !is_captured;
-    if let (Place::Host { at, is_known: false }, false) = (&from, is_captured) {
+    if [&to, &from].iter().any(|place| matches!(place, Place::Host { is_known: false, .. })) {
+        capture::forbid_own(&mut state, device, handle)?;
+    }
+    waits |= matches!(to, Place::Host { is_known: false, .. });
+    if let Place::Host { at, is_known: false } = &from {
         drop(state);
         let mut content = vec![0; to_usize(bytes)];
         if !memory::read_host(*at, &mut content) {
@@ -175,23 +185,8 @@ fn copy(to: Place, from: Place, bytes: u64, handle: u64, waits: bool) -> Outcome
         from = Place::Staged(content.into());
         state = state::lock();
     }
-    let op = state.submit(device, handle, Work::Copy { to, from, bytes }, None)?;
+    let op = state.submit(device, handle, Work::Copy { to, from, bytes })?;
     if waits { stream::settle(state, op.as_slice()).healthy().map(drop) } else { Ok(()) }
-}
-
-fn fill(at: u64, pattern: &[u8], count: u64, handle: u64) -> Outcome {
-    let mut state = state::lock();
-    let device = state.healthy()?;
-    let bytes = count.checked_mul(pattern.len() as u64).ok_or(INVALID_VALUE)?;
-    if !at.is_multiple_of(pattern.len() as u64) {
-        return Err(INVALID_VALUE);
-    }
-    if bytes == 0 {
-        return Ok(());
-    }
-    state.view(device, at, bytes, READ_WRITE)?;
-    let work = Work::Fill { at, pattern: pattern.to_vec(), bytes };
-    state.submit(device, handle, work, None).map(drop)
 }
 
 fn host(at: usize) -> Place {
@@ -205,19 +200,19 @@ entry! {
     fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: u64, stream: u64) {
         copy(host(to), Place::Device(from), bytes, stream, false)
     }
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: u64, stream: u64) {
-        copy(Place::Device(to), Place::Device(from), bytes, stream, false)
-    }
     fn cuMemcpyHtoD_v2(to: u64, from: usize, bytes: u64) {
         copy(Place::Device(to), host(from), bytes, 0, true)
     }
     fn cuMemcpyDtoH_v2(to: usize, from: u64, bytes: u64) {
         copy(host(to), Place::Device(from), bytes, 0, true)
     }
-    fn cuMemsetD8Async(at: u64, value: u8, count: u64, stream: u64) {
-        fill(at, &[value], count, stream)
-    }
-    fn cuMemsetD32Async(at: u64, value: u32, count: u64, stream: u64) {
-        fill(at, &value.to_ne_bytes(), count, stream)
+    fn cuMemsetD8Async(at: u64, byte: u8, bytes: u64, stream: u64) {
+        let mut state = state::lock();
+        let device = state.healthy()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        state.view(device, at, bytes, READ_WRITE)?;
+        state.submit(device, stream, Work::Fill { at, byte, bytes }).map(drop)
     }
 }

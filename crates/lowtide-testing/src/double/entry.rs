@@ -19,8 +19,7 @@ use super::{capture, checkpoint, code, faults, machine};
 pub(super) type Outcome<T = ()> = Result<T, i32>;
 
 /// Names that work before `cuInit`.
-const BEFORE_INIT: &[&str] =
-    &["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
+const BEFORE_INIT: &[&str] = &["cuInit", "cuDriverGetVersion", "cuGetErrorName"];
 
 /// Defines exported entries. The body is a block of type [`Outcome`].
 macro_rules! entry {

@@ -15,9 +15,7 @@ use super::copy::{Opened, Work};
 use super::entry::{Out, Outcome, Params, Text, entry};
 use super::state::{self, READ, READ_WRITE, to_usize};
 
-/// Threads that one multiprocessor holds, for the occupancy query.
-const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
-const MAX_BLOCK_THREADS: i32 = 1024;
+const MAX_BLOCK_THREADS: u64 = 1024;
 /// A count of pages beyond this is a wild argument.
 const MAX_PAGES: u64 = 1 << 32;
 
@@ -92,7 +90,7 @@ entry! {
 
     fn cuModuleUnload(module: u64) {
         let mut state = state::lock();
-        state.current()?;
+        state.healthy()?;
         state.modules.remove(&module).ok_or(INVALID_HANDLE)?;
         state.functions.retain(|_, function| function.module != module);
         Ok(())
@@ -124,7 +122,7 @@ entry! {
         let device = state.healthy()?;
         let threads = [block_x, block_y, block_z].into_iter().map(u64::from).product::<u64>();
         let blocks = [grid_x, grid_y, grid_z];
-        if threads == 0 || threads > MAX_BLOCK_THREADS as u64 || blocks.contains(&0) || extra != 0 {
+        if threads == 0 || threads > MAX_BLOCK_THREADS || blocks.contains(&0) || extra != 0 {
             return Err(INVALID_VALUE);
         }
         if state.functions.get(&function).ok_or(INVALID_HANDLE)?.name != "lowtide_digest" {
@@ -136,21 +134,6 @@ entry! {
             count: params.get(2)?,
             keys: params.get(3)?,
         };
-        state.submit(device, stream, Work::Launch(Arc::new(launch)), None).map(drop)
-    }
-
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks: Out<i32>,
-        function: u64,
-        block_threads: i32,
-        _shared_bytes: usize,
-    ) {
-        let state = state::lock();
-        state.healthy()?;
-        state.functions.get(&function).ok_or(INVALID_HANDLE)?;
-        if !(1..=MAX_BLOCK_THREADS).contains(&block_threads) {
-            return Err(INVALID_VALUE);
-        }
-        blocks.put(THREADS_PER_MULTIPROCESSOR / block_threads)
+        state.submit(device, stream, Work::Launch(Arc::new(launch))).map(drop)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libloading::Library;
 
 use super::control::Live;
+use crate::raw::Raw;
 
 const FILE_NAME: &str = "liblowtide_testing.so";
 
@@ -80,11 +81,16 @@ impl Double {
         DoubleTurn { double: Double::load(), _turn: turn }
     }
 
+    /// Its driver calls. Nobody has called `cuInit` for them.
+    pub fn raw(&self) -> Raw {
+        Raw::of(self.library)
+    }
+
     /// The address of an exported function.
     ///
     /// # Panics
     /// If the double has none of that name.
-    pub fn address(&self, name: &str) -> *const c_void {
+    fn address(&self, name: &str) -> *const c_void {
         // SAFETY: the address is only handed on; who calls it says with which type.
         let found = unsafe { self.library.get::<*const c_void>(name) };
         *found.unwrap_or_else(|why| panic!("the driver double has no {name}: {why}"))

@@ -21,14 +21,14 @@
 //!
 //! # Rules
 //!
-//! The rules are what an H200 with driver 580.159.04 answered to each misuse (a
-//! conformance test holds the two together), by the file that enforces them:
+//! The rules are what an H200 with driver 580.159.04 answers to each misuse; `rules`
+//! asks both. By the file that enforces them:
 //!
 //! * `vmm`: a mapping is a whole handle at offset 0; an unmap or a set-access cuts no
 //!   mapping; access is set anew after each map; a reservation is freed whole and
 //!   empty; memory is freed when neither mapping nor unreleased handle is left.
 //! * `plain`: `cuMemFree` and `cuIpcGetMemHandle` refuse virtual memory; host ranges
-//!   do not overlap, and a copy does not cross the boundary of one.
+//!   do not overlap, and a copy does not cross the boundary of one; frees wait for work.
 //! * `copy`: ranges are checked at the call (1) and when the work runs (719; kernels
 //!   700), after which the context is broken.
 //! * `stream`: order, lateness, recycled handles. `cuMemUnmap` waits for nothing.
@@ -45,7 +45,8 @@
 //! * Work finds memory gone if it goes while the work runs, not only if the
 //!   hardware happens to reach it. Unregistering host memory under a copy is the same.
 //! * Plain allocations end where the caller said, not at the driver's rounding.
-//! * The per-thread default stream, and events in a capture, are refused.
+//! * The per-thread default stream is refused, and so are events and pageable memory in
+//!   a capture. A handle that is none is an answer (400), where the driver may crash.
 //! * A restore without room fails at once and leaves the process `FAILED`.
 
 mod capture;

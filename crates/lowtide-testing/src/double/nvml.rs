@@ -1,12 +1,11 @@
 //! NVML over the machine's file: totals, and who uses what.
 //!
-//! It needs no context and no `cuInit`. As NVML has it, `total = reserved + used +
-//! free`; the older memory call knows no `reserved` and counts it as used.
+//! It needs no context and no `cuInit`. As NVML has it, `total = reserved + used + free`.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use super::context::{CUDA_VERSION, NAME, pci_bus, uuid};
+use super::context::uuid;
 use super::entry::{Out, Outcome, Text, entry};
 use super::{faults, machine};
 
@@ -24,18 +23,8 @@ const NOT_AVAILABLE: u64 = u64::MAX;
 const MEMORY_V2: u32 = size_of::<MemoryV2>() as u32 | 2 << 24;
 /// The handle of device 0; the others follow. It must not be null.
 const FIRST_DEVICE: usize = 0x4e56_0000;
-/// `nvmlDeviceGetUUID` and its kin give room for this much at least.
-const ROOM: u32 = 96;
 
 static INITIALISED: AtomicU32 = AtomicU32::new(0);
-
-/// `nvmlMemory_t`.
-#[repr(C)]
-struct MemoryV1 {
-    total: u64,
-    free: u64,
-    used: u64,
-}
 
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
@@ -56,18 +45,6 @@ struct ProcessInfo {
     used: u64,
     gpu_instance: u32,
     compute_instance: u32,
-}
-
-/// `nvmlPciInfo_t`.
-#[repr(C)]
-struct PciInfo {
-    legacy_id: [u8; 16],
-    domain: u32,
-    bus: u32,
-    device: u32,
-    device_id: u32,
-    subsystem_id: u32,
-    id: [u8; 32],
 }
 
 fn index_of(device: usize) -> Outcome<usize> {
@@ -103,16 +80,6 @@ fn uuid_text(device: usize) -> String {
     let hex = format!("{:032x}", u128::from_be_bytes(uuid(device)));
     let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("GPU-{}", groups.join("-"))
-}
-
-fn pci_text(device: usize) -> String {
-    format!("00000000:{:02X}:00.0", pci_bus(device))
-}
-
-fn padded<const N: usize>(text: &str) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes[..text.len()].copy_from_slice(text.as_bytes());
-    bytes
 }
 
 /// Everybody on the device, as NVML shows them to this process.
@@ -162,10 +129,6 @@ entry! {
         INITIALISED.fetch_add(1, SeqCst);
         Ok(())
     }
-    fn nvmlInitWithFlags(_flags: u32) {
-        INITIALISED.fetch_add(1, SeqCst);
-        Ok(())
-    }
     fn nvmlShutdown() {
         let down = |count: u32| count.checked_sub(1);
         INITIALISED.fetch_update(SeqCst, SeqCst, down).map(drop).map_err(|_| UNINITIALIZED)
@@ -173,22 +136,6 @@ entry! {
     fn nvmlSystemGetDriverVersion(text: Out<c_char>, room: u32) {
         initialised()?;
         put_text(&text, room, DRIVER_VERSION)
-    }
-    fn nvmlSystemGetNVMLVersion(text: Out<c_char>, room: u32) {
-        initialised()?;
-        put_text(&text, room, &format!("13.{DRIVER_VERSION}"))
-    }
-    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
-        put(&version, CUDA_VERSION)
-    }
-    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
-        put(&version, CUDA_VERSION)
-    }
-    fn nvmlSystemGetProcessName(pid: u32, text: Out<c_char>, room: u32) {
-        initialised()?;
-        let command = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| NOT_FOUND)?;
-        let program = command.split(|byte| *byte == 0).next().unwrap_or_default();
-        put_text(&text, room, &String::from_utf8_lossy(program))
     }
     fn nvmlDeviceGetCount_v2(count: Out<u32>) {
         initialised()?;
@@ -203,24 +150,8 @@ entry! {
         let uuid = uuid.get().map_err(|_| INVALID_ARGUMENT)?;
         find(&device, |candidate| uuid_text(candidate) == uuid)
     }
-    fn nvmlDeviceGetHandleByPciBusId_v2(id: Text, device: Out<usize>) {
-        let id = id.get().map_err(|_| INVALID_ARGUMENT)?.to_uppercase();
-        find(&device, |candidate| !id.is_empty() && pci_text(candidate).ends_with(&id))
-    }
-    fn nvmlDeviceGetName(device: usize, text: Out<c_char>, room: u32) {
-        index_of(device)?;
-        put_text(&text, room, NAME)
-    }
     fn nvmlDeviceGetUUID(device: usize, text: Out<c_char>, room: u32) {
-        put_text(&text, room.min(ROOM), &uuid_text(index_of(device)?))
-    }
-    fn nvmlDeviceGetIndex(device: usize, index: Out<u32>) {
-        put(&index, u32::try_from(index_of(device)?).unwrap_or(0))
-    }
-    fn nvmlDeviceGetMemoryInfo(device: usize, memory: Out<MemoryV1>) {
-        let free = machine::get().locked().free(index_of(device)?);
-        let total = machine::get().total();
-        put(&memory, MemoryV1 { total, free, used: total - free })
+        put_text(&text, room, &uuid_text(index_of(device)?))
     }
     fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: Out<MemoryV2>) {
         let device = index_of(device)?;
@@ -232,22 +163,6 @@ entry! {
         let (total, reserved) = (machine.total(), machine.reserved());
         let free = machine.locked().free(device);
         put(&memory, MemoryV2 { version, total, reserved, free, used: total - reserved - free })
-    }
-    fn nvmlDeviceGetPersistenceMode(device: usize, mode: Out<i32>) {
-        index_of(device)?;
-        put(&mode, 1)
-    }
-    fn nvmlDeviceGetMigMode(device: usize, current: Out<u32>, pending: Out<u32>) {
-        index_of(device)?;
-        put(&current, 0)?;
-        put(&pending, 0)
-    }
-    fn nvmlDeviceGetPciInfo_v3(device: usize, info: Out<PciInfo>) {
-        let index = index_of(device)?;
-        let id = pci_text(index);
-        let bus = pci_bus(index);
-        let (legacy_id, id) = (padded(&id[4..]), padded(&id));
-        put(&info, PciInfo { legacy_id, domain: 0, bus, device: 0, device_id: 0, subsystem_id: 0, id })
     }
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: usize, count: Out<u32>, to: Out<ProcessInfo>) {
         put_processes(&processes(index_of(device)?), &count, &to)

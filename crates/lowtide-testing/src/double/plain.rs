@@ -1,6 +1,6 @@
 //! Memory the older way: plain allocations, and host memory that the driver knows.
 
-use super::code::{ALREADY_REGISTERED, INVALID_VALUE, NOT_FOUND, NOT_REGISTERED, OUT_OF_MEMORY};
+use super::code::{ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, OUT_OF_MEMORY};
 use super::entry::{Out, Outcome, entry};
 use super::machine::{self, MAX_DEVICES};
 use super::memory::{self, Extent, Reservation};
@@ -76,15 +76,6 @@ entry! {
         let mut state = stream::settle_device(state, device);
         state.healthy()?;
         state.free_plain(at)
-    }
-
-    fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, at: u64) {
-        let state = state::lock();
-        state.healthy()?;
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(NOT_FOUND)?;
-        base.put_if_wanted(found);
-        bytes.put_if_wanted(to_usize(state.regions[&found].bytes));
-        Ok(())
     }
 
     fn cuIpcGetMemHandle(handle: Out<[u8; 64]>, at: u64) {

@@ -3,8 +3,8 @@
 //! An operation never runs at the call that submits it. It starts once everything
 //! it comes after is done and, unless somebody waits for it, only after a delay
 //! (`late_us`): code that forgot to wait sees memory as it was. Each stream has a
-//! thread. Order is a list of operations that come before: the stream's last one;
-//! between the legacy stream and blocking streams each other's; an event's.
+//! thread. Order is a list of operations that come before: the stream's last one and,
+//! between the legacy stream and blocking streams, each other's.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
@@ -24,8 +24,6 @@ const NON_BLOCKING: u32 = 1;
 const LEGACY: u64 = 1;
 /// Handles of streams look like addresses, as the driver's do.
 const FIRST_HANDLE: u64 = 0x5712_0000;
-/// `CU_EVENT_DISABLE_TIMING`.
-const NO_TIMING: u32 = 2;
 
 pub(super) struct Stream {
     /// Never given again, unlike the handle.
@@ -50,10 +48,8 @@ pub(super) struct Op {
 
 pub(super) struct Event {
     pub(super) device: usize,
-    has_timing: bool,
     /// The operation that records it, once there was one.
     op: Option<u64>,
-    at: Option<Instant>,
 }
 
 impl Stream {
@@ -82,12 +78,6 @@ fn run_stream(work: &Receiver<u64>) {
         let mut state = state::lock();
         if let Err(error) = result {
             state.contexts[device].error = error;
-        }
-        if let Some(Work::Record(event)) = work
-            && let Some(event) = state.events.get_mut(&event)
-            && event.op == Some(id)
-        {
-            event.at = Some(Instant::now());
         }
         state.ops.remove(&id);
         if let Some(mine) = machine::get().mine() {
@@ -128,7 +118,6 @@ impl State {
         device: usize,
         handle: u64,
         work: Work,
-        also_after: Option<u64>,
     ) -> Outcome<Option<u64>> {
         let stream = self.stream(device, handle)?;
         if let Some(capture) = &mut stream.capture {
@@ -136,7 +125,6 @@ impl State {
         }
         let is_legacy = handle <= LEGACY;
         let mut after = vec![stream.last_op];
-        after.extend(also_after);
         if is_legacy {
             capture::forbid_implicit(self, device)?;
             let blocking = self.streams.values().filter(|s| s.device == device && s.is_blocking);
@@ -206,7 +194,7 @@ entry! {
     // Its queued work still runs.
     fn cuStreamDestroy_v2(handle: u64) {
         let mut state = state::lock();
-        state.current()?;
+        state.healthy()?;
         state.streams.remove(&handle).ok_or(INVALID_HANDLE)?;
         state.stream_handles.push(handle);
         Ok(())
@@ -235,14 +223,6 @@ entry! {
         id.put(state.stream(device, handle)?.id)
     }
 
-    fn cuStreamWaitEvent(handle: u64, event: u64, _flags: u32) {
-        let mut state = state::lock();
-        let device = state.healthy()?;
-        capture::forbid_own(&mut state, device, handle)?;
-        let recorded = state.event(event)?.op;
-        state.submit(device, handle, Work::Nothing, recorded).map(drop)
-    }
-
     fn cuEventCreate(handle: Out<u64>, flags: u32) {
         let mut state = state::lock();
         let device = state.healthy()?;
@@ -250,14 +230,13 @@ entry! {
             return Err(INVALID_VALUE);
         }
         let id = state.new_id();
-        let has_timing = flags & NO_TIMING == 0;
-        state.events.insert(id, Event { device, has_timing, op: None, at: None });
+        state.events.insert(id, Event { device, op: None });
         handle.put(id)
     }
 
     fn cuEventDestroy_v2(event: u64) {
         let mut state = state::lock();
-        state.current()?;
+        state.healthy()?;
         state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE)
     }
 
@@ -268,9 +247,8 @@ entry! {
         if state.event(event)?.device != device {
             return Err(INVALID_HANDLE);
         }
-        let op = state.submit(device, handle, Work::Record(event), None)?;
-        let event = state.event(event)?;
-        (event.op, event.at) = (op, None);
+        let op = state.submit(device, handle, Work::Nothing)?;
+        state.event(event)?.op = op;
         Ok(())
     }
 
@@ -286,22 +264,5 @@ entry! {
         state.healthy()?;
         let op = state.event(event)?.op;
         settle(state, op.as_slice()).healthy().map(drop)
-    }
-
-    fn cuEventElapsedTime(ms: Out<f32>, start: u64, end: u64) {
-        let mut state = state::lock();
-        state.healthy()?;
-        let mut times = [None; 2];
-        for (time, event) in times.iter_mut().zip([start, end]) {
-            let event = state.event(event)?;
-            if !event.has_timing || event.op.is_none() {
-                return Err(INVALID_HANDLE);
-            }
-            *time = event.at;
-        }
-        let [Some(start), Some(end)] = times else { return Err(NOT_READY) };
-        let forward = end.saturating_duration_since(start).as_secs_f32();
-        let backward = start.saturating_duration_since(end).as_secs_f32();
-        ms.put((forward - backward) * 1e3)
     }
 }

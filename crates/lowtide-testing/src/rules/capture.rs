@@ -1,14 +1,20 @@
 //! Captures: which calls are unsafe while a graph is captured, and what they cost.
 
 use super::{
-    CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, PAGE, Rule, SUCCESS, World, pages_of_this_process,
+    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD,
+    ILLEGAL_STATE, PAGE, Rule, SUCCESS, World, pages_of_this_process,
 };
 use crate::raw::Properties;
 
 const GLOBAL: u32 = 0;
+const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 const CAPTURING: u32 = 1;
 const INVALIDATED: u32 = 2;
+
+// What a call answered, what the capture is then, and what its end answered.
+const REFUSED: (i32, u32, i32) = (CAPTURE_UNSUPPORTED, INVALIDATED, CAPTURE_INVALIDATED);
+const ALLOWED: (i32, u32, i32) = (SUCCESS, CAPTURING, SUCCESS);
 
 pub(super) const RULES: &[Rule] = &[
     ("unsafe_calls_invalidate_a_global_capture", unsafe_calls_invalidate),
@@ -16,18 +22,68 @@ pub(super) const RULES: &[Rule] = &[
     ("a_capturing_stream_is_not_asked_or_waited_for", not_asked_or_waited_for),
     ("a_relaxed_thread_may_call_what_is_unsafe", a_relaxed_thread_may),
     ("a_captured_copy_runs_when_it_is_launched", runs_when_launched),
+    ("a_graph_is_launched_after_its_source_is_gone", launched_after_its_source),
+    ("freeing_pinned_memory_invalidates_a_capture", freeing_pinned_invalidates),
+    ("unloading_a_module_invalidates_a_capture", unloading_invalidates),
+    ("unsafe_calls_leave_a_relaxed_capture_valid", relaxed_stays_valid),
+    ("work_on_another_stream_leaves_a_capture_valid", another_stream_is_safe),
+    ("a_plain_copy_leaves_a_capture_valid", a_plain_copy_is_safe),
+    ("work_on_an_invalidated_capture_is_refused", refused_once_invalidated),
+    ("work_on_the_legacy_stream_is_refused_while_a_blocking_stream_captures", legacy_is_refused),
+    ("work_on_the_legacy_stream_invalidates_the_capture_of_a_blocking_stream", legacy_invalidates),
+    ("a_relaxed_capture_refuses_work_on_the_legacy_stream_too", relaxed_refuses_legacy),
+    ("the_legacy_stream_is_not_captured", legacy_is_not_captured),
+    ("a_capturing_stream_begins_no_other_capture", begins_no_other),
+    ("a_capture_survives_the_beginning_of_another", survives_a_beginning),
+    ("a_stream_that_does_not_capture_has_no_capture_to_end", nothing_to_end),
+    ("a_capture_is_not_ended_by_another_thread", not_ended_by_another),
+    ("a_capture_survives_its_end_by_another_thread", survives_an_end),
+    ("a_relaxed_capture_is_ended_by_any_thread", relaxed_is_ended_by_any),
+    ("an_unsafe_call_of_another_thread_invalidates_a_global_capture", another_thread_invalidates),
+    ("a_relaxed_thread_leaves_the_captures_of_others_valid", relaxed_thread_beside),
+    ("a_thread_local_thread_leaves_the_captures_of_others_valid", thread_local_thread_beside),
+    (
+        "an_unsafe_call_of_another_thread_leaves_a_thread_local_capture_valid",
+        thread_local_stays_valid,
+    ),
+    (
+        "an_unsafe_call_of_its_own_thread_invalidates_a_thread_local_capture",
+        thread_local_invalidated,
+    ),
 ];
 
 type Call<'a> = (&'static str, Box<dyn Fn(u64) -> i32 + 'a>);
 
 // Begins a capture, makes a call, and says what became of both.
-fn during(world: &World, mode: u32, call: &Call) -> (i32, u32, i32) {
-    let stream = world.stream();
-    assert_eq!(world.raw.cuStreamBeginCapture_v2(stream, mode), SUCCESS);
-    let code = call.1(stream);
-    let (mut status, mut graph) = (0, 0);
+fn during(world: &World, mode: u32, call: impl FnOnce(u64) -> i32) -> (i32, u32, i32) {
+    during_on(world, world.stream(), mode, call)
+}
+
+fn during_on(
+    world: &World,
+    stream: u64,
+    mode: u32,
+    call: impl FnOnce(u64) -> i32,
+) -> (i32, u32, i32) {
+    begin(world, stream, mode);
+    let code = call(stream);
+    let mut status = 0;
     assert_eq!(world.raw.cuStreamIsCapturing(stream, &mut status), SUCCESS);
-    (code, status, world.raw.cuStreamEndCapture(stream, &mut graph))
+    (code, status, end(world, stream))
+}
+
+fn begin(world: &World, stream: u64, mode: u32) {
+    assert_eq!(world.raw.cuStreamBeginCapture_v2(stream, mode), SUCCESS);
+}
+
+fn end(world: &World, stream: u64) -> i32 {
+    world.raw.cuStreamEndCapture(stream, &mut 0)
+}
+
+// The mode that the thread had.
+fn exchange(world: &World, mut mode: u32) -> u32 {
+    assert_eq!(world.raw.cuThreadExchangeStreamCaptureMode(&mut mode), SUCCESS);
+    mode
 }
 
 fn unsafe_calls(world: &World) -> Vec<Call<'_>> {
@@ -51,9 +107,8 @@ fn unsafe_calls(world: &World) -> Vec<Call<'_>> {
 }
 
 fn unsafe_calls_invalidate(world: &World) {
-    for call in &unsafe_calls(world) {
-        let expected = (CAPTURE_UNSUPPORTED, INVALIDATED, CAPTURE_INVALIDATED);
-        assert_eq!(during(world, GLOBAL, call), expected, "{}", call.0);
+    for (name, call) in unsafe_calls(world) {
+        assert_eq!(during(world, GLOBAL, call), REFUSED, "{name}");
     }
 }
 
@@ -71,12 +126,12 @@ fn virtual_memory_is_safe(world: &World) {
         ("cuStreamCreate", Box::new(|_| raw.cuStreamCreate(&mut 0, 1))),
         ("cuEventCreate", Box::new(|_| raw.cuEventCreate(&mut 0, 0))),
     ];
-    for call in &calls {
+    for (name, call) in &calls {
         for mode in [GLOBAL, RELAXED] {
             let (code, status, end) = during(world, mode, call);
-            assert_eq!((status, end), (CAPTURING, SUCCESS), "{}", call.0);
+            assert_eq!((status, end), (CAPTURING, SUCCESS), "{name}");
             if mode == GLOBAL {
-                assert_eq!(code, SUCCESS, "{}", call.0);
+                assert_eq!(code, SUCCESS, "{name}");
             }
         }
     }
@@ -90,59 +145,196 @@ fn not_asked_or_waited_for(world: &World) {
         ("cuStreamGetId", Box::new(|stream| raw.cuStreamGetId(stream, &mut 0))),
         ("cuCtxSynchronize", Box::new(|_| raw.cuCtxSynchronize())),
     ];
-    for call in &calls {
+    for (name, call) in &calls {
         for mode in [GLOBAL, RELAXED] {
-            let expected = (CAPTURE_UNSUPPORTED, INVALIDATED, CAPTURE_INVALIDATED);
-            assert_eq!(during(world, mode, call), expected, "{}", call.0);
+            assert_eq!(during(world, mode, call), REFUSED, "{name}");
         }
     }
 }
 
-// Both ways: the thread that captures, and another one.
+fn unsafe_unless_relaxed(world: &World) -> impl Iterator<Item = Call<'_>> {
+    unsafe_calls(world).into_iter().filter(|(name, _)| *name != "cuCtxSynchronize")
+}
+
 fn a_relaxed_thread_may(world: &World) {
-    let exchange = |mode: u32| {
-        let mut mode = mode;
-        assert_eq!(world.raw.cuThreadExchangeStreamCaptureMode(&mut mode), SUCCESS);
-        mode
-    };
-    for (name, call) in
-        unsafe_calls(world).into_iter().filter(|(name, _)| *name != "cuCtxSynchronize")
-    {
-        let relaxed: Call = (
-            name,
-            Box::new(|stream| {
-                assert_eq!(exchange(RELAXED), GLOBAL, "every thread begins so");
-                let code = call(stream);
-                assert_eq!(exchange(GLOBAL), RELAXED);
-                code
-            }),
-        );
-        assert_eq!(during(world, GLOBAL, &relaxed), (SUCCESS, CAPTURING, SUCCESS), "{name}");
+    for (name, call) in unsafe_unless_relaxed(world) {
+        let relaxed = |stream| {
+            assert_eq!(exchange(world, RELAXED), GLOBAL, "every thread begins so");
+            let code = call(stream);
+            assert_eq!(exchange(world, GLOBAL), RELAXED);
+            code
+        };
+        assert_eq!(during(world, GLOBAL, relaxed), ALLOWED, "{name}");
     }
+}
+
+fn relaxed_stays_valid(world: &World) {
+    for (name, call) in unsafe_unless_relaxed(world) {
+        assert_eq!(during(world, RELAXED, call), ALLOWED, "{name}");
+    }
+}
+
+// A graph that fills a page with twos, as it was captured.
+fn captured_fill(world: &World, at: u64, stream: u64) -> u64 {
+    let mut graph = 0;
+    begin(world, stream, RELAXED);
+    assert_eq!(world.raw.cuMemsetD8Async(at, 2, PAGE, stream), SUCCESS);
+    assert_eq!(world.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
+    graph
+}
+
+fn instantiated(world: &World, graph: u64) -> u64 {
+    let mut exec = 0;
+    assert_eq!(world.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
+    exec
+}
+
+fn launch(world: &World, exec: u64, stream: u64) {
+    assert_eq!(world.raw.cuGraphLaunch(exec, stream), SUCCESS);
+    assert_eq!(world.raw.cuStreamSynchronize(stream), SUCCESS);
 }
 
 fn runs_when_launched(world: &World) {
-    let ((at, _), host, stream) = (world.ready(1), world.pinned(PAGE), world.stream());
-    let read = || {
-        assert_eq!(world.raw.cuMemcpyDtoH_v2(host, at, 1), SUCCESS);
-        let byte = std::ptr::with_exposed_provenance::<u8>(host as usize);
-        #[allow(unsafe_code, reason = "reads the pinned memory of this rule")]
-        // SAFETY: pinned memory of this process, and the copy into it is done.
-        unsafe {
-            byte.read_volatile()
-        }
-    };
+    let ((at, _), stream) = (world.ready(1), world.stream());
     assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, stream), SUCCESS);
     assert_eq!(world.raw.cuStreamSynchronize(stream), SUCCESS);
-    assert_eq!(world.raw.cuStreamBeginCapture_v2(stream, RELAXED), SUCCESS);
-    assert_eq!(world.raw.cuMemsetD8Async(at, 2, PAGE, stream), SUCCESS);
-    let (mut graph, mut exec) = (0, 0);
-    assert_eq!(world.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
-    assert_eq!(read(), 1, "captured, not run");
-    assert_eq!(world.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
-    assert_eq!(world.raw.cuGraphLaunch(exec, stream), SUCCESS);
-    assert_eq!(world.raw.cuStreamSynchronize(stream), SUCCESS);
-    assert_eq!(read(), 2);
+    let graph = captured_fill(world, at, stream);
+    assert_eq!(world.byte(at), 1, "captured, not run");
+    let exec = instantiated(world, graph);
+    launch(world, exec, stream);
+    assert_eq!(world.byte(at), 2);
     assert_eq!(world.raw.cuGraphExecDestroy(exec), SUCCESS);
     assert_eq!(world.raw.cuGraphDestroy(graph), SUCCESS);
+}
+
+fn launched_after_its_source(world: &World) {
+    let ((at, _), stream) = (world.ready(1), world.stream());
+    let graph = captured_fill(world, at, stream);
+    let exec = instantiated(world, graph);
+    assert_eq!(world.raw.cuGraphDestroy(graph), SUCCESS);
+    launch(world, exec, stream);
+    assert_eq!(world.byte(at), 2);
+}
+
+fn freeing_pinned_invalidates(world: &World) {
+    let pinned = world.pinned(PAGE);
+    assert_eq!(during(world, GLOBAL, |_| world.raw.cuMemFreeHost(pinned)), REFUSED);
+}
+
+fn unloading_invalidates(world: &World) {
+    let module = world.module();
+    assert_eq!(during(world, GLOBAL, |_| world.raw.cuModuleUnload(module)), REFUSED);
+}
+
+fn another_stream_is_safe(world: &World) {
+    let ((at, _), other, event) = (world.ready(1), world.stream(), world.event());
+    let fill = |_| world.raw.cuMemsetD8Async(at, 1, PAGE, other);
+    assert_eq!(during(world, GLOBAL, fill), ALLOWED, "a fill");
+    assert_eq!(
+        during(world, GLOBAL, |_| world.raw.cuEventRecord(event, other)),
+        ALLOWED,
+        "an event"
+    );
+}
+
+fn a_plain_copy_is_safe(world: &World) {
+    let ((at, _), pinned) = (world.ready(1), world.pinned(PAGE));
+    assert_eq!(during(world, GLOBAL, |_| world.raw.cuMemcpyDtoH_v2(pinned, at, PAGE)), ALLOWED);
+}
+
+fn refused_once_invalidated(world: &World) {
+    let ((at, _), stream) = (world.ready(1), world.stream());
+    begin(world, stream, GLOBAL);
+    assert_eq!(world.raw.cuStreamQuery(stream), CAPTURE_UNSUPPORTED);
+    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, stream), CAPTURE_INVALIDATED);
+}
+
+// Work on the legacy stream while a blocking stream captures.
+fn legacy_during(world: &World, mode: u32) -> (i32, u32, i32) {
+    let (at, _) = world.ready(1);
+    let fill = |_| world.raw.cuMemsetD8Async(at, 1, PAGE, 0);
+    during_on(world, world.blocking_stream(), mode, fill)
+}
+
+fn legacy_is_refused(world: &World) {
+    assert_eq!(legacy_during(world, GLOBAL).0, CAPTURE_IMPLICIT);
+}
+
+fn legacy_invalidates(world: &World) {
+    let (_, status, end) = legacy_during(world, GLOBAL);
+    assert_eq!((status, end), (INVALIDATED, CAPTURE_INVALIDATED));
+}
+
+fn relaxed_refuses_legacy(world: &World) {
+    assert_eq!(legacy_during(world, RELAXED).0, CAPTURE_IMPLICIT);
+}
+
+fn legacy_is_not_captured(world: &World) {
+    assert_eq!(world.raw.cuStreamBeginCapture_v2(0, GLOBAL), CAPTURE_UNSUPPORTED);
+}
+
+fn begins_no_other(world: &World) {
+    let (code, ..) =
+        during(world, GLOBAL, |stream| world.raw.cuStreamBeginCapture_v2(stream, GLOBAL));
+    assert_eq!(code, ILLEGAL_STATE);
+}
+
+fn survives_a_beginning(world: &World) {
+    let (_, status, end) =
+        during(world, GLOBAL, |stream| world.raw.cuStreamBeginCapture_v2(stream, GLOBAL));
+    assert_eq!((status, end), (CAPTURING, SUCCESS));
+}
+
+fn nothing_to_end(world: &World) {
+    assert_eq!(end(world, world.stream()), ILLEGAL_STATE);
+}
+
+fn not_ended_by_another(world: &World) {
+    let stream = world.stream();
+    begin(world, stream, GLOBAL);
+    assert_eq!(world.elsewhere(|| end(world, stream)), CAPTURE_WRONG_THREAD);
+}
+
+fn survives_an_end(world: &World) {
+    let stream = world.stream();
+    begin(world, stream, GLOBAL);
+    world.elsewhere(|| end(world, stream));
+    assert_eq!(end(world, stream), SUCCESS);
+}
+
+fn relaxed_is_ended_by_any(world: &World) {
+    let stream = world.stream();
+    begin(world, stream, RELAXED);
+    assert_eq!(world.elsewhere(|| end(world, stream)), SUCCESS);
+}
+
+// An unsafe call of a thread in one mode, beside a capture of this thread in another.
+fn beside(world: &World, capture_mode: u32, thread_mode: u32) -> (i32, u32, i32) {
+    let other = world.stream();
+    let ask = || {
+        exchange(world, thread_mode);
+        world.raw.cuStreamQuery(other)
+    };
+    during(world, capture_mode, |_| world.elsewhere(ask))
+}
+
+fn another_thread_invalidates(world: &World) {
+    assert_eq!(beside(world, GLOBAL, GLOBAL), REFUSED);
+}
+
+fn relaxed_thread_beside(world: &World) {
+    assert_eq!(beside(world, GLOBAL, RELAXED), ALLOWED);
+}
+
+fn thread_local_thread_beside(world: &World) {
+    assert_eq!(beside(world, GLOBAL, THREAD_LOCAL), ALLOWED);
+}
+
+fn thread_local_stays_valid(world: &World) {
+    assert_eq!(beside(world, THREAD_LOCAL, GLOBAL), ALLOWED);
+}
+
+fn thread_local_invalidated(world: &World) {
+    let other = world.stream();
+    assert_eq!(during(world, THREAD_LOCAL, |_| world.raw.cuStreamQuery(other)), REFUSED);
 }

@@ -6,10 +6,9 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use lowtide_device::nvml::Nvml;
-
+use super::accounts::nvml;
 use super::{
-    ILLEGAL_STATE, OPERATING_SYSTEM, PAGE, RULE_VARIABLE, Rule, SUCCESS, World,
+    ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, PAGE, RULE_VARIABLE, Rule, SUCCESS, World,
     pages_of_this_process,
 };
 use crate::raw::{Properties, Raw};
@@ -20,7 +19,14 @@ pub(super) const LOCKER: &str = "locker:";
 pub(super) const RULES: &[Rule] = &[
     ("a_process_is_locked_checkpointed_restored_unlocked_in_that_order", in_that_order),
     ("a_locked_process_waits_in_calls_that_change_the_device", waits_in_calls),
+    ("a_locked_process_waits_in_calls_that_make_and_end_things", waits_in_more_calls),
     ("a_checkpointed_process_is_gone_from_the_device", gone_from_the_device),
+    ("nvml_does_not_answer_inside_a_locked_process", nvml_waits_in_a_locked_process),
+    ("nvml_does_not_answer_inside_a_checkpointed_process", nvml_waits_in_a_checkpointed_process),
+    ("nvml_answers_other_processes_about_a_locked_one", nvml_answers_others),
+    ("a_lock_waits_for_work_in_flight", a_lock_waits),
+    ("a_lock_gives_up_at_its_time_limit", a_lock_gives_up),
+    ("a_process_goes_on_after_a_lock_that_gave_up", goes_on_after_a_lock_that_gave_up),
 ];
 
 const RUNNING: i32 = 0;
@@ -70,6 +76,8 @@ pub(super) fn locker(pid: i32) -> ExitCode {
         let mut state = -1;
         let answer = match word.as_str() {
             "lock" => raw.cuCheckpointProcessLock(pid, &[0; 8]),
+            // The first word is a limit in ms, and none of the work here is done in one.
+            "lock_for_a_moment" => raw.cuCheckpointProcessLock(pid, &[1, 0, 0, 0, 0, 0, 0, 0]),
             "checkpoint" => raw.cuCheckpointProcessCheckpoint(pid, 0),
             "restore" => raw.cuCheckpointProcessRestore(pid, 0),
             "unlock" => raw.cuCheckpointProcessUnlock(pid, 0),
@@ -150,15 +158,20 @@ fn calls(world: &World) -> (Vec<Call<'_>>, Vec<Call<'_>>) {
     (waiting, going_on)
 }
 
-fn waits_in_calls(world: &World) {
-    let (waiting, going_on) = calls(world);
-    let expected: BTreeSet<_> = waiting.iter().map(|(name, _)| *name).collect();
-    let all: Vec<_> = waiting.into_iter().chain(going_on).collect();
+// The calls that do not return while the process is so, as the other process has made it.
+fn waiting<'a>(
+    world: &World,
+    steps: &[&str],
+    back: &[&str],
+    calls: &[Call<'a>],
+) -> BTreeSet<&'a str> {
     let mut other = Locker::start();
-    assert_eq!(other.ask("lock"), SUCCESS);
+    for step in steps {
+        assert_eq!(other.ask(step), SUCCESS, "{step}");
+    }
     let returned = &Mutex::new(BTreeSet::new());
-    let still_waiting = std::thread::scope(|scope| {
-        for (name, call) in &all {
+    std::thread::scope(|scope| {
+        for (name, call) in calls {
             scope.spawn(move || {
                 assert_eq!(world.raw.cuCtxSetCurrent(world.context), SUCCESS);
                 let code = call();
@@ -169,15 +182,117 @@ fn waits_in_calls(world: &World) {
         // Long enough for every call that does not wait, by a factor of thousands.
         std::thread::sleep(Duration::from_secs(2));
         let returned = returned.lock().expect("no thread fails with it").clone();
-        let still_waiting: BTreeSet<_> =
-            all.iter().map(|(name, _)| *name).filter(|name| !returned.contains(name)).collect();
-        assert_eq!(other.ask("unlock"), SUCCESS);
-        still_waiting
-    });
-    assert_eq!(still_waiting, expected, "what waits while the process is locked");
+        for step in back {
+            assert_eq!(other.ask(step), SUCCESS, "{step}");
+        }
+        names(calls).difference(&returned).copied().collect()
+    })
 }
 
-// Asked from outside: NVML does not answer inside a process that is checkpointed.
+fn names<'a>(calls: &[Call<'a>]) -> BTreeSet<&'a str> {
+    calls.iter().map(|(name, _)| *name).collect()
+}
+
+fn waits_in_calls(world: &World) {
+    let (mut calls, going_on) = calls(world);
+    let expected = names(&calls);
+    calls.extend(going_on);
+    assert_eq!(waiting(world, &["lock"], &["unlock"], &calls), expected);
+}
+
+fn waits_in_more_calls(world: &World) {
+    let raw = &world.raw;
+    let ((at, _), pinned, freed) = (world.ready(1), world.pinned(PAGE), world.pinned(PAGE));
+    let (stream, ended_stream, ended_event) = (world.stream(), world.stream(), world.event());
+    let (module, exec, function) = (world.module(), empty_graph(world), world.digest());
+    let registered = pages_of_this_process(PAGE as usize);
+    assert_eq!(raw.cuMemHostRegister_v2(registered, PAGE, 1), SUCCESS);
+    // One more, so that the release below is not the last.
+    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut 0, 0), SUCCESS);
+    let calls: Vec<Call> = vec![
+        ("cuDevicePrimaryCtxRetain", Box::new(|| raw.cuDevicePrimaryCtxRetain(&mut 0, 0))),
+        ("cuDevicePrimaryCtxRelease", Box::new(|| raw.cuDevicePrimaryCtxRelease_v2(0))),
+        ("cuMemHostAlloc", Box::new(|| raw.cuMemHostAlloc(&mut 0, PAGE, 0))),
+        ("cuMemFreeHost", Box::new(move || raw.cuMemFreeHost(freed))),
+        ("cuMemHostUnregister", Box::new(move || raw.cuMemHostUnregister(registered))),
+        ("cuMemcpyHtoDAsync", Box::new(move || raw.cuMemcpyHtoDAsync_v2(at, pinned, 64, stream))),
+        ("cuMemcpyHtoD", Box::new(move || raw.cuMemcpyHtoD_v2(at, pinned, 64))),
+        ("cuMemcpyDtoH", Box::new(move || raw.cuMemcpyDtoH_v2(pinned, at, 64))),
+        ("cuStreamDestroy", Box::new(move || raw.cuStreamDestroy_v2(ended_stream))),
+        ("cuEventCreate", Box::new(|| raw.cuEventCreate(&mut 0, 0))),
+        ("cuEventDestroy", Box::new(move || raw.cuEventDestroy_v2(ended_event))),
+        ("cuModuleLoadData", Box::new(|| i32::from(world.module() == 0))),
+        ("cuModuleUnload", Box::new(move || raw.cuModuleUnload(module))),
+        ("cuLaunchKernel", Box::new(move || world.launch_digest(function, at, 0))),
+        ("cuGraphLaunch", Box::new(move || raw.cuGraphLaunch(exec, stream))),
+    ];
+    assert_eq!(waiting(world, &["lock"], &["unlock"], &calls), names(&calls));
+}
+
+fn empty_graph(world: &World) -> u64 {
+    let (stream, mut graph, mut exec) = (world.stream(), 0, 0);
+    assert_eq!(world.raw.cuStreamBeginCapture_v2(stream, 0), SUCCESS);
+    assert_eq!(world.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
+    assert_eq!(world.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
+    exec
+}
+
+fn nvml_waits(world: &World, steps: &[&str], back: &[&str]) {
+    let (nvml, uuid) = &nvml();
+    let calls: Vec<Call> = vec![
+        ("usage", Box::new(|| i32::from(nvml.usage(uuid).is_err()))),
+        ("processes", Box::new(|| i32::from(nvml.processes(uuid).is_err()))),
+    ];
+    assert_eq!(waiting(world, steps, back, &calls), names(&calls));
+}
+
+fn nvml_waits_in_a_locked_process(world: &World) {
+    nvml_waits(world, &["lock"], &["unlock"]);
+}
+
+fn nvml_waits_in_a_checkpointed_process(world: &World) {
+    nvml_waits(world, &["lock", "checkpoint"], &["restore", "unlock"]);
+}
+
+fn nvml_answers_others(_world: &World) {
+    let mut other = Locker::start();
+    let before = other.ask("in_use_mib");
+    assert_eq!(other.ask("lock"), SUCCESS);
+    let answers = (other.ask("listed"), other.ask("in_use_mib"));
+    assert_eq!(other.ask("unlock"), SUCCESS);
+    assert_eq!(answers, (1, before));
+}
+
+fn a_lock_waits(world: &World) {
+    let (mut other, stream) = (Locker::start(), world.stream());
+    assert_eq!(other.ask("state"), RUNNING, "it is ready");
+    world.keep_busy(stream);
+    assert_eq!(other.ask("lock"), SUCCESS);
+    let code = world.raw.cuStreamQuery(stream);
+    assert_eq!(other.ask("unlock"), SUCCESS);
+    assert_eq!(code, SUCCESS);
+}
+
+// What a lock with too short a limit answers, and the state that it leaves.
+fn locked_for_a_moment(world: &World) -> (i32, i32) {
+    let mut other = Locker::start();
+    assert_eq!(other.ask("state"), RUNNING, "it is ready");
+    world.keep_busy(world.stream());
+    let answers = (other.ask("lock_for_a_moment"), other.ask("state"));
+    // Whatever it answered: a process that is locked does not end.
+    other.ask("unlock");
+    answers
+}
+
+fn a_lock_gives_up(world: &World) {
+    assert_eq!(locked_for_a_moment(world).0, NOT_READY);
+}
+
+fn goes_on_after_a_lock_that_gave_up(world: &World) {
+    assert_eq!(locked_for_a_moment(world).1, RUNNING);
+}
+
+// Asked from outside: NVML does not answer inside.
 fn gone_from_the_device(world: &World) {
     const PAGES: i32 = 64;
     let (_, _handle) = world.ready(64);
@@ -204,10 +319,4 @@ fn in_use_mib() -> i32 {
     let (nvml, uuid) = nvml();
     let in_use = nvml.usage(&uuid).expect("the usage").in_use();
     i32::try_from(in_use.0 >> 20).expect("less than two PiB")
-}
-
-fn nvml() -> (Nvml, String) {
-    let nvml = Nvml::load().expect("NVML comes with the driver");
-    let uuid = nvml.uuids().expect("the GPUs").remove(0);
-    (nvml, uuid)
 }

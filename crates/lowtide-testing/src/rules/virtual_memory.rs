@@ -1,6 +1,6 @@
 //! Reserving, creating, mapping.
 
-use super::{INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS, World};
+use super::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS, World};
 use crate::raw::{Access, Properties};
 
 pub(super) const RULES: &[Rule] = &[
@@ -16,6 +16,13 @@ pub(super) const RULES: &[Rule] = &[
     ("sizes_are_whole_pages", sizes_are_whole_pages),
     ("virtual_memory_is_not_freed_as_plain_memory", not_freed_as_plain),
     ("virtual_memory_has_no_legacy_ipc", no_legacy_ipc),
+    ("a_reservation_is_aligned_as_asked", aligned_as_asked),
+    ("a_reservation_goes_once", a_reservation_goes_once),
+    ("a_released_handle_is_not_mapped_again", not_mapped_again),
+    ("an_unmap_of_nothing_succeeds", an_unmap_of_nothing),
+    ("memory_is_made_on_a_device_that_exists", on_a_device_that_exists),
+    ("plain_memory_is_freed_by_its_base", freed_by_its_base),
+    ("plain_memory_is_freed_once", freed_once),
 ];
 
 fn whole_and_from_its_start(world: &World) {
@@ -135,4 +142,41 @@ fn no_legacy_ipc(world: &World) {
     let mut handle = [0; 64];
     assert_eq!(world.raw.cuIpcGetMemHandle(&mut handle, at), INVALID_VALUE);
     assert_eq!(world.raw.cuIpcGetMemHandle(&mut handle, world.plain(PAGE)), SUCCESS);
+}
+
+fn aligned_as_asked(world: &World) {
+    let mut at = 0;
+    assert_eq!(world.raw.cuMemAddressReserve(&mut at, PAGE, 1 << 30, 0, 0), SUCCESS);
+    assert!(at.is_multiple_of(1 << 30), "{at:#x}");
+}
+
+fn a_reservation_goes_once(world: &World) {
+    let at = world.reserve(1);
+    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), SUCCESS);
+    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE);
+}
+
+fn not_mapped_again(world: &World) {
+    let ((_, handle), other) = (world.ready(1), world.reserve(1));
+    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(world.map(other, 1, handle), INVALID_VALUE, "though it is still mapped");
+}
+
+fn an_unmap_of_nothing(world: &World) {
+    assert_eq!(world.unmap(world.reserve(2), 2), SUCCESS);
+}
+
+fn on_a_device_that_exists(world: &World) {
+    let absent = Properties::on(100);
+    assert_eq!(world.raw.cuMemCreate(&mut 0, PAGE, &absent, 0), INVALID_DEVICE);
+}
+
+fn freed_by_its_base(world: &World) {
+    assert_eq!(world.raw.cuMemFree_v2(world.plain(PAGE) + 4096), INVALID_VALUE);
+}
+
+fn freed_once(world: &World) {
+    let plain = world.plain(PAGE);
+    assert_eq!(world.raw.cuMemFree_v2(plain), SUCCESS);
+    assert_eq!(world.raw.cuMemFree_v2(plain), INVALID_VALUE);
 }
