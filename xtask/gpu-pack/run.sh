@@ -34,7 +34,11 @@ step "doctor" "$here/lowtide" doctor
 step "ps" "$here/lowtide" ps
 step "ps as JSON" bash -c '"$0" ps --json > "$1/ps.json"' "$here/lowtide" "$out"
 step "measure" bash -c '"$0" doctor --measure --json > "$1/doctor.json"' "$here/lowtide" "$out"
-step "a plain pinned copy" bash -c 'python3 "$0/plain_copy.py" | tee "$1/plain_copy.json"' "$here" "$out"
+if python3 -c 'import torch' 2> /dev/null; then
+    step "a plain pinned copy" bash -c 'set -o pipefail; python3 "$0/plain_copy.py" | tee "$1/plain_copy.json"' "$here" "$out"
+else
+    echo "== a plain pinned copy: skipped, no PyTorch here"
+fi
 step "measure, for people" "$here/lowtide" doctor --measure --device cuda:0
 rm -rf "$out/.cache"
 exit "$failed"

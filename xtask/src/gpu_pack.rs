@@ -15,11 +15,15 @@ use crate::steps::cargo;
 
 const MOST_MIB: u64 = 60;
 const TEST_PROGRAMS: [&str; 3] = ["conformance_cuda", "conformance_host", "rules_cuda"];
+/// Says what a pack is of; also tells a pack from another folder.
+const COMMIT: &str = "commit.txt";
 const SCRIPTS: [&str; 2] = ["run.sh", "plain_copy.py"];
 
 /// Writes the pack.
 pub(crate) fn write(to: &Path) -> anyhow::Result<()> {
     if to.exists() {
+        let ours = to.join(COMMIT).exists() || fs::read_dir(to)?.next().is_none();
+        ensure!(ours, "{} is not empty and not a pack; name another folder", to.display());
         fs::remove_dir_all(to).with_context(|| format!("emptying {}", to.display()))?;
     }
     fs::create_dir_all(to)?;
@@ -36,7 +40,7 @@ pub(crate) fn write(to: &Path) -> anyhow::Result<()> {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }
     fs::set_permissions(to.join("run.sh"), fs::Permissions::from_mode(0o755))?;
-    fs::write(to.join("commit.txt"), commit()?)?;
+    fs::write(to.join(COMMIT), commit()?)?;
     ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
     println!(
         "{}: {} MiB. There: ./run.sh FOLDER-FOR-RESULTS",
@@ -69,6 +73,7 @@ fn executable(message: &Value) -> Option<(String, PathBuf)> {
 fn commit() -> anyhow::Result<String> {
     let git = |arguments: &[&str]| -> anyhow::Result<String> {
         let output = Command::new("git").args(arguments).output().context("asking git")?;
+        ensure!(output.status.success(), "git {arguments:?} ended with {}", output.status);
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     };
     let dirty = if git(&["status", "--porcelain"])?.is_empty() { "" } else { " with changes" };

@@ -28,6 +28,11 @@ const TRIES: usize = 3;
 pub(crate) enum ChildLine {
     /// It has a context, and nothing else.
     Ready,
+    /// It could not get a context.
+    Failed {
+        /// Why.
+        reason: String,
+    },
     /// It has tried everything once.
     Tried {
         /// What went wrong, if anything did.
@@ -110,13 +115,17 @@ fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, Option<String>)> 
     for _ in 0..TRIES {
         let before = nvml.usage(uuid)?.in_use();
         let mut child = Disposable::start(id)?;
-        let ChildLine::Ready = child.next_line()? else { bail!("the child spoke out of turn") };
+        match child.next_line()? {
+            ChildLine::Ready => {}
+            ChildLine::Failed { reason } => bail!("{reason}"),
+            ChildLine::Tried { .. } => bail!("the child spoke out of turn"),
+        }
         let with = nvml.usage(uuid)?.in_use();
         child.go_on()?;
         let ChildLine::Tried { failure } = child.next_line()? else {
             bail!("the child spoke out of turn")
         };
-        child.finish()?;
+        child.finish();
         let after = nvml.usage(uuid)?.in_use();
         if before == after {
             return Ok((with.saturating_sub(before), failure));
@@ -160,7 +169,7 @@ impl Disposable {
                 serde_json::from_str(&line).with_context(|| format!("the child said {line:?}"))
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                bail!("the child did not get a context within {} s", PATIENCE.as_secs())
+                bail!("the child did not answer within {} s", PATIENCE.as_secs())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait().context("waiting for the child")?;
@@ -174,15 +183,15 @@ impl Disposable {
         stdin.write_all(b"\n").context("talking to the child")
     }
 
-    fn finish(mut self) -> anyhow::Result<()> {
-        self.child.wait().context("waiting for the child")?;
-        Ok(())
+    // It has said everything; its output ends when it does. One that hangs is killed.
+    fn finish(self) {
+        let _ = self.lines.recv_timeout(PATIENCE);
     }
 }
 
 impl Drop for Disposable {
     fn drop(&mut self) {
-        // Already gone where `finish` has waited for it.
+        // Most often it is gone by now.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

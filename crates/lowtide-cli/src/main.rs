@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    match error.downcast_ref() {
+    match error.downcast_ref::<lowtide_device::Error>() {
         Some(
             lowtide_device::Error::UnknownDevice { .. } | lowtide_device::Error::BadSize { .. },
         ) => ExitCode::from(2),

@@ -110,7 +110,7 @@ fn a_child_that_fails_is_a_reason_and_not_the_end() {
     let gpu = device(&report, "cuda:0");
     assert_eq!(gpu["floor_bytes"], Value::Null);
     let reason = gpu["floor_reason"].as_str().unwrap();
-    assert!(reason.contains("ended with"), "{reason}");
+    assert!(reason.contains("cuDevicePrimaryCtxRetain failed on cuda:0"), "{reason}");
 }
 
 #[test]
@@ -136,6 +136,35 @@ fn measuring_gives_speeds_with_units() {
             answer.out()
         );
     }
+}
+
+#[test]
+fn a_device_that_cannot_be_measured_does_not_hide_the_rest() {
+    let machine = Machine::with_double("total=256MiB,oom_at=2MiB");
+    let report = machine.lowtide(&["doctor", "--measure", "--json"]).json();
+    let gpu = device(&report, "cuda:0");
+    assert_eq!(gpu["measured"], Value::Null);
+    assert!(gpu["measured_reason"].as_str().unwrap().contains("out of memory"), "{gpu}");
+    assert!(device(&report, "host")["measured"]["digest_gib_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn a_device_that_is_asked_for_and_cannot_be_used_is_told_why() {
+    let machine = Machine::with_double("fail=cuInit:999");
+    let answer = machine.lowtide(&["doctor", "--device", "cuda:0"]);
+    assert_eq!(answer.code(), 2);
+    assert!(answer.err().contains("cuInit failed"), "{}", answer.err());
+    assert!(answer.err().contains("this machine has host"), "{}", answer.err());
+}
+
+#[test]
+fn without_nvml_the_driver_still_serves() {
+    let double = lowtide_testing::double::Double::path().display().to_string();
+    let machine = Machine::with_libraries(&double, "/nowhere/libnvidia-ml.so.1");
+    let answer = machine.lowtide(&["doctor"]);
+    assert_eq!(answer.code(), 0, "{}", answer.err());
+    assert!(answer.out().contains("NVML does not say how much is in use"), "{}", answer.out());
+    assert!(answer.out().contains("unknown: no NVML could be loaded"), "{}", answer.out());
 }
 
 #[test]
@@ -198,6 +227,7 @@ fn a_driver_that_is_too_old_is_named_with_both_versions() {
 
 fn assert_no_gpu(machine: &Machine, expected: &str) {
     let report = machine.lowtide(&["doctor", "--json"]).json();
+    assert_eq!(report["cuda"]["tried"].as_array().unwrap().len(), 1, "{expected}");
     assert_eq!(report["cuda"]["available"], false, "{expected}");
     let reason = report["cuda"]["reason"].as_str().unwrap();
     assert!(reason.contains(expected), "{expected}: {reason}");

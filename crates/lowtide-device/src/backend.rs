@@ -18,8 +18,11 @@ pub struct RawMark(pub u64);
 /// Sizes and offsets are multiples of the page unless said otherwise. Every call may fail, and a
 /// call that failed has changed nothing.
 ///
-/// # Safety of the unsafe methods
-/// Handles and addresses come from this back end and were not given back yet. Ranges given to
+/// # Safety
+/// Who implements it promises that what it hands out is what it says: addresses that nobody else
+/// has, staged memory that is valid and aligned for a [`Digest`].
+///
+/// Who calls the unsafe methods promises: handles and addresses come from this back end and were not given back yet. Ranges given to
 /// `map` are reserved and unmapped; to `open` and `unmap`, wholly mapped and cut nothing. No work
 /// in flight touches what `unmap`, `release`, `destroy`, `unregister` or `unstage` take away.
 #[expect(
@@ -27,7 +30,7 @@ pub struct RawMark(pub u64);
     clippy::missing_errors_doc,
     reason = "one contract for all, above"
 )]
-pub trait Backend: Send + Sync {
+pub unsafe trait Backend: Send + Sync {
     /// What the device is.
     fn info(&self) -> &DeviceInfo;
     /// What it says is in use. Asks the device, never our own books.
@@ -63,15 +66,18 @@ pub trait Backend: Send + Sync {
 
 /// What a stream does: work in order, later. Any size and offset.
 ///
-/// # Safety of the unsafe methods
-/// Device ranges are mapped and open, host ranges valid and within one registration, until the
+/// # Safety
+/// Who implements it promises that work is done when `wait` or `synchronize` has succeeded, and
+/// touches nothing but what it was given.
+///
+/// Who calls the unsafe methods promises: device ranges are mapped and open, host ranges valid and within one registration, until the
 /// work is done. After `destroy` succeeded only `forget` is called.
 #[expect(
     clippy::missing_safety_doc,
     clippy::missing_errors_doc,
     reason = "one contract for all, above"
 )]
-pub trait BackendStream: Send + Sync {
+pub unsafe trait BackendStream: Send + Sync {
     /// Copies from the device to the host.
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()>;
     /// Copies from the host to the device.

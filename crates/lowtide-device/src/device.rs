@@ -158,7 +158,7 @@ type GiveBack = dyn FnMut(&dyn Backend) -> Result<()> + Send;
 impl Device {
     /// A device over a back end. [`Device::host`] and [`Device::cuda`] are the usual ways in.
     pub fn new(backend: impl Backend + 'static) -> Device {
-        exit::watch();
+        exit::watch(&exit::OF_DEVICES);
         let inner = Inner {
             backend: Box::new(backend),
             staging: staging::Cache::default(),
@@ -197,6 +197,7 @@ impl Device {
     /// # Errors
     /// [`Error::BadSize`], or the driver's refusal.
     pub fn reserve(&self, size: Bytes) -> Result<Reservation> {
+        exit::refuse_after_fork()?;
         self.check_size("reserve", size)?;
         self.inner.sweep();
         Reservation::new(&self.inner, size)
@@ -207,6 +208,7 @@ impl Device {
     /// # Errors
     /// [`Error::BadSize`], or [`Error::OutOfMemory`] with what is free.
     pub fn create(&self, size: Bytes) -> Result<Chunk> {
+        exit::refuse_after_fork()?;
         self.check_size("create", size)?;
         self.inner.sweep();
         Chunk::new(&self.inner, size)
@@ -217,6 +219,7 @@ impl Device {
     /// # Errors
     /// If the driver refuses.
     pub fn stream(&self) -> Result<Stream> {
+        exit::refuse_after_fork()?;
         self.inner.sweep();
         Stream::new(&self.inner)
     }
@@ -227,6 +230,7 @@ impl Device {
     /// # Errors
     /// [`Error::NoHostRoom`] before anything is taken, or the driver's refusal.
     pub fn host_memory(&self, size: Bytes) -> Result<Arc<HostMemory>> {
+        exit::refuse_after_fork()?;
         self.inner.sweep();
         HostMemory::new(&self.inner, size).map(Arc::new)
     }
@@ -272,9 +276,15 @@ impl Inner {
         if exit::has_begun() {
             return;
         }
-        if let Err(error) = give_back(self.backend.as_ref()) {
-            tracing::warn!(device = %self.id(), what, %error, "not taken back; will try again");
-            self.leftovers().push(Leftover { what, give_back: Box::new(give_back) });
+        match give_back(self.backend.as_ref()) {
+            Ok(()) => {}
+            Err(error) if error.is_context_lost() => {
+                tracing::error!(device = %self.id(), what, %error, "lost with its context");
+            }
+            Err(error) => {
+                tracing::warn!(device = %self.id(), what, %error, "not taken back; will try again");
+                self.leftovers().push(Leftover { what, give_back: Box::new(give_back) });
+            }
         }
     }
 
@@ -282,8 +292,9 @@ impl Inner {
     pub(crate) fn sweep(&self) {
         let waiting = std::mem::take(&mut *self.leftovers());
         for mut leftover in waiting {
-            if (leftover.give_back)(self.backend.as_ref()).is_err() {
-                self.leftovers().push(leftover);
+            match (leftover.give_back)(self.backend.as_ref()) {
+                Err(error) if !error.is_context_lost() => self.leftovers().push(leftover),
+                _ => {}
             }
         }
     }

@@ -132,7 +132,7 @@ pub enum Error {
     },
 
     /// A range that is not wholly mapped (and opened, where it is to be read or written).
-    #[error("{operation} of {size} at offset {offset:?} of a reservation on {device}: {problem}")]
+    #[error("{operation} of {size} at offset {offset:?} on {device}: {problem}")]
     BadRange {
         /// The device.
         device: DeviceId,
@@ -144,6 +144,19 @@ pub enum Error {
         size: Bytes,
         /// What is wrong with it.
         problem: RangeProblem,
+    },
+
+    /// Things of two devices in one call.
+    #[error(
+        "{operation} on {device}: the {what} belongs to another device; each device has its own"
+    )]
+    OtherDevice {
+        /// The device that was asked.
+        device: DeviceId,
+        /// What was tried.
+        operation: &'static str,
+        /// What belongs elsewhere.
+        what: &'static str,
     },
 
     /// The operating system refused.
@@ -199,7 +212,9 @@ impl fmt::Display for RangeProblem {
             RangeProblem::AlreadyMapped => "part of it is mapped already",
             RangeProblem::NotOpen => "it is mapped but was not opened",
             RangeProblem::CutsMapping => "it cuts a mapping in two; a mapping goes as a whole",
-            RangeProblem::InUse => "work in flight uses it; synchronise the stream first",
+            RangeProblem::InUse => {
+                "work in flight or another thread uses it; synchronise the stream first"
+            }
         })
     }
 }
@@ -208,6 +223,13 @@ impl Error {
     /// An operating-system error with what was tried.
     pub(crate) fn os(operation: &'static str) -> Error {
         Error::Os { operation, source: io::Error::last_os_error() }
+    }
+
+    /// Whether the context is lost, and with it everything that this process has on the device.
+    /// Nothing will succeed there any more, so nothing is worth a second try.
+    pub fn is_context_lost(&self) -> bool {
+        let Error::Driver { code, .. } = self else { return false };
+        matches!(code, 4 | 700 | 702 | 709 | 710 | 714..=719)
     }
 
     /// Whether the device is simply full, so that giving memory back and trying again may help.

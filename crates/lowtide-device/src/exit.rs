@@ -1,32 +1,63 @@
-//! Whether this process has begun to exit.
+//! Whether this process still may touch its devices.
 //!
 //! Drivers tear themselves down in exit handlers of their own; a call made after that can hang or
-//! crash. So what is dropped during exit leaves the driver alone: the process's end gives
-//! everything back anyway.
-#![allow(unsafe_code, reason = "registers a C exit handler")]
+//! crash. And a forked child has its parent's handles and none of its threads: what it gave back
+//! would be its parent's. In both, what is dropped leaves everything alone: the process's end gives
+//! its own back anyway.
+#![allow(unsafe_code, reason = "registers C handlers for exit and fork")]
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-static BEGUN: AtomicBool = AtomicBool::new(false);
-static WATCH: Once = Once::new();
+use crate::{Error, Result};
 
-extern "C" fn begin() {
-    BEGUN.store(true, Ordering::SeqCst);
+const ALIVE: u8 = 0;
+const EXITING: u8 = 1;
+const FORKED: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(ALIVE);
+
+/// For handlers that go before those of nobody in particular.
+pub(crate) static OF_DEVICES: Once = Once::new();
+/// For handlers that go before the CUDA driver's.
+pub(crate) static OF_DRIVERS: Once = Once::new();
+
+extern "C" fn exiting() {
+    STATE.store(EXITING, Ordering::SeqCst);
 }
 
-/// Watches for the exit from now on. Called after a driver was initialised: handlers run in
-/// reverse order, so this one runs before the driver's.
-pub(crate) fn watch() {
-    WATCH.call_once(|| {
-        // SAFETY: `begin` only stores to a static and cannot unwind.
-        if unsafe { libc::atexit(begin) } != 0 {
-            tracing::warn!("no exit handler could be registered");
+extern "C" fn forked() {
+    STATE.store(FORKED, Ordering::SeqCst);
+}
+
+/// Watches from now on. Called after a driver was initialised: exit handlers run in reverse order,
+/// so this one runs before the driver's.
+pub(crate) fn watch(once: &'static Once) {
+    once.call_once(|| {
+        // SAFETY: the handler only stores to a static and cannot unwind.
+        let exit = unsafe { libc::atexit(exiting) };
+        // SAFETY: as above; what it calls is safe between a fork and anything else.
+        let fork = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        if exit != 0 || fork != 0 {
+            tracing::warn!("no handler for exit or fork could be registered");
         }
     });
 }
 
-/// Whether exit handlers have begun to run.
+/// Whether what is dropped now must leave its device alone.
 pub(crate) fn has_begun() -> bool {
-    BEGUN.load(Ordering::SeqCst)
+    STATE.load(Ordering::SeqCst) != ALIVE
+}
+
+/// Refuses work in a forked child.
+pub(crate) fn refuse_after_fork() -> Result<()> {
+    if STATE.load(Ordering::SeqCst) == FORKED {
+        return Err(Error::Unsupported {
+            what: "a device of lowtide",
+            why: "this process was forked, and devices belong to its parent; start a new program \
+                  instead (in Python: the `spawn` start method)"
+                .to_owned(),
+        });
+    }
+    Ok(())
 }

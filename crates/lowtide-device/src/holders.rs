@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
 use serde::Serialize;
 
 use crate::cuda::Driver;
 use crate::nvml::{Nvml, ProcessUse};
-use crate::process::{Who, who};
+use crate::process::{Who, known_here, who};
 use crate::{Bytes, DeviceId, Result, Usage};
 
 /// How often readings that do not belong together are taken anew.
@@ -63,33 +64,44 @@ impl Holders {
                 .iter()
                 .map(|entry| Holder { pid: entry.pid, who: who(entry.pid), held: entry.used })
                 .collect(),
-            unattributed: usage.in_use().0.cast_signed() - named.0.cast_signed(),
+            unattributed: signed(usage.total)
+                - signed(usage.free)
+                - signed(usage.reserved)
+                - signed(named),
         }
     }
 
     /// All rows together: what the device says is not free.
     pub fn sum(&self) -> i64 {
         let named: Bytes = self.processes.iter().filter_map(|holder| holder.held).sum();
-        (named + self.usage.reserved).0.cast_signed() + self.unattributed
+        signed(named) + signed(self.usage.reserved) + self.unattributed
     }
 }
 
-/// Who holds memory on the GPUs of this machine, as NVML tells it. Makes no context.
+fn signed(size: Bytes) -> i64 {
+    size.0.cast_signed()
+}
+
+/// Who holds memory on the GPUs of this machine, as NVML tells it; and what could not be read, for
+/// a GPU each. Makes no context.
 ///
 /// # Errors
-/// [`crate::Error::NoLibrary`] where there is no NVML, or what it says.
-pub fn gpus() -> Result<Vec<Holders>> {
+/// [`crate::Error::NoLibrary`] where there is no NVML, or what it says of the machine as a whole.
+pub fn gpus() -> Result<(Vec<Holders>, Vec<String>)> {
     let nvml = Nvml::load()?;
     let shown = visible_uuids();
-    nvml.uuids()?
-        .into_iter()
-        .map(|uuid| {
-            let (usage, uses) = together(&nvml, &uuid)?;
-            let id = shown.iter().position(|shown| *shown == uuid);
-            let id = id.map(|index| DeviceId::Cuda(index as u32));
-            Ok(Holders::new(id, Some(uuid), usage, uses))
-        })
-        .collect()
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    for uuid in nvml.uuids()? {
+        match together(&nvml, &uuid) {
+            Ok((usage, uses)) => {
+                let index = shown.iter().position(|shown| shown.as_ref() == Some(&uuid));
+                let id = index.map(|index| DeviceId::Cuda(index as u32));
+                found.push(Holders::new(id, Some(uuid), usage, uses));
+            }
+            Err(error) => problems.push(format!("{uuid}: {error}")),
+        }
+    }
+    Ok((found, problems))
 }
 
 // Two readings that do not belong together would leave a difference that nobody holds.
@@ -106,10 +118,11 @@ fn together(nvml: &Nvml, uuid: &str) -> Result<(Usage, Vec<ProcessUse>)> {
     Ok((before, nvml.processes(uuid)?))
 }
 
-fn visible_uuids() -> Vec<String> {
+// By CUDA's index; `None` for a GPU that does not answer.
+fn visible_uuids() -> Vec<Option<String>> {
     let Ok(driver) = Driver::load() else { return Vec::new() };
     let count = driver.device_count().unwrap_or(0);
-    (0..count).filter_map(|index| Some(driver.card(index).ok()?.uuid)).collect()
+    (0..count).map(|index| driver.card(index).ok().map(|card| card.uuid)).collect()
 }
 
 /// Who holds memory of `host` devices: every process of this machine that has one open, and how
@@ -123,9 +136,12 @@ pub fn host() -> (Vec<Holder>, usize) {
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
     for pid in pids {
-        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-            closed += 1;
-            continue;
+        let open = match fs::read_dir(format!("/proc/{pid}/fd")) {
+            Ok(open) => open,
+            Err(error) => {
+                closed += usize::from(error.kind() == ErrorKind::PermissionDenied);
+                continue;
+            }
         };
         for entry in open.filter_map(Result::ok) {
             let is_ours = fs::read_link(entry.path())
@@ -139,8 +155,10 @@ pub fn host() -> (Vec<Holder>, usize) {
             }
         }
     }
-    let holder = |(pid, held)| Holder { pid, who: who(pid), held: Some(held) };
-    (by_pid.into_iter().map(holder).collect(), closed)
+    let holder = |(pid, held)| Holder { pid, who: known_here(pid), held: Some(held) };
+    let mut holders: Vec<_> = by_pid.into_iter().map(holder).collect();
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.held));
+    (holders, closed)
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use crate::backend::Backend;
 use crate::device::Inner;
-use crate::{Bytes, Error, RangeProblem, Result, host_room};
+use crate::{Bytes, Error, RangeProblem, Result, exit, host_room};
 
 const HUGE_PAGE: Bytes = Bytes::mib(2);
 const SMALL_PAGE: usize = 4096;
@@ -21,8 +22,6 @@ const SMALL_PAGE: usize = 4096;
 /// its fixed cost does not count. No copy crosses from one into the next.
 const PART: Bytes = Bytes::mib(512);
 const MOST_THREADS: usize = 16;
-/// What is always left to the machine.
-const MARGIN: Bytes = Bytes::mib(256);
 
 /// Host memory known to a device. Dropping it gives it back to the machine.
 pub struct HostMemory {
@@ -44,17 +43,19 @@ impl HostMemory {
                 rule,
             });
         }
-        let room = host_room::left();
-        let left = room.left.saturating_sub(MARGIN);
-        if size > left {
-            return Err(Error::NoHostRoom { requested: size, left, limit: room.limit });
-        }
+        host_room::ask_for(size)?;
         let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
         let region = Region::map(mapped)?;
         let memory =
             HostMemory { device: Arc::clone(device), region, size, copies: Mutex::default() };
+        let began = Instant::now();
         memory.region.prepare(device.backend.as_ref())?;
+        tracing::debug!(device = %device.id(), %size, elapsed = ?began.elapsed(), "host memory is ready");
         Ok(memory)
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Inner> {
+        &self.device
     }
 
     /// How much it is.
@@ -90,6 +91,8 @@ impl HostMemory {
         offset: Bytes,
         length: usize,
     ) -> Result<(*mut u8, MutexGuard<'_, usize>)> {
+        // A forked child does not have these pages.
+        exit::refuse_after_fork()?;
         let at = self.at(operation, offset, Bytes(length as u64))?;
         let copies = self.copies();
         if *copies > 0 {
@@ -241,13 +244,17 @@ impl Region {
                 let (at, size) = self.part(index);
                 touch(at, size, slices);
                 // SAFETY: our own pages, readable and writable, registered once.
-                unsafe { backend.register(at, size) }?;
+                if let Err(error) = unsafe { backend.register(at, size) } {
+                    next.store(self.parts(), Ordering::Relaxed); // the others need not go on
+                    return Err(error);
+                }
                 self.registered().push(index);
             }
         };
         thread::scope(|scope| {
-            let workers: Vec<_> =
-                (1..threads.min(self.parts())).map(|_| scope.spawn(work)).collect();
+            // Where a thread cannot be had, the others do its share.
+            let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+            let workers: Vec<_> = (1..threads.min(self.parts())).filter_map(start).collect();
             let own = work();
             workers.into_iter().fold(own, |outcome, worker| {
                 outcome.and(worker.join().expect("preparing memory does not panic"))
@@ -271,8 +278,11 @@ impl Region {
         while let Some(index) = { self.registered().last().copied() } {
             let (at, size) = self.part(index);
             // SAFETY: registered by `prepare`; its owner is gone, so no copy is in flight.
-            unsafe { backend.unregister(at, size) }?;
-            self.registered().pop();
+            match unsafe { backend.unregister(at, size) } {
+                // With the context went the registration; the pages are this process's all the same.
+                Err(error) if !error.is_context_lost() => return Err(error),
+                _ => self.registered().pop(),
+            };
         }
         trim(self.base.as_ptr(), self.size.as_usize());
         self.size = Bytes::ZERO;
@@ -295,10 +305,9 @@ fn touch(at: *mut u8, size: Bytes, slices: usize) {
                     unsafe { page.write_volatile(0) };
                 }
             };
-            if slice >= size.as_usize() {
+            if slice >= size.as_usize() || thread::Builder::new().spawn_scoped(scope, run).is_err()
+            {
                 run();
-            } else {
-                scope.spawn(run);
             }
         }
     });

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Bytes;
+use crate::{Bytes, Error, Result};
 
 /// What is left, and which limit says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,19 @@ pub struct Room {
 /// What is left right now.
 pub fn left() -> Room {
     left_under(Path::new("/"))
+}
+
+/// What is always left to the machine.
+const MARGIN: Bytes = Bytes::mib(256);
+
+/// Refuses what would leave the machine less than a margin.
+pub(crate) fn ask_for(requested: Bytes) -> Result<()> {
+    let room = left();
+    let left = room.left.saturating_sub(MARGIN);
+    if requested > left {
+        return Err(Error::NoHostRoom { requested, left, limit: room.limit });
+    }
+    Ok(())
 }
 
 fn left_under(root: &Path) -> Room {

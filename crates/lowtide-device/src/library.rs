@@ -57,25 +57,26 @@ pub(crate) const NVML: Wanted = Wanted {
 };
 
 impl Wanted {
-    /// Tries one name after another with `open`; remembers what each said.
+    /// Tries one name after another with `open`, and says what each came to.
     pub(crate) fn find<T>(
         &self,
         mut open: impl FnMut(&Path) -> std::result::Result<T, String>,
-    ) -> Result<(T, PathBuf, Vec<Attempt>)> {
+    ) -> (Vec<Attempt>, Result<(T, PathBuf)>) {
         let mut tried = Vec::new();
         for name in self.candidates() {
             let outcome = open(&name);
             let failure = outcome.as_ref().err().cloned();
             tried.push(Attempt { name: name.display().to_string(), failure });
             if let Ok(found) = outcome {
-                return Ok((found, name, tried));
+                return (tried, Ok((found, name)));
             }
         }
-        Err(Error::NoLibrary {
+        let error = Error::NoLibrary {
             library: self.library,
             override_variable: self.override_variable,
-            tried,
-        })
+            tried: tried.clone(),
+        };
+        (tried, Err(error))
     }
 
     fn candidates(&self) -> Vec<PathBuf> {

@@ -80,6 +80,24 @@ impl From<NotMapped> for Error {
     }
 }
 
+/// An unmap that did not happen.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotUnmapped {
+    /// Chunks that were already taken away when the driver refused, and that it also refused to put
+    /// back. Almost always empty.
+    pub taken: Vec<(Bytes, Chunk)>,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl From<NotUnmapped> for Error {
+    fn from(refused: NotUnmapped) -> Error {
+        refused.error
+    }
+}
+
 /// Address space of a device, with the chunks mapped into it. Cheap to clone.
 #[derive(Clone)]
 pub struct Reservation {
@@ -97,8 +115,9 @@ pub(crate) struct Space {
 struct Books {
     /// By offset.
     slots: BTreeMap<u64, Slot>,
-    /// Ranges that work in flight reads or writes.
-    pins: Vec<Range<u64>>,
+    /// Ranges that work in flight reads or writes, by the number of the pin.
+    pins: BTreeMap<u64, Range<u64>>,
+    next_pin: u64,
 }
 
 struct Slot {
@@ -147,7 +166,11 @@ impl Reservation {
     /// [`NotMapped`], with the chunk, where the range is taken or out of bounds or the driver refuses.
     pub fn map(&self, offset: Bytes, chunk: Chunk) -> Result<(), NotMapped> {
         let size = chunk.size;
-        if let Err(error) = self.space.claim_hole(offset, size) {
+        let claimed = self
+            .space
+            .same_device("map", "chunk", &chunk.device)
+            .and_then(|()| self.space.claim_hole(offset, size));
+        if let Err(error) = claimed {
             return Err(NotMapped { chunk, error });
         }
         let at = self.space.base.plus(offset);
@@ -173,7 +196,7 @@ impl Reservation {
     /// # Errors
     /// [`Error::BadRange`], or the driver's refusal; the mappings then stay as they were.
     pub fn open(&self, offset: Bytes, size: Bytes) -> Result<()> {
-        let claimed = self.space.claim_mappings("open", offset, size, Holes::Refused)?;
+        let claimed = self.space.claim_mappings("open", offset, size)?;
         // SAFETY: the range consists of whole mappings, claimed by this thread alone.
         let outcome = unsafe { self.space.device.backend.open(self.space.base.plus(offset), size) };
         let opened = outcome.is_ok();
@@ -188,43 +211,32 @@ impl Reservation {
     /// have holes but cuts no mapping.
     ///
     /// # Errors
-    /// [`Error::BadRange`] where work in flight uses it or a mapping would be cut; the driver's
-    /// refusal, after which everything is still mapped.
-    pub fn unmap(&self, offset: Bytes, size: Bytes) -> Result<Vec<(Bytes, Chunk)>> {
-        let mut claimed = self.space.claim_mappings("unmap", offset, size, Holes::Allowed)?;
+    /// [`NotUnmapped`] where work in flight uses it, a mapping would be cut or the driver refuses;
+    /// everything is then mapped as before, but for what the error hands back.
+    pub fn unmap(&self, offset: Bytes, size: Bytes) -> Result<Vec<(Bytes, Chunk)>, NotUnmapped> {
+        let claim = self.space.claim_mappings(UNMAP, offset, size);
+        let mut claimed = claim.map_err(|error| NotUnmapped { taken: Vec::new(), error })?;
         let outcome = self.space.unmap_runs(&claimed);
-        let kept = claimed.split_off(outcome.unmapped);
+        let mut kept = claimed.split_off(outcome.unmapped);
+        let mut taken = claimed;
+        if outcome.error.is_some() {
+            // What was already taken away goes back where it was, while nobody else can see the hole.
+            let (back, lost) = taken.into_iter().partition(|mapping| self.space.put_back(mapping));
+            kept.extend::<Vec<Claimed>>(back);
+            taken = lost;
+        }
         let mut books = self.space.books();
         for (offset, was_open, chunk) in kept {
             books.slot_mut(offset).state = State::of(was_open, chunk);
         }
-        for (offset, ..) in &claimed {
+        for (offset, ..) in &taken {
             books.slots.remove(offset);
         }
         drop(books);
+        let taken = taken.into_iter().map(|(offset, _, chunk)| (Bytes(offset), chunk)).collect();
         match outcome.error {
-            None => {
-                Ok(claimed.into_iter().map(|(offset, _, chunk)| (Bytes(offset), chunk)).collect())
-            }
-            Some(error) => {
-                self.put_back(claimed);
-                Err(error)
-            }
-        }
-    }
-
-    // An unmap that failed midway: what was already taken away is put where it was. Where even that
-    // fails the chunk is given back, since nothing else would own it.
-    fn put_back(&self, claimed: Vec<Claimed>) {
-        for (offset, was_open, chunk) in claimed {
-            let (offset, size) = (Bytes(offset), chunk.size);
-            let mut restored = self.map(offset, chunk).map_err(Error::from);
-            if was_open {
-                restored = restored.and_then(|()| self.open(offset, size));
-            }
-            if let Err(error) = restored {
-                tracing::error!(reservation = ?self, ?offset, %error, "a mapping was lost");
-            }
+            None => Ok(taken),
+            Some(error) => Err(NotUnmapped { taken, error }),
         }
     }
 }
@@ -236,11 +248,7 @@ impl fmt::Debug for Reservation {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Holes {
-    Allowed,
-    Refused,
-}
+const UNMAP: &str = "unmap";
 
 /// Offset, whether it was open, and the chunk.
 type Claimed = (u64, bool, Chunk);
@@ -299,14 +307,15 @@ impl Space {
         Ok(())
     }
 
+    // Opening wants no hole; unmapping wants no work in flight.
     fn claim_mappings(
         &self,
         operation: &'static str,
         offset: Bytes,
         size: Bytes,
-        holes: Holes,
     ) -> Result<Vec<Claimed>> {
         let range = self.range(operation, offset, size)?;
+        let unmapping = operation == UNMAP;
         let mut books = self.books();
         let mut covered = 0;
         for (start, slot) in books.touching(&range) {
@@ -320,17 +329,18 @@ impl Space {
             };
             return Err(self.bad_range(operation, &range, problem));
         }
-        if covered == 0 || (holes == Holes::Refused && covered < size.0) {
+        if covered == 0 || (!unmapping && covered < size.0) {
             return Err(self.bad_range(operation, &range, RangeProblem::NotMapped));
         }
-        let pinned = books.pins.iter().any(|pin| pin.start < range.end && range.start < pin.end);
-        if pinned && operation == "unmap" {
+        let mut pins = books.pins.values();
+        if unmapping && pins.any(|pin| pin.start < range.end && range.start < pin.end) {
             return Err(self.bad_range(operation, &range, RangeProblem::InUse));
         }
         let slots = books.slots.range_mut(range);
-        Ok(slots
-            .filter_map(|(offset, slot)| slot.claim().map(|(open, chunk)| (*offset, open, chunk)))
-            .collect())
+        let claim = |(offset, slot): (&u64, &mut Slot)| {
+            slot.claim().map(|(open, chunk)| (*offset, open, chunk))
+        };
+        Ok(slots.filter_map(claim).collect())
     }
 
     // One driver call per run of neighbours: the range may have holes, which not every driver takes.
@@ -351,6 +361,35 @@ impl Space {
             unmapped = next;
         }
         Unmapped { unmapped, error: None }
+    }
+
+    // Maps, and opens, a mapping that was just taken away and is still claimed.
+    fn put_back(&self, (offset, was_open, chunk): &Claimed) -> bool {
+        let at = self.base.plus(Bytes(*offset));
+        // SAFETY: the range is claimed by this thread alone and was just unmapped; the handle is
+        // owned by `chunk`.
+        if unsafe { self.device.backend.map(at, chunk.handle, chunk.size) }.is_err() {
+            return false;
+        }
+        // SAFETY: mapped whole, by the line above.
+        if !*was_open || unsafe { self.device.backend.open(at, chunk.size) }.is_ok() {
+            return true;
+        }
+        // SAFETY: as above; a mapping that cannot be opened is no use where it was open.
+        let _ = unsafe { self.device.backend.unmap(at, chunk.size) };
+        false
+    }
+
+    pub(crate) fn same_device(
+        &self,
+        operation: &'static str,
+        what: &'static str,
+        device: &Arc<Inner>,
+    ) -> Result<()> {
+        if Arc::ptr_eq(&self.device, device) {
+            return Ok(());
+        }
+        Err(Error::OtherDevice { device: self.device.id(), operation, what })
     }
 
     /// Keeps a range mapped while work in flight uses it.
@@ -378,8 +417,10 @@ impl Space {
         if covered < range.end {
             return Err(self.bad_range(operation, &range, RangeProblem::NotMapped));
         }
-        books.pins.push(range.clone());
-        Ok(Pin { space: Arc::clone(self), range })
+        books.next_pin += 1;
+        let number = books.next_pin;
+        books.pins.insert(number, range);
+        Ok(Pin { space: Arc::clone(self), number })
     }
 
     pub(crate) fn address_of(&self, offset: Bytes) -> Address {
@@ -443,14 +484,11 @@ impl Books {
 /// A range that stays mapped while this lives.
 pub(crate) struct Pin {
     space: Arc<Space>,
-    range: Range<u64>,
+    number: u64,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut books = self.space.books();
-        if let Some(index) = books.pins.iter().position(|pin| *pin == self.range) {
-            books.pins.swap_remove(index);
-        }
+        self.space.books().pins.remove(&self.number);
     }
 }

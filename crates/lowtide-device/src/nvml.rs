@@ -1,6 +1,7 @@
 //! What NVML says is in use on a GPU, and by whom. Makes no context.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -9,12 +10,11 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use serde::Serialize;
 
 use crate::device::Source;
-use crate::{Attempt, Bytes, Error, Result, Usage, library};
+use crate::{Attempt, Bytes, Error, Result, Usage, exit, library};
 
 /// A loaded NVML.
 pub struct Nvml {
-    nvml: nvml_wrapper::Nvml,
-    tried: Vec<Attempt>,
+    nvml: ManuallyDrop<nvml_wrapper::Nvml>,
 }
 
 /// What one process holds, as NVML tells it.
@@ -32,21 +32,19 @@ impl Nvml {
     /// # Errors
     /// [`Error::NoLibrary`] with the names tried and what each said.
     pub fn load() -> Result<Nvml> {
+        Nvml::look_up().1
+    }
+
+    /// As [`Nvml::load`], with every name that was tried, whatever came of it.
+    pub fn look_up() -> (Vec<Attempt>, Result<Nvml>) {
         let open = |path: &Path| {
             // Looked at first by the loader alone: its words are clearer than NVML's.
             library::load(path)?;
-            nvml_wrapper::Nvml::builder()
-                .lib_path(path.as_os_str())
-                .init()
-                .map_err(|error| error.to_string())
+            let nvml = nvml_wrapper::Nvml::builder().lib_path(path.as_os_str()).init();
+            nvml.map_err(|error| error.to_string())
         };
-        let (nvml, _, tried) = library::NVML.find(open)?;
-        Ok(Nvml { nvml, tried })
-    }
-
-    /// The names tried, the last of which was found.
-    pub fn tried(&self) -> &[Attempt] {
-        &self.tried
+        let (tried, found) = library::NVML.find(open);
+        (tried, found.map(|(nvml, _)| Nvml { nvml: ManuallyDrop::new(nvml) }))
     }
 
     /// The driver's version, as people know it: `580.159.04`.
@@ -96,6 +94,19 @@ impl Nvml {
         let graphics = device.running_graphics_processes().unwrap_or_default();
         let mps = device.mps_running_compute_processes().unwrap_or_default();
         Ok(merge(compute.into_iter().chain(graphics).chain(mps)))
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        // Shutting a library down that is itself shutting down is not safe.
+        if !exit::has_begun() {
+            #[allow(unsafe_code, reason = "drops what is dropped only here")]
+            // SAFETY: `self` is going, and nothing uses it afterwards.
+            unsafe {
+                ManuallyDrop::drop(&mut self.nvml);
+            }
+        }
     }
 }
 

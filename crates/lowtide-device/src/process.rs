@@ -31,9 +31,14 @@ pub enum Who {
     OtherNamespace,
 }
 
-/// Looks a process up.
+/// Looks up a process that the driver told the PID of.
 pub fn who(pid: u32) -> Who {
     Proc::of_this_machine().who(pid)
+}
+
+/// Looks up a process whose PID was found in this namespace.
+pub(crate) fn known_here(pid: u32) -> Who {
+    Proc::of_this_machine().known(pid)
 }
 
 /// Whether this process sees the PIDs that the driver tells.
@@ -56,15 +61,24 @@ impl Proc {
     }
 
     fn who(&self, pid: u32) -> Who {
+        let known = self.known(pid);
+        let process = self.root.join(pid.to_string());
+        if matches!(known, Who::Known { .. })
+            && !self.is_outermost()
+            && has_gpu_open(&process) == Some(false)
+        {
+            return Who::OtherNamespace;
+        }
+        known
+    }
+
+    fn known(&self, pid: u32) -> Who {
         let process = self.root.join(pid.to_string());
         let name = match fs::read_to_string(process.join("comm")) {
             Ok(name) => name.trim_end().to_owned(),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => return Who::NoPermission,
             Err(_) => return Who::NotVisible,
         };
-        if !self.is_outermost() && has_gpu_open(&process) == Some(false) {
-            return Who::OtherNamespace;
-        }
         let command = fs::read(process.join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).replace('\0', " ").trim_end().to_owned();
         Who::Known { name, command }
@@ -116,6 +130,6 @@ mod tests {
 
     #[test]
     fn this_process_knows_itself() {
-        assert!(matches!(who(std::process::id()), Who::Known { .. } | Who::OtherNamespace));
+        assert!(matches!(known_here(std::process::id()), Who::Known { .. }));
     }
 }

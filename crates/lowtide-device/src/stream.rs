@@ -66,6 +66,8 @@ impl Stream {
         (to, host_offset): (&Arc<HostMemory>, Bytes),
         size: Bytes,
     ) -> Result<()> {
+        from.space.same_device("copy_out", "stream", &self.device)?;
+        from.space.same_device("copy_out", "host memory", to.device())?;
         let range = from.space.pin("copy_out", offset, size)?;
         let host = to.pin("copy_out", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
@@ -90,6 +92,8 @@ impl Stream {
         (to, offset): (&Reservation, Bytes),
         size: Bytes,
     ) -> Result<()> {
+        to.space.same_device("copy_in", "stream", &self.device)?;
+        to.space.same_device("copy_in", "host memory", from.device())?;
         let range = to.space.pin("copy_in", offset, size)?;
         let host = from.pin("copy_in", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
@@ -108,6 +112,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::copy_out`].
     pub fn fill(&self, (to, offset): (&Reservation, Bytes), byte: u8, size: Bytes) -> Result<()> {
+        to.space.same_device("fill", "stream", &self.device)?;
         let range = to.space.pin("fill", offset, size)?;
         self.give(Pins { _range: range, _host: None }, || {
             // SAFETY: the range is pinned until the stream has passed.
@@ -135,6 +140,7 @@ impl Stream {
                 rule,
             });
         }
+        of.space.same_device("digest", "stream", &self.device)?;
         let range = of.space.pin("digest", offset, size)?;
         let pages = (size.0 / page.0) as usize;
         let mut staging = Cache::take(&self.device, pages)?;
@@ -154,6 +160,7 @@ impl Stream {
     /// # Errors
     /// If the driver refuses.
     pub fn mark(&self) -> Result<Mark> {
+        exit::refuse_after_fork()?;
         let given = self.in_flight().given;
         let raw = self.raw.mark()?;
         Ok(Mark { device: Arc::clone(&self.device), stream: Arc::clone(&self.raw), raw, given })
@@ -168,6 +175,7 @@ impl Stream {
     /// If the mark is another stream's.
     pub fn wait(&self, mark: &Mark) -> Result<()> {
         assert!(Arc::ptr_eq(&self.raw, &mark.stream), "a mark is waited for on its own stream");
+        exit::refuse_after_fork()?;
         // SAFETY: the mark is of this stream and was not forgotten: it lives.
         unsafe { self.raw.wait(mark.raw) }?;
         self.passed(mark.given);
@@ -179,6 +187,7 @@ impl Stream {
     /// # Errors
     /// What went wrong in that work, or the driver's refusal.
     pub fn synchronize(&self) -> Result<()> {
+        exit::refuse_after_fork()?;
         let given = self.in_flight().given;
         self.raw.synchronize()?;
         self.passed(given);
@@ -192,6 +201,7 @@ impl Stream {
     // Pins are numbered after the work was given, even in part: a wait that began earlier on
     // another thread does not let go of them.
     fn give(&self, pins: Pins, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        exit::refuse_after_fork()?;
         let outcome = work();
         let mut in_flight = self.in_flight();
         in_flight.given += 1;
@@ -217,17 +227,29 @@ impl Drop for Stream {
         let raw = Arc::clone(&self.raw);
         let mut pins = std::mem::take(&mut *self.in_flight()).pins;
         self.device.give_back("stream", move |_| {
+            let pins = std::mem::take(&mut pins);
             if !pins.is_empty() {
-                // Once more, since one refusal says nothing of the work. A lost context never
-                // passes anything, and touches nothing either.
-                if let Err(error) = raw.synchronize().or_else(|_| raw.synchronize()) {
-                    tracing::warn!(%error, "a stream was dropped with work that failed");
-                }
-                pins.clear();
+                release_when_passed(raw.as_ref(), pins);
             }
             // SAFETY: this was the stream's owner; marks hold it only to be forgotten.
             unsafe { raw.destroy() }
         });
+    }
+}
+
+// Waits once more where it was refused, since one refusal says nothing of the work. A lost context
+// touches nothing any more. Where it cannot be known whether the work is done, its memory is never
+// taken from under it: it stays mapped for as long as the process lives.
+fn release_when_passed(stream: &dyn BackendStream, pins: VecDeque<(u64, Pins)>) {
+    match stream.synchronize().or_else(|_| stream.synchronize()) {
+        Ok(()) => {}
+        Err(error) if error.is_context_lost() => {
+            tracing::error!(%error, "a stream was dropped with work that failed");
+        }
+        Err(error) => {
+            tracing::error!(%error, "a stream does not say whether it is done; its memory stays");
+            std::mem::forget(pins);
+        }
     }
 }
 
@@ -266,13 +288,14 @@ impl PendingDigests<'_> {
 impl Drop for PendingDigests<'_> {
     fn drop(&mut self) {
         let Some(staging) = self.staging.take() else { return };
-        // The kernel may still write to it: it is reused only once the stream has passed.
-        match self.stream.synchronize() {
+        if exit::has_begun() {
+            return;
+        }
+        // The kernel may still write to it, so it is used again only once the stream has passed; and
+        // where the stream will not say so even when asked again, never.
+        match self.stream.synchronize().or_else(|_| self.stream.synchronize()) {
             Ok(()) => self.stream.device.staging.keep(staging),
-            Err(_) => self
-                .stream
-                .device
-                .give_back("staging memory", move |backend| staging.give_back(backend)),
+            Err(error) => tracing::error!(%error, "staging memory was left to work that failed"),
         }
     }
 }

@@ -27,6 +27,8 @@ const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);
 pub struct Survey {
     /// Every device, `host` last.
     pub devices: Vec<Surveyed>,
+    /// What went wrong with a GPU that is there, for each that is not listed.
+    pub problems: Vec<String>,
     /// The CUDA driver.
     pub cuda: Library,
     /// NVML.
@@ -83,93 +85,78 @@ impl Capability {
 
 /// Looks at this machine.
 pub fn survey() -> Survey {
-    let (driver, nvml) = (Driver::load(), Nvml::load());
-    let mut cuda = library(&driver, Driver::tried, |driver| {
-        Ok(format!("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10))
-    });
-    let mut devices = Vec::new();
-    match driver.as_ref().map(|driver| cards(driver, nvml.as_ref().ok())) {
-        Ok(Ok(found)) if found.is_empty() => {
-            cuda.fail("the driver shows no GPU; check CUDA_VISIBLE_DEVICES");
-        }
-        Ok(Ok(found)) => devices = found,
-        Ok(Err(error)) => cuda.fail(error.to_string()),
-        Err(_) => {}
+    let (driver_tried, driver) = Driver::look_up();
+    let (nvml_tried, nvml) = Nvml::look_up();
+    let version = |driver: &Driver| dotted(driver.version());
+    let mut cuda = library(driver_tried, driver.as_ref().map(version));
+    let (mut devices, problems) = match &driver {
+        Ok(driver) => cards(driver, nvml.as_ref().ok()),
+        Err(_) => Default::default(),
+    };
+    if cuda.available && devices.is_empty() {
+        let none = "the driver shows no GPU; check CUDA_VISIBLE_DEVICES".to_owned();
+        cuda.available = false;
+        cuda.reason = Some(problems.first().cloned().unwrap_or(none));
     }
     devices.push(host());
-    Survey { devices, cuda, nvml: library(&nvml, Nvml::tried, Nvml::driver_version) }
+    let version = nvml.as_ref().map(|nvml| nvml.driver_version().unwrap_or_default());
+    Survey { devices, problems, cuda, nvml: library(nvml_tried, version) }
 }
 
-impl Library {
-    fn fail(&mut self, reason: impl Into<String>) {
-        self.available = false;
-        self.reason = Some(reason.into());
-    }
+fn dotted(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-fn library<T>(
-    loaded: &Result<T>,
-    tried: fn(&T) -> &[Attempt],
-    version: fn(&T) -> Result<String>,
-) -> Library {
-    match loaded {
-        Ok(library) => Library {
-            available: true,
-            version: version(library).ok(),
-            tried: tried(library).to_vec(),
-            reason: None,
-        },
-        Err(error) => {
-            let tried = match error {
-                Error::NoLibrary { tried, .. } => tried.clone(),
-                Error::MissingSymbol { path, .. } => {
-                    vec![Attempt {
-                        name: path.display().to_string(),
-                        failure: Some(error.to_string()),
-                    }]
-                }
-                _ => Vec::new(),
-            };
-            Library { available: false, version: None, tried, reason: Some(error.to_string()) }
+fn library(tried: Vec<Attempt>, version: Result<String, &Error>) -> Library {
+    let reason = version.as_ref().err().map(ToString::to_string);
+    Library { available: reason.is_none(), version: version.ok(), tried, reason }
+}
+
+// A GPU that does not answer does not hide the others.
+fn cards(driver: &Driver, nvml: Option<&Nvml>) -> (Vec<Surveyed>, Vec<String>) {
+    let count = match driver.device_count() {
+        Ok(count) => count,
+        Err(error) => return (Vec::new(), vec![error.to_string()]),
+    };
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        match driver.card(index) {
+            Ok(card) => found.push(surveyed(index, card, driver, nvml)),
+            Err(error) => problems.push(error.to_string()),
         }
     }
+    (found, problems)
 }
 
-fn cards(driver: &Driver, nvml: Option<&Nvml>) -> Result<Vec<Surveyed>> {
-    (0..driver.device_count()?)
-        .map(|index| {
-            let card = driver.card(index)?;
-            let usage = nvml.and_then(|nvml| nvml.usage(&card.uuid).ok());
-            let capabilities = BTreeMap::from([
-                ("virtual_memory", virtual_memory(&card)),
-                ("digest", digest(&card)),
-                ("suspend", suspend(driver)),
-                ("per_process", per_process(nvml, &card)),
-                ("huge_pages", huge_pages_for_backups()),
-                ("locked_memory", locked_memory()),
-            ]);
-            let (major, minor) = card.compute_capability;
-            Ok(Surveyed {
-                info: DeviceInfo {
-                    id: DeviceId::Cuda(index),
-                    kind: "cuda",
-                    name: card.name,
-                    // NVML's total includes what the driver reserves; all sums refer to it.
-                    total: usage.map_or(card.total, |usage| usage.total),
-                    page: Bytes::mib(2),
-                    uuid: Some(card.uuid),
-                },
-                compute_capability: Some(format!("{major}.{minor}")),
-                usage,
-                capabilities,
-            })
-        })
-        .collect()
+fn surveyed(index: u32, card: Card, driver: &Driver, nvml: Option<&Nvml>) -> Surveyed {
+    let usage = nvml.and_then(|nvml| nvml.usage(&card.uuid).ok());
+    let capabilities = BTreeMap::from([
+        ("virtual_memory", virtual_memory(&card)),
+        ("digest", digest(&card)),
+        ("suspend", suspend(driver)),
+        ("per_process", per_process(nvml, &card)),
+        ("huge_pages", huge_pages_for_backups()),
+        ("locked_memory", locked_memory()),
+    ]);
+    let (major, minor) = card.compute_capability;
+    Surveyed {
+        info: DeviceInfo {
+            id: DeviceId::Cuda(index),
+            kind: "cuda",
+            name: card.name,
+            // NVML's total includes what the driver reserves; all sums refer to it.
+            total: usage.map_or(card.total, |usage| usage.total),
+            page: card.page,
+            uuid: Some(card.uuid),
+        },
+        compute_capability: Some(format!("{major}.{minor}")),
+        usage,
+        capabilities,
+    }
 }
 
 fn host() -> Surveyed {
-    let huge = host::huge_pages();
-    let chunks = if huge.chunks {
+    let chunks = if host::chunks_are_huge() {
         Capability::yes("a chunk was created and the kernel backed it with a 2 MiB page")
     } else {
         Capability::no(
@@ -223,11 +210,7 @@ fn suspend(driver: &Driver) -> Capability {
     let missing = CHECKPOINT_CALLS.iter().find(|call| !driver.has(call));
     match missing {
         _ if driver.version() < SUSPEND_VERSION => Capability::no(
-            format!(
-                "the driver speaks CUDA {}.{}",
-                driver.version() / 1000,
-                driver.version() % 1000 / 10
-            ),
+            format!("the driver speaks CUDA {}", dotted(driver.version())),
             "install driver 570 or newer",
         ),
         Some(call) => Capability::no(
@@ -241,17 +224,24 @@ fn suspend(driver: &Driver) -> Capability {
 // The driver attaches to the process it checkpoints, which Yama may forbid.
 fn yama() -> Capability {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let has = "the driver has the checkpoint calls";
     match scope.trim() {
-        "" | "0" => Capability::yes("the driver has the checkpoint calls; own processes may be suspended"),
-        scope => Capability {
+        "" | "0" => Capability::yes(format!("{has}; own processes may be suspended")),
+        "1" => Capability {
             works: true,
-            detail: format!("the driver has the checkpoint calls; Yama's ptrace_scope is {scope}"),
-            advice: Some(
-                "only children can be suspended, or processes that name the helper with PR_SET_PTRACER; \
-                 as root: sysctl kernel.yama.ptrace_scope=0 lifts that"
-                    .to_owned(),
+            detail: format!(
+                "{has}; Yama's ptrace_scope is 1: children only, or who names the helper"
             ),
+            advice: Some("as root: sysctl kernel.yama.ptrace_scope=0 lifts that".to_owned()),
         },
+        "2" => Capability::no(
+            format!("{has}, but Yama's ptrace_scope is 2: only root may attach to a process"),
+            "run as root, or as root: sysctl kernel.yama.ptrace_scope=0",
+        ),
+        scope => Capability::no(
+            format!("{has}, but Yama's ptrace_scope is {scope}: nobody may attach to a process"),
+            "set kernel.yama.ptrace_scope to 0 and restart the machine: it cannot be lowered before",
+        ),
     }
 }
 
@@ -266,6 +256,10 @@ fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
         Err(error) => {
             Capability::no(error.to_string(), "nothing; `ps` shows all of it as unattributed")
         }
+        Ok(processes) if processes.iter().any(|entry| entry.used.is_none()) => Capability::no(
+            "the driver lists processes without their memory",
+            "`ps` shows it as unattributed",
+        ),
         Ok(_) if !process::sees_driver_pids() => Capability {
             works: true,
             detail:
@@ -275,10 +269,6 @@ fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
                 "start the container with --pid=host to see names for all of them".to_owned(),
             ),
         },
-        Ok(processes) if processes.iter().any(|entry| entry.used.is_none()) => Capability::no(
-            "the driver lists processes without their memory",
-            "`ps` shows it as unattributed",
-        ),
         Ok(processes) => {
             Capability::yes(format!("NVML tells each process's memory ({} now)", processes.len()))
         }
@@ -286,7 +276,7 @@ fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
 }
 
 fn huge_pages_for_backups() -> Capability {
-    match host::huge_pages().anonymous.as_deref() {
+    match host::anonymous_setting().as_deref() {
         Some(setting @ ("always" | "madvise")) => Capability::yes(format!(
             "transparent huge pages are on ({setting}): backups prepare fast"
         )),

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Case::new("a_driver_that_takes_nothing_back_is_survived", a_driver_that_takes_nothing_back),
         Case::new("nvml_that_fails_is_an_error_or_the_driver_is_asked", nvml_that_fails),
         Case::new("memory_that_runs_out_midway_is_given_back", memory_that_runs_out_midway),
+        Case::new("a_lost_context_is_survived_without_trying_again", a_lost_context_is_survived),
     ];
     suite::main("faults", Target::Double, cases)
 }
@@ -261,4 +262,25 @@ fn memory_that_runs_out_midway(_: Target) {
     assert!(text.contains("8.0 MiB asked for") && text.contains("lowtide ps"), "{text}");
     drop(device);
     assert_nothing_is_left(*double, "out of memory");
+}
+
+// What can still be given back is; what cannot be is not tried again and again.
+fn a_lost_context_is_survived(_: Target) {
+    const LOST: i32 = 719;
+    let double = Double::take();
+    let device = Device::cuda(0).unwrap();
+    let (reservation, stream) = (device.reserve(PAGE).unwrap(), device.stream().unwrap());
+    reservation.map(START, device.create(PAGE).unwrap()).unwrap();
+    reservation.open(START, PAGE).unwrap();
+    let memory = device.host_memory(PAGE).unwrap();
+    stream.copy_out((&reservation, START), (&memory, START), PAGE).unwrap();
+    for name in ["cuStreamSynchronize", "cuStreamDestroy_v2", "cuMemHostUnregister"] {
+        double.fail_always(name, LOST);
+    }
+    let error = stream.synchronize().unwrap_err();
+    assert!(error.is_context_lost() && error.to_string().contains("end this process"), "{error}");
+    drop((stream, reservation, memory));
+    assert_eq!(device.leftovers(), 0, "nothing is worth another try");
+    let live = double.live();
+    assert_eq!((live.reservations, live.handles, live.mappings), (0, 0, 0));
 }

@@ -35,6 +35,7 @@ pub(crate) struct Options {
 struct Report {
     lowtide: &'static str,
     devices: Vec<DeviceReport>,
+    problems: Vec<String>,
     cuda: Library,
     nvml: Library,
 }
@@ -47,29 +48,33 @@ struct DeviceReport {
     /// Why there is no floor, where there is none.
     floor_reason: Option<String>,
     measured: Option<Measured>,
+    /// Why there are no speeds, where they were asked for.
+    measured_reason: Option<String>,
     #[serde(skip)]
     floor_is_fresh: bool,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let Survey { mut devices, cuda, nvml } = survey::survey();
+    let Survey { mut devices, problems, cuda, nvml } = survey::survey();
     if let Some(wanted) = options.device {
         let known = devices.iter().map(|device| device.info.id).collect();
         devices.retain(|device| device.info.id == wanted);
         if devices.is_empty() {
-            return Err(Error::UnknownDevice { wanted: wanted.to_string(), known }.into());
+            let unknown =
+                anyhow::Error::new(Error::UnknownDevice { wanted: wanted.to_string(), known });
+            return Err(match cuda.reason {
+                Some(reason) if wanted != DeviceId::Host => unknown.context(reason),
+                _ => unknown,
+            });
         }
     }
     let driver = nvml.version.clone().or_else(|| cuda.version.clone()).unwrap_or_default();
-    let devices = devices
-        .into_iter()
-        .map(|device| examine(device, &driver, options))
-        .collect::<anyhow::Result<_>>()?;
-    let report = Report { lowtide: env!("CARGO_PKG_VERSION"), devices, cuda, nvml };
+    let devices = devices.into_iter().map(|device| examine(device, &driver, options)).collect();
+    let report = Report { lowtide: env!("CARGO_PKG_VERSION"), devices, problems, cuda, nvml };
     if options.json { page::print_json(&report) } else { text(&report).print() }
 }
 
-fn examine(mut device: Surveyed, driver: &str, options: &Options) -> anyhow::Result<DeviceReport> {
+fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
     let id = device.info.id;
     let floor = match id {
         // A `host` device has no context: nothing is held before the first chunk.
@@ -81,7 +86,12 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> anyhow::Res
             floor
         }
     };
-    let measured = if options.measure { Some(measure::measure(&Device::open(id)?)?) } else { None };
+    let measure = || measure::measure(&Device::open(id)?);
+    let (measured, measured_reason) = match options.measure.then(measure) {
+        None => (None, None),
+        Some(Ok(measured)) => (Some(measured), None),
+        Some(Err(error)) => (None, Some(format!("{error:#}"))),
+    };
     let (floor_bytes, floor_reason, floor_is_fresh) = match floor {
         Ok(None) => (Some(Bytes::ZERO), None, false),
         Ok(Some(floor)) => {
@@ -90,7 +100,7 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> anyhow::Res
         }
         Err(error) => (None, Some(format!("{error:#}")), false),
     };
-    Ok(DeviceReport { device, floor_bytes, floor_reason, measured, floor_is_fresh })
+    DeviceReport { device, floor_bytes, floor_reason, measured, measured_reason, floor_is_fresh }
 }
 
 // The child tried everything once: what it saw counts for more than what the driver announces.
@@ -116,6 +126,9 @@ fn text(report: &Report) -> Page {
         device(&mut page, report);
         page.blank();
     }
+    for problem in &report.problems {
+        page.row("a GPU", problem);
+    }
     library(&mut page, "CUDA driver", &report.cuda);
     library(&mut page, "NVML", &report.nvml);
     page
@@ -132,7 +145,8 @@ fn device(page: &mut Page, report: &DeviceReport) {
             usage.free,
             usage.reserved
         ),
-        None => format!("{} (its budget)", info.total),
+        None if info.id == DeviceId::Host => format!("{} (its budget)", info.total),
+        None => format!("{} in all; NVML does not say how much is in use", info.total),
     };
     page.row("memory", &memory);
     page.row("page", &info.page.to_string());
@@ -150,6 +164,9 @@ fn device(page: &mut Page, report: &DeviceReport) {
     }
     if let Some(measured) = &report.measured {
         measured_rows(page, measured);
+    }
+    if let Some(reason) = &report.measured_reason {
+        page.row("not measured", reason);
     }
 }
 

@@ -12,7 +12,10 @@ use lowtide_device::{Bytes, Device, DeviceId};
 use crate::floor::ChildLine;
 
 pub(crate) fn run(id: DeviceId) -> anyhow::Result<()> {
-    let device = Device::open(id)?;
+    let device = match Device::open(id) {
+        Ok(device) => device,
+        Err(error) => return say(&ChildLine::Failed { reason: error.to_string() }),
+    };
     say(&ChildLine::Ready)?;
     io::stdin().lock().read_line(&mut String::new())?;
     let failure = trial(&device).err().map(|error| format!("{error:#}"));

@@ -1,5 +1,6 @@
 //! `lowtide ps`: who holds device memory.
 
+use anyhow::bail;
 use lowtide_device::holders::{self, Holder, Holders};
 use lowtide_device::process::Who;
 use lowtide_device::{Bytes, Error};
@@ -22,6 +23,8 @@ pub(crate) struct Options {
 #[derive(Serialize)]
 struct Answer {
     devices: Vec<Holders>,
+    /// What went wrong with a GPU that is there, for each that is not listed.
+    problems: Vec<String>,
     host: HostHolders,
     /// Why no GPU is listed, where none is.
     reason: Option<String>,
@@ -34,15 +37,22 @@ struct HostHolders {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let (devices, reason) = match holders::gpus() {
-        Ok(devices) if devices.is_empty() => (devices, Some("NVML shows no GPU".to_owned())),
-        Ok(devices) => (devices, None),
-        Err(error @ Error::NoLibrary { .. }) => (Vec::new(), Some(error.to_string())),
+    let (devices, problems, reason) = match holders::gpus() {
+        Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
+            (devices, problems, Some("NVML shows no GPU".to_owned()))
+        }
+        Ok((devices, problems)) => (devices, problems, None),
+        Err(error @ Error::NoLibrary { .. }) => (Vec::new(), Vec::new(), Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
     let (processes, unreadable_processes) = holders::host();
-    let answer = Answer { devices, host: HostHolders { processes, unreadable_processes }, reason };
-    if options.json { page::print_json(&answer) } else { text(&answer).print() }
+    let host = HostHolders { processes, unreadable_processes };
+    let answer = Answer { devices, problems, host, reason };
+    if options.json { page::print_json(&answer) } else { text(&answer).print() }?;
+    match answer.problems.first() {
+        None => Ok(()),
+        Some(first) => bail!("not every GPU could be read: {first}"),
+    }
 }
 
 fn text(answer: &Answer) -> Page {
@@ -100,7 +110,7 @@ fn heading(page: &mut Page) {
 
 fn row(page: &mut Page, pid: &str, held: Option<Bytes>, who: &str) {
     let held = held.map_or_else(|| "not told".to_owned(), |held| held.to_string());
-    page.line(&format!("{pid:>10}  {held:>18}  {who}"));
+    page.line(&format!("{pid:>10}  {held:>18}  {}", one_line(who)));
 }
 
 fn signed_row(page: &mut Page, bytes: i64, what: &str) {
@@ -110,6 +120,17 @@ fn signed_row(page: &mut Page, bytes: i64, what: &str) {
     page.line(&format!("{:>10}  {text:>18}  {what}{shared}", "-"));
 }
 
+// Somebody else's command line: no escape sequences to the terminal, and no more than fits.
+fn one_line(text: &str) -> String {
+    const MOST: usize = 120;
+    let mut line: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();
+    if text.chars().nth(MOST).is_some() {
+        line.push('…');
+    }
+    line
+}
+
 fn name(who: &Who) -> String {
     match who {
         Who::Known { name, command } if command.is_empty() => format!("[{name}]"),
@@ -117,5 +138,16 @@ fn name(who: &Who) -> String {
         Who::NotVisible => "unknown: ended, or outside this container".to_owned(),
         Who::NoPermission => "unknown: no permission to look at it".to_owned(),
         Who::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn other_peoples_command_lines_stay_on_their_line() {
+        assert_eq!(one_line("a\u{1b}[31m\nb"), "a [31m b");
+        assert_eq!(one_line(&"x".repeat(500)).chars().count(), 121);
     }
 }

@@ -12,12 +12,12 @@ use std::ptr;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule,
-    CUstream, CUuuid,
+    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmodule, CUstream, CUuuid,
 };
 use libloading::Library;
 
-use crate::{Attempt, Bytes, DeviceId, Error, Result, library};
+use crate::{Attempt, Bytes, DeviceId, Error, Result, exit, library};
 
 /// The least driver that has what lowtide needs: CUDA 12.0, driver 525.
 pub(crate) const LEAST_VERSION: i32 = 12000;
@@ -125,7 +125,6 @@ pub struct Driver {
     library: &'static Library,
     path: PathBuf,
     version: i32,
-    tried: Vec<Attempt>,
 }
 
 impl Driver {
@@ -135,18 +134,28 @@ impl Driver {
     /// [`Error::NoLibrary`] with the names tried, [`Error::MissingSymbol`],
     /// [`Error::DriverTooOld`], or what `cuInit` said.
     pub fn load() -> Result<Driver> {
-        let (library, path, tried) = library::CUDA.find(library::load)?;
+        Driver::look_up().1
+    }
+
+    /// As [`Driver::load`], with every name that was tried, whatever came of it.
+    pub fn look_up() -> (Vec<Attempt>, Result<Driver>) {
+        match library::CUDA.find(library::load) {
+            (tried, Ok((library, path))) => (tried, Driver::start(library, path)),
+            (tried, Err(error)) => (tried, Err(error)),
+        }
+    }
+
+    fn start(library: &'static Library, path: PathBuf) -> Result<Driver> {
         let api = EntryPoints::load(library, &path)?;
-        let mut driver = Driver { api, library, path, version: 0, tried };
+        let mut driver = Driver { api, library, path, version: 0 };
         // SAFETY: a fresh driver; may be called any number of times.
         driver.check("cuInit", None, unsafe { (driver.api.cuInit)(0) })?;
-        let mut version = 0;
+        exit::watch(&exit::OF_DRIVERS);
         // SAFETY: writes one int.
-        let code = unsafe { (driver.api.cuDriverGetVersion)(&raw mut version) };
+        let code = unsafe { (driver.api.cuDriverGetVersion)(&raw mut driver.version) };
         driver.check("cuDriverGetVersion", None, code)?;
-        driver.version = version;
-        if version < LEAST_VERSION {
-            return Err(Error::DriverTooOld { found: version, needed: LEAST_VERSION });
+        if driver.version < LEAST_VERSION {
+            return Err(Error::DriverTooOld { found: driver.version, needed: LEAST_VERSION });
         }
         Ok(driver)
     }
@@ -170,11 +179,6 @@ impl Driver {
     /// Which file was loaded.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The names tried, the last of which was found.
-    pub fn tried(&self) -> &[Attempt] {
-        &self.tried
     }
 
     /// The CUDA version it speaks: 1000 × major + 10 × minor.
@@ -229,6 +233,7 @@ pub(crate) struct Card {
     pub(crate) name: String,
     pub(crate) uuid: String,
     pub(crate) total: Bytes,
+    pub(crate) page: Bytes,
     pub(crate) compute_capability: (i32, i32),
     pub(crate) multiprocessors: i32,
     pub(crate) virtual_memory: bool,
@@ -269,6 +274,7 @@ impl Driver {
             name,
             uuid: format_uuid(&uuid),
             total: Bytes(total as u64),
+            page: self.granularity(id, device)?,
             compute_capability: (
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -281,6 +287,38 @@ impl Driver {
     }
 }
 
+impl Driver {
+    fn granularity(&self, id: DeviceId, device: CUdevice) -> Result<Bytes> {
+        let mut granularity = 0;
+        let properties = chunk_properties(device);
+        let which = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        // SAFETY: writes one size, reads one struct; both are locals.
+        let code = unsafe {
+            (self.api.cuMemGetAllocationGranularity)(
+                &raw mut granularity,
+                &raw const properties,
+                which,
+            )
+        };
+        self.check("cuMemGetAllocationGranularity", id, code)?;
+        Ok(Bytes(granularity as u64))
+    }
+}
+
+/// Where a chunk is made, and of what kind.
+pub(crate) fn chunk_properties(device: CUdevice) -> CUmemAllocationProp {
+    // SAFETY: a C struct of integers and a pointer, for which zero is a value.
+    let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = location(device);
+    properties
+}
+
+/// A device, as the virtual-memory calls name it.
+pub(crate) fn location(device: CUdevice) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
+}
+
 // As NVML writes it, so that both speak of the same card.
 fn format_uuid(uuid: &CUuuid) -> String {
     use std::fmt::Write as _;
@@ -290,7 +328,7 @@ fn format_uuid(uuid: &CUuuid) -> String {
             text.push('-');
         }
         // Writing to a `String` cannot fail.
-        let _ = write!(text, "{:02x}", byte.cast_unsigned());
+        let _ = write!(text, "{:02x}", byte.to_ne_bytes()[0]);
     }
     text
 }

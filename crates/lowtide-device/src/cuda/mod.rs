@@ -12,10 +12,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{
-    CUcontext, CUfunction, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmodule,
-};
+use cudarc::driver::sys::{CUcontext, CUfunction, CUmemAccess_flags, CUmemAccessDesc, CUmodule};
 
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::device::Source;
@@ -85,16 +82,18 @@ impl CudaBackend {
             unsafe { (driver.api().cuDevicePrimaryCtxRetain)(&raw mut context, card.device) };
         driver.check("cuDevicePrimaryCtxRetain", id, code)?;
         let core = Core { driver, id, card, context, kernel: Mutex::default() };
-        let page = core.granularity()?;
+        let nvml = Nvml::load().inspect_err(|error| tracing::info!(%error, "no NVML")).ok();
+        // NVML's total includes what the driver reserves; all sums refer to it.
+        let usage = nvml.as_ref().and_then(|nvml| nvml.usage(&core.card.uuid).ok());
         let info = DeviceInfo {
             id,
             kind: "cuda",
             name: core.card.name.clone(),
-            total: core.card.total,
-            page,
+            total: usage.map_or(core.card.total, |usage| usage.total),
+            page: core.card.page,
             uuid: Some(core.card.uuid.clone()),
         };
-        let nvml = Nvml::load().inspect_err(|error| tracing::info!(%error, "no NVML")).ok();
+        tracing::debug!(device = %id, name = info.name, total = %info.total, "opened");
         Ok(CudaBackend { core: Arc::new(core), info, nvml })
     }
 
@@ -109,38 +108,6 @@ impl CudaBackend {
 }
 
 impl Core {
-    fn properties(&self) -> CUmemAllocationProp {
-        // SAFETY: a C struct of integers and a pointer, for which zero is a value.
-        let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-        properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-        properties.location = self.location();
-        properties
-    }
-
-    fn location(&self) -> CUmemLocation {
-        CUmemLocation {
-            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: self.card.device,
-        }
-    }
-
-    fn granularity(&self) -> Result<Bytes> {
-        let mut granularity = 0;
-        let properties = self.properties();
-        let which = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        self.call("cuMemGetAllocationGranularity", |api| {
-            // SAFETY: writes one size, reads one struct; both are locals.
-            unsafe {
-                (api.cuMemGetAllocationGranularity)(
-                    &raw mut granularity,
-                    &raw const properties,
-                    which,
-                )
-            }
-        })?;
-        Ok(Bytes(granularity as u64))
-    }
-
     /// Makes one driver call with our context current, and restores what the caller had.
     fn call(&self, name: &'static str, call: impl FnOnce(&EntryPoints) -> i32) -> Result<()> {
         let _current = Current::enter(self)?;
@@ -252,7 +219,8 @@ impl Core {
     }
 }
 
-impl Backend for CudaBackend {
+// SAFETY: addresses and handles come from the driver; pinned memory is aligned to pages.
+unsafe impl Backend for CudaBackend {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -290,7 +258,7 @@ impl Backend for CudaBackend {
 
     fn create(&self, size: Bytes) -> Result<Handle> {
         let mut handle = 0;
-        let properties = self.core.properties();
+        let properties = driver::chunk_properties(self.core.card.device);
         let created = self.core.call("cuMemCreate", |api| {
             // SAFETY: writes one handle, reads one struct; both are locals.
             unsafe { (api.cuMemCreate)(&raw mut handle, size.as_usize(), &raw const properties, 0) }
@@ -313,7 +281,7 @@ impl Backend for CudaBackend {
 
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
         let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        let access = CUmemAccessDesc { location: self.core.location(), flags };
+        let access = CUmemAccessDesc { location: driver::location(self.core.card.device), flags };
         self.core.call("cuMemSetAccess", |api| {
             // SAFETY: whole mappings, by the contract; reads one struct.
             unsafe { (api.cuMemSetAccess)(at.0, size.as_usize(), &raw const access, 1) }

@@ -41,7 +41,8 @@ impl CudaStream {
     }
 }
 
-impl BackendStream for CudaStream {
+// SAFETY: the driver's own promise for streams and events.
+unsafe impl BackendStream for CudaStream {
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
         self.core.call("cuMemcpyDtoHAsync_v2", |api| {
             // SAFETY: both ranges stay valid until the work is done, by the contract of `BackendStream`.

@@ -8,23 +8,16 @@ use super::addresses::{self, pointer};
 use super::pages::Pages;
 use crate::{Address, Result};
 
-/// Whether this kernel gives huge pages, and to whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HugePages {
-    /// For anonymous memory: backups. The setting, as the kernel words it.
-    pub(crate) anonymous: Option<String>,
-    /// Whether a chunk of a `host` device was seen to get them.
-    pub(crate) chunks: bool,
+/// The kernel's setting for anonymous memory, in its own word. Backups are such memory.
+pub(crate) fn anonymous_setting() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    let chosen = |word: &str| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned());
+    text.split_whitespace().find_map(chosen)
 }
 
-/// Asks the settings, and tries one chunk.
-pub(crate) fn huge_pages() -> HugePages {
-    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
-    let chosen = setting.and_then(|text| {
-        text.split_whitespace()
-            .find_map(|word| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned()))
-    });
-    HugePages { anonymous: chosen, chunks: try_one().unwrap_or(false) }
+/// Whether a chunk of a `host` device gets a huge page: makes one, and looks.
+pub(crate) fn chunks_are_huge() -> bool {
+    try_one().unwrap_or(false)
 }
 
 fn try_one() -> Result<bool> {
@@ -33,11 +26,12 @@ fn try_one() -> Result<bool> {
     let at = addresses::reserve(PAGE)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: over addresses that were just reserved for this.
-    unsafe { pages.map_extent(pointer(at), 0, PAGE, protection, libc::MAP_FIXED) }?;
-    // SAFETY: the page just mapped, writable.
-    unsafe { pointer(at).cast::<u8>().write_volatile(1) };
-    let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let huge = mapping_is_huge(&maps, at);
+    let mapped = unsafe { pages.map_extent(pointer(at), 0, PAGE, protection, libc::MAP_FIXED) };
+    let huge = mapped.is_ok() && {
+        // SAFETY: the page just mapped, writable.
+        unsafe { pointer(at).cast::<u8>().write_volatile(1) };
+        mapping_is_huge(&fs::read_to_string("/proc/self/smaps").unwrap_or_default(), at)
+    };
     // SAFETY: ours, and nothing refers to it.
     unsafe { addresses::release(at, PAGE) }?;
     Ok(huge)

@@ -4,6 +4,8 @@
 //! and streams that work on threads. What it says is in use is what the kernel says. So everything
 //! above this crate runs, with real bytes, where there is no GPU.
 
+#![allow(unsafe_code, reason = "passes the contract of `Backend` on to addresses and pages")]
+
 mod addresses;
 mod huge;
 mod pages;
@@ -15,7 +17,7 @@ use crate::backend::{Backend, BackendStream, Handle};
 use crate::device::Source;
 use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, host_room};
 
-pub(crate) use huge::huge_pages;
+pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use pages::Pages;
 
 const PAGE: Bytes = Bytes::mib(2);
@@ -80,22 +82,17 @@ impl HostBackend {
         let pages = Pages::new(budget, options.small_pages)?;
         Ok(HostBackend { info: info(budget), pages })
     }
-
-    fn out_of_memory(&self, requested: Bytes) -> Error {
-        let (total, free) = (self.info.total, self.info.total.saturating_sub(self.pages.in_use()));
-        Error::OutOfMemory { device: DeviceId::Host, requested, free, total }
-    }
 }
 
-#[allow(unsafe_code, reason = "passes the contract of `Backend` on to `Pages`")]
-impl Backend for HostBackend {
+// SAFETY: addresses and chunks come from the kernel; staged memory has a digest's alignment.
+unsafe impl Backend for HostBackend {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
     fn usage(&self) -> Result<Usage> {
         let total = self.info.total;
-        let free = total.saturating_sub(self.pages.in_use());
+        let free = total.saturating_sub(self.pages.in_use()?);
         Ok(Usage { total, free, reserved: Bytes::ZERO, source: Source::Kernel })
     }
 
@@ -109,7 +106,11 @@ impl Backend for HostBackend {
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
-        self.pages.create(size)?.ok_or_else(|| self.out_of_memory(size))
+        if let Some(chunk) = self.pages.create(size)? {
+            return Ok(chunk);
+        }
+        let Usage { free, total, .. } = self.usage()?;
+        Err(Error::OutOfMemory { device: DeviceId::Host, requested: size, free, total })
     }
 
     unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()> {

@@ -14,9 +14,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::addresses::{self, check, pointer};
 use crate::backend::Handle;
-use crate::{Address, Bytes, Error, Result};
+use crate::{Address, Bytes, Error, Result, host_room};
 
 const FILE_BYTES: i64 = 1 << 62;
+const SLICE: Bytes = Bytes::mib(64);
 
 pub(super) struct Pages {
     file: File,
@@ -44,17 +45,21 @@ impl Pages {
     }
 
     /// What the kernel says this device holds.
-    pub(super) fn in_use(&self) -> Bytes {
-        let blocks = self.file.metadata().map_or(0, |metadata| metadata.blocks());
-        Bytes(blocks * 512)
+    pub(super) fn in_use(&self) -> Result<Bytes> {
+        let asked = self.file.metadata();
+        let file =
+            asked.map_err(|source| Error::Os { operation: "asking what is in use", source })?;
+        Ok(Bytes(file.blocks() * 512))
     }
 
     /// A chunk, or `None` where the budget or the machine has no room.
     pub(super) fn create(&self, size: Bytes) -> Result<Option<Handle>> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if size > self.budget.saturating_sub(self.in_use()) {
+        if size > self.budget.saturating_sub(self.in_use()?) {
             return Ok(None);
         }
+        // Past the machine's limits the kernel does not refuse: it kills.
+        host_room::ask_for(size)?;
         let start = *next;
         if let Err(error) = self.back(start, size) {
             self.punch(start, size)?;
@@ -85,8 +90,13 @@ impl Pages {
         Ok(())
     }
 
+    // Slice by slice: a signal makes the kernel undo the call it interrupts, and a long one might
+    // never get through.
     fn back(&self, start: u64, size: Bytes) -> std::io::Result<()> {
-        self.allocate(0, start, size)
+        for offset in (0..size.0).step_by(SLICE.0 as usize) {
+            self.allocate(0, start + offset, SLICE.min(Bytes(size.0 - offset)))?;
+        }
+        Ok(())
     }
 
     fn punch(&self, start: u64, size: Bytes) -> Result<()> {
@@ -150,10 +160,10 @@ mod tests {
     fn the_kernel_counts_what_is_created_and_what_is_gone() {
         let pages = Pages::new(Bytes::mib(8), true).unwrap();
         let first = pages.create(Bytes::mib(4)).unwrap().unwrap();
-        assert_eq!(pages.in_use(), Bytes::mib(4));
+        assert_eq!(pages.in_use().unwrap(), Bytes::mib(4));
         assert!(pages.create(Bytes::mib(6)).unwrap().is_none(), "over the budget");
-        assert_eq!(pages.in_use(), Bytes::mib(4));
+        assert_eq!(pages.in_use().unwrap(), Bytes::mib(4));
         pages.destroy(first, Bytes::mib(4)).unwrap();
-        assert_eq!(pages.in_use(), Bytes::ZERO);
+        assert_eq!(pages.in_use().unwrap(), Bytes::ZERO);
     }
 }

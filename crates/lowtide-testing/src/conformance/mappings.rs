@@ -14,11 +14,12 @@ pub(super) const CASES: &[Entry] = &[
     ("an_unmap_may_span_chunks_and_holes", an_unmap_may_span_chunks_and_holes),
     ("access_is_given_anew_after_each_map", access_is_given_anew_after_each_map),
     ("work_in_flight_keeps_its_mapping", work_in_flight_keeps_its_mapping),
+    ("things_of_two_devices_do_not_mix", things_of_two_devices_do_not_mix),
     ("threads_map_and_unmap_side_by_side", threads_map_and_unmap_side_by_side),
 ];
 
-fn problem<T: std::fmt::Debug>(result: Result<T>) -> RangeProblem {
-    match result {
+fn problem<T: std::fmt::Debug, E: Into<Error>>(result: Result<T, E>) -> RangeProblem {
+    match result.map_err(Into::into) {
         Err(Error::BadRange { problem, .. }) => problem,
         other => panic!("a bad range was not refused: {other:?}"),
     }
@@ -53,7 +54,7 @@ fn a_refused_map_hands_the_chunk_back(target: Target) {
         (Bytes(u64::MAX - PAGE.0 + 1), RangeProblem::OutOfBounds),
     ] {
         let refused = reservation.map(offset, chunk).unwrap_err();
-        assert_eq!(problem::<()>(Err(refused.error)), expected, "at {offset:?}");
+        assert_eq!(problem::<(), _>(Err(refused.error)), expected, "at {offset:?}");
         chunk = refused.chunk;
     }
     let refused = reservation.map(Bytes(4096), chunk).unwrap_err();
@@ -135,6 +136,26 @@ fn work_in_flight_keeps_its_mapping(target: Target) {
     stream.synchronize().unwrap();
     memory.read(START, &mut [0]).unwrap();
     only(reservation.unmap(START, pages(4)).unwrap());
+}
+
+fn things_of_two_devices_do_not_mix(target: Target) {
+    let refused = |result: Result<()>| {
+        let error = result.expect_err("things of two devices were mixed");
+        assert!(matches!(error, Error::OtherDevice { .. }), "{error}");
+    };
+    let (own, other) = (device(target), device(target));
+    let (reservation, memory) = (ready(&own, PAGE), host_memory(&own, PAGE));
+    let (stream, foreign) = (own.stream().unwrap(), other.stream().unwrap());
+    let space = own.reserve(PAGE).unwrap();
+    let error = space.map(START, other.create(PAGE).unwrap()).unwrap_err();
+    refused(Err(error.error));
+    refused(foreign.fill((&reservation, START), 1, PAGE));
+    refused(foreign.copy_in((&memory, START), (&reservation, START), PAGE));
+    refused(foreign.digest((&reservation, START), PAGE, crate::keys()).map(drop));
+    let theirs = host_memory(&other, PAGE);
+    refused(stream.copy_out((&reservation, START), (&theirs, START), PAGE));
+    stream.copy_out((&reservation, START), (&memory, START), PAGE).unwrap();
+    stream.synchronize().unwrap();
 }
 
 fn threads_map_and_unmap_side_by_side(target: Target) {

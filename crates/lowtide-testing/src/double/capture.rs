@@ -140,16 +140,16 @@ entry! {
         Ok(())
     }
 
+    // It is over, whoever asked.
     fn cuStreamEndCapture(handle: u64, graph: Out<u64>) {
         let mut state = state::lock();
         let device = state.healthy()?;
         let stream = state.stream(device, handle)?;
-        let capture = stream.capture.as_ref().ok_or(ILLEGAL_STATE)?;
+        let capture = stream.capture.take().ok_or(ILLEGAL_STATE)?;
         if capture.mode != RELAXED && capture.thread != thread::current().id() {
             return Err(CAPTURE_WRONG_THREAD);
         }
         graph.put(0)?;
-        let capture = stream.capture.take().ok_or(ILLEGAL_STATE)?;
         if capture.is_invalid {
             return Err(CAPTURE_INVALIDATED);
         }

@@ -23,8 +23,6 @@ const FIRST_CONTEXT: u64 = 0xc0de_0000;
 #[derive(Default)]
 pub(super) struct Context {
     pub(super) retained: u32,
-    /// The error it does not recover from, or 0.
-    pub(super) error: i32,
     /// The null stream, while the context lives.
     pub(super) legacy: Option<Stream>,
 }
@@ -67,14 +65,13 @@ fn device_of(context: u64) -> Outcome<usize> {
 }
 
 impl State {
-    /// The device of the current context, which must be alive and without error.
+    /// The device of the current context, which must be alive and not lost.
     pub(super) fn healthy(&self) -> Outcome<usize> {
         let device = current_device().ok_or(INVALID_CONTEXT)?;
-        match &self.contexts[device] {
-            Context { retained: 0, .. } => Err(CONTEXT_IS_DESTROYED),
-            Context { error: 0, .. } => Ok(device),
-            Context { error, .. } => Err(*error),
+        if self.contexts[device].retained == 0 {
+            return Err(CONTEXT_IS_DESTROYED);
         }
+        self.lost.map_or(Ok(device), Err)
     }
 
     /// Ends a context whose work is done: all that was made in it goes. Handles,
@@ -151,6 +148,7 @@ entry! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
         let device = device_index(device)?;
         let mut state = state::lock();
+        state.lost.map_or(Ok(()), Err)?;
         if state.contexts[device].retained == 0 {
             if !machine::get().locked().take_context(device) {
                 return Err(OUT_OF_MEMORY);

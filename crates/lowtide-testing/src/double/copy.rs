@@ -2,8 +2,8 @@
 //!
 //! Addresses are checked twice, as on the GPU. At the call, a device range that is
 //! not wholly mapped with access is an invalid value. When the work runs, memory
-//! that went away in between is the context's end: 719 for copies and fills, 700
-//! for kernels, and every later use of the context says so.
+//! that went away in between loses the process its contexts: 719 for copies and fills,
+//! 700 for kernels, and every later use or retain of one says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(super) enum Work {
 #[derive(Clone)]
 pub(super) enum Place {
     Device(u64),
-    /// The caller's memory; if the driver knew it at the call it must still.
+    /// The caller's memory; if the driver knew it at the call it must when the work runs.
     Host {
         at: usize,
         is_known: bool,
@@ -52,7 +52,7 @@ pub(super) enum Place {
 /// A place while work runs on it.
 pub(super) enum Opened {
     Device { device: usize, at: u64, bytes: u64, access: u32, view: View },
-    Host { at: usize, bytes: usize, is_known: bool },
+    Host(usize),
     Staged(Arc<[u8]>),
 }
 
@@ -75,24 +75,21 @@ impl Opened {
         match place {
             Place::Device(at) => Opened::device(device, *at, bytes, access),
             Place::Host { at, is_known } => {
-                let host = Opened::Host { at: *at, bytes: to_usize(bytes), is_known: *is_known };
-                host.is_still_there().then_some(host)
+                let known = || state::lock().is_known_host(*at, to_usize(bytes)) == Ok(true);
+                (!is_known || known()).then_some(Opened::Host(*at))
             }
             Place::Staged(content) => Some(Opened::Staged(Arc::clone(content))),
         }
     }
 
-    /// Whether it is what it was when it was opened.
+    /// Whether it is what it was when it was opened. Host memory does not go under work.
     pub(super) fn is_still_there(&self) -> bool {
         match self {
             Opened::Device { device, at, bytes, access, view } => {
                 let now = state::lock().view(*device, *at, *bytes, *access);
                 now.is_ok_and(|now| now.is_same(view))
             }
-            Opened::Host { at, bytes, is_known } => {
-                !is_known || state::lock().is_known_host(*at, *bytes) == Ok(true)
-            }
-            Opened::Staged(_) => true,
+            Opened::Host(_) | Opened::Staged(_) => true,
         }
     }
 
@@ -100,7 +97,7 @@ impl Opened {
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         match self {
             Opened::Device { view, .. } => view.read(offset, into),
-            Opened::Host { at, .. } => return memory::read_host(at + offset, into),
+            Opened::Host(at) => return memory::read_host(at + offset, into),
             Opened::Staged(content) => into.copy_from_slice(&content[offset..][..into.len()]),
         }
         true
@@ -110,7 +107,7 @@ impl Opened {
     pub(super) fn write(&self, offset: usize, from: &[u8]) -> bool {
         match self {
             Opened::Device { view, .. } => view.write(offset, from),
-            Opened::Host { at, .. } => return memory::write_host(at + offset, from),
+            Opened::Host(at) => return memory::write_host(at + offset, from),
             Opened::Staged(_) => return false,
         }
         true
@@ -118,7 +115,7 @@ impl Opened {
 }
 
 impl Work {
-    /// Does it. An error is one that its context does not recover from.
+    /// Does it. An error is one that the process does not recover from.
     pub(super) fn run(&self, device: usize) -> Outcome {
         let done = match self {
             Work::Copy { to, from, bytes } => run_copy(device, to, from, *bytes),

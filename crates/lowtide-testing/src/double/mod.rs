@@ -28,11 +28,12 @@
 //!   mapping; access is set anew after each map; a reservation is freed whole and
 //!   empty; memory is freed when neither mapping nor unreleased handle is left.
 //! * `plain`: `cuMemFree` and `cuIpcGetMemHandle` refuse virtual memory; host ranges
-//!   do not overlap, and a copy does not cross the boundary of one; frees wait for work.
+//!   do not overlap, and a copy does not cross the boundary of one; freeing and
+//!   unregistering wait for work.
 //! * `copy`: ranges are checked at the call (1) and when the work runs (719; kernels
-//!   700), after which the context is broken.
+//!   700), after which the process has lost its contexts and gets no other.
 //! * `stream`: order, lateness, recycled handles. `cuMemUnmap` waits for nothing.
-//! * `capture`: unsafe calls invalidate.
+//! * `capture`: unsafe calls invalidate; an end by the wrong thread is the end.
 //! * `context`: a stack per thread; what needs a context says 201 without one.
 //! * `checkpoint`: which calls wait while a process is locked, and the states.
 //!
@@ -42,8 +43,10 @@
 //!   must the range of an unmap or set-access.
 //! * A host program that follows a device pointer faults, always; on a GPU it does too,
 //!   but not on every machine (coherent ones).
-//! * Work finds memory gone if it goes while the work runs, not only if the
-//!   hardware happens to reach it. Unregistering host memory under a copy is the same.
+//! * Work finds device memory gone if it goes while the work runs, not only if the
+//!   hardware happens to reach it.
+//! * A lost context takes those of other devices with it, and cannot be retained again
+//!   while it is retained. Neither was asked of a GPU.
 //! * Plain allocations end where the caller said, not at the driver's rounding.
 //! * The per-thread default stream is refused, and so are events and pageable memory in
 //!   a capture. A handle that is none is an answer (400), where the driver may crash.

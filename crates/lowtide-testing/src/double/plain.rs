@@ -100,14 +100,8 @@ entry! {
         at.put(base)
     }
 
-    // Waits for all work in flight, as the driver does.
     fn cuMemFreeHost(at: usize) {
-        let state = state::lock();
-        let device = state.healthy()?;
-        state.host.get(&at).filter(|range| range.allocated.is_some()).ok_or(INVALID_VALUE)?;
-        let mut state = stream::settle_device(state, device);
-        state.healthy()?;
-        state.host.remove(&at).map(drop).ok_or(INVALID_VALUE)
+        forget_host(at, true, INVALID_VALUE)
     }
 
     fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) {
@@ -124,12 +118,20 @@ entry! {
         Ok(())
     }
 
-    // Waits for nothing: a copy in flight finds its host memory gone and fails.
     fn cuMemHostUnregister(at: usize) {
-        let mut state = state::lock();
-        state.healthy()?;
-        state.host.get(&at).filter(|range| range.allocated.is_none()).ok_or(NOT_REGISTERED)?;
-        state.host.remove(&at);
-        Ok(())
+        forget_host(at, false, NOT_REGISTERED)
     }
+}
+
+/// Takes pinned or registered memory off the table; `unknown` if it is not there. Waits
+/// for all work in flight, as the driver does.
+fn forget_host(at: usize, is_pinned: bool, unknown: i32) -> Outcome {
+    let state = state::lock();
+    let device = state.healthy()?;
+    if state.host.get(&at).ok_or(unknown)?.allocated.is_some() != is_pinned {
+        return Err(INVALID_VALUE);
+    }
+    let mut state = stream::settle_device(state, device);
+    state.healthy()?;
+    state.host.remove(&at).map(drop).ok_or(unknown)
 }

@@ -24,6 +24,8 @@ pub(super) const PAGE_BYTES: u64 = 2 << 20;
 #[derive(Default)]
 pub(super) struct State {
     pub(super) contexts: [Context; MAX_DEVICES],
+    /// The error that lost this process its contexts.
+    pub(super) lost: Option<i32>,
     pub(super) reservations: BTreeMap<u64, (Reservation, u64)>,
     pub(super) handles: BTreeMap<u64, Handle>,
     /// What device addresses mean, by first address.

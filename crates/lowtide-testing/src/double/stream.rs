@@ -68,16 +68,16 @@ fn run_stream(work: &Receiver<u64>) {
         let mut state = wait_for_start(state::lock(), id);
         let Some(op) = state.ops.get_mut(&id) else { continue };
         let (device, work) = (op.device, op.work.take());
-        let is_broken = state.contexts[device].error != 0;
+        let is_lost = state.lost.is_some();
         drop(state);
         // After an error nothing more runs, but everything ends.
         let result = match &work {
-            Some(work) if !is_broken => work.run(device),
+            Some(work) if !is_lost => work.run(device),
             _ => Ok(()),
         };
         let mut state = state::lock();
         if let Err(error) = result {
-            state.contexts[device].error = error;
+            state.lost.get_or_insert(error);
         }
         state.ops.remove(&id);
         if let Some(mine) = machine::get().mine() {

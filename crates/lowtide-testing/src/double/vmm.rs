@@ -156,8 +156,7 @@ entry! {
 
     fn cuMemMap(at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) {
         let mut state = state::lock();
-        let held = state.handles.get(&handle).filter(|handle| !handle.is_released);
-        let held = held.ok_or(INVALID_VALUE)?;
+        let held = state.handles.get(&handle).ok_or(INVALID_VALUE)?;
         if offset != 0 || bytes != held.bytes {
             return Err(NOT_SUPPORTED);
         }

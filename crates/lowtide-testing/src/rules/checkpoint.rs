@@ -146,9 +146,13 @@ fn calls(world: &World) -> (Vec<Call<'_>>, Vec<Call<'_>>) {
         ("cuStreamCreate", Box::new(|| raw.cuStreamCreate(&mut 0, 1))),
         ("cuEventRecord", Box::new(move || raw.cuEventRecord(event, stream))),
     ];
+    // One more, so that the release below is not the last.
+    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut 0, 0), SUCCESS);
     let going_on: Vec<Call> = vec![
         ("cuDriverGetVersion", Box::new(|| raw.cuDriverGetVersion(&mut 0))),
         ("cuDeviceGetCount", Box::new(|| raw.cuDeviceGetCount(&mut 0))),
+        ("cuDevicePrimaryCtxRetain", Box::new(|| raw.cuDevicePrimaryCtxRetain(&mut 0, 0))),
+        ("cuDevicePrimaryCtxRelease", Box::new(|| raw.cuDevicePrimaryCtxRelease_v2(0))),
         ("cuCtxGetCurrent", Box::new(|| raw.cuCtxGetCurrent(&mut 0))),
         ("cuMemGetInfo", Box::new(|| raw.cuMemGetInfo_v2(&mut 0, &mut 0))),
         ("cuMemAddressReserve", Box::new(|| raw.cuMemAddressReserve(&mut 0, PAGE, 0, 0, 0))),
@@ -207,11 +211,7 @@ fn waits_in_more_calls(world: &World) {
     let (module, exec, function) = (world.module(), empty_graph(world), world.digest());
     let registered = pages_of_this_process(PAGE as usize);
     assert_eq!(raw.cuMemHostRegister_v2(registered, PAGE, 1), SUCCESS);
-    // One more, so that the release below is not the last.
-    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut 0, 0), SUCCESS);
     let calls: Vec<Call> = vec![
-        ("cuDevicePrimaryCtxRetain", Box::new(|| raw.cuDevicePrimaryCtxRetain(&mut 0, 0))),
-        ("cuDevicePrimaryCtxRelease", Box::new(|| raw.cuDevicePrimaryCtxRelease_v2(0))),
         ("cuMemHostAlloc", Box::new(|| raw.cuMemHostAlloc(&mut 0, PAGE, 0))),
         ("cuMemFreeHost", Box::new(move || raw.cuMemFreeHost(freed))),
         ("cuMemHostUnregister", Box::new(move || raw.cuMemHostUnregister(registered))),

@@ -13,9 +13,9 @@ mod lost;
 mod streams;
 mod virtual_memory;
 
-use std::env;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use std::{env, panic};
 
 use crate::raw::{Access, Properties, Raw, first};
 use crate::suite::{self, Case, Target};
@@ -78,7 +78,7 @@ fn in_a_child(name: &str) {
     let state = env::temp_dir().join(format!("lowtide-rule-{name}-{}", std::process::id()));
     let program = env::current_exe().expect("this program has a path");
     let mut command = Command::new(program);
-    command.env(RULE_VARIABLE, name).env("LOWTIDE_DOUBLE_STATE", &state);
+    command.env(RULE_VARIABLE, name).env("LOWTIDE_DOUBLE_STATE", &state).env("RUST_BACKTRACE", "0");
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("this program starts again");
     let ended = ended_within(&mut child, PATIENCE);
@@ -88,8 +88,12 @@ fn in_a_child(name: &str) {
     let output = child.wait_with_output().expect("a child of ours can be waited for");
     let _ = std::fs::remove_file(state);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(ended, "no answer within {PATIENCE:?}: {said}");
-    assert!(output.status.success(), "{}: {said}", output.status);
+    // What the child said is the message; a panic here would put a second one around it.
+    if !ended {
+        panic::resume_unwind(Box::new(format!("no answer within {PATIENCE:?}: {said}")));
+    } else if !output.status.success() {
+        panic::resume_unwind(Box::new(format!("{}: {said}", output.status)));
+    }
 }
 
 // What a rule says is a few lines: the pipe holds it until the child has ended.

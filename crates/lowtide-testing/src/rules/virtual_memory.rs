@@ -18,7 +18,6 @@ pub(super) const RULES: &[Rule] = &[
     ("virtual_memory_has_no_legacy_ipc", no_legacy_ipc),
     ("a_reservation_is_aligned_as_asked", aligned_as_asked),
     ("a_reservation_goes_once", a_reservation_goes_once),
-    ("a_released_handle_is_not_mapped_again", not_mapped_again),
     ("an_unmap_of_nothing_succeeds", an_unmap_of_nothing),
     ("memory_is_made_on_a_device_that_exists", on_a_device_that_exists),
     ("plain_memory_is_freed_by_its_base", freed_by_its_base),
@@ -154,12 +153,6 @@ fn a_reservation_goes_once(world: &World) {
     let at = world.reserve(1);
     assert_eq!(world.raw.cuMemAddressFree(at, PAGE), SUCCESS);
     assert_eq!(world.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE);
-}
-
-fn not_mapped_again(world: &World) {
-    let ((_, handle), other) = (world.ready(1), world.reserve(1));
-    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
-    assert_eq!(world.map(other, 1, handle), INVALID_VALUE, "though it is still mapped");
 }
 
 fn an_unmap_of_nothing(world: &World) {
