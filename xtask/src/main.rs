@@ -5,6 +5,7 @@ mod ptx;
 mod steps;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -29,7 +30,17 @@ enum Command {
     Ptx,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     // Wherever it is called from, paths are the workspace's.
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     std::env::set_current_dir(root.expect("xtask is a folder of the workspace"))?;

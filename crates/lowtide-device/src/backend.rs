@@ -13,7 +13,7 @@ pub struct Handle(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawMark(pub u64);
 
-/// What a kind of device does. [`Device`] is its only caller and keeps the preconditions.
+/// What a kind of device does. [`crate::Device`] is its only caller and keeps the preconditions.
 ///
 /// Sizes and offsets are multiples of the page unless said otherwise. Every call may fail, and a
 /// call that failed has changed nothing.
