@@ -41,6 +41,7 @@ compile_error!(
 
 mod backend;
 mod bytes;
+mod chunk;
 pub mod cuda;
 mod device;
 pub mod digest;
@@ -51,20 +52,21 @@ mod host;
 mod host_memory;
 pub mod host_room;
 mod library;
-mod memory;
 pub mod nvml;
 pub mod process;
+mod reservation;
 mod staging;
 mod stream;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use bytes::{Bytes, ParseBytesError};
+pub use chunk::Chunk;
 pub use device::{Address, Device, DeviceId, DeviceInfo, Source, Usage};
 pub use error::{Attempt, Error, RangeProblem, Result};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
-pub use memory::{Chunk, NotMapped, NotUnmapped, Reservation};
+pub use reservation::{NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
 
 /// The devices of this machine: `host`, and what the CUDA driver shows, if there is one.

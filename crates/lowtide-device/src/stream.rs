@@ -13,7 +13,7 @@ use crate::backend::{BackendStream, RawMark};
 use crate::device::Inner;
 use crate::digest::{Digest, Keys, PAGE_BYTES};
 use crate::host_memory::HostPin;
-use crate::memory::Pin;
+use crate::reservation::Pin;
 use crate::staging::{Cache, Staging};
 use crate::{Bytes, HostMemory, Reservation, Result, exit};
 

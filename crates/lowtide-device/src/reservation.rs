@@ -15,53 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Handle;
 use crate::device::Inner;
-use crate::{Address, Bytes, Error, RangeProblem, Result};
-
-/// Memory of a device, under no address. Dropping it gives the memory back.
-pub struct Chunk {
-    device: Arc<Inner>,
-    handle: Handle,
-    size: Bytes,
-    /// Whether dropping it gives the memory back.
-    owned: bool,
-}
-
-impl Chunk {
-    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Chunk> {
-        let handle = device.backend.create(size)?;
-        Ok(Chunk { device: Arc::clone(device), handle, size, owned: true })
-    }
-
-    /// How much it is.
-    pub fn size(&self) -> Bytes {
-        self.size
-    }
-
-    /// The bare handle, now the caller's to destroy. It does not keep the device alive.
-    fn disown(mut self) -> (Handle, Bytes) {
-        self.owned = false;
-        (self.handle, self.size)
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        if !self.owned {
-            return;
-        }
-        let (handle, size) = (self.handle, self.size);
-        self.device.give_back("chunk", move |backend| {
-            // SAFETY: this `Chunk` owned the handle, and no reservation has it: it would own the `Chunk`.
-            unsafe { backend.destroy(handle, size) }
-        });
-    }
-}
-
-impl fmt::Debug for Chunk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Chunk({} on {})", self.size, self.device.id())
-    }
-}
+use crate::{Address, Bytes, Chunk, Error, RangeProblem, Result};
 
 /// A map that did not happen, with the chunk it did not take.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +119,7 @@ impl Reservation {
     /// # Errors
     /// [`NotMapped`], with the chunk, where the range is taken or out of bounds or the driver refuses.
     pub fn map(&self, offset: Bytes, chunk: Chunk) -> Result<(), NotMapped> {
-        let size = chunk.size;
+        let size = chunk.size();
         let claimed = self
             .space
             .same_device("map", "chunk", &chunk.device)
@@ -350,7 +304,7 @@ impl Space {
             let start = claimed[unmapped].0;
             let (mut end, mut next) = (start, unmapped);
             while next < claimed.len() && claimed[next].0 == end {
-                end += claimed[next].2.size.0;
+                end += claimed[next].2.size().0;
                 next += 1;
             }
             let at = self.base.plus(Bytes(start));
@@ -368,15 +322,15 @@ impl Space {
         let at = self.base.plus(Bytes(*offset));
         // SAFETY: the range is claimed by this thread alone and was just unmapped; the handle is
         // owned by `chunk`.
-        if unsafe { self.device.backend.map(at, chunk.handle, chunk.size) }.is_err() {
+        if unsafe { self.device.backend.map(at, chunk.handle, chunk.size()) }.is_err() {
             return false;
         }
         // SAFETY: mapped whole, by the line above.
-        if !*was_open || unsafe { self.device.backend.open(at, chunk.size) }.is_ok() {
+        if !*was_open || unsafe { self.device.backend.open(at, chunk.size()) }.is_ok() {
             return true;
         }
         // SAFETY: as above; a mapping that cannot be opened is no use where it was open.
-        let _ = unsafe { self.device.backend.unmap(at, chunk.size) };
+        let _ = unsafe { self.device.backend.unmap(at, chunk.size()) };
         false
     }
 

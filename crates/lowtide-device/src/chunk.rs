@@ -1,0 +1,55 @@
+//! Chunks: memory of a device, owned by whoever holds it.
+#![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backend::Handle;
+use crate::device::Inner;
+use crate::{Bytes, Result};
+
+/// Memory of a device, under no address. Dropping it gives the memory back.
+pub struct Chunk {
+    pub(crate) device: Arc<Inner>,
+    pub(crate) handle: Handle,
+    size: Bytes,
+    /// Whether dropping it gives the memory back.
+    owned: bool,
+}
+
+impl Chunk {
+    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Chunk> {
+        let handle = device.backend.create(size)?;
+        Ok(Chunk { device: Arc::clone(device), handle, size, owned: true })
+    }
+
+    /// How much it is.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// The bare handle, now the caller's to destroy. It does not keep the device alive.
+    pub(crate) fn disown(mut self) -> (Handle, Bytes) {
+        self.owned = false;
+        (self.handle, self.size)
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        let (handle, size) = (self.handle, self.size);
+        self.device.give_back("chunk", move |backend| {
+            // SAFETY: this `Chunk` owned the handle, and no reservation has it: it would own the `Chunk`.
+            unsafe { backend.destroy(handle, size) }
+        });
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({} on {})", self.size, self.device.id())
+    }
+}
