@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{Command, doctor, floor_child, ps};
+use crate::commands::{Command, doctor, floor_child, ps, replay};
 
 /// Gives accelerator memory back, and proves it.
 #[derive(Debug, Parser)]
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Ps(options) => ps::run(&options),
+        Command::Replay(options) => replay::run(&options),
         Command::FloorChild { device } => floor_child::run(device),
     };
     match outcome {

@@ -18,6 +18,8 @@ pub enum DeviceId {
     Host,
     /// The CUDA device of this number, as the driver counts.
     Cuda(u32),
+    /// Nothing but books, for replays.
+    Books,
 }
 
 impl fmt::Display for DeviceId {
@@ -25,6 +27,7 @@ impl fmt::Display for DeviceId {
         match self {
             DeviceId::Host => f.pad("host"),
             DeviceId::Cuda(index) => f.pad(&format!("cuda:{index}")),
+            DeviceId::Books => f.pad("books"),
         }
     }
 }
@@ -98,6 +101,8 @@ pub enum Source {
     Nvml,
     /// The CUDA driver, where there is no NVML.
     Driver,
+    /// Nobody: a `books` device keeps only its own.
+    Books,
 }
 
 /// What a device says is in use, right now, by everybody.
@@ -176,6 +181,9 @@ impl Device {
         match id {
             DeviceId::Host => Device::host(crate::HostOptions::default()),
             DeviceId::Cuda(index) => Device::cuda(index),
+            DeviceId::Books => {
+                Err(Error::UnknownDevice { wanted: id.to_string(), known: crate::known_devices() })
+            }
         }
     }
 

@@ -40,6 +40,7 @@ compile_error!(
 );
 
 mod backend;
+mod books;
 mod bytes;
 mod chunk;
 pub mod cuda;
@@ -60,6 +61,7 @@ mod stream;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
+pub use books::Tally;
 pub use bytes::{Bytes, ParseBytesError};
 pub use chunk::Chunk;
 pub use device::{Address, Device, DeviceId, DeviceInfo, Source, Usage};

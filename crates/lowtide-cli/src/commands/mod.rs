@@ -3,6 +3,7 @@
 pub(crate) mod doctor;
 pub(crate) mod floor_child;
 pub(crate) mod ps;
+pub(crate) mod replay;
 
 use clap::Subcommand;
 use lowtide_device::DeviceId;
@@ -13,6 +14,8 @@ pub(crate) enum Command {
     Doctor(doctor::Options),
     /// Show who holds device memory, by process, adding up to the driver's own number.
     Ps(ps::Options),
+    /// Replay an allocation trace and say how much memory the pool takes for it.
+    Replay(replay::Options),
     /// Hold a bare context so that its cost can be measured. `doctor` runs this.
     #[command(hide = true)]
     FloorChild {

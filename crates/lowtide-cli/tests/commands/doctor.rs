@@ -1,12 +1,10 @@
 //! `lowtide doctor`, as a user meets it: without a GPU, with one, and with bad luck.
 
-mod program;
-
 use std::fs;
 use std::process::Command;
 
+use crate::program::Machine;
 use lowtide_device::cuda::EntryPoints;
-use program::Machine;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;

@@ -1,11 +1,9 @@
 //! `lowtide ps`, as a user meets it: who holds device memory, adding up.
 
-mod program;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-use program::Machine;
+use crate::program::Machine;
 use serde_json::Value;
 
 const MIB: i64 = 1 << 20;

@@ -1,0 +1,358 @@
+//! An arena: one long reservation, its blocks, and the chunks under them.
+//!
+//! Everything here is books: what is decided is returned as data, and the caller does the driver's
+//! part without the lock and comes back to record it. While that goes on, the blocks concerned are
+//! busy, and nobody else touches them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use lowtide_device::Reservation;
+
+use crate::bins::Bins;
+use crate::blocks::{Blocks, NONE, SETTLED, State};
+
+pub(crate) struct Arena {
+    pub(crate) reservation: Reservation,
+    page: u64,
+    blocks: Blocks,
+    /// Cached blocks, by the stream that freed them.
+    cached: Vec<Bins>,
+    /// Holes by where they start.
+    holes: BTreeMap<u64, u32>,
+    /// Chunks by where they start: their sizes.
+    chunks: BTreeMap<u64, u64>,
+}
+
+/// A place for a block, part of which has no memory yet.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The busy block; whole pages at its end.
+    pub(crate) block: u32,
+    /// What must be mapped.
+    pub(crate) missing: Vec<Range<u64>>,
+    /// Whose what is left over is: the stream's, where part of the run was freed on it.
+    owner: u32,
+}
+
+impl Arena {
+    pub(crate) fn new(reservation: Reservation, page: u64) -> Arena {
+        let blocks = Blocks::new(reservation.size().0);
+        let holes = BTreeMap::from([(0, blocks.first())]);
+        Arena { reservation, page, blocks, cached: Vec::new(), holes, chunks: BTreeMap::new() }
+    }
+
+    pub(crate) fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    pub(crate) fn address_of(&self, block: u32) -> u64 {
+        self.reservation.address().0 + self.blocks.get(block).start
+    }
+
+    /// A cached block that this stream freed, or that is settled, cut to size and live.
+    pub(crate) fn take(&mut self, size: u64, stream: u32, tag: u16) -> Option<u32> {
+        let find = |freed_on: u32| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
+        let block = find(stream).or_else(|| find(SETTLED))?;
+        let freed_on = self.blocks.get(block).stream;
+        self.leave(block);
+        let rest = (self.blocks.get(block).size > size).then(|| self.blocks.split(block, size));
+        // Before the rest is put back: it would join a neighbour that is still cached.
+        self.set_live(block, tag);
+        if let Some(rest) = rest {
+            self.enter(rest, State::Cached, freed_on);
+        }
+        Some(block)
+    }
+
+    fn set_live(&mut self, block: u32, tag: u16) {
+        let entry = self.blocks.get_mut(block);
+        (entry.state, entry.tag) = (State::Live, tag);
+    }
+
+    /// A live block becomes a cached one, by the so-manieth free of a stream.
+    pub(crate) fn give_back(&mut self, block: u32, stream: u32, freed: u64) {
+        debug_assert_eq!(self.blocks.get(block).state, State::Live);
+        self.blocks.get_mut(block).freed = freed;
+        self.enter(block, State::Cached, stream);
+    }
+
+    /// A stream has passed its first so many frees: what they freed is anybody's.
+    pub(crate) fn settle_stream(&mut self, stream: u32, passed: u64) {
+        let Some(bins) = self.cached.get(stream as usize) else { return };
+        let done = |block: &u32| self.blocks.get(*block).freed <= passed;
+        let blocks: Vec<u32> = bins.at_least(&self.blocks, 0).filter(done).collect();
+        for block in blocks {
+            self.leave(block);
+            self.enter(block, State::Cached, SETTLED);
+        }
+    }
+
+    // Takes a free block out of its list.
+    fn leave(&mut self, block: u32) {
+        let entry = *self.blocks.get(block);
+        match entry.state {
+            State::Cached => self.cached[entry.stream as usize].remove(&mut self.blocks, block),
+            State::Hole => drop(self.holes.remove(&entry.start)),
+            State::Live | State::Busy => {}
+        }
+    }
+
+    // Puts a block that is in no list where its new state belongs, joined with its likes.
+    fn enter(&mut self, block: u32, state: State, stream: u32) {
+        let mut block = block;
+        let entry = self.blocks.get_mut(block);
+        (entry.state, entry.stream) = (state, stream);
+        if stream == SETTLED {
+            // A number of no stream's: joined with a stream's, it must not count.
+            entry.freed = 0;
+        }
+        let alike = |blocks: &Blocks, other: u32| {
+            other != NONE && {
+                let other = blocks.get(other);
+                other.state == state && (state == State::Hole || other.stream == stream)
+            }
+        };
+        let (prev, next) = (self.blocks.get(block).prev, self.blocks.get(block).next);
+        if alike(&self.blocks, next) {
+            self.leave(next);
+            self.blocks.join_next(block);
+        }
+        if alike(&self.blocks, prev) {
+            self.leave(prev);
+            self.blocks.join_next(prev);
+            block = prev;
+        }
+        match state {
+            State::Cached => {
+                let stream = stream as usize;
+                if self.cached.len() <= stream {
+                    self.cached.resize_with(stream + 1, Bins::default);
+                }
+                self.cached[stream].insert(&mut self.blocks, block);
+            }
+            State::Hole => drop(self.holes.insert(self.blocks.get(block).start, block)),
+            State::Live | State::Busy => {}
+        }
+    }
+
+    // Cuts `range` out of a free block, makes it busy, and puts the rest back.
+    fn carve(&mut self, block: u32, range: &Range<u64>) -> u32 {
+        let whole = *self.blocks.get(block);
+        self.leave(block);
+        let mut middle = block;
+        if whole.start < range.start {
+            middle = self.blocks.split(block, range.start - whole.start);
+        }
+        let rest =
+            (range.end < whole.end()).then(|| self.blocks.split(middle, range.end - range.start));
+        self.blocks.get_mut(middle).state = State::Busy;
+        if middle != block {
+            self.enter(block, whole.state, whole.stream);
+        }
+        if let Some(rest) = rest {
+            self.enter(rest, whole.state, whole.stream);
+        }
+        middle
+    }
+
+    /// Where a block of this size would need the fewest pages mapped: that many bytes, and the
+    /// start. Cached blocks before and behind a hole count where the stream may use them.
+    pub(crate) fn best_run(&self, size: u64, stream: u32) -> Option<(u64, u64)> {
+        self.holes.values().filter_map(|hole| self.run_around(*hole, size, stream)).min()
+    }
+
+    fn run_around(&self, hole: u32, size: u64, stream: u32) -> Option<(u64, u64)> {
+        let free = |block: u32| {
+            block != NONE && {
+                let entry = self.blocks.get(block);
+                entry.state == State::Hole
+                    || (entry.state == State::Cached
+                        && (entry.stream == stream || entry.stream == SETTLED))
+            }
+        };
+        let before = self.blocks.get(hole).prev;
+        let first = if free(before) { before } else { hole };
+        let start = self.blocks.get(first).start;
+        let (mut at, mut missing) = (first, 0);
+        loop {
+            let entry = self.blocks.get(at);
+            if entry.state == State::Hole {
+                missing += entry.end().min(self.page_end(start + size)) - entry.start;
+            }
+            if entry.end() >= start + size {
+                return Some((missing, start));
+            }
+            at = entry.next;
+            if !free(at) {
+                return None;
+            }
+        }
+    }
+
+    fn page_end(&self, at: u64) -> u64 {
+        at.next_multiple_of(self.page)
+    }
+
+    /// Makes the run that [`Arena::best_run`] found busy.
+    pub(crate) fn claim_run(&mut self, start: u64, size: u64) -> Run {
+        let end = start + size;
+        let first = self.free_block_at(start);
+        let (mut missing, mut busy, mut at, mut owner) = (Vec::new(), NONE, first, SETTLED);
+        loop {
+            let entry = *self.blocks.get(at);
+            let to = if entry.state == State::Hole { self.page_end(end) } else { end };
+            let range = entry.start..entry.end().min(to);
+            if entry.state == State::Hole {
+                missing.push(range.clone());
+            } else if entry.stream != SETTLED {
+                owner = entry.stream;
+            }
+            let carved = self.carve(at, &range);
+            if busy == NONE {
+                busy = carved;
+            } else {
+                self.blocks.join_next(busy);
+            }
+            if range.end >= end {
+                return Run { block: busy, missing, owner };
+            }
+            at = self.blocks.get(busy).next;
+        }
+    }
+
+    // A run begins with a hole, or with the cached block before one.
+    fn free_block_at(&self, start: u64) -> u32 {
+        let (at, hole) = self.holes.range(start..).next().expect("a run has a hole in it");
+        if *at == start { *hole } else { self.blocks.get(*hole).prev }
+    }
+
+    /// Records a run: live where all of it is mapped, otherwise free as far as it got.
+    pub(crate) fn settle_run(
+        &mut self,
+        run: &Run,
+        mapped: &[Range<u64>],
+        size: u64,
+        tag: u16,
+    ) -> bool {
+        let length = |range: &Range<u64>| range.end - range.start;
+        self.chunks.extend(mapped.iter().map(|chunk| (chunk.start, length(chunk))));
+        let (got, wanted): (u64, u64) =
+            (mapped.iter().map(length).sum(), run.missing.iter().map(length).sum());
+        if got < wanted {
+            self.unwind(run, mapped);
+            return false;
+        }
+        let rest =
+            (self.blocks.get(run.block).size > size).then(|| self.blocks.split(run.block, size));
+        self.set_live(run.block, tag);
+        if let Some(rest) = rest {
+            self.enter(rest, State::Cached, run.owner);
+        }
+        true
+    }
+
+    /// Leaves a run busy for good: part of it can be neither used nor given back.
+    pub(crate) fn abandon_run(&mut self, mapped: &[Range<u64>]) {
+        self.chunks.extend(mapped.iter().map(|chunk| (chunk.start, chunk.end - chunk.start)));
+    }
+
+    // Mapped parts become cached, the others holes again.
+    fn unwind(&mut self, run: &Run, mapped: &[Range<u64>]) {
+        let whole = *self.blocks.get(run.block);
+        let mut parts = Vec::new();
+        let mut at = whole.start;
+        for range in &run.missing {
+            let inside = mapped.iter().filter(|chunk| range.contains(&chunk.start));
+            let end = inside.map(|chunk| chunk.end).max().unwrap_or(range.start);
+            parts.push((end - at, State::Cached));
+            parts.push((range.end - end, State::Hole));
+            at = range.end;
+        }
+        parts.push((whole.end() - at, State::Cached));
+        parts.retain(|(size, _)| *size > 0);
+        let mut part = run.block;
+        for (index, (size, state)) in parts.iter().enumerate() {
+            let rest = if index + 1 < parts.len() { self.blocks.split(part, *size) } else { NONE };
+            let owner = if *state == State::Hole { SETTLED } else { run.owner };
+            self.enter(part, *state, owner);
+            part = rest;
+        }
+    }
+
+    /// Chunks with nothing live or busy on them, whose last users are done.
+    pub(crate) fn free_chunks(&self) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        let Some(settled) = self.cached.get(SETTLED as usize) else { return found };
+        for block in settled.at_least(&self.blocks, self.page) {
+            let block = self.blocks.get(block);
+            let inside = self.chunks.range(block.start..block.end());
+            let chunks = inside.map(|(start, size)| *start..start + size);
+            found.extend(chunks.filter(|chunk| chunk.end <= block.end()));
+        }
+        found
+    }
+
+    /// Makes a free chunk busy.
+    pub(crate) fn claim_chunk(&mut self, chunk: &Range<u64>) -> u32 {
+        // The list is walked again, which is cheap beside the driver's part.
+        let over = |block: &u32| {
+            let entry = self.blocks.get(*block);
+            entry.start <= chunk.start && chunk.end <= entry.end()
+        };
+        let settled = &self.cached[SETTLED as usize];
+        let found = settled.at_least(&self.blocks, chunk.end - chunk.start).find(over);
+        self.carve(found.expect("a free chunk lies in a settled block"), chunk)
+    }
+
+    /// Records that a claimed chunk was unmapped, or that it was not.
+    pub(crate) fn settle_chunk(&mut self, block: u32, unmapped: bool) {
+        if unmapped {
+            self.chunks.remove(&self.blocks.get(block).start);
+            self.enter(block, State::Hole, SETTLED);
+        } else {
+            self.enter(block, State::Cached, SETTLED);
+        }
+    }
+
+    /// What must always hold; panics where it does not.
+    pub(crate) fn check(&self) {
+        let (mut end, mut last) = (0, None);
+        for (index, block) in self.blocks.iter() {
+            assert_eq!(block.start, end, "blocks follow one another");
+            assert!(block.size > 0, "no block is empty");
+            end = block.end();
+            let chunks = self.mapped_in(block.start..block.end());
+            let expected = if block.state == State::Hole { 0 } else { block.size };
+            assert!(
+                block.state == State::Busy || chunks == expected,
+                "{block:?} has {chunks} bytes of chunks under it"
+            );
+            let key = (block.state, block.stream);
+            let joins = matches!(block.state, State::Hole | State::Cached);
+            assert!(!joins || last != Some(key), "{block:?} should have been joined");
+            last = Some(key);
+            let listed = match block.state {
+                State::Hole => self.holes.get(&block.start) == Some(&index),
+                State::Cached => {
+                    let mut bin =
+                        self.cached[block.stream as usize].at_least(&self.blocks, block.size);
+                    bin.any(|listed| listed == index)
+                }
+                State::Live | State::Busy => true,
+            };
+            assert!(listed, "{block:?} is in no list");
+        }
+        assert_eq!(end, self.reservation.size().0, "blocks cover the arena");
+        assert_eq!(self.reservation.mapped().0, self.chunks.values().sum::<u64>());
+    }
+
+    fn mapped_in(&self, range: Range<u64>) -> u64 {
+        let first = self.chunks.range(..range.start).next_back();
+        let chunks = first.into_iter().chain(self.chunks.range(range.clone()));
+        let shared = |(start, size): (&u64, &u64)| {
+            (start + size).min(range.end).saturating_sub((*start).max(range.start))
+        };
+        chunks.map(shared).sum()
+    }
+}

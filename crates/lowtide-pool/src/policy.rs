@@ -1,0 +1,47 @@
+//! The numbers that decide: one default policy for every workload.
+//!
+//! They are a trade (docs/decisions/0004-chunk-sizes.md has the figures): small chunks fit
+//! anywhere and cost a driver call each; large ones move fast and stay where one byte of them is
+//! live.
+
+use lowtide_device::Bytes;
+
+/// Every block is a multiple of this.
+pub(crate) const GRAIN: u64 = 512;
+
+/// How the pool trades speed for tightness.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Policy {
+    /// Blocks up to this size live apart, so that they do not pin the pages of large ones.
+    pub small_most: Bytes,
+    /// A chunk is at most this part of the block it is made for.
+    pub chunks_per_block: u64,
+    /// No chunk is larger.
+    pub chunk_most: Bytes,
+    /// How far memory may grow beyond the most that was ever live, in thousandths, before small
+    /// chunks are moved instead; large ones always are.
+    pub slack_thousandths: u64,
+    /// A free chunk of at least this part of what is missing counts as large.
+    pub cheap_part: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            small_most: Bytes::kib(256),
+            chunks_per_block: 8,
+            chunk_most: Bytes::mib(64),
+            slack_thousandths: 40,
+            cheap_part: 4,
+        }
+    }
+}
+
+impl Policy {
+    /// The size of a new chunk for a block.
+    pub(crate) fn chunk_for(&self, block: u64, page: u64) -> u64 {
+        let part = block / self.chunks_per_block;
+        let rounded = if part == 0 { 0 } else { 1 << part.ilog2() };
+        rounded.clamp(page, self.chunk_most.0.max(page))
+    }
+}
