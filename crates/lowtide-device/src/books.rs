@@ -1,11 +1,12 @@
 //! `books`: a device that only keeps books.
 //!
 //! It has no memory at all: reservations are numbers, chunks are counted against a total, and each
-//! call is charged what the driver of an H200 took for it (figures below). It lets allocation
+//! call is charged what the driver of an H200 took for each handle (figures below). It lets allocation
 //! traces larger than this machine be replayed, and says what they would cost. Copies, fills and
 //! digests have nothing to work on and are refused.
 #![allow(unsafe_code, reason = "fulfils `Backend`")]
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,8 +56,8 @@ impl Tally {
     }
 
     #[expect(clippy::cast_sign_loss, reason = "no call takes less than no time")]
-    fn charge(&self, cost: &Cost, size: Bytes) {
-        self.calls.fetch_add(1, Relaxed);
+    fn charge(&self, calls: u64, cost: &Cost, size: Bytes) {
+        self.calls.fetch_add(calls, Relaxed);
         self.nanoseconds.fetch_add((cost.us(size) * 1000.0) as u64, Relaxed);
     }
 }
@@ -73,8 +74,12 @@ impl Device {
             page: PAGE,
             uuid: None,
         };
-        let books =
-            Mutex::new(Books { next_address: 1 << 40, next_handle: 1, in_use: Bytes::ZERO });
+        let books = Mutex::new(Books {
+            next_address: 1 << 40,
+            next_handle: 1,
+            in_use: Bytes::ZERO,
+            mapped: BTreeMap::new(),
+        });
         (Device::new(BooksBackend { info, tally: Arc::clone(&tally), books }), tally)
     }
 }
@@ -89,6 +94,8 @@ struct Books {
     next_address: u64,
     next_handle: u64,
     in_use: Bytes,
+    /// Sizes by address: opening costs for each handle, however many one call opens.
+    mapped: BTreeMap<u64, Bytes>,
 }
 
 impl BooksBackend {
@@ -142,29 +149,39 @@ unsafe impl Backend for BooksBackend {
         }
         books.in_use += size;
         books.next_handle += 1;
-        self.tally.charge(&CREATE, size);
+        self.tally.charge(1, &CREATE, size);
         Ok(Handle(books.next_handle))
     }
 
     unsafe fn destroy(&self, _chunk: Handle, size: Bytes) -> Result<()> {
         let mut books = self.books();
         books.in_use = books.in_use - size;
-        self.tally.charge(&DESTROY, size);
+        self.tally.charge(1, &DESTROY, size);
         Ok(())
     }
 
-    unsafe fn map(&self, _at: Address, _chunk: Handle, size: Bytes) -> Result<()> {
-        self.tally.charge(&MAP, size);
+    unsafe fn map(&self, at: Address, _chunk: Handle, size: Bytes) -> Result<()> {
+        self.books().mapped.insert(at.0, size);
+        self.tally.charge(1, &MAP, size);
         Ok(())
     }
 
-    unsafe fn open(&self, _at: Address, size: Bytes) -> Result<()> {
-        self.tally.charge(&OPEN, size);
+    unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
+        self.tally.calls.fetch_add(1, Relaxed);
+        for size in self.books().mapped.range(at.0..at.0 + size.0).map(|(_, size)| *size) {
+            self.tally.charge(0, &OPEN, size);
+        }
         Ok(())
     }
 
-    unsafe fn unmap(&self, _at: Address, size: Bytes) -> Result<()> {
-        self.tally.charge(&UNMAP, size);
+    unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
+        self.tally.calls.fetch_add(1, Relaxed);
+        let mut books = self.books();
+        let gone: Vec<_> = books.mapped.range(at.0..at.0 + size.0).map(|(at, _)| *at).collect();
+        for at in gone {
+            let size = books.mapped.remove(&at).unwrap_or_default();
+            self.tally.charge(0, &UNMAP, size);
+        }
         Ok(())
     }
 

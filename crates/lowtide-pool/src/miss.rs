@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use lowtide_device::{Address, Bytes, Chunk, Reservation};
+use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, Reservation};
 
 use crate::arena::Run;
 use crate::policy::Policy;
@@ -53,8 +53,7 @@ impl Pool {
             if let Some(address) = books.take(arena, size, stream, tag) {
                 return Ok(address);
             }
-            let page = self.device.info().page.0;
-            let plan = books.plan(&self.policy, (arena, size, stream), page, last)?;
+            let plan = books.plan(&self.policy, self.device.info(), (arena, size, stream), last)?;
             drop(books);
             let outcome = self.apply(&plan);
             let address = self.books().commit(&plan, &outcome, size, tag);
@@ -217,8 +216,8 @@ impl Books {
     fn plan(
         &mut self,
         policy: &Policy,
+        device: &DeviceInfo,
         (arena, size, stream): (usize, u64, u32),
-        page: u64,
         last: bool,
     ) -> Result<Plan> {
         let best = self.arenas[arena].best_run(size, stream);
@@ -229,7 +228,9 @@ impl Books {
         } else {
             self.moves_by(policy, size, missing)
         };
-        Ok(Plan { arena, run, chunk: policy.chunk_for(size, page), moves })
+        let tight = (self.counts.physical.0 + missing) * 2 > device.total.0;
+        let chunk = policy.chunk_for(size, device.page.0, tight);
+        Ok(Plan { arena, run, chunk, moves })
     }
 
     // Memory does not grow beyond the most that was ever live while large free chunks can move, and

@@ -16,6 +16,8 @@ pub struct Policy {
     pub small_most: Bytes,
     /// A chunk is at most this part of the block it is made for.
     pub chunks_per_block: u64,
+    /// The same once the pool has taken half of the device: small chunks fit where large ones do not.
+    pub chunks_per_block_when_tight: u64,
     /// No chunk is larger.
     pub chunk_most: Bytes,
     /// How far memory may grow beyond the most that was ever live, in thousandths, before small
@@ -29,9 +31,10 @@ impl Default for Policy {
     fn default() -> Policy {
         Policy {
             small_most: Bytes::kib(256),
-            chunks_per_block: 8,
+            chunks_per_block: 4,
+            chunks_per_block_when_tight: 32,
             chunk_most: Bytes::mib(64),
-            slack_thousandths: 40,
+            slack_thousandths: 60,
             cheap_part: 4,
         }
     }
@@ -39,8 +42,9 @@ impl Default for Policy {
 
 impl Policy {
     /// The size of a new chunk for a block.
-    pub(crate) fn chunk_for(&self, block: u64, page: u64) -> u64 {
-        let part = block / self.chunks_per_block;
+    pub(crate) fn chunk_for(&self, block: u64, page: u64, tight: bool) -> u64 {
+        let chunks = if tight { self.chunks_per_block_when_tight } else { self.chunks_per_block };
+        let part = block / chunks;
         let rounded = if part == 0 { 0 } else { 1 << part.ilog2() };
         rounded.clamp(page, self.chunk_most.0.max(page))
     }
