@@ -1,4 +1,4 @@
-//! Reservations and chunks: address space, memory, and who owns which.
+//! Reservations: address space, and the chunks mapped into it.
 //!
 //! A mapped chunk belongs to its reservation; `unmap` hands it back. So a chunk is in one place
 //! or in none, a mapping never outlives its reservation, and dropping either gives everything
@@ -166,7 +166,8 @@ impl Reservation {
     ///
     /// # Errors
     /// [`NotUnmapped`] where work in flight uses it, a mapping would be cut or the driver refuses;
-    /// everything is then mapped as before, but for what the error hands back.
+    /// everything is then mapped as before, but for what the error hands back. (Where the driver
+    /// refuses even to open a mapping again, that one is closed.)
     pub fn unmap(&self, offset: Bytes, size: Bytes) -> Result<Vec<(Bytes, Chunk)>, NotUnmapped> {
         let claim = self.space.claim_mappings(UNMAP, offset, size);
         let mut claimed = claim.map_err(|error| NotUnmapped { taken: Vec::new(), error })?;
@@ -175,9 +176,12 @@ impl Reservation {
         let mut taken = claimed;
         if outcome.error.is_some() {
             // What was already taken away goes back where it was, while nobody else can see the hole.
-            let (back, lost) = taken.into_iter().partition(|mapping| self.space.put_back(mapping));
-            kept.extend::<Vec<Claimed>>(back);
-            taken = lost;
+            let (back, lost): (Vec<_>, Vec<_>) = taken
+                .into_iter()
+                .map(|mut mapping| (self.space.put_back(&mut mapping), mapping))
+                .partition(|(is_back, _)| *is_back);
+            kept.extend(back.into_iter().map(|(_, mapping)| mapping));
+            taken = lost.into_iter().map(|(_, mapping)| mapping).collect();
         }
         let mut books = self.space.books();
         for (offset, was_open, chunk) in kept {
@@ -317,21 +321,18 @@ impl Space {
         Unmapped { unmapped, error: None }
     }
 
-    // Maps, and opens, a mapping that was just taken away and is still claimed.
-    fn put_back(&self, (offset, was_open, chunk): &Claimed) -> bool {
+    // Maps a mapping that was just taken away and is still claimed; whether that worked. Where it
+    // cannot be opened again it stays, closed: its content is safe, and opening can be tried again.
+    fn put_back(&self, (offset, is_open, chunk): &mut Claimed) -> bool {
         let at = self.base.plus(Bytes(*offset));
         // SAFETY: the range is claimed by this thread alone and was just unmapped; the handle is
         // owned by `chunk`.
         if unsafe { self.device.backend.map(at, chunk.handle, chunk.size()) }.is_err() {
             return false;
         }
-        // SAFETY: mapped whole, by the line above.
-        if !*was_open || unsafe { self.device.backend.open(at, chunk.size()) }.is_ok() {
-            return true;
-        }
-        // SAFETY: as above; a mapping that cannot be opened is no use where it was open.
-        let _ = unsafe { self.device.backend.unmap(at, chunk.size()) };
-        false
+        // SAFETY: mapped whole, by the call above.
+        *is_open = *is_open && unsafe { self.device.backend.open(at, chunk.size()) }.is_ok();
+        true
     }
 
     pub(crate) fn same_device(

@@ -159,6 +159,9 @@ impl Arena {
     /// Where a block of this size would need the fewest pages mapped: that many bytes, and the
     /// start. Cached blocks before and behind a hole count where the stream may use them.
     pub(crate) fn best_run(&self, size: u64, stream: u32) -> Option<(u64, u64)> {
+        if size > self.reservation.size().0 {
+            return None;
+        }
         self.holes.values().filter_map(|hole| self.run_around(*hole, size, stream)).min()
     }
 

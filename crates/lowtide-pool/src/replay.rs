@@ -47,7 +47,7 @@ pub fn live_peak(events: &[Event]) -> Bytes {
                 live = live.saturating_add(size.0);
                 peak = peak.max(live);
             }
-            Event::Free { block, .. } => live -= sizes[*block as usize],
+            Event::Free { block, .. } => live = live.saturating_sub(sizes[*block as usize]),
         }
     }
     Bytes(peak)

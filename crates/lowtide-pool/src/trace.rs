@@ -2,7 +2,7 @@
 //! `Thread,Time,Action,Pointer,Size,Stream`.
 
 use std::collections::HashMap;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 
 use lowtide_device::Bytes;
 
@@ -84,6 +84,12 @@ pub enum Problem {
         /// The block.
         pointer: u64,
     },
+    /// There is no event in it.
+    #[error("there is no allocation in this trace")]
+    Empty,
+    /// It is no text.
+    #[error("this is no text, so it is no trace")]
+    NotText,
     /// The file is larger than any trace.
     #[error("more than {EVENTS_MOST} events, or a line of more than {LINE_MOST} bytes")]
     TooLarge,
@@ -96,22 +102,30 @@ pub enum Problem {
 ///
 /// # Errors
 /// [`TraceError`] with the line and what is wrong with it.
-pub fn read(input: impl BufRead) -> Result<Vec<Event>, TraceError> {
+pub fn read(mut input: impl BufRead) -> Result<Vec<Event>, TraceError> {
     let (mut events, mut live, mut blocks) = (Vec::new(), HashMap::new(), 0u32);
-    for (index, line) in input.lines().enumerate() {
-        let at = |problem| TraceError { line: index + 1, problem };
-        let line = line.map_err(|error| at(Problem::Io(error)))?;
-        if line.len() > LINE_MOST || events.len() >= EVENTS_MOST {
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        let at = |problem| TraceError { line: number, problem };
+        bytes.clear();
+        // Never more than a line may be: the file may be anything.
+        let limit = LINE_MOST as u64 + 1;
+        let read = input.by_ref().take(limit).read_until(b'\n', &mut bytes);
+        if read.map_err(|error| at(Problem::Io(error)))? == 0 {
+            break;
+        }
+        if bytes.len() > LINE_MOST || events.len() >= EVENTS_MOST {
             return Err(at(Problem::TooLarge));
         }
-        if index == 0 {
-            header(&line).map_err(at)?;
-        } else if !line.trim().is_empty() {
-            events.extend(event(&line, &mut live, &mut blocks).map_err(at)?);
+        let line = str::from_utf8(&bytes).map_err(|_| at(Problem::NotText))?.trim_end();
+        if number == 1 {
+            header(line).map_err(at)?;
+        } else if !line.is_empty() {
+            events.extend(event(line, &mut live, &mut blocks).map_err(at)?);
         }
     }
-    if events.is_empty() && blocks == 0 {
-        return Err(TraceError { line: 1, problem: Problem::Columns { found: 0 } });
+    if events.is_empty() {
+        return Err(TraceError { line: 1, problem: Problem::Empty });
     }
     Ok(events)
 }
@@ -205,8 +219,9 @@ mod tests {
             assert!(error.starts_with(expected), "{error}");
         }
         assert!(read(&b"a,b,c\n"[..]).unwrap_err().to_string().contains("begins with the columns"));
-        assert!(read(&b"\xff\xfe\n"[..]).is_err());
-        assert!(read(&b""[..]).is_err());
+        assert!(read(&b"\xff\xfe\n"[..]).unwrap_err().to_string().contains("no text"));
+        assert!(read(&b""[..]).unwrap_err().to_string().contains("no allocation"));
+        assert!(parse("").unwrap_err().to_string().contains("no allocation"));
         assert!(
             read("x".repeat(10_000).as_bytes()).unwrap_err().to_string().contains("4096 bytes")
         );

@@ -187,6 +187,22 @@ fn an_unmap_that_fails_midway_is_undone(_: Target) {
         memory.read(Bytes(12345), &mut read).unwrap();
         assert_eq!(read, [byte], "at {offset:?}");
     }
+    // Where what was taken away cannot be mapped again, the error hands it back; where it cannot be
+    // opened again, it is closed. Nothing is lost either way.
+    double.fail_nth("cuMemUnmap", 2, UNKNOWN);
+    double.fail_nth("cuMemMap", 1, UNKNOWN);
+    let mut refused = reservation.unmap(START, Bytes(PAGE.0 * 5)).unwrap_err();
+    let (offset, chunk) = refused.taken.pop().expect("the first was taken away");
+    assert_eq!((offset, refused.taken.len()), (START, 0));
+    reservation.map(offset, chunk).unwrap();
+    reservation.open(offset, PAGE).unwrap();
+    double.fail_nth("cuMemUnmap", 2, UNKNOWN);
+    double.fail_nth("cuMemSetAccess", 1, UNKNOWN);
+    assert!(reservation.unmap(START, Bytes(PAGE.0 * 5)).unwrap_err().taken.is_empty());
+    assert!(stream.fill((&reservation, START), 3, PAGE).is_err(), "closed");
+    reservation.open(START, PAGE).unwrap();
+    stream.fill((&reservation, START), 1, PAGE).unwrap();
+    stream.synchronize().unwrap();
     let closed = stream.fill((&reservation, places[2]), 3, PAGE);
     assert!(closed.is_err(), "what was closed is closed still");
     assert_eq!(

@@ -99,7 +99,13 @@ fn what_is_wrong_is_told() {
         (
             vec![
                 "replay".to_owned(),
-                write("d.csv", &format!("{header}0,0,allocate,0x1,{},0\n", u64::MAX)),
+                write(
+                    "d.csv",
+                    &format!(
+                        "{header}0,0,allocate,0x1,5,0\n0,1,allocate,0x2,{},0\n",
+                        u64::MAX - 1024
+                    ),
+                ),
             ],
             "no addresses left",
         ),
