@@ -91,8 +91,8 @@ pub enum Error {
 
     /// The device has no room for a chunk: its driver (for `host`: its budget or the kernel) said so.
     #[error(
-        "{device} is out of memory: {requested} asked for, {free} free of {total}; \
-         `lowtide ps` shows who holds the rest"
+        "{device} is out of memory: {requested} asked for, {free} free of {total}; {}",
+        who_has_it(*device)
     )]
     OutOfMemory {
         /// The device.
@@ -260,6 +260,14 @@ fn what_to_do(tried: &[Attempt], override_variable: &str) -> String {
         None => format!(
             "install the NVIDIA driver, or set {override_variable} to the library's path if it lies elsewhere"
         ),
+    }
+}
+
+fn who_has_it(device: DeviceId) -> &'static str {
+    match device {
+        DeviceId::Cuda(_) => "`lowtide ps` shows who holds the rest",
+        DeviceId::Host => "the rest of its budget is held by this process",
+        DeviceId::Books => "give the books more",
     }
 }
 
