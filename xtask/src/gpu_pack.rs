@@ -1,4 +1,4 @@
-//! The pack for GPU machines: the `lowtide` program, the test programs, a script, in one folder.
+//! The pack for GPU machines: the `lowtide` program, the tests, the benchmarks, in one folder.
 //!
 //! Built here, run there: that machine needs no Rust and no network, only a glibc at least as new
 //! as the one here.
@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
+use crate::peers;
 use crate::steps::cargo;
 
 const MOST_MIB: u64 = 60;
@@ -19,8 +20,8 @@ const TEST_PROGRAMS: [&str; 3] = ["conformance_cuda", "conformance_host", "rules
 const COMMIT: &str = "commit.txt";
 const SCRIPTS: [&str; 2] = ["run.sh", "plain_copy.py"];
 
-/// Writes the pack.
-pub(crate) fn write(to: &Path) -> anyhow::Result<()> {
+/// Writes the pack, with the peers that the benchmarks compare with or without.
+pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     if to.exists() {
         let ours = to.join(COMMIT).exists() || fs::read_dir(to)?.next().is_none();
         ensure!(ours, "{} is not empty and not a pack; name another folder", to.display());
@@ -39,15 +40,35 @@ pub(crate) fn write(to: &Path) -> anyhow::Result<()> {
     for script in SCRIPTS {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }
+    size += copy_folder(Path::new("bench"), &to.join("bench"))?;
+    for peer in if with_peers { peers::fetched()? } else { Vec::new() } {
+        size += copy_folder(&peer, &to.join("peers"))?;
+    }
     fs::set_permissions(to.join("run.sh"), fs::Permissions::from_mode(0o755))?;
     fs::write(to.join(COMMIT), commit()?)?;
     ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
     println!(
-        "{}: {} MiB. There: ./run.sh FOLDER-FOR-RESULTS",
+        "{}: {} MiB. There: ./run.sh RESULTS, and python3 bench/side_by_side.py RESULTS",
         to.display(),
         size.div_ceil(1 << 20)
     );
     Ok(())
+}
+
+// Returns how many bytes it copied.
+fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<u64> {
+    fs::create_dir_all(to)?;
+    let mut size = 0;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        if !path.is_dir() {
+            size += fs::copy(&path, copy)?;
+        } else if entry.file_name() != "__pycache__" {
+            size += copy_folder(&path, &copy)?;
+        }
+    }
+    Ok(size)
 }
 
 // Builds and returns each executable by its target's name.

@@ -1,6 +1,7 @@
 //! The developer's commands: `cargo xtask --help`.
 
 mod gpu_pack;
+mod peers;
 mod ptx;
 mod steps;
 
@@ -20,11 +21,14 @@ struct Arguments {
 enum Command {
     /// Run every check and test there is: format, lints, tests, docs. Installs what it needs.
     Test,
-    /// Write the folder that carries the test programs to a machine with a GPU and no Rust.
+    /// Write the folder that carries the tests and benchmarks to a machine with a GPU and no Rust.
     GpuPack {
         /// Where to.
         #[arg(long, default_value = "target/gpu-pack")]
         to: PathBuf,
+        /// Pack also the peers that lowtide is measured beside. Takes them from the Python registry.
+        #[arg(long)]
+        peers: bool,
     },
     /// Compile kernels/digest.cu to PTX anew. Takes NVIDIA's runtime compiler from the Python registry.
     Ptx,
@@ -46,7 +50,7 @@ fn run() -> anyhow::Result<()> {
     std::env::set_current_dir(root.expect("xtask is a folder of the workspace"))?;
     match Arguments::parse().command {
         Command::Test => steps::test(),
-        Command::GpuPack { to } => gpu_pack::write(&to),
+        Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Ptx => ptx::compile(),
     }
 }

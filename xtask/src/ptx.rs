@@ -4,17 +4,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::steps::run;
+use crate::steps::{python, run};
 
 const COMPILER: &str = "nvidia-cuda-nvrtc-cu11==11.8.89";
 
 /// Compiles `kernels/digest.cu` to the PTX beside it.
 pub(crate) fn compile() -> anyhow::Result<()> {
-    let environment = Path::new("target/ptx-environment");
-    let python = environment.join("bin/python");
-    if !python.exists() {
-        run("environment", Command::new("python3").args(["-m", "venv"]).arg(environment))?;
-    }
+    let python = python(Path::new("target/ptx-environment"))?;
     run("compiler", Command::new(&python).args(["-m", "pip", "install", "--quiet", COMPILER]))?;
     run("ptx", Command::new(&python).arg("xtask/ptx/compile.py"))
 }

@@ -1,5 +1,6 @@
 //! Running one program after another, saying which and for how long, stopping at the first failure.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -22,6 +23,16 @@ pub(crate) fn run(name: &str, command: &mut Command) -> anyhow::Result<()> {
     }
     println!("── {name}: {:.1} s", began.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// The Python of an environment in that folder, made where there is none: the machine's own Python
+/// stays as it is.
+pub(crate) fn python(environment: &Path) -> anyhow::Result<PathBuf> {
+    let python = environment.join("bin/python");
+    if !python.exists() {
+        run("environment", Command::new("python3").args(["-m", "venv"]).arg(environment))?;
+    }
+    Ok(python)
 }
 
 /// Every check and test there is.

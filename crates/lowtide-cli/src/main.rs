@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{Command, doctor, floor_child, ps, replay};
+use crate::commands::{Command, bench, doctor, floor_child, ps, replay};
 
 /// Gives accelerator memory back, and proves it.
 #[derive(Debug, Parser)]
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Ps(options) => ps::run(&options),
         Command::Replay(options) => replay::run(&options),
+        Command::Bench(bench) => bench::run(&bench),
         Command::FloorChild { device } => floor_child::run(device),
     };
     match outcome {

@@ -35,6 +35,8 @@ pub unsafe trait Backend: Send + Sync {
     fn info(&self) -> &DeviceInfo;
     /// What it says is in use. Asks the device, never our own books.
     fn usage(&self) -> Result<Usage>;
+    /// How many calls were made at the driver so far, through this and its streams.
+    fn calls(&self) -> u64;
 
     /// Takes address space; costs no memory.
     fn reserve(&self, size: Bytes) -> Result<Address>;
@@ -62,13 +64,15 @@ pub unsafe trait Backend: Send + Sync {
 
     /// A new stream.
     fn stream(&self) -> Result<Box<dyn BackendStream>>;
+    /// Waits for everything that was given to any stream of the device so far.
+    fn synchronize(&self) -> Result<()>;
 }
 
 /// What a stream does: work in order, later. Any size and offset.
 ///
 /// # Safety
-/// Who implements it promises that work is done when `wait` or `synchronize` has succeeded, and
-/// touches nothing but what it was given.
+/// Who implements it promises that work is done when `wait` or `synchronize` has succeeded or
+/// `is_done` said so, and touches nothing but what it was given.
 ///
 /// Who calls the unsafe methods promises: device ranges are mapped and open, host ranges valid and within one registration, until the
 /// work is done. After `destroy` succeeded only `forget` is called.
@@ -78,6 +82,9 @@ pub unsafe trait Backend: Send + Sync {
     reason = "one contract for all, above"
 )]
 pub unsafe trait BackendStream: Send + Sync {
+    /// What no other stream of this kind of device has or had in this process.
+    fn id(&self) -> u64;
+
     /// Copies from the device to the host.
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()>;
     /// Copies from the host to the device.
@@ -101,6 +108,8 @@ pub unsafe trait BackendStream: Send + Sync {
     unsafe fn forget(&self, mark: RawMark) -> Result<()>;
     /// Waits for everything given so far.
     fn synchronize(&self) -> Result<()>;
+    /// Whether everything given so far is done. Does not wait.
+    fn is_done(&self) -> Result<bool>;
     /// Ends the stream. Everything given to it is done.
     unsafe fn destroy(&self) -> Result<()>;
 }

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Serialize, Serializer};
 
-use crate::{Backend, Bytes, Chunk, Error, HostMemory, Reservation, Result, Stream, exit, staging};
+use crate::{
+    Backend, Bytes, Chunk, Error, HostMemory, Reservation, Result, Stream, exit, host_memory,
+    staging,
+};
 
 /// Which device: `host`, or `cuda:N`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -238,9 +241,42 @@ impl Device {
     /// # Errors
     /// [`Error::NoHostRoom`] before anything is taken, or the driver's refusal.
     pub fn host_memory(&self, size: Bytes) -> Result<Arc<HostMemory>> {
+        self.host_memory_by(size, host_memory::all_threads())
+    }
+
+    /// As [`Device::host_memory`], but prepared by the calling thread alone: for callers who
+    /// prepare several pieces at once, on threads of their own. Each piece is held against what
+    /// the machine has left at that moment, not against the others; who takes several asks
+    /// [`crate::host_room::ask_for`] for their sum first.
+    ///
+    /// # Errors
+    /// As [`Device::host_memory`].
+    pub fn host_memory_here(&self, size: Bytes) -> Result<Arc<HostMemory>> {
+        self.host_memory_by(size, 1)
+    }
+
+    fn host_memory_by(&self, size: Bytes, threads: usize) -> Result<Arc<HostMemory>> {
         exit::refuse_after_fork()?;
         self.inner.sweep();
-        HostMemory::new(&self.inner, size).map(Arc::new)
+        HostMemory::new(&self.inner, size, threads).map(Arc::new)
+    }
+
+    /// Waits for all work on the device: of every stream, and on a GPU of whatever else in this
+    /// process uses its primary context, frameworks included. What a stream keeps alive it lets go
+    /// of when it is asked itself, as by [`Stream::has_passed`].
+    ///
+    /// # Errors
+    /// What went wrong in that work, or the driver's refusal. While somebody captures a graph in
+    /// the context the driver refuses, and that capture is lost: no capture mode allows this wait.
+    pub fn synchronize(&self) -> Result<()> {
+        exit::refuse_after_fork()?;
+        self.inner.backend.synchronize()
+    }
+
+    /// How many calls were made at the driver so far through this device and all that was taken
+    /// from it. On `host`: how many there would have been.
+    pub fn calls(&self) -> u64 {
+        self.inner.backend.calls()
     }
 
     /// How many things the driver refused to take back. They are tried again with every reserve,

@@ -2,6 +2,7 @@
 //! device's own number.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -11,10 +12,12 @@ use serde::Serialize;
 use crate::cuda::Driver;
 use crate::nvml::{Nvml, ProcessUse};
 use crate::process::{Who, known_here, who};
-use crate::{Bytes, DeviceId, Result, Usage};
+use crate::{Bytes, Device, DeviceId, Result, Usage};
 
 /// How often readings that do not belong together are taken anew.
 const TRIES: usize = 5;
+/// How many processes a line of text names.
+const MOST_NAMED: usize = 5;
 
 /// Who holds memory on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,18 +55,15 @@ impl Holders {
         id: Option<DeviceId>,
         uuid: Option<String>,
         usage: Usage,
-        mut uses: Vec<ProcessUse>,
+        mut processes: Vec<Holder>,
     ) -> Holders {
-        uses.sort_by_key(|entry| std::cmp::Reverse(entry.used));
-        let named: Bytes = uses.iter().filter_map(|entry| entry.used).sum();
+        processes.sort_by_key(|holder| std::cmp::Reverse(holder.held));
+        let named: Bytes = processes.iter().filter_map(|holder| holder.held).sum();
         Holders {
             id,
             uuid,
             usage,
-            processes: uses
-                .iter()
-                .map(|entry| Holder { pid: entry.pid, who: who(entry.pid), held: entry.used })
-                .collect(),
+            processes,
             unattributed: signed(usage.total)
                 - signed(usage.free)
                 - signed(usage.reserved)
@@ -82,6 +82,70 @@ fn signed(size: Bytes) -> i64 {
     size.0.cast_signed()
 }
 
+fn named(uses: Vec<ProcessUse>) -> Vec<Holder> {
+    let name = |entry: ProcessUse| Holder { pid: entry.pid, who: who(entry.pid), held: entry.used };
+    uses.into_iter().map(name).collect()
+}
+
+/// One line for people: `python3 (pid 123) 10,240.0 MiB, 12.0 MiB unattributed`.
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts: Vec<_> =
+            self.processes.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+        if self.processes.len() > MOST_NAMED {
+            parts.push(format!("and {} more", self.processes.len() - MOST_NAMED));
+        }
+        if self.unattributed > 0 {
+            parts.push(format!("{} unattributed", Bytes(self.unattributed.unsigned_abs())));
+        }
+        if parts.is_empty() {
+            parts.push("nobody".to_owned());
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.who {
+            // Somebody else chose it; it shall not break the line or move the cursor.
+            Who::Known { name, .. } => name.replace(char::is_control, " "),
+            Who::NotVisible | Who::NoPermission | Who::OtherNamespace => "unknown".to_owned(),
+        };
+        let held = self.held.map_or_else(|| "not told".to_owned(), |held| held.to_string());
+        write!(f, "{name} (pid {}) {held}", self.pid)
+    }
+}
+
+/// Who holds memory on a device right now. On a GPU that is what NVML tells. On `host` it is every
+/// process that has a `host` device, beside this one's usage: they all take pages of one machine,
+/// so `unattributed` can be below zero. On `books` no process is named.
+///
+/// # Errors
+/// If NVML or the device cannot be asked.
+///
+/// ```
+/// use lowtide_device::{Bytes, Device, HostOptions, holders};
+/// # fn main() -> lowtide_device::Result<()> {
+/// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
+/// let _chunk = device.create(Bytes::mib(4))?;
+/// println!("held by {}", holders::of(&device)?);
+/// # Ok(())
+/// # }
+/// ```
+pub fn of(device: &Device) -> Result<Holders> {
+    let info = device.info();
+    let (usage, processes) = match (&info.uuid, info.id) {
+        (Some(uuid), _) => {
+            let (usage, uses) = together(&Nvml::load()?, uuid)?;
+            (usage, named(uses))
+        }
+        (None, DeviceId::Host) => (device.usage()?, host().0),
+        (None, _) => (device.usage()?, Vec::new()),
+    };
+    Ok(Holders::new(Some(info.id), info.uuid.clone(), usage, processes))
+}
+
 /// Who holds memory on the GPUs of this machine, as NVML tells it; and what could not be read, for
 /// a GPU each. Makes no context.
 ///
@@ -96,7 +160,7 @@ pub fn gpus() -> Result<(Vec<Holders>, Vec<String>)> {
             Ok((usage, uses)) => {
                 let index = shown.iter().position(|shown| shown.as_ref() == Some(&uuid));
                 let id = index.map(|index| DeviceId::Cuda(index as u32));
-                found.push(Holders::new(id, Some(uuid), usage, uses));
+                found.push(Holders::new(id, Some(uuid), usage, named(uses)));
             }
             Err(error) => problems.push(format!("{uuid}: {error}")),
         }
@@ -178,7 +242,7 @@ mod tests {
             ProcessUse { pid: 2, used: None },
             ProcessUse { pid: 3, used: Some(Bytes(300)) },
         ];
-        let holders = Holders::new(None, None, usage(), uses);
+        let holders = Holders::new(None, None, usage(), named(uses));
         assert_eq!(holders.unattributed, 150);
         assert_eq!(holders.sum(), 600);
         assert_eq!(holders.processes[0].pid, 3, "largest first");
@@ -187,7 +251,7 @@ mod tests {
     #[test]
     fn memory_counted_twice_is_shown_as_such() {
         let uses = vec![ProcessUse { pid: 1, used: Some(Bytes(700)) }];
-        let holders = Holders::new(None, None, usage(), uses);
+        let holders = Holders::new(None, None, usage(), named(uses));
         assert_eq!(holders.unattributed, -150);
         assert_eq!(holders.sum(), 600);
     }
@@ -200,5 +264,37 @@ mod tests {
         let (holders, _) = host();
         let own = holders.iter().find(|holder| holder.pid == std::process::id()).unwrap();
         assert!(own.held.unwrap() >= Bytes::mib(6));
+    }
+
+    #[test]
+    fn a_line_names_the_largest_and_counts_the_rest() {
+        let usage = |in_use| {
+            let (total, reserved) = (Bytes::gib(100), Bytes::ZERO);
+            Usage { total, free: total - in_use, reserved, source: Source::Nvml }
+        };
+        let holder = |pid, name: &str, held| {
+            let who = Who::Known { name: name.to_owned(), command: String::new() };
+            Holder { pid, who, held }
+        };
+        let line =
+            |in_use, processes| Holders::new(None, None, usage(in_use), processes).to_string();
+        assert_eq!(
+            line(
+                Bytes::mib(10_263),
+                vec![
+                    Holder { pid: 9, who: Who::NotVisible, held: None },
+                    holder(77, "triton\u{1b}\nserver", Some(Bytes::mib(11))),
+                    holder(123, "python3", Some(Bytes::gib(10))),
+                ]
+            ),
+            "python3 (pid 123) 10,240.0 MiB, triton  server (pid 77) 11.0 MiB, \
+             unknown (pid 9) not told, 12.0 MiB unattributed"
+        );
+        let many = (1..=7).map(|pid| holder(pid, "a", Some(Bytes::mib(1)))).collect();
+        let text = line(Bytes::mib(7), many);
+        assert!(text.ends_with("a (pid 5) 1.0 MiB, and 2 more"), "{text}");
+        assert_eq!(line(Bytes::ZERO, Vec::new()), "nobody");
+        let (books, _) = Device::books(Bytes::mib(8));
+        assert_eq!(of(&books).unwrap().to_string(), "nobody");
     }
 }

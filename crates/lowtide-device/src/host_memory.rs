@@ -23,6 +23,11 @@ const SMALL_PAGE: usize = 4096;
 const PART: Bytes = Bytes::mib(512);
 const MOST_THREADS: usize = 16;
 
+/// As many threads as help where one caller wants host memory.
+pub(crate) fn all_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+}
+
 /// Host memory known to a device. Dropping it gives it back to the machine.
 pub struct HostMemory {
     device: Arc<Inner>,
@@ -33,7 +38,8 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<HostMemory> {
+    /// Prepared by so many threads, the calling one among them.
+    pub(crate) fn new(device: &Arc<Inner>, size: Bytes, threads: usize) -> Result<HostMemory> {
         if size == Bytes::ZERO {
             let rule = "host memory has at least one byte".to_owned();
             return Err(Error::BadSize {
@@ -49,7 +55,7 @@ impl HostMemory {
         let memory =
             HostMemory { device: Arc::clone(device), region, size, copies: Mutex::default() };
         let began = Instant::now();
-        memory.region.prepare(device.backend.as_ref())?;
+        memory.region.prepare(device.backend.as_ref(), threads)?;
         tracing::debug!(device = %device.id(), %size, elapsed = ?began.elapsed(), "host memory is ready");
         Ok(memory)
     }
@@ -229,11 +235,10 @@ impl Region {
         (at, Bytes(PART.0.min(self.size.0 - start)))
     }
 
-    /// Touches and registers every part, several at a time. On failure nothing stays registered
-    /// that the drop would not undo.
-    fn prepare(&self, backend: &dyn Backend) -> Result<()> {
+    /// Touches and registers every part, several at a time where there are several threads. On
+    /// failure nothing stays registered that the drop would not undo.
+    fn prepare(&self, backend: &dyn Backend, threads: usize) -> Result<()> {
         let next = AtomicUsize::new(0);
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         let slices = threads.div_ceil(self.parts());
         let work = || -> Result<()> {
             loop {
@@ -317,5 +322,28 @@ fn trim(at: *mut u8, length: usize) {
     if length > 0 {
         // SAFETY: the callers give whole pages of their own mapping that nothing refers to.
         unsafe { libc::munmap(at.cast(), length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, HostOptions};
+
+    // Pages that this thread has made real, as the kernel counts.
+    fn faults() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, after_name) = stat.rsplit_once(')').unwrap();
+        after_name.split_whitespace().nth(7).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn memory_prepared_here_is_touched_by_this_thread() {
+        let size = Bytes::mib(128);
+        let device =
+            Device::host(HostOptions { budget: Some(HUGE_PAGE), small_pages: true }).unwrap();
+        let before = faults();
+        let _memory = device.host_memory_here(size).unwrap();
+        assert!(faults() - before >= size.0 / HUGE_PAGE.0, "others touched some of it");
     }
 }

@@ -25,7 +25,10 @@ pub fn left() -> Room {
 const MARGIN: Bytes = Bytes::mib(256);
 
 /// Refuses what would leave the machine less than a margin.
-pub(crate) fn ask_for(requested: Bytes) -> Result<()> {
+///
+/// # Errors
+/// [`Error::NoHostRoom`] with what is left and which limit says so.
+pub fn ask_for(requested: Bytes) -> Result<()> {
     let room = left();
     let left = room.left.saturating_sub(MARGIN);
     if requested > left {

@@ -68,7 +68,7 @@ pub use device::{Address, Device, DeviceId, DeviceInfo, Source, Usage};
 pub use error::{Attempt, Error, RangeProblem, Result};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
-pub use reservation::{NotMapped, NotUnmapped, Reservation};
+pub use reservation::{Mapping, NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
 
 /// The devices of this machine: `host`, and what the CUDA driver shows, if there is one.

@@ -52,6 +52,15 @@ impl From<NotUnmapped> for Error {
     }
 }
 
+/// A chunk under an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where in the reservation, in bytes.
+    pub range: Range<u64>,
+    /// Whether the device may touch it.
+    pub is_open: bool,
+}
+
 /// Address space of a device, with the chunks mapped into it. Cheap to clone.
 #[derive(Clone)]
 pub struct Reservation {
@@ -112,6 +121,17 @@ impl Reservation {
     /// What is mapped into it.
     pub fn mapped(&self) -> Bytes {
         self.space.books().slots.values().map(|slot| slot.size).sum()
+    }
+
+    /// Everything that is mapped into it, in the order of addresses.
+    pub fn mappings(&self) -> Vec<Mapping> {
+        let books = self.space.books();
+        let mapping = |(offset, slot): (&u64, &Slot)| {
+            let (range, is_open) =
+                (*offset..offset + slot.size.0, matches!(slot.state, State::Open(_)));
+            Mapping { range, is_open }
+        };
+        books.slots.iter().map(mapping).collect()
     }
 
     /// Puts a chunk under an address. Nothing can touch it before [`Reservation::open`].
@@ -232,7 +252,12 @@ impl Space {
         Error::BadRange { device: self.device.id(), operation, offset, size, problem }
     }
 
-    fn range(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<Range<u64>> {
+    pub(crate) fn range(
+        &self,
+        operation: &'static str,
+        offset: Bytes,
+        size: Bytes,
+    ) -> Result<Range<u64>> {
         match offset.0.checked_add(size.0) {
             Some(end) if end <= self.size.0 => Ok(offset.0..end),
             _ => Err(Error::BadRange {

@@ -38,13 +38,13 @@ impl Staging {
     }
 
     /// Writes the list of pages.
-    pub(crate) fn write(&mut self, pages: impl ExactSizeIterator<Item = Address>) {
+    pub(crate) fn write(&mut self, pages: &[Address]) {
         assert!(pages.len() <= self.pages, "the staging was taken for this many pages");
-        for (index, page) in pages.enumerate() {
+        for (index, page) in pages.iter().enumerate() {
             // SAFETY: `index` is below `self.pages`, by the assertion.
             let slot = unsafe { self.list().add(index) };
             // SAFETY: the slot is inside the list, aligned, and no work is using it: it was just taken.
-            unsafe { slot.write(page) };
+            unsafe { slot.write(*page) };
         }
     }
 

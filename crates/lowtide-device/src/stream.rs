@@ -1,12 +1,14 @@
 //! Streams: work in order, later, with everything it touches kept alive until it is done.
 //!
 //! A copy pins its range of the reservation and its host memory. The pins go when the stream is
-//! known to have passed the copy, by [`Stream::synchronize`] or [`Stream::wait`]. So no safe call
-//! can pull memory from under a copy; on a GPU that would cost the whole context.
+//! known to have passed the copy, by [`Stream::synchronize`], [`Stream::wait`] or
+//! [`Stream::has_passed`]. So no safe call can pull memory from under a copy; on a GPU that would
+//! cost the whole context.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{BackendStream, RawMark};
@@ -15,7 +17,7 @@ use crate::digest::{Digest, Keys, PAGE_BYTES};
 use crate::host_memory::HostPin;
 use crate::reservation::Pin;
 use crate::staging::{Cache, Staging};
-use crate::{Bytes, HostMemory, Reservation, Result, exit};
+use crate::{Bytes, Error, HostMemory, Reservation, Result, exit};
 
 /// A queue of device work. Dropping it waits for what was given to it.
 pub struct Stream {
@@ -31,7 +33,7 @@ struct InFlight {
 }
 
 struct Pins {
-    _range: Pin,
+    _ranges: Vec<Pin>,
     _host: Option<HostPin>,
 }
 
@@ -46,6 +48,7 @@ pub struct Mark {
 /// Digests that a stream is computing.
 pub struct PendingDigests<'a> {
     stream: &'a Stream,
+    /// None for no pages at all.
     staging: Option<Staging>,
     pages: usize,
 }
@@ -54,6 +57,12 @@ impl Stream {
     pub(crate) fn new(device: &Arc<Inner>) -> Result<Stream> {
         let raw = Arc::from(device.backend.stream()?);
         Ok(Stream { device: Arc::clone(device), raw, in_flight: Mutex::default() })
+    }
+
+    /// Which stream this is: no other of this kind of device has or had the same in this process.
+    /// (A driver's handles come back with other streams; this does not.)
+    pub fn id(&self) -> u64 {
+        self.raw.id()
     }
 
     /// Copies from the device to host memory, later.
@@ -71,7 +80,7 @@ impl Stream {
         let range = from.space.pin("copy_out", offset, size)?;
         let host = to.pin("copy_out", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
-        self.give(Pins { _range: range, _host: Some(host) }, || {
+        self.give(Pins { _ranges: vec![range], _host: Some(host) }, || {
             for (at, piece, done) in pieces {
                 let from = from.space.address_of(offset + done);
                 // SAFETY: both ranges are pinned until the stream has passed; a piece lies within
@@ -97,7 +106,7 @@ impl Stream {
         let range = to.space.pin("copy_in", offset, size)?;
         let host = from.pin("copy_in", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
-        self.give(Pins { _range: range, _host: Some(host) }, || {
+        self.give(Pins { _ranges: vec![range], _host: Some(host) }, || {
             for (at, piece, done) in pieces {
                 let to = to.space.address_of(offset + done);
                 // SAFETY: as in `copy_out`.
@@ -114,7 +123,7 @@ impl Stream {
     pub fn fill(&self, (to, offset): (&Reservation, Bytes), byte: u8, size: Bytes) -> Result<()> {
         to.space.same_device("fill", "stream", &self.device)?;
         let range = to.space.pin("fill", offset, size)?;
-        self.give(Pins { _range: range, _host: None }, || {
+        self.give(Pins { _ranges: vec![range], _host: None }, || {
             // SAFETY: the range is pinned until the stream has passed.
             unsafe { self.raw.fill(to.space.address_of(offset), byte, size) }
         })
@@ -130,29 +139,72 @@ impl Stream {
         size: Bytes,
         keys: &Keys,
     ) -> Result<PendingDigests<'_>> {
-        let page = Bytes(PAGE_BYTES as u64);
-        if !offset.is_multiple_of(page) || !size.is_multiple_of(page) {
-            let rule = format!("digests are taken of whole pages of {page}");
-            return Err(crate::Error::BadSize {
-                device: self.device.id(),
-                operation: "digest",
-                size,
-                rule,
-            });
-        }
+        let range = of.space.range("digest", offset, size)?;
+        self.digest_ranges(of, &[range], keys)
+    }
+
+    /// Computes the digest of every page of several ranges of bytes, in their order, as one piece
+    /// of work: many small ranges cost as much as one. No range gives no digests.
+    ///
+    /// # Errors
+    /// As [`Stream::digest`], for the first range that is not right; nothing is then computed.
+    ///
+    /// ```
+    /// use lowtide_device::digest::Keys;
+    /// use lowtide_device::{Bytes, Device, HostOptions};
+    /// # fn main() -> lowtide_device::Result<()> {
+    /// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
+    /// let (reservation, stream) = (device.reserve(Bytes::mib(8))?, device.stream()?);
+    /// reservation.map(Bytes::ZERO, device.create(Bytes::mib(8))?)?;
+    /// reservation.open(Bytes::ZERO, Bytes::mib(8))?;
+    /// let (page, keys) = (Bytes::mib(2).0, Keys::of_this_process());
+    /// let digests = stream.digest_ranges(&reservation, &[2 * page..4 * page, 0..page], keys)?;
+    /// assert_eq!(digests.wait()?.len(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn digest_ranges(
+        &self,
+        of: &Reservation,
+        ranges: &[Range<u64>],
+        keys: &Keys,
+    ) -> Result<PendingDigests<'_>> {
         of.space.same_device("digest", "stream", &self.device)?;
-        let range = of.space.pin("digest", offset, size)?;
-        let pages = (size.0 / page.0) as usize;
-        let mut staging = Cache::take(&self.device, pages)?;
-        staging.write((0..pages).map(|i| of.space.address_of(offset + Bytes(i as u64 * page.0))));
+        let (mut pins, mut pages) = (Vec::with_capacity(ranges.len()), Vec::new());
+        for range in ranges {
+            let size = self.whole_pages(range)?;
+            pins.push(of.space.pin("digest", Bytes(range.start), size)?);
+            let offsets = range.clone().step_by(PAGE_BYTES);
+            pages.extend(offsets.map(|offset| of.space.address_of(Bytes(offset))));
+        }
+        let count = pages.len();
+        if count == 0 {
+            return Ok(PendingDigests { stream: self, staging: None, pages: 0 });
+        }
+        let mut staging = Cache::take(&self.device, count)?;
+        staging.write(&pages);
         let (list, out) = (staging.list(), staging.digests());
         // From here on the staging comes back through the pending digests, whatever happens.
-        let pending = PendingDigests { stream: self, staging: Some(staging), pages };
-        self.give(Pins { _range: range, _host: None }, || {
+        let pending = PendingDigests { stream: self, staging: Some(staging), pages: count };
+        self.give(Pins { _ranges: pins, _host: None }, || {
             // SAFETY: the pages are pinned; the staging lives until the pending digests have waited.
-            unsafe { self.raw.digest(list, out, pages, keys) }
+            unsafe { self.raw.digest(list, out, count, keys) }
         })?;
         Ok(pending)
+    }
+
+    fn whole_pages(&self, range: &Range<u64>) -> Result<Bytes> {
+        let page = Bytes(PAGE_BYTES as u64);
+        let size = range.end.checked_sub(range.start).map(Bytes);
+        match size.filter(|_| Bytes(range.start).is_multiple_of(page)) {
+            Some(size) if size.is_multiple_of(page) => Ok(size),
+            _ => Err(Error::BadSize {
+                device: self.device.id(),
+                operation: "digest",
+                size: size.unwrap_or_default(),
+                rule: format!("digests are taken of ranges of whole pages of {page}"),
+            }),
+        }
     }
 
     /// Names the point up to which work has been given.
@@ -192,6 +244,21 @@ impl Stream {
         self.raw.synchronize()?;
         self.passed(given);
         Ok(())
+    }
+
+    /// Whether everything given so far is done, without waiting. If it is, lets go of what that
+    /// work used, as [`Stream::synchronize`] does.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn has_passed(&self) -> Result<bool> {
+        exit::refuse_after_fork()?;
+        let given = self.in_flight().given;
+        let done = self.raw.is_done()?;
+        if done {
+            self.passed(given);
+        }
+        Ok(done)
     }
 
     fn in_flight(&self) -> MutexGuard<'_, InFlight> {
@@ -276,9 +343,7 @@ impl PendingDigests<'_> {
     /// What went wrong in the stream's work.
     pub fn wait(mut self) -> Result<Vec<Digest>> {
         self.stream.synchronize()?;
-        let Some(staging) = self.staging.take() else {
-            unreachable!("only `wait` and `drop` take it")
-        };
+        let Some(staging) = self.staging.take() else { return Ok(Vec::new()) };
         let digests = staging.read(self.pages);
         self.stream.device.staging.keep(staging);
         Ok(digests)

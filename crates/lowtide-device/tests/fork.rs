@@ -24,6 +24,9 @@ fn a_forked_child_leaves_its_parents_memory_alone() {
         let refused = device.create(PAGE).is_err()
             && device.stream().is_err()
             && stream.synchronize().is_err()
+            && stream.has_passed().is_err()
+            && device.synchronize().is_err()
+            && device.host_memory_here(PAGE).is_err()
             && stream.fill((&reservation, START), 9, PAGE).is_err()
             && memory.read(START, &mut [0]).is_err();
         drop((stream, reservation, memory, device));

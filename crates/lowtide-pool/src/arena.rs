@@ -10,7 +10,7 @@ use std::ops::Range;
 use lowtide_device::Reservation;
 
 use crate::bins::Bins;
-use crate::blocks::{Blocks, NONE, SETTLED, State};
+use crate::blocks::{Block, Blocks, NONE, SETTLED, State};
 
 pub(crate) struct Arena {
     pub(crate) reservation: Reservation,
@@ -22,6 +22,8 @@ pub(crate) struct Arena {
     holes: BTreeMap<u64, u32>,
     /// Chunks by where they start: their sizes.
     chunks: BTreeMap<u64, u64>,
+    /// Their sum.
+    mapped: u64,
 }
 
 /// A place for a block, part of which has no memory yet.
@@ -39,11 +41,24 @@ impl Arena {
     pub(crate) fn new(reservation: Reservation, page: u64) -> Arena {
         let blocks = Blocks::new(reservation.size().0);
         let holes = BTreeMap::from([(0, blocks.first())]);
-        Arena { reservation, page, blocks, cached: Vec::new(), holes, chunks: BTreeMap::new() }
+        let (cached, chunks) = (Vec::new(), BTreeMap::new());
+        Arena { reservation, page, blocks, cached, holes, chunks, mapped: 0 }
     }
 
     pub(crate) fn blocks(&self) -> &Blocks {
         &self.blocks
+    }
+
+    /// Memory under its addresses.
+    pub(crate) fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    fn add_chunks(&mut self, chunks: &[Range<u64>]) {
+        for chunk in chunks {
+            self.chunks.insert(chunk.start, chunk.end - chunk.start);
+            self.mapped += chunk.end - chunk.start;
+        }
     }
 
     pub(crate) fn address_of(&self, block: u32) -> u64 {
@@ -51,23 +66,18 @@ impl Arena {
     }
 
     /// A cached block that this stream freed, or that is settled, cut to size and live.
-    pub(crate) fn take(&mut self, size: u64, stream: u32, tag: u16) -> Option<u32> {
+    pub(crate) fn take(&mut self, size: u64, stream: u32) -> Option<u32> {
         let find = |freed_on: u32| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
         let block = find(stream).or_else(|| find(SETTLED))?;
         let freed_on = self.blocks.get(block).stream;
         self.leave(block);
         let rest = (self.blocks.get(block).size > size).then(|| self.blocks.split(block, size));
         // Before the rest is put back: it would join a neighbour that is still cached.
-        self.set_live(block, tag);
+        self.blocks.get_mut(block).state = State::Live;
         if let Some(rest) = rest {
             self.enter(rest, State::Cached, freed_on);
         }
         Some(block)
-    }
-
-    fn set_live(&mut self, block: u32, tag: u16) {
-        let entry = self.blocks.get_mut(block);
-        (entry.state, entry.tag) = (State::Live, tag);
     }
 
     /// A live block becomes a cached one, by the so-manieth free of a stream.
@@ -193,6 +203,10 @@ impl Arena {
         }
     }
 
+    fn page_start(&self, at: u64) -> u64 {
+        at / self.page * self.page
+    }
+
     fn page_end(&self, at: u64) -> u64 {
         at.next_multiple_of(self.page)
     }
@@ -231,15 +245,9 @@ impl Arena {
     }
 
     /// Records a run: live where all of it is mapped, otherwise free as far as it got.
-    pub(crate) fn settle_run(
-        &mut self,
-        run: &Run,
-        mapped: &[Range<u64>],
-        size: u64,
-        tag: u16,
-    ) -> bool {
+    pub(crate) fn settle_run(&mut self, run: &Run, mapped: &[Range<u64>], size: u64) -> bool {
         let length = |range: &Range<u64>| range.end - range.start;
-        self.chunks.extend(mapped.iter().map(|chunk| (chunk.start, length(chunk))));
+        self.add_chunks(mapped);
         let (got, wanted): (u64, u64) =
             (mapped.iter().map(length).sum(), run.missing.iter().map(length).sum());
         if got < wanted {
@@ -248,7 +256,7 @@ impl Arena {
         }
         let rest =
             (self.blocks.get(run.block).size > size).then(|| self.blocks.split(run.block, size));
-        self.set_live(run.block, tag);
+        self.blocks.get_mut(run.block).state = State::Live;
         if let Some(rest) = rest {
             self.enter(rest, State::Cached, run.owner);
         }
@@ -257,7 +265,7 @@ impl Arena {
 
     /// Leaves a run busy for good: part of it can be neither used nor given back.
     pub(crate) fn abandon_run(&mut self, mapped: &[Range<u64>]) {
-        self.chunks.extend(mapped.iter().map(|chunk| (chunk.start, chunk.end - chunk.start)));
+        self.add_chunks(mapped);
     }
 
     // Mapped parts become cached, the others holes again.
@@ -311,22 +319,98 @@ impl Arena {
     /// Records that a claimed chunk was unmapped, or that it was not.
     pub(crate) fn settle_chunk(&mut self, block: u32, unmapped: bool) {
         if unmapped {
-            self.chunks.remove(&self.blocks.get(block).start);
+            let size = self.chunks.remove(&self.blocks.get(block).start);
+            self.mapped -= size.expect("a claimed chunk is in the books");
             self.enter(block, State::Hole, SETTLED);
         } else {
             self.enter(block, State::Cached, SETTLED);
         }
     }
 
+    /// All chunks, in the order of their addresses.
+    pub(crate) fn chunks(&self) -> Vec<Range<u64>> {
+        self.chunks.iter().map(|(start, size)| *start..start + size).collect()
+    }
+
+    /// Runs of whole pages with live bytes on them, in the order of their addresses.
+    pub(crate) fn live_pages(&self) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (_, block) in self.blocks.iter().filter(|(_, block)| block.state == State::Live) {
+            let pages = self.page_start(block.start)..self.page_end(block.end());
+            match runs.last_mut() {
+                Some(last) if pages.start <= last.end => last.end = pages.end,
+                _ => runs.push(pages),
+            }
+        }
+        runs
+    }
+
+    /// The live block at or around an offset, for those who want to name it.
+    pub(crate) fn live_block_in(&self, range: &Range<u64>) -> Option<u64> {
+        let over = |block: &Block| block.start < range.end && range.start < block.end();
+        let live = |block: &Block| block.state == State::Live && over(block);
+        self.blocks.iter().find(|(_, block)| live(block)).map(|(_, block)| block.start)
+    }
+
+    /// Records that its memory is gone, all but what could not be taken away: what was free are
+    /// holes now, and live blocks stand on nothing.
+    pub(crate) fn fall_asleep(&mut self, still_mapped: &[Range<u64>]) {
+        let free = |(_, block): &(u32, &Block)| matches!(block.state, State::Cached | State::Busy);
+        let free: Vec<u32> = self.blocks.iter().filter(free).map(|(index, _)| index).collect();
+        // A hole swallows only holes, so each of these is still there when its turn comes.
+        for index in free {
+            self.leave(index);
+            self.enter(index, State::Hole, SETTLED);
+        }
+        self.chunks.clear();
+        self.mapped = 0;
+        self.add_chunks(still_mapped);
+    }
+
+    /// A block that is freed in its sleep leaves a hole.
+    pub(crate) fn give_back_asleep(&mut self, block: u32) {
+        debug_assert_eq!(self.blocks.get(block).state, State::Live);
+        self.enter(block, State::Hole, SETTLED);
+    }
+
+    /// Records chunks under all live pages: what shares a page with live bytes is cached again.
+    pub(crate) fn wake_up(&mut self, chunks: &[Range<u64>]) {
+        self.chunks.clear();
+        self.mapped = 0;
+        self.add_chunks(chunks);
+        let holes: Vec<u32> = self.holes.values().copied().collect();
+        for hole in holes {
+            let Range { start, end } = self.blocks.get(hole).range();
+            let first_page = self.page_end(start).min(end);
+            let last_page = self.page_start(end).max(first_page);
+            if last_page < end {
+                self.uncover(hole, &(last_page..end));
+            }
+            if start < first_page {
+                self.uncover(self.hole_at(start), &(start..first_page));
+            }
+        }
+    }
+
+    fn hole_at(&self, start: u64) -> u32 {
+        self.holes[&start]
+    }
+
+    fn uncover(&mut self, hole: u32, range: &Range<u64>) {
+        let part = self.carve(hole, range);
+        self.enter(part, State::Cached, SETTLED);
+    }
+
     /// What must always hold; panics where it does not.
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self, asleep: bool) {
         let (mut end, mut last) = (0, None);
         for (index, block) in self.blocks.iter() {
             assert_eq!(block.start, end, "blocks follow one another");
             assert!(block.size > 0, "no block is empty");
             end = block.end();
             let chunks = self.mapped_in(block.start..block.end());
-            let expected = if block.state == State::Hole { 0 } else { block.size };
+            let expected = if block.state == State::Hole || asleep { 0 } else { block.size };
+            assert!(!asleep || block.state != State::Cached, "{block:?} is cached asleep");
             assert!(
                 block.state == State::Busy || chunks == expected,
                 "{block:?} has {chunks} bytes of chunks under it"
@@ -347,7 +431,8 @@ impl Arena {
             assert!(listed, "{block:?} is in no list");
         }
         assert_eq!(end, self.reservation.size().0, "blocks cover the arena");
-        assert_eq!(self.reservation.mapped().0, self.chunks.values().sum::<u64>());
+        assert_eq!(self.mapped, self.chunks.values().sum::<u64>(), "the sum of the chunks");
+        assert_eq!(self.reservation.mapped().0, self.mapped, "every chunk is mapped");
     }
 
     fn mapped_in(&self, range: Range<u64>) -> u64 {

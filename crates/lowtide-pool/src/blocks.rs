@@ -26,7 +26,6 @@ pub(crate) struct Block {
     pub(crate) start: u64,
     pub(crate) size: u64,
     pub(crate) state: State,
-    pub(crate) tag: u16,
     /// Of a cached block: the stream that freed it, an index; [`SETTLED`] where that has passed.
     pub(crate) stream: u32,
     /// Of a cached block: its place among the frees of that stream.
@@ -40,6 +39,10 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn end(&self) -> u64 {
         self.start + self.size
+    }
+
+    pub(crate) fn range(&self) -> std::ops::Range<u64> {
+        self.start..self.end()
     }
 }
 
@@ -57,7 +60,6 @@ impl Blocks {
             start: 0,
             size,
             state: State::Hole,
-            tag: 0,
             stream: SETTLED,
             freed: 0,
             prev: NONE,
@@ -92,7 +94,7 @@ impl Blocks {
         })
     }
 
-    /// Cuts a block in two; the second half is returned and has the first's state, stream and tag.
+    /// Cuts a block in two; the second half is returned and has the first's state and stream.
     pub(crate) fn split(&mut self, block: u32, size: u64) -> u32 {
         let whole = *self.get(block);
         debug_assert!(size > 0 && size < whole.size, "both halves are something");

@@ -1,5 +1,10 @@
 //! Fences: whether a stream has passed what was given to it.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lowtide_device::Stream;
+
 use crate::StreamId;
 
 /// Says how far the streams of a program are. A pool without one takes a free to mean that nothing
@@ -13,4 +18,39 @@ pub trait Fence: Send + Sync {
     /// # Errors
     /// What went wrong in the stream's work.
     fn wait(&self, stream: StreamId) -> lowtide_device::Result<()>;
+}
+
+/// The fence for streams of [`lowtide_device`]. A stream it does not know has passed everything.
+#[derive(Default)]
+pub struct StreamFence {
+    streams: Mutex<HashMap<StreamId, Arc<Stream>>>,
+}
+
+impl StreamFence {
+    /// Watches a stream, and says under which identity blocks are freed on it.
+    pub fn watch(&self, stream: &Arc<Stream>) -> StreamId {
+        let id = StreamId(stream.id());
+        self.streams().insert(id, Arc::clone(stream));
+        id
+    }
+
+    fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, Arc<Stream>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, id: StreamId) -> Option<Arc<Stream>> {
+        self.streams().get(&id).cloned()
+    }
+}
+
+impl Fence for StreamFence {
+    fn has_passed(&self, stream: StreamId) -> bool {
+        let Some(stream) = self.get(stream) else { return true };
+        // Where it cannot be said, it has not.
+        stream.has_passed().unwrap_or(false)
+    }
+
+    fn wait(&self, stream: StreamId) -> lowtide_device::Result<()> {
+        self.get(stream).map_or(Ok(()), |stream| stream.synchronize())
+    }
 }

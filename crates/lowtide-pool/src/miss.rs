@@ -10,13 +10,16 @@ use std::ops::Range;
 use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, Reservation};
 
 use crate::arena::Run;
+use crate::books::{Books, Counts, Request, tag_of};
 use crate::policy::Policy;
-use crate::pool::{Books, Counts, Pool};
-use crate::{Error, Result, Tag};
+use crate::pressure::{Answer, Pressure, ROUNDS_MOST};
+use crate::streams::Seen;
+use crate::tags::Phase;
+use crate::{Error, Pool, Result};
 
 /// What is to be done at the driver.
 struct Plan {
-    arena: usize,
+    reservation: Reservation,
     run: Run,
     /// The size of new chunks.
     chunk: u64,
@@ -25,9 +28,18 @@ struct Plan {
 
 /// A free chunk that leaves its place.
 struct Move {
-    arena: usize,
+    room: usize,
+    reservation: Reservation,
     block: u32,
     range: Range<u64>,
+}
+
+/// What came of one try.
+enum Tried {
+    Done(Address),
+    /// A sleep has begun.
+    Turned,
+    Full(lowtide_device::Error),
 }
 
 /// What was done.
@@ -36,32 +48,51 @@ struct Outcome {
     mapped: Vec<Range<u64>>,
     /// How many of the moves left their place.
     moved: usize,
-    created: Bytes,
-    destroyed: Bytes,
     /// Whether part of the run can be neither opened nor unmapped.
     lost: bool,
     error: Option<lowtide_device::Error>,
 }
 
 impl Pool {
-    pub(crate) fn miss(&self, arena: usize, size: u64, stream: u32, tag: Tag) -> Result<Address> {
-        // First by the policy. Where the device has no room, streams are waited for and every free
-        // chunk makes room.
+    /// `None` where the tag's phase changed meanwhile.
+    pub(crate) fn miss(&self, request: &Request) -> Result<Option<Address>> {
+        for round in 0.. {
+            let error = match self.try_miss(request)? {
+                Tried::Done(address) => return Ok(Some(address)),
+                Tried::Turned => return Ok(None),
+                Tried::Full(error) => error,
+            };
+            let free = self.shared.device.usage()?.free;
+            let pressure = Pressure { requested: Bytes(request.size()), free, round };
+            if round >= ROUNDS_MOST || self.shared.callbacks.ask(&pressure) == Answer::Nothing {
+                return Err(error.into());
+            }
+        }
+        unreachable!("rounds are limited")
+    }
+
+    // First by the policy. Where the device has no room, streams are waited for and every free
+    // chunk makes room.
+    fn try_miss(&self, request: &Request) -> Result<Tried> {
         for last in [false, true] {
             self.settle_streams(last)?;
             let mut books = self.books();
-            if let Some(address) = books.take(arena, size, stream, tag) {
-                return Ok(address);
+            if !books.is_awake(request.room) {
+                return Ok(Tried::Turned);
             }
-            let plan = books.plan(&self.policy, self.device.info(), (arena, size, stream), last)?;
+            books.clear_shelves();
+            if let Some(address) = books.take(request) {
+                return Ok(Tried::Done(address));
+            }
+            let plan = books.plan(&self.shared.policy, self.shared.device.info(), request, last)?;
             drop(books);
             let outcome = self.apply(&plan);
-            let address = self.books().commit(&plan, &outcome, size, tag);
+            let address = self.books().commit(&plan, &outcome, request);
+            self.notify();
             match (address, outcome.error) {
-                (Some(address), _) => return Ok(address),
-                (None, Some(error)) if last || !error.is_out_of_memory() => {
-                    return Err(error.into());
-                }
+                (Some(address), _) => return Ok(Tried::Done(address)),
+                (None, Some(error)) if !error.is_out_of_memory() => return Err(error.into()),
+                (None, Some(error)) if last => return Ok(Tried::Full(error)),
                 (None, _) => {}
             }
         }
@@ -71,43 +102,59 @@ impl Pool {
     /// What streams have passed becomes anybody's. The fence is asked without the lock; what is
     /// freed meanwhile has a later number and waits for the next time.
     pub(crate) fn settle_streams(&self, wait: bool) -> Result<()> {
-        let Some(fence) = &self.fence else { return Ok(()) };
-        let streams = self.books().streams();
-        for (index, id, frees) in streams {
+        let Some(fence) = &self.shared.fence else { return Ok(()) };
+        let mut books = self.books();
+        books.clear_shelves();
+        let streams = books.streams.seen();
+        drop(books);
+        for seen in streams {
             if wait {
-                fence.wait(id)?;
-            } else if !fence.has_passed(id) {
+                fence.wait(seen.id)?;
+            } else if !fence.has_passed(seen.id) {
                 continue;
             }
-            let mut books = self.books();
-            for arena in &mut books.arenas {
-                arena.settle_stream(index, frees);
-            }
+            self.books().settle_stream(&seen);
         }
         Ok(())
     }
 
-    pub(crate) fn give_free_chunks_back(&self, keep: Bytes) -> Result<Bytes> {
+    pub(crate) fn give_free_chunks_back(
+        &self,
+        keep: Bytes,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Bytes> {
         let mut books = self.books();
+        books.clear_shelves();
         let enough = books.counts.cached().saturating_sub(keep);
         let moves = books.moves(enough.0, u64::MAX, |_| true);
+        books.count_jobs(&moves, 1);
         drop(books);
         let mut outcome = Outcome::default();
-        let chunks = self.unmap(&moves, &mut outcome);
-        outcome.destroyed = chunks.iter().map(Chunk::size).sum();
+        let chunks = self.unmap(&moves, &mut outcome, &mut go_on);
+        let given_back: Bytes = chunks.iter().map(Chunk::size).sum();
         drop(chunks);
-        self.books().settle(&moves, &outcome);
-        tracing::debug!(given_back = %outcome.destroyed, "trimmed");
-        outcome.error.map_or(Ok(outcome.destroyed), |error| Err(error.into()))
+        let mut books = self.books();
+        books.settle(&moves, &outcome);
+        drop(books);
+        self.notify();
+        tracing::debug!(%given_back, "trimmed");
+        outcome.error.map_or(Ok(given_back), |error| Err(error.into()))
     }
 
     // Takes chunks from their places, until one is refused.
-    fn unmap(&self, moves: &[Move], outcome: &mut Outcome) -> Vec<Chunk> {
-        let reservations = self.books().arenas.each_ref().map(|arena| arena.reservation.clone());
+    fn unmap(
+        &self,
+        moves: &[Move],
+        outcome: &mut Outcome,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Vec<Chunk> {
         let mut chunks = Vec::with_capacity(moves.len());
-        for Move { arena, range, .. } in moves {
+        for Move { reservation, range, .. } in moves {
+            if !go_on() {
+                break;
+            }
             let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
-            match reservations[*arena].unmap(at, size) {
+            match reservation.unmap(at, size) {
                 Ok(taken) => chunks.extend(taken.into_iter().map(|(_, chunk)| chunk)),
                 Err(refused) => {
                     outcome.error = Some(refused.error);
@@ -121,25 +168,22 @@ impl Pool {
 
     fn apply(&self, plan: &Plan) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut spare = self.unmap(&plan.moves, &mut outcome);
+        let mut spare = self.unmap(&plan.moves, &mut outcome, &mut || true);
         spare.sort_by_key(Chunk::size);
-        let reservation = self.books().arenas[plan.arena].reservation.clone();
         for missing in &plan.run.missing {
             if outcome.error.is_none() {
-                let filled = self.fill(&reservation, missing, plan.chunk, &mut spare, &mut outcome);
+                let filled = self.fill(plan, missing, &mut spare, &mut outcome);
                 outcome.error = filled.err();
             }
         }
-        outcome.destroyed += spare.iter().map(Chunk::size).sum();
         outcome
     }
 
     // Maps chunks from the front of a range on: those that move, largest first, then new ones.
     fn fill(
         &self,
-        reservation: &Reservation,
+        Plan { reservation, chunk, .. }: &Plan,
         missing: &Range<u64>,
-        chunk: u64,
         spare: &mut Vec<Chunk>,
         outcome: &mut Outcome,
     ) -> lowtide_device::Result<()> {
@@ -149,14 +193,11 @@ impl Pool {
             let fitting = spare.iter().rposition(|spare| spare.size().0 <= room);
             let next = match fitting {
                 Some(index) => Ok(spare.remove(index)),
-                None => self.create(chunk.min(room), spare, outcome),
+                None => self.create(room.min(*chunk), spare),
             };
             filled = next.and_then(|next| {
                 let size = next.size();
-                reservation.map(Bytes(at), next).map_err(|refused| {
-                    outcome.destroyed += size;
-                    refused.error
-                })?;
+                reservation.map(Bytes(at), next).map_err(|refused| refused.error)?;
                 outcome.mapped.push(at..at + size.0);
                 at += size.0;
                 Ok(())
@@ -176,23 +217,14 @@ impl Pool {
     }
 
     // Where there is no room, chunks that fit nowhere make some.
-    fn create(
-        &self,
-        size: u64,
-        spare: &mut Vec<Chunk>,
-        outcome: &mut Outcome,
-    ) -> lowtide_device::Result<Chunk> {
+    fn create(&self, size: u64, spare: &mut Vec<Chunk>) -> lowtide_device::Result<Chunk> {
         loop {
-            match self.device.create(Bytes(size)) {
-                Ok(chunk) => {
-                    outcome.created += chunk.size();
-                    return Ok(chunk);
-                }
+            match self.shared.device.create(Bytes(size)) {
                 Err(error) if error.is_out_of_memory() => match spare.pop() {
-                    Some(largest) => outcome.destroyed += largest.size(),
+                    Some(largest) => drop(largest),
                     None => return Err(error),
                 },
-                Err(error) => return Err(error),
+                outcome => return outcome,
             }
         }
     }
@@ -201,10 +233,7 @@ impl Pool {
 // Memory that cannot be opened is no use: it goes, if the device takes it.
 fn take_back(reservation: &Reservation, range: Range<u64>, outcome: &mut Outcome) {
     match reservation.unmap(Bytes(range.start), Bytes(range.end - range.start)) {
-        Ok(chunks) => {
-            outcome.destroyed += chunks.iter().map(|(_, chunk)| chunk.size()).sum();
-            outcome.mapped.retain(|mapped| !range.contains(&mapped.start));
-        }
+        Ok(_) => outcome.mapped.retain(|mapped| !range.contains(&mapped.start)),
         Err(refused) => {
             tracing::error!(error = %refused.error, "memory that nobody can use stays mapped");
             outcome.lost = true;
@@ -217,12 +246,15 @@ impl Books {
         &mut self,
         policy: &Policy,
         device: &DeviceInfo,
-        (arena, size, stream): (usize, u64, u32),
+        request: &Request,
         last: bool,
     ) -> Result<Plan> {
-        let best = self.arenas[arena].best_run(size, stream);
+        let (size, owner) = (request.size(), self.owner_of(request.stream));
+        let arena = &mut self.rooms[request.room].arena;
+        let best = arena.best_run(size, owner);
         let (missing, start) = best.ok_or(Error::NoAddresses { size: Bytes(size) })?;
-        let run = self.arenas[arena].claim_run(start, size);
+        let run = arena.claim_run(start, size);
+        let reservation = arena.reservation.clone();
         let moves = if last {
             self.moves(u64::MAX, missing, |_| true)
         } else {
@@ -230,13 +262,16 @@ impl Books {
         };
         let tight = (self.counts.physical.0 + missing) * 2 > device.total.0;
         let chunk = policy.chunk_for(size, device.page.0, tight);
-        Ok(Plan { arena, run, chunk, moves })
+        self.tags[request.tag].jobs += 1;
+        self.count_jobs(&moves, 1);
+        Ok(Plan { reservation, run, chunk, moves })
     }
 
     // Memory does not grow beyond the most that was ever live while large free chunks can move, and
     // not beyond that and some slack while any can.
     fn moves_by(&mut self, policy: &Policy, size: u64, missing: u64) -> Vec<Move> {
-        let Counts { live, live_peak, physical, physical_peak, .. } = self.counts;
+        let Counts { live, live_peak, physical, physical_peak, asleep, .. } = self.counts;
+        let live = live - asleep;
         let most_live = live_peak.max(live + Bytes(size)).0;
         let with_slack = most_live + most_live / 1000 * policy.slack_thousandths;
         let wanted = (physical.0 + missing).saturating_sub(most_live.max(physical_peak.0));
@@ -259,42 +294,68 @@ impl Books {
             return Vec::new();
         }
         let mut free: Vec<(u64, usize, Range<u64>)> = Vec::new();
-        for (index, arena) in self.arenas.iter().enumerate() {
-            let chunks = arena.free_chunks().into_iter();
+        for (index, room) in
+            self.rooms.iter().enumerate().filter(|(index, _)| self.is_awake(*index))
+        {
+            let chunks = room.arena.free_chunks().into_iter();
             free.extend(chunks.map(|chunk| (chunk.end - chunk.start, index, chunk)));
         }
         let most = missing.checked_next_power_of_two().unwrap_or(u64::MAX);
         free.sort_by_key(|(size, ..)| std::cmp::Reverse((*size).min(most)));
         let (mut moves, mut sum) = (Vec::new(), 0);
-        for (size, arena, range) in free {
+        for (size, room, range) in free {
             if sum >= enough || !worth(size) {
                 break;
             }
-            let block = self.arenas[arena].claim_chunk(&range);
-            moves.push(Move { arena, block, range });
+            let arena = &mut self.rooms[room].arena;
+            let (block, reservation) = (arena.claim_chunk(&range), arena.reservation.clone());
+            moves.push(Move { room, reservation, block, range });
             sum += size;
         }
         moves
     }
 
-    fn commit(&mut self, plan: &Plan, outcome: &Outcome, size: u64, tag: Tag) -> Option<Address> {
-        let arena = &mut self.arenas[plan.arena];
+    // A sleep of a tag waits until nobody is at work on its memory.
+    fn count_jobs(&mut self, moves: &[Move], by: isize) {
+        for moved in moves {
+            let jobs = &mut self.tags[tag_of(moved.room)].jobs;
+            *jobs = jobs.checked_add_signed(by).expect("jobs end once");
+        }
+    }
+
+    fn settle_stream(&mut self, seen: &Seen) {
+        // Where a sleep or a wake is at work, nothing changes; the stream is kept for later.
+        let mut all = true;
+        for room in 0..self.rooms.len() {
+            match self.tags[tag_of(room)].phase {
+                Phase::Awake => self.rooms[room].arena.settle_stream(seen.number, seen.frees),
+                Phase::Turning => all = false,
+                Phase::Asleep => {}
+            }
+        }
+        if all {
+            self.streams.forget(seen);
+        }
+    }
+
+    fn commit(&mut self, plan: &Plan, outcome: &Outcome, request: &Request) -> Option<Address> {
+        let arena = &mut self.rooms[request.room].arena;
         let whole = if outcome.lost {
             arena.abandon_run(&outcome.mapped);
             false
         } else {
-            arena.settle_run(&plan.run, &outcome.mapped, size, tag.0)
+            arena.settle_run(&plan.run, &outcome.mapped, request.size())
         };
+        self.tags[request.tag].jobs -= 1;
         self.settle(&plan.moves, outcome);
-        whole.then(|| self.hand_out(plan.arena, plan.run.block, size, tag))
+        whole.then(|| self.hand_out(request, plan.run.block))
     }
 
     fn settle(&mut self, moves: &[Move], outcome: &Outcome) {
         for (index, moved) in moves.iter().enumerate() {
-            self.arenas[moved.arena].settle_chunk(moved.block, index < outcome.moved);
+            self.rooms[moved.room].arena.settle_chunk(moved.block, index < outcome.moved);
         }
-        let counts = &mut self.counts;
-        counts.physical = counts.physical + outcome.created - outcome.destroyed;
-        counts.physical_peak = counts.physical_peak.max(counts.physical);
+        self.count_jobs(moves, -1);
+        self.count_physical();
     }
 }

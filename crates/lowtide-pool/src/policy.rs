@@ -9,7 +9,7 @@ use lowtide_device::Bytes;
 /// Every block is a multiple of this.
 pub(crate) const GRAIN: u64 = 512;
 
-/// How the pool trades speed for tightness.
+/// How the pool trades speed for tightness, and what it does with backups.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
     /// Blocks up to this size live apart, so that they do not pin the pages of large ones.
@@ -18,13 +18,24 @@ pub struct Policy {
     pub chunks_per_block: u64,
     /// The same once the pool has taken half of the device: small chunks fit where large ones do not.
     pub chunks_per_block_when_tight: u64,
-    /// No chunk is larger.
+    /// No chunk made for a block is larger.
     pub chunk_most: Bytes,
+    /// No chunk made by a wake is larger. It knows all blocks at once, so that large chunks cost
+    /// nothing but tightness later on.
+    pub wake_chunk_most: Bytes,
     /// How far memory may grow beyond the most that was ever live, in thousandths, before small
     /// chunks are moved instead; large ones always are.
     pub slack_thousandths: u64,
     /// A free chunk of at least this part of what is missing counts as large.
     pub cheap_part: u64,
+    /// Whether backups stay after a wake. The next sleep then copies only what changed, and the
+    /// host's memory stays taken.
+    pub keep_backups: bool,
+    /// The most host memory that backups may take; what the machine and its control groups have
+    /// left, where not given.
+    pub backup_most: Option<Bytes>,
+    /// Whether an allocation wakes a tag that is asleep, instead of being refused.
+    pub wake_on_alloc: bool,
 }
 
 impl Default for Policy {
@@ -34,8 +45,12 @@ impl Default for Policy {
             chunks_per_block: 4,
             chunks_per_block_when_tight: 32,
             chunk_most: Bytes::mib(64),
+            wake_chunk_most: Bytes::mib(256),
             slack_thousandths: 60,
             cheap_part: 4,
+            keep_backups: true,
+            backup_most: None,
+            wake_on_alloc: false,
         }
     }
 }

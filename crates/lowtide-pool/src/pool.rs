@@ -1,118 +1,67 @@
 //! The pool: blocks for callers, chunks from the device, one lock between.
 //!
-//! A hit takes the lock, finds a cached block and touches no driver. A miss is in `miss.rs`.
+//! A hit takes the lock, finds a block and touches no driver. A miss is in `miss.rs`, sleep and wake
+//! are in their own files.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use lowtide_device::{Address, Bytes, Device};
+use lowtide_device::{Address, Bytes, Device, Reservation};
 
 use crate::arena::Arena;
-use crate::blocks::SETTLED;
+use crate::block::Block;
+use crate::books::{Books, Counts, ROOMS, Request, Room, room_of};
 use crate::policy::{GRAIN, Policy};
-use crate::{Error, Fence, Result, StreamId, Tag};
+use crate::pressure::{Answer, Callbacks, Pressure, Subscription};
+use crate::record::Recording;
+use crate::shelf::Shelf;
+use crate::tags::{Phase, Scope, SleepPolicy, Tag};
+use crate::{Error, Fence, Result, StreamId};
 
-const SMALL: usize = 0;
-const LARGE: usize = 1;
-const ARENAS: usize = 2;
-/// Address space for each arena, in multiples of the device: holes cost nothing.
-const SPACE_FACTOR: u64 = 16;
+/// Address space for the small and the large blocks of a tag, in multiples of the device: holes
+/// cost nothing.
+const SPACE_FACTORS: [u64; ROOMS] = [2, 8];
 
-/// Blocks over a device's memory.
+/// The name of the tag that is there from the start.
+const DEFAULT_TAG: &str = "default";
+
+/// Blocks over a device's memory, which can leave the device and come back under the same
+/// addresses. Cheap to clone.
 ///
 /// ```
 /// use lowtide_device::{Bytes, Device, HostOptions};
-/// use lowtide_pool::{Policy, Pool, StreamId, Tag};
+/// use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId};
 /// # fn main() -> lowtide_pool::Result<()> {
 /// let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
 /// let pool = Pool::new(&device, Policy::default(), None)?;
-/// let block = pool.alloc(Bytes::mib(5), StreamId(0), Tag(0))?;
+/// let weights = pool.tag("weights", SleepPolicy::Offload)?;
+/// let block = pool.alloc(Bytes::mib(5), StreamId(0), weights)?;
 /// assert_eq!(pool.counts().physical, device.usage()?.in_use());
+///
+/// pool.sleep(Scope::Whole)?; // the device's memory is free now
+/// assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
+/// pool.wake(Scope::Whole)?; // the same bytes are at the same address again
+///
 /// pool.free(block, StreamId(0))?;
 /// pool.trim(Bytes::ZERO)?;
 /// assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Clone)]
 pub struct Pool {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
     pub(crate) device: Device,
     pub(crate) policy: Policy,
     pub(crate) fence: Option<Arc<dyn Fence>>,
+    pub(crate) callbacks: Callbacks,
+    small_grains: u32,
     books: Mutex<Books>,
-}
-
-pub(crate) struct Books {
-    pub(crate) arenas: [Arena; ARENAS],
-    pub(crate) counts: Counts,
-    /// Live blocks by address.
-    live: HashMap<u64, Place, BuildHasherDefault<AddressHasher>>,
-    /// By index, from one: zero stands for no stream.
-    streams: Vec<Stream>,
-    /// By the tag's number.
-    tags: Vec<TagCounts>,
-}
-
-struct Stream {
-    id: StreamId,
-    /// How often something was freed on it.
-    frees: u64,
-}
-
-#[derive(Clone, Copy)]
-struct Place {
-    arena: u8,
-    block: u32,
-}
-
-/// What a pool holds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// In blocks that callers have.
-    pub live: Bytes,
-    /// The most of it there ever was.
-    pub live_peak: Bytes,
-    /// Memory taken from the device.
-    pub physical: Bytes,
-    /// The most of it there ever was.
-    pub physical_peak: Bytes,
-    /// Blocks that callers have.
-    pub blocks: u64,
-}
-
-impl Counts {
-    /// Memory taken from the device that no caller has.
-    pub fn cached(&self) -> Bytes {
-        self.physical - self.live
-    }
-}
-
-/// What the blocks of one tag hold.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TagCounts {
-    /// In blocks that callers have.
-    pub live: Bytes,
-    /// The most of it there ever was.
-    pub peak: Bytes,
-}
-
-// Addresses are multiples of 512 and spread by multiplication; a stronger hash is only slower.
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("addresses are hashed as whole numbers");
-    }
-
-    fn write_u64(&mut self, address: u64) {
-        let mixed = (address / GRAIN).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    /// A plan at the driver was done, or a tag has another phase.
+    changed: Condvar,
 }
 
 impl Pool {
@@ -121,21 +70,71 @@ impl Pool {
     /// # Errors
     /// If the device has no addresses to give.
     pub fn new(device: &Device, policy: Policy, fence: Option<Arc<dyn Fence>>) -> Result<Pool> {
-        let info = device.info();
-        let space = Bytes(info.total.0.saturating_mul(SPACE_FACTOR) / info.page.0 * info.page.0);
-        let arena = || -> Result<Arena> { Ok(Arena::new(device.reserve(space)?, info.page.0)) };
-        let books = Books {
-            arenas: [arena()?, arena()?],
-            counts: Counts::default(),
-            live: HashMap::default(),
-            streams: Vec::new(),
-            tags: Vec::new(),
+        let shared = Shared {
+            device: device.clone(),
+            policy,
+            callbacks: Callbacks::default(),
+            small_grains: u32::try_from(policy.small_most.0 / GRAIN).unwrap_or(u32::MAX),
+            books: Mutex::new(Books::new(fence.is_none())),
+            changed: Condvar::new(),
+            fence,
         };
-        Ok(Pool { device: device.clone(), policy, fence, books: Mutex::new(books) })
+        let pool = Pool { shared: Arc::new(shared) };
+        pool.tag(DEFAULT_TAG, SleepPolicy::Offload)?;
+        Ok(pool)
+    }
+
+    /// The tag of this name, made if it is new.
+    ///
+    /// # Errors
+    /// [`Error::OtherPolicy`] where it is known with another policy; if there are no addresses for it.
+    pub fn tag(&self, name: &str, policy: SleepPolicy) -> Result<Tag> {
+        if let Some(tag) = self.known_tag(name, policy)? {
+            return Ok(tag);
+        }
+        let info = self.shared.device.info();
+        let room = |factor: u64| -> Result<Room> {
+            let space = info.total.0.saturating_mul(factor) / info.page.0 * info.page.0;
+            let reservation = self.shared.device.reserve(Bytes(space))?;
+            Ok(Room { arena: Arena::new(reservation, info.page.0), shelf: Shelf::default() })
+        };
+        let rooms = [room(SPACE_FACTORS[0])?, room(SPACE_FACTORS[1])?];
+        // Another thread may have been faster; its rooms are as good.
+        if let Some(tag) = self.known_tag(name, policy)? {
+            return Ok(tag);
+        }
+        let mut books = self.books();
+        let tag = books.tags.add(name, policy)?;
+        books.rooms.extend(rooms);
+        Ok(tag)
+    }
+
+    fn known_tag(&self, name: &str, policy: SleepPolicy) -> Result<Option<Tag>> {
+        match self.books().tags.find(name) {
+            Some((_, known)) if known != policy => {
+                Err(Error::OtherPolicy { name: name.to_owned(), known, wanted: policy })
+            }
+            found => Ok(found.map(|(tag, _)| tag)),
+        }
     }
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something changed in the books.
+    pub(crate) fn wait<'a>(&self, books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        self.shared.changed.wait(books).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes who waits for that.
+    pub(crate) fn notify(&self) {
+        self.shared.changed.notify_all();
+    }
+
+    /// The device it is on.
+    pub fn device(&self) -> &Device {
+        &self.shared.device
     }
 
     /// What the pool holds.
@@ -143,45 +142,95 @@ impl Pool {
         self.books().counts
     }
 
-    /// What the blocks of a tag hold.
-    pub fn tag_counts(&self, tag: Tag) -> TagCounts {
-        self.books().tags.get(usize::from(tag.0)).copied().unwrap_or_default()
-    }
-
-    /// A block of at least this size. Its address stays until it is freed.
+    /// Whether a tag's memory is on the device.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device is out of memory even after every free chunk was moved.
-    pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
-        let Some(size) = size.0.max(1).checked_next_multiple_of(GRAIN) else {
-            return Err(Error::NoAddresses { size });
-        };
-        let arena = if size <= self.policy.small_most.0 { SMALL } else { LARGE };
-        let mut books = self.books();
-        let stream = books.index_of(stream);
-        if let Some(address) = books.take(arena, size, stream, tag) {
-            return Ok(address);
-        }
-        drop(books);
-        self.miss(arena, size, stream, tag)
+    /// [`Error::UnknownTag`] for a tag of another pool.
+    pub fn phase(&self, tag: Tag) -> Result<Phase> {
+        Ok(self.books().tags.get(tag)?.phase)
     }
 
-    /// Frees a block. Work that was given to `stream` before may still use it; other streams are
-    /// not given it until the fence says that the stream has passed.
+    /// A block of at least this size. Its address stays until it is freed, through every sleep.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
+    /// and everybody was asked; [`Error::Asleep`] where the tag sleeps, unless the policy wakes it.
+    pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
+        let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
+            return Err(Error::NoAddresses { size });
+        };
+        let room = room_of(tag, grains, self.shared.small_grains);
+        let request = Request { room, grains, stream, tag };
+        loop {
+            let mut books = self.books();
+            let known = books.tags.get(tag)?;
+            match known.phase {
+                Phase::Awake => {}
+                Phase::Turning => {
+                    drop(self.wait(books));
+                    continue;
+                }
+                Phase::Asleep if self.shared.policy.wake_on_alloc => {
+                    drop(books);
+                    self.wake(Scope::Tags(&[tag]))?;
+                    continue;
+                }
+                Phase::Asleep => return Err(Error::Asleep { tag: known.name.to_string() }),
+            }
+            let found = match books.hit(&request) {
+                Some(address) => Some(address),
+                None => books.take(&request),
+            };
+            if let Some(address) = found {
+                if let Some(recorder) = &mut books.recorder {
+                    recorder.allocated(address, size, stream);
+                }
+                return Ok(address);
+            }
+            drop(books);
+            // `None` where the tag began to turn meanwhile.
+            if let Some(address) = self.miss(&request)? {
+                if let Some(recorder) = &mut self.books().recorder {
+                    recorder.allocated(address, size, stream);
+                }
+                return Ok(address);
+            }
+        }
+    }
+
+    /// The same as something that frees itself.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn block(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Block> {
+        Block::new(self, size, stream, tag)
+    }
+
+    /// Frees a block, asleep or awake. Work that was given to `stream` before may still use it;
+    /// other streams are not given it until the fence says that the stream has passed.
     ///
     /// # Errors
     /// [`Error::UnknownBlock`] where no live block begins at this address.
     pub fn free(&self, address: Address, stream: StreamId) -> Result<()> {
         let mut books = self.books();
-        let Some(place) = books.live.remove(&address.0) else {
-            return Err(Error::UnknownBlock { address });
-        };
-        let (owner, frees) = match self.fence {
-            None => (SETTLED, 0),
-            Some(_) => books.count_free(stream),
-        };
-        books.give_back(place, owner, frees);
+        books.give_back(address, stream, self.shared.small_grains)?;
+        if let Some(recorder) = &mut books.recorder {
+            recorder.freed(address, stream);
+        }
         Ok(())
+    }
+
+    /// Where a live block is, for copies with a [`lowtide_device::Stream`]: the reservation it is
+    /// in, and its offset there.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBlock`] where no live block begins at this address.
+    pub fn place_of(&self, address: Address) -> Result<(Reservation, Bytes)> {
+        let mut books = self.books();
+        let room = books.room_at(address, self.shared.small_grains)?;
+        let reservation = room.arena.reservation.clone();
+        let offset = Bytes(address.0 - reservation.address().0);
+        Ok((reservation, offset))
     }
 
     /// Gives cached memory back to the device, down to `keep`; says how much that was. Whole
@@ -190,8 +239,45 @@ impl Pool {
     /// # Errors
     /// What the device refused; what was given back until then stays given back.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        self.trim_while(keep, || true)
+    }
+
+    /// The same for as long as `go_on` says so, which is asked before each chunk, the largest first.
+    ///
+    /// ```
+    /// # use std::time::{Duration, Instant};
+    /// # use lowtide_device::{Bytes, Device};
+    /// # use lowtide_pool::{Policy, Pool};
+    /// # let pool = Pool::new(&Device::books(Bytes::gib(1)).0, Policy::default(), None).unwrap();
+    /// let until = Instant::now() + Duration::from_millis(5);
+    /// let given_back = pool.trim_while(Bytes::ZERO, || Instant::now() < until)?;
+    /// # Ok::<(), lowtide_pool::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pool::trim`].
+    pub fn trim_while(&self, keep: Bytes, go_on: impl FnMut() -> bool) -> Result<Bytes> {
         self.settle_streams(false)?;
-        self.give_free_chunks_back(keep)
+        self.give_free_chunks_back(keep, go_on)
+    }
+
+    /// Has somebody asked, before out of memory is reported, whether it can free something. No lock
+    /// is held meanwhile: it may free blocks, trim, or put other tags to sleep.
+    pub fn on_pressure(
+        &self,
+        callback: impl Fn(&Pressure) -> Answer + Send + Sync + 'static,
+    ) -> Subscription {
+        self.shared.callbacks.add(callback)
+    }
+
+    /// Begins to record what the pool is asked; what was recorded so far is dropped.
+    pub fn start_recording(&self) {
+        self.books().recorder = Some(Recording::default());
+    }
+
+    /// Ends the recording, if there is one, and hands it over.
+    pub fn stop_recording(&self) -> Option<Recording> {
+        self.books().recorder.take()
     }
 
     /// What must always hold.
@@ -199,81 +285,14 @@ impl Pool {
     /// # Panics
     /// Where it does not.
     pub fn check(&self) {
-        let books = self.books();
-        for arena in &books.arenas {
-            arena.check();
-        }
-        let mapped: Bytes = books.arenas.iter().map(|arena| arena.reservation.mapped()).sum();
-        assert_eq!(mapped, books.counts.physical, "every chunk is mapped");
-        assert_eq!(books.live.len() as u64, books.counts.blocks);
-        let tagged: Bytes = books.tags.iter().map(|counts| counts.live).sum();
-        assert_eq!(tagged, books.counts.live, "every live byte has a tag");
-        let live =
-            |place: &Place| books.arenas[place.arena as usize].blocks().get(place.block).size;
-        let sum: u64 = books.live.values().map(live).sum();
-        assert_eq!(sum, books.counts.live.0, "every live byte has a block");
+        self.books().check(self.shared.small_grains);
     }
 }
 
-impl Books {
-    fn index_of(&mut self, id: StreamId) -> u32 {
-        let known = self.streams.iter().position(|stream| stream.id == id);
-        let index = known.unwrap_or_else(|| {
-            self.streams.push(Stream { id, frees: 0 });
-            self.streams.len() - 1
-        });
-        index as u32 + 1
-    }
-
-    fn count_free(&mut self, stream: StreamId) -> (u32, u64) {
-        let index = self.index_of(stream);
-        let stream = &mut self.streams[index as usize - 1];
-        stream.frees += 1;
-        (index, stream.frees)
-    }
-
-    /// Every stream with how often something was freed on it.
-    pub(crate) fn streams(&self) -> Vec<(u32, StreamId, u64)> {
-        let numbered = self.streams.iter().zip(1..);
-        numbered.map(|(stream, index)| (index, stream.id, stream.frees)).collect()
-    }
-
-    pub(crate) fn take(
-        &mut self,
-        arena: usize,
-        size: u64,
-        stream: u32,
-        tag: Tag,
-    ) -> Option<Address> {
-        let block = self.arenas[arena].take(size, stream, tag.0)?;
-        Some(self.hand_out(arena, block, size, tag))
-    }
-
-    pub(crate) fn hand_out(&mut self, arena: usize, block: u32, size: u64, tag: Tag) -> Address {
-        let address = self.arenas[arena].address_of(block);
-        self.live.insert(address, Place { arena: arena as u8, block });
-        let counts = &mut self.counts;
-        counts.live += Bytes(size);
-        counts.live_peak = counts.live_peak.max(counts.live);
-        counts.blocks += 1;
-        let index = usize::from(tag.0);
-        if self.tags.len() <= index {
-            self.tags.resize(index + 1, TagCounts::default());
-        }
-        let tagged = &mut self.tags[index];
-        tagged.live += Bytes(size);
-        tagged.peak = tagged.peak.max(tagged.live);
-        Address(address)
-    }
-
-    fn give_back(&mut self, Place { arena, block }: Place, owner: u32, frees: u64) {
-        let arena = &mut self.arenas[arena as usize];
-        let entry = arena.blocks().get(block);
-        let (size, tag) = (Bytes(entry.size), usize::from(entry.tag));
-        arena.give_back(block, owner, frees);
-        self.counts.live = self.counts.live - size;
-        self.counts.blocks -= 1;
-        let tagged = &mut self.tags[tag];
-        tagged.live = tagged.live - size;
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { live, physical, blocks, .. } = self.counts();
+        let id = self.shared.device.info().id;
+        write!(f, "Pool({blocks} blocks, {live} live, {physical} of {id})")
     }
 }

@@ -3,7 +3,7 @@
 
 mod game;
 
-use game::Game;
+use game::{Game, Ground};
 use lowtide_device::{Bytes, Device};
 use lowtide_testing::double::Double;
 
@@ -18,7 +18,7 @@ fn faults_at_the_driver_leave_the_pool_whole() {
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
     let device = Device::cuda(0).unwrap();
     let base = device.usage().unwrap().in_use();
-    let mut game = Game::new(&device, 7, true, false);
+    let mut game = Game::new(&device, 7, true, Ground::Bytes);
     for turn in 0..4_000 {
         if turn % 5 == 0 {
             let calls = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"];

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use lowtide_device::cuda::EntryPoints;
 use lowtide_device::digest::Keys;
 use lowtide_device::nvml::Nvml;
-use lowtide_device::{Bytes, Device, Error, Result, Source};
+use lowtide_device::{Bytes, Device, Error, Result, Source, holders};
 use lowtide_testing::double::{Double, Live};
 use lowtide_testing::suite::{self, Case, Target};
 
@@ -27,6 +27,9 @@ fn main() -> ExitCode {
         Case::new("a_driver_that_takes_nothing_back_is_survived", a_driver_that_takes_nothing_back),
         Case::new("nvml_that_fails_is_an_error_or_the_driver_is_asked", nvml_that_fails),
         Case::new("memory_that_runs_out_midway_is_given_back", memory_that_runs_out_midway),
+        Case::new("work_that_is_not_done_is_no_error", work_that_is_not_done_is_no_error),
+        Case::new("calls_are_counted_as_the_driver_counts_them", calls_are_counted),
+        // Last, because the process has no context afterwards.
         Case::new("a_lost_context_is_survived_without_trying_again", a_lost_context_is_survived),
     ];
     suite::main("faults", Target::Double, cases)
@@ -42,13 +45,19 @@ fn scenario() -> Result<()> {
     }
     reservation.open(START, Bytes(PAGE.0 * 3))?;
     let (memory, stream) = (device.host_memory(PAGE)?, device.stream()?);
+    drop(device.host_memory_here(PAGE)?);
     stream.fill((&reservation, START), 7, PAGE)?;
     let digests = stream.digest((&reservation, START), PAGE, &Keys::from_seed(1))?;
     digests.wait()?;
+    let ranges = [PAGE.0..PAGE.0 * 3, 0..PAGE.0];
+    let digests = stream.digest_ranges(&reservation, &ranges, &Keys::from_seed(1))?;
+    stream.has_passed()?;
+    assert_eq!(digests.wait()?.len(), 3);
     stream.copy_out((&reservation, START), (&memory, START), PAGE)?;
     let mark = stream.mark()?;
     stream.copy_in((&memory, START), (&reservation, PAGE), PAGE)?;
     stream.wait(&mark)?;
+    device.synchronize()?;
     stream.synchronize()?;
     let chunks = reservation.unmap(START, Bytes(PAGE.0 * 6))?;
     assert_eq!(chunks.len(), 3);
@@ -260,6 +269,8 @@ fn nvml_that_fails(_: Target) {
         double.fail_always(name, NVML_UNKNOWN);
         let error = Nvml::load().unwrap().processes(&uuid).unwrap_err();
         assert!(matches!(error, Error::Nvml { .. }), "{error}");
+        let error = holders::of(&device).unwrap_err();
+        assert!(matches!(error, Error::Nvml { .. }), "{error}");
         double.clear_faults();
     }
     double.fail_always("nvmlInit_v2", NVML_UNKNOWN);
@@ -299,4 +310,57 @@ fn a_lost_context_is_survived(_: Target) {
     assert_eq!(device.leftovers(), 0, "nothing is worth another try");
     let live = double.live();
     assert_eq!((live.reservations, live.handles, live.mappings), (0, 0, 0));
+}
+
+fn work_that_is_not_done_is_no_error(_: Target) {
+    let double = Double::take();
+    double.configure("late_us=60000000");
+    let device = Device::cuda(0).unwrap();
+    let (reservation, stream) = (device.reserve(PAGE).unwrap(), device.stream().unwrap());
+    reservation.map(START, device.create(PAGE).unwrap()).unwrap();
+    reservation.open(START, PAGE).unwrap();
+    stream.fill((&reservation, START), 1, PAGE).unwrap();
+    assert!(!stream.has_passed().unwrap(), "it runs late, and asking does not hasten it");
+    reservation.unmap(START, PAGE).unwrap_err();
+    device.synchronize().unwrap();
+    reservation.unmap(START, PAGE).expect_err("the stream was not asked yet");
+    double.fail_nth("cuStreamQuery", 1, UNKNOWN);
+    let error = stream.has_passed().unwrap_err();
+    assert!(error.to_string().contains("cuStreamQuery"), "{error}");
+    reservation.unmap(START, PAGE).expect_err("an error says nothing of the work");
+    assert!(stream.has_passed().unwrap());
+    assert_eq!(reservation.unmap(START, PAGE).unwrap().len(), 1);
+    drop((stream, reservation, device));
+    assert_nothing_is_left(*double, "work that ran late");
+}
+
+// Every call but those that make our context current, whether it succeeds or not.
+fn calls_are_counted(_: Target) {
+    let double = Double::take();
+    let device = Device::cuda(0).unwrap();
+    assert_eq!(device.calls(), 0, "opening it is not counted");
+    double.reset_calls();
+    let reservation = device.reserve(PAGE).unwrap();
+    reservation.map(START, device.create(PAGE).unwrap()).unwrap();
+    double.fail_nth("cuMemSetAccess", 1, UNKNOWN);
+    reservation.open(START, PAGE).unwrap_err();
+    reservation.open(START, PAGE).unwrap();
+    let (memory, stream) = (device.host_memory(PAGE).unwrap(), device.stream().unwrap());
+    stream.copy_out((&reservation, START), (&memory, START), PAGE).unwrap();
+    stream.wait(&stream.mark().unwrap()).unwrap();
+    stream.digest((&reservation, START), PAGE, &Keys::from_seed(1)).unwrap().wait().unwrap();
+    stream.has_passed().unwrap();
+    device.synchronize().unwrap();
+    drop((stream, reservation, memory));
+    let around = [
+        "cuCtxPushCurrent_v2",
+        "cuCtxPopCurrent_v2",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuGetErrorName",
+    ];
+    let calls = double.calls().into_iter();
+    let made = calls.filter(|(name, _)| !around.contains(&name.as_str())).map(|(_, count)| count);
+    assert_eq!(device.calls(), made.sum::<u64>());
+    drop(device);
+    assert_nothing_is_left(*double, "calls were counted");
 }

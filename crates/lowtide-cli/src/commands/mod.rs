@@ -1,5 +1,6 @@
 //! The commands, each in a file of its own, each flag defined once.
 
+pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod floor_child;
 pub(crate) mod ps;
@@ -16,6 +17,9 @@ pub(crate) enum Command {
     Ps(ps::Options),
     /// Replay an allocation trace and say how much memory the pool takes for it.
     Replay(replay::Options),
+    /// Measure the pool on this machine: allocations, sleep and wake.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Hold a bare context so that its cost can be measured. `doctor` runs this.
     #[command(hide = true)]
     FloorChild {

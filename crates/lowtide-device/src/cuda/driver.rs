@@ -26,6 +26,8 @@ pub(crate) const LEAST_VERSION: i32 = 12000;
 pub(crate) const SUCCESS: i32 = 0;
 /// The driver's code for a device, or a machine, without room.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// The driver's code for work that is not done yet. Not an error.
+pub(crate) const NOT_READY: i32 = 600;
 
 macro_rules! entry_points {
     ($( $since:literal $name:ident($($argument:ident: $type:ty),* $(,)?); )*) => {
@@ -72,6 +74,7 @@ entry_points! {
     "11.0" cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     "4.0" cuCtxPushCurrent_v2(context: CUcontext);
     "4.0" cuCtxPopCurrent_v2(context: *mut CUcontext);
+    "2.0" cuCtxSynchronize();
     "10.1" cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     "3.2" cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     "10.2" cuMemGetAllocationGranularity(
@@ -101,6 +104,8 @@ entry_points! {
     "2.0" cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     "4.0" cuStreamDestroy_v2(stream: CUstream);
     "2.0" cuStreamSynchronize(stream: CUstream);
+    "2.0" cuStreamQuery(stream: CUstream);
+    "12.0" cuStreamGetId(stream: CUstream, id: *mut u64);
     "2.0" cuEventCreate(event: *mut CUevent, flags: c_uint);
     "4.0" cuEventDestroy_v2(event: CUevent);
     "2.0" cuEventRecord(event: CUevent, stream: CUstream);

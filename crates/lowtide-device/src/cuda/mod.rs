@@ -10,6 +10,7 @@ mod stream;
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUcontext, CUfunction, CUmemAccess_flags, CUmemAccessDesc, CUmodule};
@@ -60,6 +61,8 @@ struct Core {
     card: Card,
     context: CUcontext,
     kernel: Mutex<Option<Kernel>>,
+    /// Calls made with our context current; what makes it current is not counted.
+    calls: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
@@ -81,7 +84,8 @@ impl CudaBackend {
         let code =
             unsafe { (driver.api().cuDevicePrimaryCtxRetain)(&raw mut context, card.device) };
         driver.check("cuDevicePrimaryCtxRetain", id, code)?;
-        let core = Core { driver, id, card, context, kernel: Mutex::default() };
+        let (kernel, calls) = (Mutex::default(), AtomicU64::new(0));
+        let core = Core { driver, id, card, context, kernel, calls };
         let nvml = Nvml::load().inspect_err(|error| tracing::info!(%error, "no NVML")).ok();
         // NVML's total includes what the driver reserves; all sums refer to it.
         let usage = nvml.as_ref().and_then(|nvml| nvml.usage(&core.card.uuid).ok());
@@ -111,6 +115,7 @@ impl Core {
     /// Makes one driver call with our context current, and restores what the caller had.
     fn call(&self, name: &'static str, call: impl FnOnce(&EntryPoints) -> i32) -> Result<()> {
         let _current = Current::enter(self)?;
+        self.calls.fetch_add(1, Relaxed);
         self.driver.check(name, self.id, call(self.driver.api()))
     }
 
@@ -240,6 +245,10 @@ unsafe impl Backend for CudaBackend {
         Ok(Usage { total, free, reserved: Bytes::ZERO, source: Source::Driver })
     }
 
+    fn calls(&self) -> u64 {
+        self.core.calls.load(Relaxed)
+    }
+
     fn reserve(&self, size: Bytes) -> Result<Address> {
         let mut at = 0;
         self.core.call("cuMemAddressReserve", |api| {
@@ -321,6 +330,12 @@ unsafe impl Backend for CudaBackend {
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
         Ok(Box::new(stream::CudaStream::new(&self.core)?))
+    }
+
+    // The context is the frameworks' too, so their streams are waited for with ours.
+    fn synchronize(&self) -> Result<()> {
+        // SAFETY: takes nothing; waits for the context that is current, which is ours.
+        self.core.call("cuCtxSynchronize", |api| unsafe { (api.cuCtxSynchronize)() })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent, CUstream};
 
-use super::Core;
+use super::{Core, driver};
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys};
 use crate::{Address, Bytes, Result};
@@ -23,6 +23,7 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 pub(super) struct CudaStream {
     core: Arc<Core>,
     stream: CUstream,
+    id: u64,
 }
 
 // SAFETY: a stream is a name that the driver accepts from any thread.
@@ -37,12 +38,27 @@ impl CudaStream {
             // SAFETY: writes one pointer.
             unsafe { (api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) }
         })?;
-        Ok(CudaStream { core: Arc::clone(core), stream })
+        let mut made = CudaStream { core: Arc::clone(core), stream, id: 0 };
+        // Asked now, because a stream that is being captured does not tell.
+        let told = core.call("cuStreamGetId", |api| {
+            // SAFETY: writes one number; the stream was just made.
+            unsafe { (api.cuStreamGetId)(stream, &raw mut made.id) }
+        });
+        if let Err(error) = told {
+            // SAFETY: the stream was just made and nobody else has it.
+            super::twice("cuStreamDestroy", || unsafe { made.destroy() });
+            return Err(error);
+        }
+        Ok(made)
     }
 }
 
 // SAFETY: the driver's own promise for streams and events.
 unsafe impl BackendStream for CudaStream {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
         self.core.call("cuMemcpyDtoHAsync_v2", |api| {
             // SAFETY: both ranges stay valid until the work is done, by the contract of `BackendStream`.
@@ -138,6 +154,17 @@ unsafe impl BackendStream for CudaStream {
         // SAFETY: the stream lives: it is destroyed only by its last user.
         self.core
             .call("cuStreamSynchronize", |api| unsafe { (api.cuStreamSynchronize)(self.stream) })
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        let mut done = true;
+        self.core.call("cuStreamQuery", |api| {
+            // SAFETY: as in `synchronize`.
+            let code = unsafe { (api.cuStreamQuery)(self.stream) };
+            done = code != driver::NOT_READY;
+            if done { code } else { driver::SUCCESS }
+        })?;
+        Ok(done)
     }
 
     unsafe fn destroy(&self) -> Result<()> {

@@ -12,6 +12,8 @@ mod pages;
 mod stream;
 
 use std::alloc::Layout;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::device::Source;
@@ -19,6 +21,7 @@ use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, 
 
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use pages::Pages;
+use stream::{HostStream, Progress};
 
 const PAGE: Bytes = Bytes::mib(2);
 
@@ -67,6 +70,10 @@ fn staged_layout(size: Bytes) -> Result<Layout> {
 struct HostBackend {
     info: DeviceInfo,
     pages: Pages,
+    /// How far each stream is; those of streams that have ended are gone.
+    streams: Mutex<Vec<Weak<Progress>>>,
+    /// What would have been a driver's calls: everything but telling what is known or in use.
+    calls: Arc<AtomicU64>,
 }
 
 impl HostBackend {
@@ -80,7 +87,16 @@ impl HostBackend {
             return Err(Error::BadSize { device: DeviceId::Host, operation, size: budget, rule });
         }
         let pages = Pages::new(budget, options.small_pages)?;
-        Ok(HostBackend { info: info(budget), pages })
+        let (streams, calls) = (Mutex::default(), Arc::default());
+        Ok(HostBackend { info: info(budget), pages, streams, calls })
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<Weak<Progress>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self) {
+        self.calls.fetch_add(1, Relaxed);
     }
 }
 
@@ -96,16 +112,23 @@ unsafe impl Backend for HostBackend {
         Ok(Usage { total, free, reserved: Bytes::ZERO, source: Source::Kernel })
     }
 
+    fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
     fn reserve(&self, size: Bytes) -> Result<Address> {
+        self.count();
         addresses::reserve(size)
     }
 
     unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
+        self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
         unsafe { addresses::release(at, size) }
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
+        self.count();
         if let Some(chunk) = self.pages.create(size)? {
             return Ok(chunk);
         }
@@ -114,34 +137,41 @@ unsafe impl Backend for HostBackend {
     }
 
     unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()> {
+        self.count();
         self.pages.destroy(chunk, size)
     }
 
     unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
+        self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
         unsafe { self.pages.map(at, chunk, size) }
     }
 
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
+        self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
         unsafe { addresses::open(at, size) }
     }
 
     unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
+        self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
         unsafe { addresses::unmap(at, size) }
     }
 
     // A copy between two places of this machine needs no introduction.
     unsafe fn register(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
+        self.count();
         Ok(())
     }
 
     unsafe fn unregister(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
+        self.count();
         Ok(())
     }
 
     fn stage(&self, size: Bytes) -> Result<*mut u8> {
+        self.count();
         let layout = staged_layout(size)?;
         // SAFETY: the layout's size is not zero: no staging is empty.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
@@ -149,6 +179,7 @@ unsafe impl Backend for HostBackend {
     }
 
     unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {
+        self.count();
         let layout = staged_layout(size)?;
         // SAFETY: allocated by `stage` with the same layout, by the contract of `Backend`.
         unsafe { std::alloc::dealloc(at, layout) };
@@ -156,6 +187,20 @@ unsafe impl Backend for HostBackend {
     }
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
-        Ok(Box::new(stream::HostStream::new()?))
+        self.count();
+        let stream = HostStream::new(&self.calls)?;
+        let mut streams = self.streams();
+        streams.retain(|ended| ended.strong_count() > 0);
+        streams.push(stream.progress());
+        Ok(Box::new(stream))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.count();
+        let streams: Vec<_> = self.streams().iter().filter_map(Weak::upgrade).collect();
+        for stream in streams {
+            stream.settle();
+        }
+        Ok(())
     }
 }

@@ -2,29 +2,41 @@
 #![allow(unsafe_code, reason = "reads and writes memory that the caller keeps alive")]
 
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys, PAGE_BYTES};
 use crate::{Address, Bytes, Error, Result};
 
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 pub(super) struct HostStream {
+    id: u64,
     queue: Mutex<Queue>,
     progress: Arc<Progress>,
+    /// The device's count.
+    calls: Arc<AtomicU64>,
 }
 
 struct Queue {
     sender: Option<Sender<Work>>,
     worker: Option<JoinHandle<()>>,
-    given: u64,
+}
+
+/// How much a stream was given, and how much of it is done. Outlives the stream until all is.
+#[derive(Default)]
+pub(super) struct Progress {
+    counts: Mutex<Counts>,
+    moved: Condvar,
 }
 
 #[derive(Default)]
-struct Progress {
-    done: Mutex<u64>,
-    moved: Condvar,
+struct Counts {
+    given: u64,
+    done: u64,
 }
 
 enum Work {
@@ -38,7 +50,7 @@ enum Work {
 unsafe impl Send for Work {}
 
 impl HostStream {
-    pub(super) fn new() -> Result<HostStream> {
+    pub(super) fn new(calls: &Arc<AtomicU64>) -> Result<HostStream> {
         let (sender, receiver) = mpsc::channel::<Work>();
         let progress = Arc::new(Progress::default());
         let seen = Arc::clone(&progress);
@@ -47,42 +59,63 @@ impl HostStream {
             .spawn(move || {
                 for work in receiver {
                     work.run();
-                    *seen.done() += 1;
+                    seen.counts().done += 1;
                     seen.moved.notify_all();
                 }
             })
             .map_err(|source| Error::Os { operation: "starting a stream's thread", source })?;
-        let queue = Queue { sender: Some(sender), worker: Some(worker), given: 0 };
-        Ok(HostStream { queue: Mutex::new(queue), progress })
+        let queue = Mutex::new(Queue { sender: Some(sender), worker: Some(worker) });
+        let id = NEXT_ID.fetch_add(1, Relaxed);
+        Ok(HostStream { id, queue, progress, calls: Arc::clone(calls) })
+    }
+
+    pub(super) fn progress(&self) -> Weak<Progress> {
+        Arc::downgrade(&self.progress)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn count(&self) {
+        self.calls.fetch_add(1, Relaxed);
+    }
+
     fn give(&self, work: Work) {
-        let mut queue = self.queue();
+        self.count();
+        let queue = self.queue();
         let sender = queue.sender.as_ref().expect("nothing is given to a stream that has ended");
+        // Counted first, so that never more is done than was given.
+        self.progress.counts().given += 1;
         sender.send(work).expect("the worker lives as long as the sender");
-        queue.given += 1;
     }
 }
 
 impl Progress {
-    fn done(&self) -> MutexGuard<'_, u64> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait(&self, until: u64) {
-        let mut done = self.done();
-        while *done < until {
-            done = self.moved.wait(done).unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts();
+        while counts.done < until {
+            counts = self.moved.wait(counts).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits for everything given so far.
+    pub(super) fn settle(&self) {
+        let given = self.counts().given;
+        self.wait(given);
     }
 }
 
 // SAFETY: one thread does the work in order, and counts it only when it is done.
 unsafe impl BackendStream for HostStream {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
         self.give(Work::Copy { from: pointer(from), to, size: size.as_usize() });
         Ok(())
@@ -110,25 +143,35 @@ unsafe impl BackendStream for HostStream {
     }
 
     fn mark(&self) -> Result<RawMark> {
-        Ok(RawMark(self.queue().given))
+        self.count();
+        Ok(RawMark(self.progress.counts().given))
     }
 
     unsafe fn wait(&self, mark: RawMark) -> Result<()> {
+        self.count();
         self.progress.wait(mark.0);
         Ok(())
     }
 
     unsafe fn forget(&self, _mark: RawMark) -> Result<()> {
+        self.count();
         Ok(())
     }
 
     fn synchronize(&self) -> Result<()> {
-        let given = self.queue().given;
-        self.progress.wait(given);
+        self.count();
+        self.progress.settle();
         Ok(())
     }
 
+    fn is_done(&self) -> Result<bool> {
+        self.count();
+        let counts = self.progress.counts();
+        Ok(counts.done == counts.given)
+    }
+
     unsafe fn destroy(&self) -> Result<()> {
+        self.count();
         let mut queue = self.queue();
         drop(queue.sender.take());
         if let Some(worker) = queue.worker.take() {

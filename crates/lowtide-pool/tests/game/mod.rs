@@ -1,12 +1,12 @@
 //! A random player against a naive model of a pool.
-#![allow(unsafe_code, reason = "writes to host blocks by their addresses")]
+#![allow(unsafe_code, reason = "writes to blocks by their addresses")]
 
 use std::collections::HashMap;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 
 /// The same numbers everywhere for a seed.
 pub(crate) struct Dice(pub(crate) u64);
@@ -51,28 +51,50 @@ impl Fence for ByHand {
 struct Live {
     address: Address,
     size: u64,
-    stamp: u8,
-    tag: Tag,
+    /// `None` where a sleep has lost the content.
+    stamp: Option<u8>,
+    tag: usize,
+}
+
+/// What the game is played on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// Numbers only: nothing can be written, and only what may be lost can sleep.
+    Books,
+    /// Addresses that this process can write to.
+    Bytes,
 }
 
 pub(crate) struct Game<'a> {
     device: &'a Device,
-    pool: Pool,
+    pub(crate) pool: Pool,
     fence: Option<Arc<ByHand>>,
     live: Vec<Live>,
     pub(crate) dice: Dice,
-    /// Whether addresses can be written to.
-    real: bool,
+    ground: Ground,
+    tags: Vec<(Tag, SleepPolicy)>,
+    asleep: Vec<bool>,
     pub(crate) refused: u64,
+    pub(crate) slept: u64,
 }
 
 impl<'a> Game<'a> {
-    pub(crate) fn new(device: &'a Device, seed: u64, fenced: bool, real: bool) -> Game<'a> {
+    pub(crate) fn new(device: &'a Device, seed: u64, fenced: bool, ground: Ground) -> Game<'a> {
         println!("seed {seed}");
         let fence = fenced.then(Arc::<ByHand>::default);
         let given = fence.clone().map(|fence| fence as Arc<dyn Fence>);
-        let pool = Pool::new(device, Policy::default(), given).unwrap();
-        Game { device, pool, fence, live: Vec::new(), dice: Dice(seed), real, refused: 0 }
+        let policy = Policy { keep_backups: seed.is_multiple_of(2), ..Policy::default() };
+        let pool = Pool::new(device, policy, given).unwrap();
+        let mut tags = vec![(Tag::default(), SleepPolicy::Offload)];
+        for (name, policy) in [
+            ("weights", SleepPolicy::Offload),
+            ("cache", SleepPolicy::Discard),
+            ("pinned", SleepPolicy::Keep),
+        ] {
+            tags.push((pool.tag(name, policy).unwrap(), policy));
+        }
+        let (live, dice, asleep) = (Vec::new(), Dice(seed), vec![false; tags.len()]);
+        Game { device, pool, fence, live, dice, ground, tags, asleep, refused: 0, slept: 0 }
     }
 
     pub(crate) fn step(&mut self, most_live: usize, most_size: u64) {
@@ -84,6 +106,7 @@ impl<'a> Game<'a> {
                 self.fence.as_ref().unwrap().passed.lock().unwrap().insert(stream.0, passed);
             }
             2 => assert!(self.pool.free(Address(12345), stream).is_err(), "nobody's address"),
+            3 => self.turn(),
             roll if self.live.is_empty() || (roll < 55 && self.live.len() < most_live) => {
                 self.alloc(most_size, stream);
             }
@@ -91,12 +114,51 @@ impl<'a> Game<'a> {
         }
     }
 
-    fn alloc(&mut self, most_size: u64, stream: StreamId) {
-        let (size, tag) = (self.dice.size(most_size), Tag(self.dice.roll(4) as u16));
-        let Ok(address) = self.pool.alloc(Bytes(size), stream, tag) else {
-            self.refused += 1;
-            return;
+    // Some tags, or all of them, fall asleep or wake.
+    fn turn(&mut self) {
+        let mut chosen: Vec<usize> = match self.dice.roll(3) {
+            0 => (0..self.tags.len()).collect(),
+            _ => vec![self.dice.roll(self.tags.len() as u64) as usize],
         };
+        if self.ground == Ground::Books {
+            chosen.retain(|index| self.tags[*index].1 != SleepPolicy::Offload);
+        }
+        let tags: Vec<Tag> = chosen.iter().map(|index| self.tags[*index].0).collect();
+        let sleeps = self.dice.roll(2) == 0;
+        if sleeps {
+            if self.pool.sleep(Scope::Tags(&tags)).is_ok() {
+                self.slept += 1;
+            }
+        } else {
+            drop(self.pool.wake(Scope::Tags(&tags)));
+        }
+        self.look();
+    }
+
+    // Whether it worked or not: the pool says what is asleep, and content is lost only where it may be.
+    fn look(&mut self) {
+        for (index, (tag, policy)) in self.tags.iter().enumerate() {
+            let asleep = self.pool.phase(*tag).unwrap() == Phase::Asleep;
+            assert!(!asleep || *policy != SleepPolicy::Keep);
+            if asleep && *policy == SleepPolicy::Discard {
+                let own = self.live.iter_mut().filter(|live| live.tag == index);
+                own.for_each(|live| live.stamp = None);
+            }
+            self.asleep[index] = asleep;
+        }
+    }
+
+    fn alloc(&mut self, most_size: u64, stream: StreamId) {
+        let (size, tag) = (self.dice.size(most_size), self.dice.roll(4) as usize);
+        let address = match self.pool.alloc(Bytes(size), stream, self.tags[tag].0) {
+            Ok(address) => address,
+            Err(error) => {
+                assert_eq!(self.asleep[tag], matches!(error, Error::Asleep { .. }), "{error}");
+                self.refused += 1;
+                return;
+            }
+        };
+        assert!(!self.asleep[tag], "a block where there is no memory");
         assert_eq!(address.0 % 512, 0);
         let end = address.0 + size;
         let other = self
@@ -104,41 +166,51 @@ impl<'a> Game<'a> {
             .iter()
             .find(|other| address.0 < other.address.0 + other.size && other.address.0 < end);
         assert!(other.is_none(), "two blocks share bytes");
-        let live = Live { address, size, stamp: self.dice.roll(255) as u8, tag };
-        self.touch(&live, |byte| *byte = live.stamp);
+        let live = Live { address, size, stamp: Some(self.dice.roll(255) as u8), tag };
+        self.touch(&live, |byte, stamp| *byte = stamp);
         self.live.push(live);
     }
 
     fn free(&mut self, stream: StreamId) {
         let index = self.dice.roll(self.live.len() as u64) as usize;
         let live = self.live.swap_remove(index);
-        self.touch(&live, |byte| assert_eq!(*byte, live.stamp, "a block's bytes changed"));
+        if !self.asleep[live.tag] {
+            self.touch(&live, |byte, stamp| assert_eq!(*byte, stamp, "a block's bytes changed"));
+        }
         self.pool.free(live.address, stream).unwrap();
         assert!(self.pool.free(live.address, stream).is_err(), "freed twice");
     }
 
     // The first byte, the last, and one in each page between.
-    fn touch(&self, live: &Live, mut with: impl FnMut(&mut u8)) {
-        if !self.real {
-            return;
-        }
+    fn touch(&self, live: &Live, mut with: impl FnMut(&mut u8, u8)) {
+        let (Ground::Bytes, Some(stamp)) = (self.ground, live.stamp) else { return };
         for offset in (0..live.size).step_by(1 << 20).chain([live.size - 1]) {
             let byte = with_exposed_provenance_mut::<u8>((live.address.0 + offset) as usize);
-            // SAFETY: inside a live block of a `host` device, whose pages are mapped and open.
-            with(unsafe { &mut *byte });
+            // SAFETY: inside a live block whose pages are mapped and open: its tag is awake.
+            with(unsafe { &mut *byte }, stamp);
+        }
+    }
+
+    /// Every block that is awake has its bytes.
+    pub(crate) fn check_bytes(&self) {
+        for live in self.live.iter().filter(|live| !self.asleep[live.tag]) {
+            self.touch(live, |byte, stamp| assert_eq!(*byte, stamp, "a block's bytes changed"));
         }
     }
 
     pub(crate) fn check(&self) {
         self.pool.check();
-        let counts = self.pool.counts();
-        assert_eq!(counts.blocks as usize, self.live.len());
-        let asked: u64 = self.live.iter().map(|live| live.size.next_multiple_of(512)).sum();
-        assert_eq!(counts.live.0, asked);
-        for tag in 0..4 {
-            let own = self.live.iter().filter(|live| live.tag == Tag(tag));
-            let asked: u64 = own.map(|live| live.size.next_multiple_of(512)).sum();
-            assert_eq!(self.pool.tag_counts(Tag(tag)).live.0, asked);
+        let snapshot = self.pool.snapshot();
+        assert_eq!(snapshot.blocks as usize, self.live.len());
+        let asked = |of: &dyn Fn(&Live) -> bool| -> u64 {
+            let own = self.live.iter().filter(|live| of(live));
+            own.map(|live| live.size.next_multiple_of(512)).sum()
+        };
+        assert_eq!(snapshot.live_bytes.0, asked(&|_| true));
+        for (index, tag) in snapshot.tags.iter().enumerate() {
+            assert_eq!(tag.live_bytes.0, asked(&|live| live.tag == index));
+            let asleep = if self.asleep[index] { tag.live_bytes } else { Bytes::ZERO };
+            assert_eq!(tag.asleep_bytes, asleep);
         }
     }
 
@@ -148,6 +220,9 @@ impl<'a> Game<'a> {
     }
 
     pub(crate) fn finish(mut self, base: Bytes) {
+        self.pool.wake(Scope::Whole).unwrap();
+        self.look();
+        self.check_bytes();
         while !self.live.is_empty() {
             self.free(StreamId(0));
         }

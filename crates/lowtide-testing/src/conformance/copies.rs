@@ -15,6 +15,7 @@ pub(super) const CASES: &[Entry] = &[
     ("a_mark_lets_go_of_what_came_before", a_mark_lets_go_of_what_came_before),
     ("a_dropped_stream_finishes_its_work", a_dropped_stream_finishes_its_work),
     ("host_memory_ends_where_it_ends", host_memory_ends_where_it_ends),
+    ("callers_prepare_host_memory_on_their_own_threads", callers_prepare_host_memory),
 ];
 
 fn bytes_go_out_and_come_back(target: Target) {
@@ -146,4 +147,28 @@ fn host_memory_ends_where_it_ends(target: Target) {
     assert!(stream.copy_in((&memory, START), (&reservation, START), Bytes(5001)).is_err());
     stream.copy_in((&memory, START), (&reservation, START), Bytes(5000)).unwrap();
     stream.synchronize().unwrap();
+}
+
+// One of them has two registrations, so that the last is seen to be there too.
+fn callers_prepare_host_memory(target: Target) {
+    let device = device(target);
+    let sizes = [Bytes::mib(514), Bytes::mib(6)];
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
+    let memories: Vec<_> = std::thread::scope(|scope| {
+        let device = &device;
+        let threads = sizes.map(|size| scope.spawn(move || device.host_memory_here(size).unwrap()));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (memory, size) in memories.iter().zip(sizes) {
+        assert_eq!(memory.size(), size);
+        let (bytes, last) = (noise(size.0, PAGE), size - PAGE);
+        write(&device, &stream, (&reservation, START), &bytes);
+        stream.copy_out((&reservation, START), (memory, last), PAGE).unwrap();
+        assert!(memory.read(last, &mut [0]).is_err(), "a copy is in flight");
+        stream.synchronize().unwrap();
+        let mut back = vec![0; bytes.len()];
+        memory.read(last, &mut back).unwrap();
+        assert!(back == bytes);
+    }
+    assert!(device.host_memory_here(Bytes::ZERO).is_err());
 }

@@ -1,9 +1,11 @@
 //! Digests: the device computes what the host computes, page by page, and sees every change.
 
-use lowtide_device::Bytes;
-use lowtide_device::digest::{Keys, PAGE_BYTES};
+use std::ops::Range;
 
-use super::{Entry, PAGE, START, device, noise, pages, ready, write};
+use lowtide_device::digest::{Keys, PAGE_BYTES};
+use lowtide_device::{Bytes, Error, RangeProblem};
+
+use super::{Entry, PAGE, START, device, noise, only, pages, ready, write};
 use crate::suite::Target;
 
 pub(super) const CASES: &[Entry] = &[
@@ -11,6 +13,9 @@ pub(super) const CASES: &[Entry] = &[
     ("a_single_bit_changes_both_halves", a_single_bit_changes_both_halves),
     ("pages_of_many_chunks_come_in_order", pages_of_many_chunks_come_in_order),
     ("digests_that_nobody_waits_for_do_no_harm", digests_that_nobody_waits_for_do_no_harm),
+    ("several_ranges_are_one_piece_of_work", several_ranges_are_one_piece_of_work),
+    ("each_range_is_pinned", each_range_is_pinned),
+    ("ranges_that_are_not_right_are_refused", ranges_that_are_not_right_are_refused),
 ];
 
 fn the_device_digests_as_the_host_does(target: Target) {
@@ -80,4 +85,89 @@ fn digests_that_nobody_waits_for_do_no_harm(target: Target) {
     let digests =
         stream.digest((&reservation, START), PAGE, crate::keys()).unwrap().wait().unwrap();
     assert_eq!(digests, [crate::keys().digest(&vec![3; PAGE_BYTES])]);
+}
+
+fn range(pages: Range<u64>) -> Range<u64> {
+    pages.start * PAGE.0..pages.end * PAGE.0
+}
+
+fn several_ranges_are_one_piece_of_work(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), device.reserve(pages(12)).unwrap());
+    for (offset, size) in [(0, 3), (3, 1), (8, 4)] {
+        reservation.map(pages(offset), device.create(pages(size)).unwrap()).unwrap();
+        reservation.open(pages(offset), pages(size)).unwrap();
+        for page in offset..offset + size {
+            stream.fill((&reservation, pages(page)), page as u8, PAGE).unwrap();
+        }
+    }
+    // Backwards, with a page twice and a range of nothing, over a border of chunks.
+    let ranges = [range(9..12), range(2..4), range(10..11), range(1..1), range(0..1)];
+    let expected: Vec<_> =
+        [9, 10, 11, 2, 3, 10, 0].map(|byte| crate::keys().digest(&vec![byte; PAGE_BYTES])).to_vec();
+    let digests = || stream.digest_ranges(&reservation, &ranges, crate::keys()).unwrap();
+    assert_eq!(digests().wait().unwrap(), expected);
+    let before = device.calls();
+    let pending = digests();
+    assert_eq!(device.calls() - before, 1, "the kernel is loaded and the staging is there");
+    assert_eq!(pending.wait().unwrap(), expected);
+
+    let before = device.calls();
+    let nothing = stream.digest_ranges(&reservation, &[], crate::keys()).unwrap();
+    assert_eq!(device.calls(), before, "for nothing the driver is not asked");
+    assert_eq!(nothing.wait().unwrap(), []);
+    drop(stream.digest_ranges(&reservation, &[], crate::keys()).unwrap());
+    assert_eq!(
+        stream.digest((&reservation, START), START, crate::keys()).unwrap().wait().unwrap(),
+        []
+    );
+}
+
+fn each_range_is_pinned(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), device.reserve(pages(3)).unwrap());
+    for page in 0..3 {
+        reservation.map(pages(page), device.create(PAGE).unwrap()).unwrap();
+    }
+    reservation.open(START, pages(3)).unwrap();
+    let ranges = [range(2..3), range(0..1)];
+    let pending = stream.digest_ranges(&reservation, &ranges, crate::keys()).unwrap();
+    for page in [0, 2] {
+        assert!(reservation.unmap(pages(page), PAGE).is_err(), "page {page} is being read");
+    }
+    only(reservation.unmap(pages(1), PAGE).expect("nobody reads what lies between"));
+    assert_eq!(pending.wait().unwrap().len(), 2);
+    for page in [0, 2] {
+        only(reservation.unmap(pages(page), PAGE).unwrap());
+    }
+}
+
+fn ranges_that_are_not_right_are_refused(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), device.reserve(pages(4)).unwrap());
+    reservation.map(START, device.create(pages(2)).unwrap()).unwrap();
+    reservation.open(START, pages(2)).unwrap();
+    let refused = |bad: Range<u64>| {
+        let ranges = [range(0..1), bad];
+        stream.digest_ranges(&reservation, &ranges, crate::keys()).map(drop).unwrap_err()
+    };
+    let backwards = Range { start: PAGE.0, end: 0 };
+    for bad in [0..PAGE.0 - 1, 4096..4096 + PAGE.0, 0..u64::MAX, backwards] {
+        let error = refused(bad.clone());
+        assert!(matches!(error, Error::BadSize { .. }), "{bad:?}: {error}");
+    }
+    for (bad, expected) in [
+        (range(1..3), RangeProblem::NotMapped),
+        (range(3..5), RangeProblem::OutOfBounds),
+        (range(1 << 40..(1 << 40) + 1), RangeProblem::OutOfBounds),
+    ] {
+        match refused(bad.clone()) {
+            Error::BadRange { problem, .. } => assert_eq!(problem, expected, "{bad:?}"),
+            other => panic!("{bad:?}: {other}"),
+        }
+    }
+    let half = Bytes(1 << 63);
+    let error = stream.digest((&reservation, half), half, crate::keys()).map(drop).unwrap_err();
+    assert!(matches!(error, Error::BadRange { .. }), "{error}");
+    only(reservation.unmap(START, pages(2)).expect("what is refused pins nothing"));
 }

@@ -1,6 +1,6 @@
 //! Memory is counted by the device: what is created is in use, what is dropped is not.
 
-use lowtide_device::{Bytes, Device, Error};
+use lowtide_device::{Bytes, Device, Error, holders};
 use std::time::{Duration, Instant};
 
 use super::{Entry, PAGE, START, device, pages, ready};
@@ -15,6 +15,7 @@ pub(super) const CASES: &[Entry] = &[
     ("the_device_can_be_filled_and_emptied", the_device_can_be_filled_and_emptied),
     ("absurd_sizes_are_refused", absurd_sizes_are_refused),
     ("absurd_host_memory_is_refused_before_it_is_taken", absurd_host_memory_is_refused),
+    ("this_process_is_among_the_holders", this_process_is_among_the_holders),
 ];
 
 /// What the device says is in use, once it has been told the same twice: a driver may take a
@@ -146,4 +147,17 @@ fn absurd_host_memory_is_refused(target: Target) {
         other => panic!("{other}"),
     }
     assert!(matches!(device.host_memory(Bytes::ZERO), Err(Error::BadSize { .. })));
+}
+
+fn this_process_is_among_the_holders(target: Target) {
+    let device = device(target);
+    let chunk = device.create(pages(32)).unwrap();
+    let holders = holders::of(&device).unwrap();
+    assert_eq!((holders.id, &holders.uuid), (Some(device.info().id), &device.info().uuid));
+    let usage = holders.usage;
+    assert_eq!(holders.sum(), (usage.total - usage.free).0.cast_signed(), "the rows add up");
+    let own = holders.processes.iter().find(|holder| holder.pid == std::process::id());
+    let own = own.expect("this process holds some of it");
+    assert!(own.held.is_none_or(|held| held >= chunk.size()), "{own}");
+    assert!(own.to_string().contains(&format!("(pid {})", own.pid)), "{own}");
 }

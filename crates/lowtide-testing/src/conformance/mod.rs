@@ -9,6 +9,7 @@ mod digests;
 mod mappings;
 mod memory;
 mod neighbours;
+mod streams;
 
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Reservation, Stream};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub fn cases(target: Target) -> Vec<Case> {
     cases.extend(mappings::CASES);
     cases.extend(copies::CASES);
     cases.extend(digests::CASES);
+    cases.extend(streams::CASES);
     if target != Target::Host {
         cases.extend(neighbours::CASES);
     }

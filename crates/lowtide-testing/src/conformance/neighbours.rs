@@ -1,8 +1,8 @@
 //! Living beside other CUDA code in the process: its context stays current, its captures stay
 //! valid, and what the driver says agrees with what NVML says.
 
-use lowtide_device::Bytes;
 use lowtide_device::nvml::Nvml;
+use lowtide_device::{Bytes, Error};
 
 use super::{Entry, PAGE, START, device, host_memory, only, pages, ready};
 use crate::raw::Raw;
@@ -11,19 +11,23 @@ use crate::suite::Target;
 pub(super) const CASES: &[Entry] = &[
     ("the_callers_context_is_restored", the_callers_context_is_restored),
     ("a_capture_stays_valid_beside_our_work", a_capture_stays_valid_beside_our_work),
+    ("a_device_waits_for_the_work_of_others", a_device_waits_for_the_work_of_others),
+    ("a_device_does_not_wait_during_a_capture", a_device_does_not_wait_during_a_capture),
     ("nvml_names_this_process", nvml_names_this_process),
 ];
 
-// Everything a device does, once.
+// Everything a device does beside a capture, once: all but waiting for the whole context.
 fn everything(target: Target) {
     let device = device(target);
     let (reservation, memory) = (ready(&device, pages(2)), host_memory(&device, pages(2)));
+    drop(device.host_memory_here(PAGE).unwrap());
     let stream = device.stream().unwrap();
     stream.fill((&reservation, START), 1, pages(2)).unwrap();
     stream.copy_out((&reservation, START), (&memory, START), pages(2)).unwrap();
     let mark = stream.mark().unwrap();
     stream.copy_in((&memory, START), (&reservation, START), pages(2)).unwrap();
     stream.wait(&mark).unwrap();
+    stream.has_passed().unwrap();
     stream.digest((&reservation, START), pages(2), crate::keys()).unwrap().wait().unwrap();
     only(reservation.unmap(START, pages(2)).unwrap());
     device.usage().unwrap();
@@ -71,6 +75,45 @@ fn a_capture_stays_valid_beside_our_work(target: Target) {
     assert_eq!(status, 1, "still capturing");
     assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 0, "and valid");
     assert_eq!(raw.cuGraphDestroy(graph), 0);
+    assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
+    assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
+    assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+fn a_device_waits_for_the_work_of_others(target: Target) {
+    let (raw, device) = (Raw::load(), device(target));
+    let (reservation, bytes) = (ready(&device, pages(64)), pages(64).0);
+    let (mut context, mut stream) = (0, 0);
+    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
+    assert_eq!(raw.cuCtxPushCurrent_v2(context), 0);
+    assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
+    for byte in 0..8 {
+        assert_eq!(raw.cuMemsetD8Async(reservation.address().0, byte, bytes, stream), 0);
+    }
+    device.synchronize().unwrap();
+    assert_eq!(raw.cuStreamQuery(stream), 0, "a stream of somebody else in the same context");
+    assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
+    assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
+    assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+// Unlike all else that we call, this wait is refused in every capture mode, and costs the capture.
+fn a_device_does_not_wait_during_a_capture(target: Target) {
+    const RELAXED: u32 = 2;
+    let (raw, device) = (Raw::load(), device(target));
+    let (mut context, mut stream) = (0, 0);
+    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
+    assert_eq!(raw.cuCtxPushCurrent_v2(context), 0);
+    assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
+    assert_eq!(raw.cuStreamBeginCapture_v2(stream, RELAXED), 0);
+    let refused = device.synchronize().unwrap_err();
+    assert!(
+        matches!(refused, Error::Driver { call: "cuCtxSynchronize", code: 900, .. }),
+        "{refused}"
+    );
+    let mut graph = 0;
+    assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 901, "the capture is lost");
+    device.synchronize().expect("the capture has ended");
     assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
     assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
     assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);

@@ -1,0 +1,69 @@
+//! What the benches allocate: sizes as programs ask for them, in an order that is the same for a
+//! seed everywhere.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Small, fast, the same everywhere.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, sides: u64) -> u64 {
+        self.next() % sides
+    }
+}
+
+/// Blocks, and the order in which they are visited.
+pub(super) struct Work {
+    /// In the order of their allocation.
+    pub(super) sizes: Vec<u64>,
+    /// Each block once, at random.
+    pub(super) visits: Vec<u32>,
+}
+
+impl Work {
+    /// Sizes of the trace `ragged`: batches whose lengths vary by powers of two.
+    pub(super) fn ragged(blocks: usize, divided_by: u64, seed: u64) -> Work {
+        const WIDTHS: [u64; 5] = [1024, 2048, 4096, 8192, 14336];
+        let mut dice = Dice(seed);
+        let mut sizes = Vec::with_capacity(blocks);
+        while sizes.len() < blocks {
+            #[expect(clippy::cast_precision_loss, reason = "any number from 6 to 13")]
+            let exponent = 6.0 + 7.0 * (dice.below(1 << 20) as f64 / f64::from(1 << 20));
+            #[expect(clippy::cast_sign_loss, reason = "a power of two is above zero")]
+            let length = exponent.exp2() as u64;
+            let batch = (8 + dice.below(17) as usize).min(blocks - sizes.len());
+            let size = |dice: &mut Dice| length * WIDTHS[dice.below(5) as usize] / divided_by;
+            sizes.extend((0..batch).map(|_| size(&mut dice).max(1)));
+        }
+        let mut visits: Vec<u32> = (0..blocks as u32).collect();
+        for last in (1..blocks).rev() {
+            visits.swap(last, dice.below(last as u64 + 1) as usize);
+        }
+        Work { sizes, visits }
+    }
+
+    /// All of it at once.
+    pub(super) fn bytes(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+
+    /// Writes `SIZE,NEXT` for each block, for whoever does the same work.
+    pub(super) fn write(&self, to: &Path) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for (size, visit) in self.sizes.iter().zip(&self.visits) {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(text, "{size},{visit}");
+        }
+        std::fs::write(to, text).with_context(|| format!("writing {}", to.display()))
+    }
+}

@@ -1,0 +1,127 @@
+//! Tags: names for blocks, with what becomes of them in a sleep.
+
+use std::sync::Arc;
+
+use lowtide_device::Bytes;
+use serde::Serialize;
+
+use crate::{Error, Result};
+
+/// A name for blocks, by number. A pool's first tag, [`Tag::default`], is there from the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct Tag(pub(crate) u16);
+
+/// What becomes of a tag's blocks when the pool sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SleepPolicy {
+    /// Their content goes to the host and comes back.
+    Offload,
+    /// Their content is lost; their addresses stay.
+    Discard,
+    /// They stay on the device.
+    Keep,
+}
+
+/// Whether a tag's memory is on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// It is.
+    Awake,
+    /// A sleep or a wake is at work on it.
+    Turning,
+    /// It is not; addresses stay.
+    Asleep,
+}
+
+/// Tags a sleep or a wake speaks of.
+#[derive(Debug, Clone, Copy)]
+pub enum Scope<'a> {
+    /// All that the pool has.
+    Whole,
+    /// These.
+    Tags(&'a [Tag]),
+}
+
+/// A program has a few; each costs address space.
+const TAGS_MOST: usize = 1024;
+
+/// What is known of one tag.
+pub(crate) struct Known {
+    pub(crate) name: Arc<str>,
+    pub(crate) policy: SleepPolicy,
+    pub(crate) phase: Phase,
+    /// Plans at the driver that touch its memory right now.
+    pub(crate) jobs: usize,
+    pub(crate) live: Bytes,
+    pub(crate) peak: Bytes,
+    pub(crate) blocks: u64,
+    /// Memory of the host with its backup.
+    pub(crate) backup: Bytes,
+}
+
+/// All tags of a pool.
+pub(crate) struct Tags {
+    pub(crate) known: Vec<Known>,
+}
+
+impl Tags {
+    pub(crate) fn new() -> Tags {
+        Tags { known: Vec::new() }
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<(Tag, SleepPolicy)> {
+        let index = self.known.iter().position(|known| &*known.name == name)?;
+        Some((Tag(index as u16), self.known[index].policy))
+    }
+
+    pub(crate) fn add(&mut self, name: &str, policy: SleepPolicy) -> Result<Tag> {
+        if self.known.len() >= TAGS_MOST {
+            return Err(Error::TooManyTags { most: TAGS_MOST });
+        }
+        self.known.push(Known {
+            name: name.into(),
+            policy,
+            phase: Phase::Awake,
+            jobs: 0,
+            live: Bytes::ZERO,
+            peak: Bytes::ZERO,
+            blocks: 0,
+            backup: Bytes::ZERO,
+        });
+        Ok(Tag((self.known.len() - 1) as u16))
+    }
+
+    pub(crate) fn get(&self, tag: Tag) -> Result<&Known> {
+        self.known.get(usize::from(tag.0)).ok_or(Error::UnknownTag { tag })
+    }
+
+    /// The tags of a scope, each once.
+    pub(crate) fn of(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
+        match scope {
+            Scope::Whole => Ok((0..self.known.len()).map(|index| Tag(index as u16)).collect()),
+            Scope::Tags(tags) => {
+                let mut tags = tags.to_vec();
+                tags.sort_unstable();
+                tags.dedup();
+                tags.iter().try_for_each(|tag| self.get(*tag).map(drop))?;
+                Ok(tags)
+            }
+        }
+    }
+}
+
+impl std::ops::Index<Tag> for Tags {
+    type Output = Known;
+
+    fn index(&self, tag: Tag) -> &Known {
+        &self.known[usize::from(tag.0)]
+    }
+}
+
+impl std::ops::IndexMut<Tag> for Tags {
+    fn index_mut(&mut self, tag: Tag) -> &mut Known {
+        &mut self.known[usize::from(tag.0)]
+    }
+}
