@@ -1,6 +1,7 @@
 //! `lowtide bench`: what the pool takes for its work, on this machine, as data.
 
 mod alloc;
+mod model;
 mod sleep;
 mod work;
 

@@ -1,10 +1,279 @@
-//! placeholder
-use clap::Args;
-#[derive(Debug, Args)]
-pub(crate) struct Options {}
-pub(crate) fn run(_: &Options) -> anyhow::Result<()> {
+//! `lowtide bench sleep`: sleep and wake of a model's weights and its cache, beside the plain copy
+//! of the same bytes in the same run.
+//!
+//! The work is that of `bench/peer_sleep.py`: the weights of a model of eight thousand million
+//! parameters are kept, the cache of its attention is lost. First sleeps want processes of their own,
+//! since nothing may be prepared; each process then does the later turns too, and medians are taken
+//! over all of them.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use lowtide_device::{Bytes, Device, DeviceId, host_room, known_devices};
+use lowtide_pool::{Policy, Pool, Scope, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::median;
+use super::model::Model;
+use crate::page::{self, Page};
+use crate::progress;
+
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Each process fills the blocks with random bytes, sleeps for the first time, then does the \
+                  later turns: nothing changed, every page changed, and the plain copy of the kept bytes. \
+                  Contents are checked after every wake."
+)]
+pub(crate) struct Options {
+    /// Where: host, cuda:0, … The first GPU, or host where there is none, if not given.
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceId>,
+    /// How many processes, for first sleeps. On cuda 5, on host 1, if not given.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    processes: Option<u32>,
+    /// How many later turns of each kind in a process.
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    turns: u32,
+    /// Divide every size by this. On cuda 1, on host what fits comfortably, if not given.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    divide: Option<u64>,
+    /// Print JSON instead of text; the keys are in docs/json.md.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one process measured, in seconds.
+#[derive(Serialize, Deserialize)]
+struct Measured {
+    first_sleep_s: f64,
+    unchanged_sleep_s: Vec<f64>,
+    changed_sleep_s: Vec<f64>,
+    wake_s: Vec<f64>,
+    raw_out_s: Vec<f64>,
+    raw_in_s: Vec<f64>,
+    context_bytes: Bytes,
+    asleep_bytes: Bytes,
+    backup_bytes: Bytes,
+    right: bool,
+    asleep: serde_json::Value,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    device: DeviceId,
+    kept_bytes: Bytes,
+    kept_blocks: usize,
+    discarded_bytes: Bytes,
+    discarded_blocks: usize,
+    sizes_divided_by: u64,
+    processes: usize,
+    turns: u32,
+    raw_out_s: f64,
+    raw_in_s: f64,
+    first_sleep_s: f64,
+    first_sleeps_s: Vec<f64>,
+    unchanged_sleep_s: f64,
+    changed_sleep_s: f64,
+    wake_s: f64,
+    /// The later sleep with every page changed over the plain copy out.
+    changed_ratio: f64,
+    /// The wake over the plain copy in.
+    wake_ratio: f64,
+    context_bytes: Bytes,
+    asleep_bytes: Bytes,
+    backup_bytes: Bytes,
+    right: bool,
+    /// The last process's pool in its first sleep.
+    asleep: serde_json::Value,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let id = options.device.unwrap_or_else(|| *known_devices().last().unwrap_or(&DeviceId::Host));
+    let on_host = id == DeviceId::Host;
+    let options = Options {
+        device: Some(id),
+        processes: Some(options.processes.unwrap_or(if on_host { 1 } else { 5 })),
+        divide: Some(options.divide.map_or_else(|| fitting(id), Ok)?),
+        ..options.clone()
+    };
+    let processes = options.processes.unwrap_or(1);
+    let bar = progress::steps(u64::from(processes));
+    bar.set_message(format!("sleeping and waking on {id}, processes"));
+    bar.tick();
+    let mut measured = Vec::new();
+    for _ in 0..processes {
+        measured.push(in_a_process(&options, id)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let answer = merge(&options, id, measured)?;
+    if options.json {
+        page::print_json(&answer)?
+    } else {
+        text(&answer).print()?
+    }
+    ensure!(answer.right, "a block did not have its bytes after a wake: this is a bug of lowtide");
     Ok(())
 }
-pub(crate) fn child(_: &Options) -> anyhow::Result<()> {
-    Ok(())
+
+// On a machine's own memory the work is made smaller, since both sides of the link are there.
+fn fitting(id: DeviceId) -> anyhow::Result<u64> {
+    let room = Device::open(id)?.usage()?.free.min(host_room::left().left);
+    let fits = |divide: &u64| id != DeviceId::Host || Model::bytes(*divide) * 4 <= room.0;
+    let found = (0..12).map(|power| 1 << power).find(fits);
+    found.with_context(|| format!("only {room} free; that is too little to measure with"))
+}
+
+fn in_a_process(options: &Options, id: DeviceId) -> anyhow::Result<Measured> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(["bench", "sleep-child", "--device", &id.to_string()]);
+    command.args(["--turns", &options.turns.to_string()]);
+    command.args(["--divide", &options.divide.unwrap_or(1).to_string()]);
+    let output = command.stderr(Stdio::inherit()).output().context("starting a process")?;
+    ensure!(output.status.success(), "a process of the bench ended with {}", output.status);
+    serde_json::from_slice(&output.stdout).context("reading what a process measured")
+}
+
+/// One process's part.
+pub(crate) fn child(options: &Options) -> anyhow::Result<()> {
+    let device = Device::open(options.device.context("the parent names the device")?)?;
+    let measured = measure(&device, options.divide.unwrap_or(1), options.turns)?;
+    page::print_json(&measured)
+}
+
+fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured> {
+    let context = device.usage()?.in_use();
+    let pool = Pool::new(device, Policy::default(), None)?;
+    let mut model = Model::load(&pool, divide)?;
+    let sleep = || timed(|| pool.sleep(Scope::Whole).map(drop));
+    let wake = || timed(|| pool.wake(Scope::Whole).map(drop));
+    let first_sleep = sleep()?;
+    let asleep: Snapshot = pool.snapshot();
+    let asleep_bytes = device.usage()?.in_use();
+    let mut wakes = vec![wake()?];
+    let mut right = model.is_right()?;
+    let (mut unchanged, mut changed) = (Vec::new(), Vec::new());
+    for _ in 0..turns {
+        unchanged.push(sleep()?);
+        wakes.push(wake()?);
+        right &= model.is_right()?;
+    }
+    for _ in 0..turns {
+        model.change()?;
+        changed.push(sleep()?);
+        wakes.push(wake()?);
+        right &= model.is_right()?;
+    }
+    let backup = pool.counts().host;
+    pool.sleep(Scope::Whole)?;
+    let (raw_out, raw_in) = raw_copies(device, model.kept(), turns)?;
+    Ok(Measured {
+        first_sleep_s: first_sleep,
+        unchanged_sleep_s: unchanged,
+        changed_sleep_s: changed,
+        wake_s: wakes,
+        raw_out_s: raw_out,
+        raw_in_s: raw_in,
+        context_bytes: context,
+        asleep_bytes,
+        backup_bytes: backup,
+        right,
+        asleep: serde_json::to_value(asleep)?,
+    })
+}
+
+// One chunk, one stream, memory that was ready before: what the link can do.
+fn raw_copies(device: &Device, size: Bytes, turns: u32) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
+    let size = Bytes(size.0.next_multiple_of(device.info().page.0));
+    let reservation = device.reserve(size)?;
+    reservation.map(Bytes::ZERO, device.create(size)?).map_err(lowtide_device::Error::from)?;
+    reservation.open(Bytes::ZERO, size)?;
+    let (memory, stream) = (device.host_memory(size)?, device.stream()?);
+    let (on_device, on_host) = ((&reservation, Bytes::ZERO), (&memory, Bytes::ZERO));
+    let (mut out, mut back) = (Vec::new(), Vec::new());
+    for _ in 0..turns {
+        out.push(timed(|| {
+            stream.copy_out(on_device, on_host, size)?;
+            stream.synchronize()
+        })?);
+        back.push(timed(|| {
+            stream.copy_in(on_host, on_device, size)?;
+            stream.synchronize()
+        })?);
+    }
+    Ok((out, back))
+}
+
+fn timed<E>(work: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Result<Answer> {
+    let all = |values: fn(&Measured) -> &[f64]| -> f64 {
+        median(measured.iter().flat_map(|one| values(one).to_vec()).collect())
+    };
+    let first: Vec<f64> = measured.iter().map(|one| one.first_sleep_s).collect();
+    let (raw_out_s, raw_in_s) = (all(|one| &one.raw_out_s), all(|one| &one.raw_in_s));
+    let (changed_sleep_s, wake_s) = (all(|one| &one.changed_sleep_s), all(|one| &one.wake_s));
+    let unchanged_sleep_s = all(|one| &one.unchanged_sleep_s);
+    let divide = options.divide.unwrap_or(1);
+    let worst = |value: fn(&Measured) -> Bytes| measured.iter().map(value).max();
+    let (processes, right) = (measured.len(), measured.iter().all(|one| one.right));
+    let (asleep, context) = (worst(|one| one.asleep_bytes), worst(|one| one.context_bytes));
+    let backup_bytes = worst(|one| one.backup_bytes).unwrap_or_default();
+    let last = measured.into_iter().last().context("at least one process")?;
+    Ok(Answer {
+        device: id,
+        kept_bytes: Model::kept_bytes(divide),
+        kept_blocks: Model::KEPT_BLOCKS,
+        discarded_bytes: Model::discarded_bytes(divide),
+        discarded_blocks: Model::DISCARDED_BLOCKS,
+        sizes_divided_by: divide,
+        processes,
+        turns: options.turns,
+        raw_out_s,
+        raw_in_s,
+        first_sleep_s: median(first.clone()),
+        first_sleeps_s: first,
+        unchanged_sleep_s,
+        changed_sleep_s,
+        wake_s,
+        changed_ratio: changed_sleep_s / raw_out_s,
+        wake_ratio: wake_s / raw_in_s,
+        context_bytes: context.unwrap_or_default(),
+        asleep_bytes: asleep.unwrap_or_default(),
+        backup_bytes,
+        right,
+        asleep: last.asleep,
+    })
+}
+
+fn text(answer: &Answer) -> Page {
+    let Answer { processes, turns, sizes_divided_by, .. } = answer;
+    let mut page = Page::default();
+    let title = format!("medians of {processes} processes with {turns} turns of each kind");
+    page.title(&answer.device.to_string(), &title);
+    let blocks = |bytes: Bytes, count: usize| format!("{bytes} in {count} blocks");
+    page.row("kept", &blocks(answer.kept_bytes, answer.kept_blocks));
+    page.row("discarded", &blocks(answer.discarded_bytes, answer.discarded_blocks));
+    if *sizes_divided_by > 1 {
+        page.row("", &format!("(a {sizes_divided_by}th of the usual work, so that it fits here)"));
+    }
+    let row = |seconds: f64, more: &str| format!("{:>9.1} ms{more}", seconds * 1e3);
+    page.row("plain copy out", &row(answer.raw_out_s, ""));
+    page.row("plain copy in", &row(answer.raw_in_s, ""));
+    page.row("first sleep", &row(answer.first_sleep_s, ", nothing prepared"));
+    page.row("later sleep", &row(answer.unchanged_sleep_s, ", nothing changed"));
+    let ratio = format!(", every page changed: {:.3} of the copy", answer.changed_ratio);
+    page.row("later sleep", &row(answer.changed_sleep_s, &ratio));
+    let ratio = format!(", verified: {:.3} of the copy", answer.wake_ratio);
+    page.row("wake", &row(answer.wake_s, &ratio));
+    let above = answer.asleep_bytes.saturating_sub(answer.context_bytes);
+    page.row("asleep", &format!("{above} on the device above the {} before", answer.context_bytes));
+    page.row("backups", &format!("{} of host memory", answer.backup_bytes));
+    page.row("contents", if answer.right { "right after every wake" } else { "WRONG" });
+    page
 }

@@ -1,0 +1,168 @@
+//! A model's memory, as `bench sleep` uses it: weights that are kept, a cache that may be lost, both
+//! full of random bytes.
+//!
+//! Every block is filled from one random region, each from another place in it, so that no two
+//! pages are alike and what a block must hold can be told without a second copy of it.
+
+use std::sync::Arc;
+
+use lowtide_device::{Address, Bytes, Device, HostMemory, Stream};
+use lowtide_pool::{Pool, SleepPolicy, StreamId};
+
+use super::work::Dice;
+
+/// Rows and columns of the weights of a model of 8 thousand million parameters, two bytes each:
+/// embeddings, for each layer attention, projections and norms, and the head.
+const EMBEDDING: (u64, u64) = (128_256, 4096);
+const LAYERS: usize = 32;
+const LAYER: [(u64, u64); 6] =
+    [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (4096, 1), (4096, 1)];
+const NORM: (u64, u64) = (4096, 1);
+const CACHE: u64 = 20 << 30;
+
+/// Random bytes that blocks are filled from; a piece is never more than half of it.
+const REGION: u64 = 256 << 20;
+/// How far apart two pieces begin: no two pages of two pieces begin at the same place of a page.
+const STRIDE: u64 = 4104;
+const PIECES_MOST: u64 = (2 << 20) / STRIDE;
+
+pub(super) struct Model {
+    pool: Pool,
+    stream: Stream,
+    random: Arc<HostMemory>,
+    read_back: Arc<HostMemory>,
+    weights: Vec<Filled>,
+    /// Which change this is: it moves every piece in the region.
+    change: u64,
+}
+
+/// Where a piece of a block comes from: its place in the region, and in the block.
+struct Piece {
+    from: u64,
+    offset: u64,
+    size: u64,
+}
+
+/// A block that is filled from the region.
+#[derive(Clone, Copy)]
+struct Filled {
+    address: Address,
+    size: u64,
+    /// The number of its first piece.
+    piece: u64,
+}
+
+fn weight_sizes(divide: u64) -> Vec<u64> {
+    let layers = std::iter::repeat_n(LAYER, LAYERS).flatten();
+    let shapes = std::iter::once(EMBEDDING).chain(layers).chain([NORM, EMBEDDING]);
+    shapes.map(|(rows, columns)| (rows * columns * 2 / divide).max(512)).collect()
+}
+
+impl Model {
+    pub(super) const KEPT_BLOCKS: usize = LAYERS * LAYER.len() + 3;
+    pub(super) const DISCARDED_BLOCKS: usize = 32;
+
+    pub(super) fn kept_bytes(divide: u64) -> Bytes {
+        Bytes(weight_sizes(divide).iter().sum())
+    }
+
+    pub(super) fn discarded_bytes(divide: u64) -> Bytes {
+        Bytes(CACHE / divide)
+    }
+
+    /// All of it.
+    pub(super) fn bytes(divide: u64) -> u64 {
+        Model::kept_bytes(divide).0 + Model::discarded_bytes(divide).0
+    }
+
+    /// Allocates and fills everything.
+    pub(super) fn load(pool: &Pool, divide: u64) -> anyhow::Result<Model> {
+        let device = pool.device().clone();
+        let weights = pool.tag("weights", SleepPolicy::Offload)?;
+        let cache = pool.tag("cache", SleepPolicy::Discard)?;
+        let mut pieces = 0;
+        let mut alloc = |size: u64, tag| -> anyhow::Result<Filled> {
+            let address = pool.alloc(Bytes(size), StreamId(0), tag)?;
+            let piece = pieces;
+            pieces += size.div_ceil(REGION / 2);
+            Ok(Filled { address, size, piece })
+        };
+        let sizes = weight_sizes(divide).into_iter();
+        let kept: Vec<_> = sizes.map(|size| alloc(size, weights)).collect::<Result<_, _>>()?;
+        let part = Model::discarded_bytes(divide).0 / Model::DISCARDED_BLOCKS as u64;
+        let lost: Vec<_> =
+            (0..Model::DISCARDED_BLOCKS).map(|_| alloc(part, cache)).collect::<Result<_, _>>()?;
+        let random = random(&device)?;
+        let read_back = device.host_memory(Bytes(REGION / 2))?;
+        let stream = device.stream()?;
+        let (pool, weights, change) = (pool.clone(), kept, 0);
+        let model = Model { pool, stream, random, read_back, weights, change };
+        model.fill(&model.weights)?;
+        model.fill(&lost)?;
+        Ok(model)
+    }
+
+    pub(super) fn kept(&self) -> Bytes {
+        Bytes(self.weights.iter().map(|block| block.size).sum())
+    }
+
+    /// Changes every page of what is kept.
+    pub(super) fn change(&mut self) -> anyhow::Result<()> {
+        self.change += 1;
+        self.fill(&self.weights)
+    }
+
+    fn fill(&self, blocks: &[Filled]) -> anyhow::Result<()> {
+        for block in blocks {
+            let (reservation, at) = self.pool.place_of(block.address)?;
+            for Piece { from, offset, size } in self.pieces(block) {
+                let to = (&reservation, at + Bytes(offset));
+                self.stream.copy_in((&self.random, Bytes(from)), to, Bytes(size))?;
+            }
+        }
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn pieces(&self, block: &Filled) -> impl Iterator<Item = Piece> + use<> {
+        let (Filled { size, piece, .. }, change) = (*block, self.change);
+        (0..size).step_by((REGION / 2) as usize).enumerate().map(move |(index, offset)| {
+            let from = (piece + index as u64) % PIECES_MOST * STRIDE + change * 8;
+            Piece { from: from % (REGION / 2), offset, size: (REGION / 2).min(size - offset) }
+        })
+    }
+
+    /// Whether blocks hold, byte for byte, what they were filled with: every seventeenth.
+    pub(super) fn is_right(&self) -> anyhow::Result<bool> {
+        let mut expected = Vec::new();
+        let mut found = Vec::new();
+        for block in self.weights.iter().step_by(17) {
+            let (reservation, at) = self.pool.place_of(block.address)?;
+            for Piece { from, offset, size } in self.pieces(block) {
+                let source = (&reservation, at + Bytes(offset));
+                self.stream.copy_out(source, (&self.read_back, Bytes::ZERO), Bytes(size))?;
+                self.stream.synchronize()?;
+                expected.resize(size as usize, 0);
+                found.resize(size as usize, 0);
+                self.random.read(Bytes(from), &mut expected)?;
+                self.read_back.read(Bytes::ZERO, &mut found)?;
+                if expected != found {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn random(device: &Device) -> anyhow::Result<Arc<HostMemory>> {
+    let memory = device.host_memory(Bytes(REGION))?;
+    let mut dice = Dice(20_261_115);
+    let mut part = vec![0u8; 1 << 20];
+    for offset in (0..REGION).step_by(part.len()) {
+        for word in part.chunks_exact_mut(8) {
+            word.copy_from_slice(&dice.next().to_le_bytes());
+        }
+        memory.write(Bytes(offset), &part)?;
+    }
+    Ok(memory)
+}
