@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use crate::backend::Backend;
 use crate::device::Inner;
+use crate::host_pages::{HUGE_PAGE, map_huge, unmap_huge};
 use crate::{Bytes, Error, RangeProblem, Result, exit, host_room};
 
-const HUGE_PAGE: Bytes = Bytes::mib(2);
 const SMALL_PAGE: usize = 4096;
 /// A registration's size: small enough that preparing and registering overlap, large enough that
 /// its fixed cost does not count. No copy crosses from one into the next.
@@ -143,7 +143,7 @@ impl HostMemory {
     ) -> Result<HostPin> {
         self.at(operation, offset, size)?;
         *self.copies() += 1;
-        Ok(HostPin { memory: Arc::clone(self) })
+        Ok(HostPin { memory: Arc::clone(self), is_held: true })
     }
 }
 
@@ -163,6 +163,7 @@ impl fmt::Debug for HostMemory {
 /// A copy's hold on host memory.
 pub(crate) struct HostPin {
     memory: Arc<HostMemory>,
+    is_held: bool,
 }
 
 impl HostPin {
@@ -182,9 +183,18 @@ impl HostPin {
     }
 }
 
+impl HostPin {
+    /// Lets the memory go, before the pin itself does. May be called twice.
+    pub(crate) fn let_go(&mut self) {
+        if std::mem::take(&mut self.is_held) {
+            *self.memory.copies() -= 1;
+        }
+    }
+}
+
 impl Drop for HostPin {
     fn drop(&mut self) {
-        *self.memory.copies() -= 1;
+        self.let_go();
     }
 }
 
@@ -202,26 +212,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     fn map(size: Bytes) -> Result<Region> {
-        // Room to align: a huge page needs an address that is a multiple of its size.
-        let length = size.as_usize() + HUGE_PAGE.as_usize();
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
-        let raw = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
-        if raw == libc::MAP_FAILED {
-            return Err(Error::os("mapping host memory"));
-        }
-        let aligned = raw.map_addr(|addr| addr.next_multiple_of(HUGE_PAGE.as_usize()));
-        trim(raw.cast(), aligned.addr() - raw.addr());
-        let after = aligned.wrapping_byte_add(size.as_usize());
-        trim(after.cast(), raw.addr() + length - after.addr());
-        for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-            // SAFETY: advice about our own fresh mapping. Where the kernel knows it not, the memory
-            // still works, with smaller pages.
-            unsafe { libc::madvise(aligned, size.as_usize(), advice) };
-        }
-        let base = NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero");
-        Ok(Region { base, size, registered: Mutex::default() })
+        Ok(Region { base: map_huge(size)?, size, registered: Mutex::default() })
     }
 
     fn parts(&self) -> usize {
@@ -289,7 +280,7 @@ impl Region {
                 _ => self.registered().pop(),
             };
         }
-        trim(self.base.as_ptr(), self.size.as_usize());
+        unmap_huge(self.base, self.size);
         self.size = Bytes::ZERO;
         Ok(())
     }
@@ -316,13 +307,6 @@ fn touch(at: *mut u8, size: Bytes, slices: usize) {
             }
         }
     });
-}
-
-fn trim(at: *mut u8, length: usize) {
-    if length > 0 {
-        // SAFETY: the callers give whole pages of their own mapping that nothing refers to.
-        unsafe { libc::munmap(at.cast(), length) };
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`Reservation`] | address space taken from a device; costs no memory |
 //! | [`Chunk`] | physical memory, a multiple of the device's page |
+//! | [`HostPages`] | plain host memory in huge pages, for backups |
 //! | [`HostMemory`] | registered host memory that copies run at full speed with |
 //! | [`Stream`] | work in order, later; keeps alive what it touches |
 //! | [`digest`] | 128 bits that tell whether a page changed |
@@ -51,6 +52,7 @@ mod exit;
 pub mod holders;
 mod host;
 mod host_memory;
+mod host_pages;
 pub mod host_room;
 mod library;
 pub mod nvml;
@@ -68,6 +70,7 @@ pub use device::{Address, Device, DeviceId, DeviceInfo, Source, Usage};
 pub use error::{Attempt, Error, RangeProblem, Result};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
+pub use host_pages::HostPages;
 pub use reservation::{Mapping, NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
 

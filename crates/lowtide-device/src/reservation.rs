@@ -467,8 +467,15 @@ pub(crate) struct Pin {
     number: u64,
 }
 
+impl Pin {
+    /// Lets the range go, before the pin itself does. May be called twice.
+    pub(crate) fn let_go(&self) {
+        self.space.books().pins.remove(&self.number);
+    }
+}
+
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.space.books().pins.remove(&self.number);
+        self.let_go();
     }
 }

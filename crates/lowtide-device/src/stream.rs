@@ -33,8 +33,15 @@ struct InFlight {
 }
 
 struct Pins {
-    _ranges: Vec<Pin>,
-    _host: Option<HostPin>,
+    ranges: Vec<Pin>,
+    host: Option<HostPin>,
+}
+
+impl Pins {
+    fn let_go(&mut self) {
+        self.ranges.iter().for_each(Pin::let_go);
+        self.host.iter_mut().for_each(HostPin::let_go);
+    }
 }
 
 /// A point in a stream: everything given before it.
@@ -80,7 +87,7 @@ impl Stream {
         let range = from.space.pin("copy_out", offset, size)?;
         let host = to.pin("copy_out", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
-        self.give(Pins { _ranges: vec![range], _host: Some(host) }, || {
+        self.give(Pins { ranges: vec![range], host: Some(host) }, || {
             for (at, piece, done) in pieces {
                 let from = from.space.address_of(offset + done);
                 // SAFETY: both ranges are pinned until the stream has passed; a piece lies within
@@ -106,7 +113,7 @@ impl Stream {
         let range = to.space.pin("copy_in", offset, size)?;
         let host = from.pin("copy_in", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
-        self.give(Pins { _ranges: vec![range], _host: Some(host) }, || {
+        self.give(Pins { ranges: vec![range], host: Some(host) }, || {
             for (at, piece, done) in pieces {
                 let to = to.space.address_of(offset + done);
                 // SAFETY: as in `copy_out`.
@@ -123,7 +130,7 @@ impl Stream {
     pub fn fill(&self, (to, offset): (&Reservation, Bytes), byte: u8, size: Bytes) -> Result<()> {
         to.space.same_device("fill", "stream", &self.device)?;
         let range = to.space.pin("fill", offset, size)?;
-        self.give(Pins { _ranges: vec![range], _host: None }, || {
+        self.give(Pins { ranges: vec![range], host: None }, || {
             // SAFETY: the range is pinned until the stream has passed.
             unsafe { self.raw.fill(to.space.address_of(offset), byte, size) }
         })
@@ -186,7 +193,7 @@ impl Stream {
         let (list, out) = (staging.list(), staging.digests());
         // From here on the staging comes back through the pending digests, whatever happens.
         let pending = PendingDigests { stream: self, staging: Some(staging), pages: count };
-        self.give(Pins { _ranges: pins, _host: None }, || {
+        self.give(Pins { ranges: pins, host: None }, || {
             // SAFETY: the pages are pinned; the staging lives until the pending digests have waited.
             unsafe { self.raw.digest(list, out, count, keys) }
         })?;
@@ -280,7 +287,10 @@ impl Stream {
     fn passed(&self, given: u64) {
         let mut in_flight = self.in_flight();
         let kept = in_flight.pins.partition_point(|(number, _)| *number <= given);
-        let done: Vec<_> = in_flight.pins.drain(..kept).collect();
+        let mut done: Vec<_> = in_flight.pins.drain(..kept).collect();
+        // While the list is locked, so that whoever waits for the same point on another thread
+        // finds everything let go. What memory goes with the pins goes without the lock.
+        done.iter_mut().for_each(|(_, pins)| pins.let_go());
         drop(in_flight);
         drop(done);
     }

@@ -24,6 +24,8 @@ pub(crate) struct Arena {
     chunks: BTreeMap<u64, u64>,
     /// Their sum.
     mapped: u64,
+    /// While asleep: chunks that are mapped but do not hold what they should.
+    stale: Vec<Range<u64>>,
 }
 
 /// A place for a block, part of which has no memory yet.
@@ -42,7 +44,7 @@ impl Arena {
         let blocks = Blocks::new(reservation.size().0);
         let holes = BTreeMap::from([(0, blocks.first())]);
         let (cached, chunks) = (Vec::new(), BTreeMap::new());
-        Arena { reservation, page, blocks, cached, holes, chunks, mapped: 0 }
+        Arena { reservation, page, blocks, cached, holes, chunks, mapped: 0, stale: Vec::new() }
     }
 
     pub(crate) fn blocks(&self) -> &Blocks {
@@ -352,9 +354,9 @@ impl Arena {
         self.blocks.iter().find(|(_, block)| live(block)).map(|(_, block)| block.start)
     }
 
-    /// Records that its memory is gone, all but what could not be taken away: what was free are
-    /// holes now, and live blocks stand on nothing.
-    pub(crate) fn fall_asleep(&mut self, still_mapped: &[Range<u64>]) {
+    /// Records that its memory is gone, all but what could not be taken away (some of which does not
+    /// hold what it should): what was free are holes now, and live blocks stand on nothing.
+    pub(crate) fn fall_asleep(&mut self, still_mapped: &[Range<u64>], stale: &[Range<u64>]) {
         let free = |(_, block): &(u32, &Block)| matches!(block.state, State::Cached | State::Busy);
         let free: Vec<u32> = self.blocks.iter().filter(free).map(|(index, _)| index).collect();
         // A hole swallows only holes, so each of these is still there when its turn comes.
@@ -365,6 +367,12 @@ impl Arena {
         self.chunks.clear();
         self.mapped = 0;
         self.add_chunks(still_mapped);
+        self.stale = stale.to_vec();
+    }
+
+    /// While asleep: chunks that do not hold what they should.
+    pub(crate) fn stale(&self) -> &[Range<u64>] {
+        &self.stale
     }
 
     /// A block that is freed in its sleep leaves a hole.
@@ -373,32 +381,25 @@ impl Arena {
         self.enter(block, State::Hole, SETTLED);
     }
 
-    /// Records chunks under all live pages: what shares a page with live bytes is cached again.
+    /// Records chunks under all live pages, and whatever else is on them is cached again.
     pub(crate) fn wake_up(&mut self, chunks: &[Range<u64>]) {
         self.chunks.clear();
         self.mapped = 0;
         self.add_chunks(chunks);
+        self.stale.clear();
         let holes: Vec<u32> = self.holes.values().copied().collect();
         for hole in holes {
             let Range { start, end } = self.blocks.get(hole).range();
-            let first_page = self.page_end(start).min(end);
-            let last_page = self.page_start(end).max(first_page);
-            if last_page < end {
-                self.uncover(hole, &(last_page..end));
-            }
-            if start < first_page {
-                self.uncover(self.hole_at(start), &(start..first_page));
+            let first = self.chunks.range(..start).next_back();
+            let chunks = first.into_iter().chain(self.chunks.range(start..end));
+            let inside = chunks.map(|(at, size)| start.max(*at)..end.min(at + size));
+            let inside: Vec<_> = inside.filter(|part| part.start < part.end).collect();
+            // From the back, so that the hole keeps its index until its own start is taken.
+            for part in inside.iter().rev() {
+                let cached = self.carve(hole, part);
+                self.enter(cached, State::Cached, SETTLED);
             }
         }
-    }
-
-    fn hole_at(&self, start: u64) -> u32 {
-        self.holes[&start]
-    }
-
-    fn uncover(&mut self, hole: u32, range: &Range<u64>) {
-        let part = self.carve(hole, range);
-        self.enter(part, State::Cached, SETTLED);
     }
 
     /// What must always hold; panics where it does not.
@@ -409,10 +410,10 @@ impl Arena {
             assert!(block.size > 0, "no block is empty");
             end = block.end();
             let chunks = self.mapped_in(block.start..block.end());
-            let expected = if block.state == State::Hole || asleep { 0 } else { block.size };
+            let expected = if block.state == State::Hole { 0 } else { block.size };
             assert!(!asleep || block.state != State::Cached, "{block:?} is cached asleep");
             assert!(
-                block.state == State::Busy || chunks == expected,
+                asleep || block.state == State::Busy || chunks == expected,
                 "{block:?} has {chunks} bytes of chunks under it"
             );
             let key = (block.state, block.stream);

@@ -1,19 +1,18 @@
 //! Backups: the host copies of pages, each with its digest.
 //!
-//! Host memory is taken in slabs, since a slab is what one thread prepares while others already
-//! copy, and what is given back whole once nothing in it is used. A page's place is a slot in a
-//! slab, or no place at all where it is all zeros.
+//! Host memory is taken in slabs, each given back whole once nothing in it is used. A page's place
+//! is a slot in a slab, or no place at all where it is all zeros.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lowtide_device::digest::{Digest, PAGE_BYTES};
-use lowtide_device::{Bytes, HostMemory};
+use lowtide_device::{Bytes, HostPages};
 
 /// A page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
-/// Small enough that the first copies begin early, large enough that its fixed cost does not count.
-const SLAB_PAGES: u64 = 64;
+/// What is given back at once.
+const SLAB_PAGES: u64 = 256;
 
 /// A place for one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,8 +55,7 @@ pub(crate) struct Backups {
 }
 
 struct Slab {
-    /// `None` until it is prepared.
-    memory: Option<Arc<HostMemory>>,
+    memory: Arc<HostPages>,
     pages: u32,
 }
 
@@ -84,32 +82,28 @@ impl Backups {
         pages.saturating_sub(self.free.len() as u64)
     }
 
-    /// So many slots, in order; those of new slabs last. The new slabs, by number with their
-    /// sizes, are to be prepared.
-    pub(crate) fn take(&mut self, pages: u64) -> (Vec<Slot>, Vec<(u32, Bytes)>) {
+    /// So many slots, in order; those of new slabs last.
+    ///
+    /// # Errors
+    /// Where the host has no room; nothing is taken then.
+    pub(crate) fn take(&mut self, pages: u64) -> lowtide_device::Result<Vec<Slot>> {
         let mut missing = self.missing(pages);
-        let mut new = Vec::new();
         while missing > 0 {
             let count = missing.min(SLAB_PAGES) as u32;
             missing -= u64::from(count);
+            let memory = Arc::new(HostPages::new(Bytes(u64::from(count) * PAGE))?);
             let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
-            self.slabs.insert(number, Slab { memory: None, pages: count });
+            self.slabs.insert(number, Slab { memory, pages: count });
             self.free.extend((0..count).map(|page| Slot { slab: number, page }));
-            new.push((number, Bytes(u64::from(count) * PAGE)));
         }
         let taken: Vec<Slot> = self.free.iter().copied().take(pages as usize).collect();
         self.free.retain(|slot| taken.binary_search(slot).is_err());
-        (taken, new)
+        Ok(taken)
     }
 
-    /// A new slab is ready.
-    pub(crate) fn prepared(&mut self, slab: u32, memory: Arc<HostMemory>) {
-        self.slabs.get_mut(&slab).expect("a slab that was planned").memory = Some(memory);
-    }
-
-    /// The memory of a slab that is ready.
-    pub(crate) fn memory(&self, slab: u32) -> Option<&Arc<HostMemory>> {
-        self.slabs.get(&slab)?.memory.as_ref()
+    /// The memory of a slab.
+    pub(crate) fn memory(&self, slab: u32) -> &Arc<HostPages> {
+        &self.slabs[&slab].memory
     }
 
     /// A place is no longer needed.
@@ -126,12 +120,12 @@ impl Backups {
         }
     }
 
-    /// Gives back slabs that nothing uses, and those that never became ready.
+    /// Gives back slabs that nothing uses.
     pub(crate) fn shrink(&mut self) {
         let idle = |(number, slab): (&u32, &Slab)| {
             let slots = Slot { slab: *number, page: 0 }..=Slot { slab: *number, page: u32::MAX };
             let free = self.free.range(slots).count() as u32;
-            (free == slab.pages || slab.memory.is_none()).then_some(*number)
+            (free == slab.pages).then_some(*number)
         };
         let idle: Vec<u32> = self.slabs.iter().filter_map(idle).collect();
         for number in idle {

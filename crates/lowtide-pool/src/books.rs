@@ -8,6 +8,7 @@ use lowtide_device::{Address, Bytes};
 use crate::arena::Arena;
 use crate::backup::Backups;
 use crate::blocks::SETTLED;
+use crate::carry::Carriers;
 use crate::handles::{Handle, Handles};
 use crate::policy::GRAIN;
 use crate::record::Recorder;
@@ -32,6 +33,7 @@ pub(crate) struct Books {
     pub(crate) counts: Counts,
     pub(crate) streams: Streams,
     pub(crate) backups: Backups,
+    pub(crate) carriers: Option<Carriers>,
     /// Whether a sleep or a wake is at work: one at a time.
     pub(crate) turning: bool,
     pub(crate) recorder: Option<Recorder>,
@@ -68,6 +70,12 @@ impl Counts {
     }
 }
 
+/// The rooms of a tag.
+pub(crate) fn rooms_of(tag: Tag) -> std::ops::Range<usize> {
+    let first = usize::from(tag.0) * ROOMS;
+    first..first + ROOMS
+}
+
 /// The tag whose room this is.
 pub(crate) fn tag_of(room: usize) -> Tag {
     Tag((room / ROOMS) as u16)
@@ -96,6 +104,7 @@ impl Books {
             counts: Counts::default(),
             streams: Streams::default(),
             backups: Backups::default(),
+            carriers: None,
             turning: false,
             recorder: None,
             handles: Handles::default(),

@@ -7,7 +7,8 @@
 use lowtide_device::Bytes;
 
 use crate::backup::Backups;
-use crate::books::{Books, ROOMS};
+use crate::books::{Books, rooms_of};
+use crate::carry::Carriers;
 use crate::tags::{Phase, Scope, SleepPolicy, Tag};
 use crate::{Pool, Result};
 
@@ -15,6 +16,7 @@ pub(crate) struct Turn<'a> {
     pool: &'a Pool,
     pub(crate) tags: Vec<Turning>,
     pub(crate) backups: Backups,
+    pub(crate) carriers: Option<Carriers>,
 }
 
 /// A tag in its turn.
@@ -27,8 +29,7 @@ pub(crate) struct Turning {
 
 impl Turning {
     pub(crate) fn rooms(&self) -> std::ops::Range<usize> {
-        let first = usize::from(self.tag.0) * ROOMS;
-        first..first + ROOMS
+        rooms_of(self.tag)
     }
 }
 
@@ -60,8 +61,8 @@ impl Pool {
         for room in tags.iter().flat_map(Turning::rooms) {
             books.clear(room, from == Phase::Asleep);
         }
-        let backups = std::mem::take(&mut books.backups);
-        Ok(Some(Turn { pool: self, tags, backups }))
+        let (backups, carriers) = (std::mem::take(&mut books.backups), books.carriers.take());
+        Ok(Some(Turn { pool: self, tags, backups, carriers }))
     }
 }
 
@@ -74,6 +75,7 @@ impl Drop for Turn<'_> {
             (known.phase, known.backup) = (turning.becomes, backup);
         }
         books.backups = std::mem::take(&mut self.backups);
+        books.carriers = self.carriers.take();
         books.turning = false;
         books.count_asleep();
         books.count_physical();

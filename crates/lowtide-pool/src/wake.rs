@@ -1,18 +1,19 @@
 //! Wake: memory comes back under the addresses that stayed, with its content, checked.
 //!
-//! The room is checked first. Then memory is made, mapped and opened chunk by chunk, and the copies
-//! into each are given at once, so that the link is never idle; behind the copies the digest of every
+//! The room is checked first. Then memory is made, mapped and opened chunk by chunk, and the pieces
+//! of each are carried in at once, so that the link is never idle; behind them the digest of every
 //! page is taken and held against the backup's. Until the last one is right the tags are not awake,
 //! and whatever fails before that takes away what was mapped and leaves everything asleep.
 
 use std::ops::Range;
 
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Mark, Reservation, Stream, holders};
+use lowtide_device::{Bytes, Reservation, Stream, holders};
 use serde::Serialize;
 
 use crate::backup::{Backups, PAGE, Place, Saved};
 use crate::books::Books;
+use crate::carry::{Carriers, Feed, PIECE, Piece, Way};
 use crate::pressure::{Answer, Pressure, ROUNDS_MOST};
 use crate::tags::{Phase, Scope, SleepPolicy};
 use crate::turn::Turn;
@@ -39,17 +40,12 @@ struct Part {
     room: usize,
     restores: bool,
     reservation: Reservation,
-    /// Memory that a sleep could not take away: it is in the way.
-    stuck: Vec<Range<u64>>,
+    /// Memory that could not be taken away and does not hold what it should: it is in the way.
+    stale: Vec<Range<u64>>,
+    /// Memory that could not be taken away and holds its content: it stays.
+    kept: Vec<Range<u64>>,
     /// What is to be made.
     chunks: Vec<Range<u64>>,
-}
-
-/// A chunk whose copies were given, up to a mark.
-struct Given<'a> {
-    part: &'a Part,
-    chunk: Range<u64>,
-    mark: Mark,
 }
 
 impl Pool {
@@ -63,64 +59,71 @@ impl Pool {
         let Some(mut turn) = self.begin_turn(scope, Phase::Asleep)? else {
             return Ok(WakeReport::default());
         };
-        let parts = self.books().plan_wake(&turn, self.shared.policy.wake_chunk_most.0);
-        let outcome = self.apply_wake(&mut turn, &parts);
-        if outcome.is_err() {
-            parts.iter().for_each(take_away);
-        }
-        self.books().commit_wake(&mut turn, &parts, outcome.is_ok());
-        if outcome.is_ok() && !self.shared.policy.keep_backups {
-            parts.iter().for_each(|part| turn.backups.forget(part.room));
-            turn.backups.shrink();
-        }
-        let tags = turn.tags.len();
+        let tags: Vec<usize> = (0..turn.tags.len()).collect();
+        let outcome = self.wake_tags(&mut turn, &tags);
         drop(turn);
-        let report = WakeReport { tags, ..outcome? };
+        let report = outcome?;
         tracing::info!(?report, "awake");
         Ok(report)
     }
 
+    /// After a sleep that failed: brings back what has left and was not to be lost.
+    pub(crate) fn bring_back(&self, turn: &mut Turn<'_>) -> Result<()> {
+        let gone = |index: &usize| {
+            let turning = &turn.tags[*index];
+            turning.becomes == Phase::Asleep && turning.policy == SleepPolicy::Offload
+        };
+        let tags: Vec<usize> = (0..turn.tags.len()).filter(gone).collect();
+        self.wake_tags(turn, &tags).map(drop)
+    }
+
+    fn wake_tags(&self, turn: &mut Turn<'_>, tags: &[usize]) -> Result<WakeReport> {
+        let parts = self.books().plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
+        let outcome = self.apply_wake(turn, &parts);
+        if outcome.is_err() {
+            // Its streams may still be copying; when they are gone, nothing is.
+            turn.carriers = None;
+            parts.iter().for_each(Part::take_away);
+        }
+        self.books().commit_wake(turn, &parts, outcome.is_ok());
+        if outcome.is_ok() && !self.shared.policy.keep_backups {
+            parts.iter().for_each(|part| turn.backups.forget(part.room));
+            turn.backups.shrink();
+        }
+        Ok(WakeReport { tags: tags.len(), ..outcome? })
+    }
+
     fn apply_wake(&self, turn: &mut Turn<'_>, parts: &[Part]) -> Result<WakeReport> {
         for part in parts {
-            for range in &part.stuck {
-                let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
-                part.reservation.unmap(at, size).map_err(lowtide_device::Error::from)?;
-            }
+            part.clear_the_way()?;
         }
-        let needed =
-            parts.iter().flat_map(|part| &part.chunks).map(|chunk| chunk.end - chunk.start);
-        let needed = Bytes(needed.sum());
+        let chunks = parts.iter().flat_map(|part| &part.chunks);
+        let needed = Bytes(chunks.map(|chunk| chunk.end - chunk.start).sum());
         self.make_room(needed)?;
-        let device = &self.shared.device;
-        let mut report = WakeReport { mapped: needed, ..WakeReport::default() };
-        // What has content first: the rest is made while the copies run.
-        let (restored, empty): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.restores);
-        let mut given = Vec::new();
-        let streams = match restored.iter().any(|part| !part.chunks.is_empty()) {
-            true => Some((device.stream()?, device.stream()?)),
-            false => None,
+        let make = |part: &Part, chunk: &Range<u64>| {
+            self.make(part, chunk).map_err(|error| self.with_holders(error, needed))
         };
-        for part in &restored {
-            for chunk in &part.chunks {
-                self.make(part, chunk).map_err(|error| self.with_holders(error, needed))?;
-                let (stream, _) = streams.as_ref().expect("made for these");
-                report.copied += copy_in(stream, part, chunk, &mut turn.backups)?;
-                given.push(Given { part, chunk: chunk.clone(), mark: stream.mark()? });
-            }
+        let report = WakeReport { mapped: needed, ..WakeReport::default() };
+        let (restored, empty): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.restores);
+        let make_empty = || -> Result<()> {
+            let all = empty.iter().flat_map(|part| part.chunks.iter().map(move |chunk| (part, chunk)));
+            all.into_iter().try_for_each(|(part, chunk)| make(part, chunk))
+        };
+        if restored.iter().all(|part| part.chunks.is_empty()) {
+            make_empty()?;
+            return Ok(report);
         }
-        for part in &empty {
-            for chunk in &part.chunks {
-                self.make(part, chunk).map_err(|error| self.with_holders(error, needed))?;
-            }
+        let carriers = match turn.carriers.take() {
+            Some(carriers) => carriers,
+            None => Carriers::new(&self.shared.device)?,
+        };
+        let restoring = Restoring::plan(&restored, &mut turn.backups);
+        let wrong = restoring.carry(&carriers, make, make_empty)?;
+        for (part, page) in &wrong {
+            self.copy_again(&carriers.checks, part, *page, &mut turn.backups)?;
         }
-        if let Some((copies, checks)) = &streams {
-            let wrong = check(copies, checks, &given, &mut turn.backups)?;
-            report.copied_again = wrong.len();
-            for (part, offset) in wrong {
-                self.copy_again(copies, part, offset, &mut turn.backups)?;
-            }
-        }
-        Ok(report)
+        turn.carriers = Some(carriers);
+        Ok(WakeReport { copied: restoring.copied(), copied_again: wrong.len(), ..report })
     }
 
     fn make(&self, part: &Part, chunk: &Range<u64>) -> lowtide_device::Result<()> {
@@ -131,28 +134,28 @@ impl Pool {
 
     // What is cached elsewhere goes first, then everybody is asked.
     fn make_room(&self, needed: Bytes) -> Result<()> {
+        let mut free = self.shared.device.usage()?.free;
         for round in 0..=ROUNDS_MOST {
-            let free = self.shared.device.usage()?.free;
             if free >= needed {
                 return Ok(());
             }
+            let pressure = Pressure { requested: needed, free, round };
             if round == 0 {
                 self.trim(Bytes::ZERO)?;
-                continue;
+            } else if self.shared.callbacks.ask(&pressure) == Answer::Nothing {
+                break;
             }
-            let pressure = Pressure { requested: needed, free, round: round - 1 };
-            if self.shared.callbacks.ask(&pressure) == Answer::Nothing {
-                return Err(self.no_room(needed, free));
-            }
+            free = self.shared.device.usage()?.free;
         }
-        let free = self.shared.device.usage()?.free;
         Err(self.no_room(needed, free))
     }
 
     fn no_room(&self, needed: Bytes, free: Bytes) -> Error {
         let device = &self.shared.device;
-        let holders =
-            holders::of(device).map_or_else(|error| error.to_string(), |found| found.to_string());
+        let holders = match holders::of(device) {
+            Ok(holders) => holders.to_string(),
+            Err(error) => format!("somebody ({error})"),
+        };
         Error::NoRoom { device: device.info().id, needed, free, holders }
     }
 
@@ -168,117 +171,208 @@ impl Pool {
         &self,
         stream: &Stream,
         part: &Part,
-        offset: u64,
+        page: u64,
         backups: &mut Backups,
     ) -> Result<()> {
-        let page = offset..offset + PAGE;
-        copy_in(stream, part, &page, backups)?;
-        let keys = Keys::of_this_process();
-        let digests =
-            stream.digest((&part.reservation, Bytes(offset)), Bytes(PAGE), keys)?.wait()?;
-        if digests[0] == backups.pages(part.room)[&offset].digest {
-            tracing::warn!(offset, "a page was right only after a second copy");
+        let (saved, size) = (backups.pages(part.room)[&page], Bytes(PAGE));
+        let to = (&part.reservation, Bytes(page));
+        match saved.place {
+            Place::Zero => stream.fill(to, 0, size)?,
+            Place::Slot(slot) => {
+                let memory = self.shared.device.host_memory_here(size)?;
+                let pages = backups.memory(slot.slab);
+                pages.read(slot.offset(), size, |bytes| memory.write(Bytes::ZERO, bytes))??;
+                stream.copy_in((&memory, Bytes::ZERO), to, size)?;
+            }
+        }
+        let digests = stream.digest(to, size, Keys::of_this_process())?.wait()?;
+        if digests[0] == saved.digest {
+            tracing::warn!(page, "a page was right only after a second copy");
             return Ok(());
         }
         let books = self.books();
         let base = part.reservation.address();
-        let block = books.rooms[part.room].arena.live_block_in(&page).unwrap_or(offset);
+        let block = books.rooms[part.room].arena.live_block_in(&(page..page + PAGE));
         Err(Error::Corrupt {
             tag: books.tags[crate::books::tag_of(part.room)].name.to_string(),
-            block: base.plus(Bytes(block)),
-            page: base.plus(Bytes(offset)),
+            block: base.plus(Bytes(block.unwrap_or(page))),
+            page: base.plus(Bytes(page)),
         })
     }
 }
 
-// Gives the copies into a chunk to the stream: neighbours at once.
-fn copy_in(
-    stream: &Stream,
-    part: &Part,
-    chunk: &Range<u64>,
-    backups: &mut Backups,
-) -> Result<Bytes> {
-    let pages: Vec<(u64, Saved)> =
-        backups.pages(part.room).range(chunk.clone()).map(|(at, saved)| (*at, *saved)).collect();
-    assert_eq!(pages.len() as u64 * PAGE, chunk.end - chunk.start, "every page was saved");
-    let mut copied = Bytes::ZERO;
-    let follows = |(at, a): &(u64, Saved), (next, b): &(u64, Saved)| {
-        at + PAGE == *next
-            && match (a.place, b.place) {
-                (Place::Zero, Place::Zero) => true,
-                (Place::Slot(a), Place::Slot(b)) => a.slab == b.slab && a.page + 1 == b.page,
-                _ => false,
-            }
-    };
-    for run in pages.chunk_by(follows) {
-        let (offset, size) = (Bytes(run[0].0), Bytes(run.len() as u64 * PAGE));
-        let to = (&part.reservation, offset);
-        match run[0].1.place {
-            Place::Zero => stream.fill(to, 0, size)?,
-            Place::Slot(slot) => {
-                let memory = backups.memory(slot.slab).expect("a slab in use is ready");
-                stream.copy_in((memory, slot.offset()), to, size)?;
-                copied += size;
-            }
-        }
-    }
-    Ok(copied)
+/// Chunks on their way back.
+struct Restoring<'a> {
+    chunks: Vec<Returning<'a>>,
 }
 
-// The digests of a chunk are taken when its copies are done, while the next chunk's run.
-fn check<'a>(
-    copies: &Stream,
-    checks: &Stream,
-    given: &[Given<'a>],
-    backups: &mut Backups,
-) -> Result<Vec<(&'a Part, u64)>> {
-    let keys = Keys::of_this_process();
-    let mut pending = Vec::with_capacity(given.len());
-    for Given { part, chunk, mark } in given {
-        copies.wait(mark)?;
-        let (at, size) = (Bytes(chunk.start), Bytes(chunk.end - chunk.start));
-        pending.push((*part, chunk, checks.digest((&part.reservation, at), size, keys)?));
+struct Returning<'a> {
+    part: &'a Part,
+    range: &'a Range<u64>,
+    /// Neighbours by place, each run within a piece.
+    runs: Vec<Run>,
+    expected: Vec<lowtide_device::digest::Digest>,
+}
+
+struct Run {
+    offset: u64,
+    size: Bytes,
+    /// `None` where it is all zeros.
+    from: Option<(std::sync::Arc<lowtide_device::HostPages>, Bytes)>,
+}
+
+impl<'a> Restoring<'a> {
+    fn plan(parts: &[&'a Part], backups: &mut Backups) -> Restoring<'a> {
+        let mut chunks = Vec::new();
+        for part in parts {
+            for range in &part.chunks {
+                let pages: Vec<(u64, Saved)> = backups
+                    .pages(part.room)
+                    .range(range.clone())
+                    .map(|(at, saved)| (*at, *saved))
+                    .collect();
+                let saved = pages.len() as u64 * PAGE;
+                assert_eq!(saved, range.end - range.start, "every page was saved");
+                let runs = pages.chunk_by(follows).map(|run| Run::new(run, backups)).collect();
+                let expected = pages.iter().map(|(_, saved)| saved.digest).collect();
+                chunks.push(Returning { part, range, runs, expected });
+            }
+        }
+        Restoring { chunks }
     }
-    let mut wrong = Vec::new();
-    for (part, chunk, pending) in pending {
-        let digests = pending.wait()?;
-        for (offset, digest) in chunk.clone().step_by(PAGE as usize).zip(digests) {
-            if backups.pages(part.room)[&offset].digest != digest {
-                wrong.push((part, offset));
+
+    fn copied(&self) -> Bytes {
+        let runs = self.chunks.iter().flat_map(|chunk| &chunk.runs);
+        runs.filter(|run| run.from.is_some()).map(|run| run.size).sum()
+    }
+
+    // Makes each chunk, has its pieces carried in, and takes its digests once they have arrived.
+    // Returns the pages that are not right.
+    fn carry(
+        &self,
+        carriers: &Carriers,
+        make: impl Fn(&Part, &Range<u64>) -> Result<()>,
+        make_empty: impl FnOnce() -> Result<()>,
+    ) -> Result<Vec<(&'a Part, u64)>> {
+        let checks = &carriers.checks;
+        let feed = Feed::new(self.chunks.iter().map(|chunk| chunk.pieces(0).count()).collect());
+        let mut wrong = Vec::new();
+        carriers.carry(Way::In, &feed, &|_| Ok(()), || {
+            for (number, chunk) in self.chunks.iter().enumerate() {
+                make(chunk.part, chunk.range)?;
+                for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
+                    let at = (&chunk.part.reservation, Bytes(run.offset));
+                    checks.fill(at, 0, run.size)?;
+                }
+                feed.add(chunk.pieces(number));
+            }
+            make_empty()?;
+            let mut pending = Vec::with_capacity(self.chunks.len());
+            for (number, chunk) in self.chunks.iter().enumerate() {
+                if !feed.wait_until(|left| left[number] == 0) {
+                    return Ok(()); // who failed says why
+                }
+                let of = (&chunk.part.reservation, Bytes(chunk.range.start));
+                let size = Bytes(chunk.range.end - chunk.range.start);
+                pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
+            }
+            for (chunk, pending) in pending {
+                let pages = chunk.range.clone().step_by(PAGE as usize);
+                let digests = pages.zip(pending.wait()?).zip(&chunk.expected);
+                let differs = digests.filter(|((_, digest), expected)| digest != *expected);
+                wrong.extend(differs.map(|((page, _), _)| (chunk.part, page)));
+            }
+            Ok(())
+        })?;
+        Ok(wrong)
+    }
+}
+
+impl Returning<'_> {
+    fn pieces(&self, chunk: usize) -> impl Iterator<Item = Piece> + '_ {
+        self.runs.iter().filter_map(move |run| {
+            let (pages, at) = run.from.clone()?;
+            let (reservation, offset) = (self.part.reservation.clone(), run.offset);
+            Some(Piece { number: 0, chunk, reservation, offset, pages, at, size: run.size })
+        })
+    }
+}
+
+impl Run {
+    fn new(pages: &[(u64, Saved)], backups: &Backups) -> Run {
+        let (offset, saved) = pages[0];
+        let from = match saved.place {
+            Place::Zero => None,
+            Place::Slot(slot) => Some((backups.memory(slot.slab).clone(), slot.offset())),
+        };
+        Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }
+    }
+}
+
+// Whether two neighbouring pages come from neighbouring places, and in one piece.
+fn follows((_, one): &(u64, Saved), (at, next): &(u64, Saved)) -> bool {
+    match (one.place, next.place) {
+        (Place::Zero, Place::Zero) => true,
+        (Place::Slot(one), Place::Slot(next)) => {
+            one.slab == next.slab && one.page + 1 == next.page && at % PIECE != 0
+        }
+        _ => false,
+    }
+}
+
+impl Part {
+    fn unmap(&self, range: &Range<u64>) -> lowtide_device::Result<()> {
+        let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
+        self.reservation.unmap(at, size).or_else(|_| self.reservation.unmap(at, size))?;
+        Ok(())
+    }
+
+    // What a failed turn left behind.
+    fn clear_the_way(&self) -> Result<()> {
+        for range in &self.stale {
+            self.unmap(range)?;
+        }
+        for mapping in self.reservation.mappings().into_iter().filter(|mapping| !mapping.is_open) {
+            let Range { start, end } = mapping.range;
+            self.reservation.open(Bytes(start), Bytes(end - start))?;
+        }
+        Ok(())
+    }
+
+    // Takes away what a wake mapped before it failed. What stays is recorded and tried again.
+    fn take_away(&self) {
+        for range in self.mapped_here() {
+            if let Err(error) = self.unmap(&range) {
+                tracing::error!(%error, "memory of a failed wake stays for now");
             }
         }
     }
-    Ok(wrong)
-}
 
-// Takes away what a wake mapped before it failed. What stays is recorded and tried again.
-fn take_away(part: &Part) {
-    for mapping in part.reservation.mappings() {
-        let (at, size) = (mapping.range.start, mapping.range.end - mapping.range.start);
-        let unmapped = part.reservation.unmap(Bytes(at), Bytes(size));
-        if let Err(refused) = unmapped.or_else(|_| part.reservation.unmap(Bytes(at), Bytes(size))) {
-            tracing::error!(error = %refused.error, "memory of a failed wake stays for now");
-        }
+    fn mapped_here(&self) -> Vec<Range<u64>> {
+        let mappings = self.reservation.mappings().into_iter().map(|mapping| mapping.range);
+        mappings.filter(|range| !self.kept.contains(range)).collect()
     }
 }
 
 impl Books {
-    fn plan_wake(&self, turn: &Turn<'_>, chunk_most: u64) -> Vec<Part> {
+    fn plan_wake(&self, turn: &Turn<'_>, tags: &[usize], chunk_most: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        for (turning, tag) in turn.tags.iter().enumerate() {
+        for turning in tags.iter().copied() {
+            let tag = &turn.tags[turning];
             for room in tag.rooms() {
                 let arena = &self.rooms[room].arena;
-                let cut = |run: Range<u64>| {
-                    let starts = run.clone().step_by(chunk_most.max(PAGE) as usize);
-                    starts.map(move |start| start..run.end.min(start + chunk_most.max(PAGE)))
-                };
+                let stale = arena.stale().to_vec();
+                let mut kept = arena.chunks();
+                kept.retain(|chunk| !stale.contains(chunk));
+                let missing = without(arena.live_pages(), &kept);
                 parts.push(Part {
                     turning,
                     room,
                     restores: tag.policy == SleepPolicy::Offload,
                     reservation: arena.reservation.clone(),
-                    stuck: arena.chunks(),
-                    chunks: arena.live_pages().into_iter().flat_map(cut).collect(),
+                    chunks: missing.into_iter().flat_map(|run| cut(run, chunk_most)).collect(),
+                    stale,
+                    kept,
                 });
             }
         }
@@ -289,12 +383,39 @@ impl Books {
         for part in parts {
             let arena = &mut self.rooms[part.room].arena;
             if woke {
-                arena.wake_up(&part.chunks);
+                let mut chunks = part.chunks.clone();
+                chunks.extend(part.kept.iter().cloned());
+                arena.wake_up(&chunks);
                 turn.tags[part.turning].becomes = Phase::Awake;
             } else {
-                let stuck = part.reservation.mappings().into_iter().map(|mapping| mapping.range);
-                arena.fall_asleep(&stuck.collect::<Vec<_>>());
+                let stale = part.mapped_here();
+                let mut mapped = stale.clone();
+                mapped.extend(part.kept.iter().cloned());
+                arena.fall_asleep(&mapped, &stale);
             }
         }
     }
+}
+
+fn cut(run: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
+    let most = most.max(PAGE);
+    run.clone().step_by(most as usize).map(move |start| start..run.end.min(start + most))
+}
+
+// What of the runs the others do not cover. Both in the order of addresses.
+fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    for run in runs {
+        let mut at = run.start;
+        for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
+            if at < other.start {
+                left.push(at..other.start);
+            }
+            at = other.end;
+        }
+        if at < run.end {
+            left.push(at..run.end);
+        }
+    }
+    left
 }

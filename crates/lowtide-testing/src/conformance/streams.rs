@@ -12,6 +12,7 @@ use crate::suite::Target;
 pub(super) const CASES: &[Entry] = &[
     ("no_stream_has_the_id_of_another", no_stream_has_the_id_of_another),
     ("a_stream_that_has_passed_lets_go", a_stream_that_has_passed_lets_go),
+    ("threads_share_a_stream", threads_share_a_stream),
     ("a_device_waits_for_all_its_streams", a_device_waits_for_all_its_streams),
     ("calls_are_counted_one_by_one", calls_are_counted_one_by_one),
 ];
@@ -51,6 +52,28 @@ fn a_stream_that_has_passed_lets_go(target: Target) {
     memory.read(START, &mut back).unwrap();
     assert!(back == bytes, "it said too early that it has passed");
     only(reservation.unmap(START, pages(8)).unwrap());
+}
+
+// Who has waited for its own copy finds its memory let go, whoever else waited for that point too.
+fn threads_share_a_stream(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let (device, stream, reservation) = (&device, &stream, &reservation);
+            scope.spawn(move || {
+                let (memory, at) = (device.host_memory_here(PAGE).unwrap(), pages(thread.into()));
+                for turn in 0..200 {
+                    stream.fill((reservation, at), thread ^ turn, PAGE).unwrap();
+                    stream.copy_out((reservation, at), (&memory, START), PAGE).unwrap();
+                    stream.wait(&stream.mark().unwrap()).unwrap();
+                    let mut byte = [0];
+                    memory.read(Bytes(123_456), &mut byte).unwrap();
+                    assert_eq!(byte, [thread ^ turn]);
+                }
+            });
+        }
+    });
 }
 
 fn a_device_waits_for_all_its_streams(target: Target) {

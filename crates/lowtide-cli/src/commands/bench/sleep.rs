@@ -7,7 +7,8 @@
 //! over all of them.
 
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lowtide_device::{Bytes, Device, DeviceId, host_room, known_devices};
@@ -18,6 +19,10 @@ use super::median;
 use super::model::Model;
 use crate::page::{self, Page};
 use crate::progress;
+
+/// How long a sleep lasts. A driver clears freed memory for some time afterwards, on the engine that
+/// copies in: a wake, and any other copy, is slower until it is done.
+const REST: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Clone, clap::Args)]
 #[command(
@@ -50,6 +55,7 @@ struct Measured {
     unchanged_sleep_s: Vec<f64>,
     changed_sleep_s: Vec<f64>,
     wake_s: Vec<f64>,
+    wake_at_once_s: Vec<f64>,
     raw_out_s: Vec<f64>,
     raw_in_s: Vec<f64>,
     context_bytes: Bytes,
@@ -76,6 +82,8 @@ struct Answer {
     unchanged_sleep_s: f64,
     changed_sleep_s: f64,
     wake_s: f64,
+    /// The same with no rest before it: the driver is still clearing what was freed.
+    wake_at_once_s: f64,
     /// The later sleep with every page changed over the plain copy out.
     changed_ratio: f64,
     /// The wake over the plain copy in.
@@ -151,19 +159,23 @@ fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured>
     let first_sleep = sleep()?;
     let asleep: Snapshot = pool.snapshot();
     let asleep_bytes = device.usage()?.in_use();
-    let mut wakes = vec![wake()?];
+    let rested_wake = || {
+        thread::sleep(REST);
+        wake()
+    };
+    let mut wakes = vec![rested_wake()?];
     let mut right = model.is_right()?;
-    let (mut unchanged, mut changed) = (Vec::new(), Vec::new());
+    let (mut unchanged, mut changed, mut at_once) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..turns {
         unchanged.push(sleep()?);
-        wakes.push(wake()?);
+        wakes.push(rested_wake()?);
         right &= model.is_right()?;
-    }
-    for _ in 0..turns {
         model.change()?;
         changed.push(sleep()?);
-        wakes.push(wake()?);
+        wakes.push(rested_wake()?);
         right &= model.is_right()?;
+        sleep()?;
+        at_once.push(wake()?);
     }
     let backup = pool.counts().host;
     pool.sleep(Scope::Whole)?;
@@ -173,6 +185,7 @@ fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured>
         unchanged_sleep_s: unchanged,
         changed_sleep_s: changed,
         wake_s: wakes,
+        wake_at_once_s: at_once,
         raw_out_s: raw_out,
         raw_in_s: raw_in,
         context_bytes: context,
@@ -219,6 +232,7 @@ fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Re
     let (raw_out_s, raw_in_s) = (all(|one| &one.raw_out_s), all(|one| &one.raw_in_s));
     let (changed_sleep_s, wake_s) = (all(|one| &one.changed_sleep_s), all(|one| &one.wake_s));
     let unchanged_sleep_s = all(|one| &one.unchanged_sleep_s);
+    let wake_at_once_s = all(|one| &one.wake_at_once_s);
     let divide = options.divide.unwrap_or(1);
     let worst = |value: fn(&Measured) -> Bytes| measured.iter().map(value).max();
     let (processes, right) = (measured.len(), measured.iter().all(|one| one.right));
@@ -241,6 +255,7 @@ fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Re
         unchanged_sleep_s,
         changed_sleep_s,
         wake_s,
+        wake_at_once_s,
         changed_ratio: changed_sleep_s / raw_out_s,
         wake_ratio: wake_s / raw_in_s,
         context_bytes: context.unwrap_or_default(),
@@ -271,6 +286,8 @@ fn text(answer: &Answer) -> Page {
     page.row("later sleep", &row(answer.changed_sleep_s, &ratio));
     let ratio = format!(", verified: {:.3} of the copy", answer.wake_ratio);
     page.row("wake", &row(answer.wake_s, &ratio));
+    let rest = format!(", without the {} ms of rest before it", REST.as_millis());
+    page.row("wake at once", &row(answer.wake_at_once_s, &rest));
     let above = answer.asleep_bytes.saturating_sub(answer.context_bytes);
     page.row("asleep", &format!("{above} on the device above the {} before", answer.context_bytes));
     page.row("backups", &format!("{} of host memory", answer.backup_bytes));

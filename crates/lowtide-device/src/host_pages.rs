@@ -1,0 +1,177 @@
+//! Plain host memory in huge pages, for backups.
+//!
+//! It is not registered with any device: a registration costs the device 2 MiB of page tables for
+//! every GiB (measured, whichever way host memory is pinned), for as long as it lasts. Copies go
+//! through a little registered memory instead. Pages become real when they are first written, so
+//! that whoever writes them prepares them, on as many threads as there are writers. The memory is
+//! left out of forks and core dumps: it holds other people's weights.
+#![allow(unsafe_code, reason = "maps pages and lends them out")]
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{Bytes, Error, Result, exit, host_room};
+
+pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
+
+/// Host memory that any thread may write and read, a range at a time. Dropping it gives it back to
+/// the machine.
+pub struct HostPages {
+    base: NonNull<u8>,
+    /// Whoever has a page's lock has the page.
+    locks: Box<[Mutex<()>]>,
+}
+
+// SAFETY: plain pages of this process; the locks order who reads and writes them.
+unsafe impl Send for HostPages {}
+// SAFETY: as above.
+unsafe impl Sync for HostPages {}
+
+impl HostPages {
+    /// Whole huge pages, rounded up. Takes addresses only: a page is taken when it is written.
+    ///
+    /// # Errors
+    /// [`Error::NoHostRoom`] where the machine or a control group around this process has not that
+    /// much left; the kernel's refusal.
+    pub fn new(size: Bytes) -> Result<HostPages> {
+        exit::refuse_after_fork()?;
+        exit::watch(&exit::OF_DEVICES);
+        host_room::ask_for(size)?;
+        let pages = size.0.div_ceil(HUGE_PAGE.0).max(1);
+        let base = map_huge(Bytes(pages * HUGE_PAGE.0))?;
+        Ok(HostPages { base, locks: (0..pages).map(|_| Mutex::default()).collect() })
+    }
+
+    /// How much it is.
+    pub fn size(&self) -> Bytes {
+        Bytes(self.locks.len() as u64 * HUGE_PAGE.0)
+    }
+
+    /// Lends a range out for writing.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] in a forked child, which does not have these pages.
+    ///
+    /// # Panics
+    /// If the range ends past the end.
+    pub fn write<T>(
+        &self,
+        offset: Bytes,
+        size: Bytes,
+        with: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        let (at, _held) = self.lock(offset, size)?;
+        // SAFETY: inside the mapping, whose bytes are all initialised (the kernel gives zeros), and
+        // nobody else has these pages while their locks are held.
+        Ok(with(unsafe { slice::from_raw_parts_mut(at, size.as_usize()) }))
+    }
+
+    /// Lends a range out for reading.
+    ///
+    /// # Errors
+    /// As [`HostPages::write`].
+    ///
+    /// # Panics
+    /// If the range ends past the end.
+    pub fn read<T>(&self, offset: Bytes, size: Bytes, with: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let (at, _held) = self.lock(offset, size)?;
+        // SAFETY: as in `write`.
+        Ok(with(unsafe { slice::from_raw_parts(at, size.as_usize()) }))
+    }
+
+    // In the order of addresses, so that two who want the same pages do not wait for each other.
+    fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, ()>>)> {
+        exit::refuse_after_fork()?;
+        let end = offset.0.checked_add(size.0).filter(|end| *end <= self.size().0);
+        let end = end.expect("a range of these pages");
+        let pages = (offset.0 / HUGE_PAGE.0) as usize..end.div_ceil(HUGE_PAGE.0) as usize;
+        let held = self.locks[pages].iter();
+        let held = held.map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        // SAFETY: inside the mapping, by the check above.
+        Ok((unsafe { self.base.as_ptr().add(offset.as_usize()) }, held))
+    }
+}
+
+impl Drop for HostPages {
+    fn drop(&mut self) {
+        // A forked child does not have them, and may have something else there.
+        if exit::refuse_after_fork().is_ok() {
+            unmap_huge(self.base, self.size());
+        }
+    }
+}
+
+impl fmt::Debug for HostPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostPages({})", self.size())
+    }
+}
+
+/// Maps fresh memory that begins at a multiple of the huge page and is left out of forks and dumps.
+pub(crate) fn map_huge(size: Bytes) -> Result<NonNull<u8>> {
+    // Room to align: a huge page needs an address that is a multiple of its size.
+    let length = size.as_usize() + HUGE_PAGE.as_usize();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
+    let raw = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
+    if raw == libc::MAP_FAILED {
+        return Err(Error::os("mapping host memory"));
+    }
+    let aligned = raw.map_addr(|addr| addr.next_multiple_of(HUGE_PAGE.as_usize()));
+    trim(raw.cast(), aligned.addr() - raw.addr());
+    let after = aligned.wrapping_byte_add(size.as_usize());
+    trim(after.cast(), raw.addr() + length - after.addr());
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+        // SAFETY: advice about our own fresh mapping. Where the kernel knows it not, the memory
+        // still works, with smaller pages.
+        unsafe { libc::madvise(aligned, size.as_usize(), advice) };
+    }
+    Ok(NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"))
+}
+
+/// Gives it back.
+pub(crate) fn unmap_huge(at: NonNull<u8>, size: Bytes) {
+    trim(at.as_ptr(), size.as_usize());
+}
+
+fn trim(at: *mut u8, length: usize) {
+    if length > 0 {
+        // SAFETY: the callers give whole pages of their own mapping that nothing refers to.
+        unsafe { libc::munmap(at.cast(), length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_write_pages_of_their_own_and_share_those_between() {
+        let pages = HostPages::new(Bytes::mib(9)).unwrap();
+        assert_eq!(pages.size(), Bytes::mib(10));
+        std::thread::scope(|scope| {
+            for turn in 0..4u8 {
+                let pages = &pages;
+                scope.spawn(move || {
+                    let (at, size) = (Bytes::mib(u64::from(turn) * 2), Bytes::mib(2));
+                    pages.write(at, size, |bytes| bytes.fill(turn + 1)).unwrap();
+                    for _ in 0..50 {
+                        pages.write(Bytes::mib(9), Bytes(1), |bytes| bytes[0] += 1).unwrap();
+                    }
+                });
+            }
+        });
+        let byte = |offset| pages.read(offset, Bytes(1), |bytes| bytes[0]).unwrap();
+        assert_eq!([1, 3, 5, 7, 9].map(|mib| byte(Bytes::mib(mib))), [1, 2, 3, 4, 200]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a range of these pages")]
+    fn nobody_gets_what_is_not_there() {
+        let pages = HostPages::new(Bytes::mib(2)).unwrap();
+        drop(pages.read(Bytes::mib(1), Bytes::mib(2), |_| ()));
+    }
+}
