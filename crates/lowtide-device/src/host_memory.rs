@@ -8,14 +8,14 @@
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use crate::backend::Backend;
 use crate::device::Inner;
 use crate::host_pages::{HUGE_PAGE, map_huge, unmap_huge};
-use crate::{Bytes, Error, RangeProblem, Result, exit, host_room};
+use crate::{Bytes, Error, RangeProblem, Result, exit, host_room, streaming};
 
 const SMALL_PAGE: usize = 4096;
 /// A registration's size: small enough that preparing and registering overlap, large enough that
@@ -33,8 +33,19 @@ pub struct HostMemory {
     device: Arc<Inner>,
     region: Region,
     size: Bytes,
-    /// Copies in flight. Held while the bytes are read or written, so that neither meets the other.
-    copies: Mutex<usize>,
+    users: Mutex<Users>,
+    changed: Condvar,
+    /// Whoever has a page's lock reads or writes it alone.
+    pages: Box<[Mutex<()>]>,
+}
+
+/// Who uses the memory: the device or this machine, never both.
+#[derive(Default)]
+struct Users {
+    /// Copies in flight.
+    copies: usize,
+    /// Threads that read or write.
+    threads: usize,
 }
 
 impl HostMemory {
@@ -52,8 +63,14 @@ impl HostMemory {
         host_room::ask_for(size)?;
         let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
         let region = Region::map(mapped)?;
-        let memory =
-            HostMemory { device: Arc::clone(device), region, size, copies: Mutex::default() };
+        let memory = HostMemory {
+            device: Arc::clone(device),
+            region,
+            size,
+            users: Mutex::default(),
+            changed: Condvar::new(),
+            pages: (0..mapped.0 / HUGE_PAGE.0).map(|_| Mutex::default()).collect(),
+        };
         let began = Instant::now();
         memory.region.prepare(device.backend.as_ref(), threads)?;
         tracing::debug!(device = %device.id(), %size, elapsed = ?began.elapsed(), "host memory is ready");
@@ -69,51 +86,60 @@ impl HostMemory {
         self.size
     }
 
-    /// Reads bytes.
+    /// Reads bytes. Threads may read and write different pages at once.
     ///
     /// # Errors
     /// [`Error::BadRange`] past the end, or while a copy is in flight.
     pub fn read(&self, offset: Bytes, into: &mut [u8]) -> Result<()> {
-        let (at, _turn) = self.turn("read", offset, into.len())?;
-        // SAFETY: the range is inside the region, and the turn keeps copies and writers away.
-        unsafe { ptr::copy_nonoverlapping(at, into.as_mut_ptr(), into.len()) };
+        let turn = self.turn("read", offset, into.len())?;
+        // SAFETY: the range is inside the region, and the turn keeps copies and other threads away.
+        unsafe { ptr::copy_nonoverlapping(turn.at, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Writes bytes.
+    /// The same past the processor's caches: for much that nobody will look at soon.
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    pub fn read_streaming(&self, offset: Bytes, into: &mut [u8]) -> Result<()> {
+        let turn = self.turn("read", offset, into.len())?;
+        // SAFETY: as in `read`; nobody writes it while the turn lasts.
+        let from = unsafe { std::slice::from_raw_parts(turn.at, into.len()) };
+        streaming::copy(from, into);
+        Ok(())
+    }
+
+    /// Writes bytes. Threads may read and write different pages at once.
     ///
     /// # Errors
     /// As [`HostMemory::read`].
     pub fn write(&self, offset: Bytes, from: &[u8]) -> Result<()> {
-        let (at, _turn) = self.turn("write", offset, from.len())?;
+        let turn = self.turn("write", offset, from.len())?;
         // SAFETY: as in `read`.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), turn.at, from.len()) };
         Ok(())
     }
 
-    fn turn(
-        &self,
-        operation: &'static str,
-        offset: Bytes,
-        length: usize,
-    ) -> Result<(*mut u8, MutexGuard<'_, usize>)> {
+    fn turn(&self, operation: &'static str, offset: Bytes, length: usize) -> Result<Turn<'_>> {
         // A forked child does not have these pages.
         exit::refuse_after_fork()?;
-        let at = self.at(operation, offset, Bytes(length as u64))?;
-        let copies = self.copies();
-        if *copies > 0 {
-            return Err(self.bad_range(
-                operation,
-                offset,
-                Bytes(length as u64),
-                RangeProblem::InUse,
-            ));
+        let size = Bytes(length as u64);
+        let at = self.at(operation, offset, size)?;
+        let mut users = self.users();
+        if users.copies > 0 {
+            return Err(self.bad_range(operation, offset, size, RangeProblem::InUse));
         }
-        Ok((at, copies))
+        users.threads += 1;
+        drop(users);
+        let end = (offset + size).0.div_ceil(HUGE_PAGE.0);
+        // In the order of addresses, so that two who want the same pages do not wait for each other.
+        let pages = self.pages[(offset.0 / HUGE_PAGE.0) as usize..end as usize].iter();
+        let pages = pages.map(|page| page.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Turn { memory: self, at, _pages: pages.collect() })
     }
 
-    fn copies(&self) -> MutexGuard<'_, usize> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn at(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<*mut u8> {
@@ -142,7 +168,11 @@ impl HostMemory {
         size: Bytes,
     ) -> Result<HostPin> {
         self.at(operation, offset, size)?;
-        *self.copies() += 1;
+        let mut users = self.users();
+        while users.threads > 0 {
+            users = self.changed.wait(users).unwrap_or_else(PoisonError::into_inner);
+        }
+        users.copies += 1;
         Ok(HostPin { memory: Arc::clone(self), is_held: true })
     }
 }
@@ -157,6 +187,20 @@ impl Drop for HostMemory {
 impl fmt::Debug for HostMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostMemory({} for {})", self.size, self.device.id())
+    }
+}
+
+/// A thread's turn at some pages.
+struct Turn<'a> {
+    memory: &'a HostMemory,
+    at: *mut u8,
+    _pages: Vec<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.memory.users().threads -= 1;
+        self.memory.changed.notify_all();
     }
 }
 
@@ -187,7 +231,7 @@ impl HostPin {
     /// Lets the memory go, before the pin itself does. May be called twice.
     pub(crate) fn let_go(&mut self) {
         if std::mem::take(&mut self.is_held) {
-            *self.memory.copies() -= 1;
+            self.memory.users().copies -= 1;
         }
     }
 }

@@ -60,6 +60,7 @@ pub mod process;
 mod reservation;
 mod staging;
 mod stream;
+mod streaming;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};

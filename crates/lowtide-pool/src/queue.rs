@@ -32,6 +32,11 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Puts one back that could not be used, to be taken first.
+    pub(crate) fn put_back(&self, item: T) {
+        self.books().0.push_front(item);
+    }
+
     /// No more will come.
     pub(crate) fn close(&self) {
         self.books().1 = true;

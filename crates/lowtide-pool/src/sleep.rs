@@ -135,8 +135,13 @@ struct Saving<'a> {
 
 impl Saving<'_> {
     // Copies what changed and gives each chunk back once it is saved; then what may be lost.
-    fn carry(self, turn: &mut Turn<'_>, give_up_the_rest: impl FnOnce() -> Result<()>) -> Result<()> {
-        let chunks: Vec<Numbered<'_>> = self.parts.iter().flat_map(|part| part.numbered()).collect();
+    fn carry(
+        self,
+        turn: &mut Turn<'_>,
+        give_up_the_rest: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let chunks: Vec<Numbered<'_>> =
+            self.parts.iter().flat_map(|part| part.numbered()).collect();
         let runs = self.runs(&chunks);
         let mut pieces_of = vec![0; chunks.len()];
         runs.iter().for_each(|(chunk, _)| pieces_of[*chunk] += 1);
@@ -149,7 +154,8 @@ impl Saving<'_> {
                 saving::piece(number, run, *chunk, reservation, &turn.backups)
             })
             .collect();
-        let arrived = Mutex::new(Arrived { left: pieces_of.clone(), runs: vec![false; runs.len()] });
+        let arrived =
+            Mutex::new(Arrived { left: pieces_of.clone(), runs: vec![false; runs.len()] });
         let lock = || arrived.lock().unwrap_or_else(PoisonError::into_inner);
         let done = |piece: &Piece| {
             let is_last = lock().count(piece);

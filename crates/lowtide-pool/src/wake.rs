@@ -106,7 +106,8 @@ impl Pool {
         let report = WakeReport { mapped: needed, ..WakeReport::default() };
         let (restored, empty): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.restores);
         let make_empty = || -> Result<()> {
-            let all = empty.iter().flat_map(|part| part.chunks.iter().map(move |chunk| (part, chunk)));
+            let all =
+                empty.iter().flat_map(|part| part.chunks.iter().map(move |chunk| (part, chunk)));
             all.into_iter().try_for_each(|(part, chunk)| make(part, chunk))
         };
         if restored.iter().all(|part| part.chunks.is_empty()) {
