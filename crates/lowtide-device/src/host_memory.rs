@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -97,14 +98,26 @@ impl HostMemory {
         Ok(())
     }
 
-    /// The same past the processor's caches: for much that nobody will look at soon.
+    /// Reads past the processor's caches: for much that nobody will look at soon.
     ///
     /// # Errors
     /// As [`HostMemory::read`].
     pub fn read_streaming(&self, offset: Bytes, into: &mut [u8]) -> Result<()> {
         let turn = self.turn("read", offset, into.len())?;
         // SAFETY: as in `read`; nobody writes it while the turn lasts.
-        let from = unsafe { std::slice::from_raw_parts(turn.at, into.len()) };
+        let from = unsafe { slice::from_raw_parts(turn.at, into.len()) };
+        streaming::copy(from, into);
+        Ok(())
+    }
+
+    /// Writes past the processor's caches: for much that only the device will look at.
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    pub fn write_streaming(&self, offset: Bytes, from: &[u8]) -> Result<()> {
+        let turn = self.turn("write", offset, from.len())?;
+        // SAFETY: as in `read`; nobody else has it while the turn lasts.
+        let into = unsafe { slice::from_raw_parts_mut(turn.at, from.len()) };
         streaming::copy(from, into);
         Ok(())
     }

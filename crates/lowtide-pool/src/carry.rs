@@ -19,13 +19,13 @@ use crate::queue::Queue;
 /// Each costs the device up to 2 MiB. One copies, the other is for digests beside it.
 const STREAMS: usize = 2;
 /// More threads than this add nothing (measured: 4 threads reach half of the link, 12 all of it).
-const THREADS_MOST: usize = 12;
+const THREADS_MOST: usize = 14;
 /// What goes over the link at once: each copy leaves it idle for some 2 µs (measured: copies of
 /// 2 MiB reach 0.94 of the link, of 4 MiB 0.97, of 32 MiB all of it).
 pub(crate) const PIECE: u64 = 16 << 20;
 /// What a thread copies at once, so that several work on one piece.
 const PART: u64 = 4 << 20;
-/// So few that they stay in the processor's caches, where the link finds them.
+/// Enough that threads and link never wait for one another.
 const SLOTS_MOST: usize = 9;
 
 /// Which way.
@@ -90,7 +90,9 @@ impl Carriers {
         done: &(impl Fn(&Piece) -> Result<()> + Sync),
         meanwhile: impl FnOnce() -> crate::Result<()>,
     ) -> crate::Result<()> {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MOST);
+        // Beside them the one that speaks with the driver, and the caller's.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores.saturating_sub(2).clamp(1, THREADS_MOST);
         let lane = Lane {
             carriers: self,
             feed,
@@ -164,7 +166,9 @@ impl Job {
             Way::Out => {
                 pages.write(at, size, |bytes| self.slot.read_streaming(offset, bytes))??;
             }
-            Way::In => pages.read(at, size, |bytes| self.slot.write(offset, bytes))??,
+            Way::In => {
+                pages.read(at, size, |bytes| self.slot.write_streaming(offset, bytes))??;
+            }
         }
         Ok(self.left.fetch_sub(1, SeqCst) == 1)
     }
