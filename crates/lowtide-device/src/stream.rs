@@ -290,7 +290,9 @@ impl Stream {
         let mut done: Vec<_> = in_flight.pins.drain(..kept).collect();
         // While the list is locked, so that whoever waits for the same point on another thread
         // finds everything let go. What memory goes with the pins goes without the lock.
-        done.iter_mut().for_each(|(_, pins)| pins.let_go());
+        for (_, pins) in &mut done {
+            pins.let_go();
+        }
         drop(in_flight);
         drop(done);
     }

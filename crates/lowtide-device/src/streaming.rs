@@ -35,18 +35,13 @@ const LINE: usize = 64;
 fn stream_lines(from: &[u8], to: &mut [u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     debug_assert!(to.is_empty() || to.as_ptr().addr().is_multiple_of(LINE), "aligned lines");
-    for (from, to) in from.chunks_exact(LINE).zip(to.chunks_exact_mut(LINE)) {
-        let (from, to) = (from.as_ptr().cast::<__m128i>(), to.as_mut_ptr().cast::<__m128i>());
-        for word in 0..LINE / 16 {
-            // SAFETY: inside the line.
-            let source = unsafe { from.add(word) };
-            // SAFETY: inside the line.
-            let target = unsafe { to.add(word) };
-            // SAFETY: 16 bytes of `from`; no alignment is asked for.
-            let value = unsafe { _mm_loadu_si128(source) };
-            // SAFETY: 16 bytes of `to`, aligned since the line is.
-            unsafe { _mm_stream_si128(target, value) };
-        }
+    for (from, to) in from.chunks_exact(16).zip(to.chunks_exact_mut(16)) {
+        let (from, to): (*const __m128i, *mut __m128i) =
+            (from.as_ptr().cast(), to.as_mut_ptr().cast());
+        // SAFETY: 16 bytes of `from`; no alignment is asked for.
+        let value = unsafe { _mm_loadu_si128(from) };
+        // SAFETY: 16 bytes of `to`, aligned since the lines are.
+        unsafe { _mm_stream_si128(to, value) };
     }
     // Streaming stores are not ordered with others; who is told that the copy is done must see it.
     // SAFETY: an instruction of every x86-64, without operands.

@@ -253,12 +253,11 @@ impl Lane<'_> {
 
     fn next_out(&self, made: &mut usize, wait: bool) -> Result<Option<Arc<Job>>> {
         let Some(piece) = self.feed.pieces.take(wait) else { return Ok(None) };
-        match self.slot(made, wait)? {
-            Some(slot) => Ok(Some(Job::new(piece, slot))),
-            None => {
-                self.feed.pieces.put_back(piece);
-                Ok(None)
-            }
+        if let Some(slot) = self.slot(made, wait)? {
+            Ok(Some(Job::new(piece, slot)))
+        } else {
+            self.feed.pieces.put_back(piece);
+            Ok(None)
         }
     }
 
@@ -288,13 +287,12 @@ impl Lane<'_> {
     // here, having nothing else to do.
     fn next_part(&self) -> Result<Option<(Arc<Job>, usize)>> {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let (job, part) = match begun.job.take() {
-            Some(found) => found,
-            None => {
-                let Some(piece) = self.feed.pieces.take(true) else { return Ok(None) };
-                let Some(slot) = self.slot(&mut begun.made, true)? else { return Ok(None) };
-                (Job::new(piece, slot), 0)
-            }
+        let (job, part) = if let Some(found) = begun.job.take() {
+            found
+        } else {
+            let Some(piece) = self.feed.pieces.take(true) else { return Ok(None) };
+            let Some(slot) = self.slot(&mut begun.made, true)? else { return Ok(None) };
+            (Job::new(piece, slot), 0)
         };
         begun.job = (part + 1 < job.parts()).then(|| (Arc::clone(&job), part + 1));
         Ok(Some((job, part)))

@@ -130,7 +130,7 @@ impl Pool {
         books.count_jobs(&moves, 1);
         drop(books);
         let mut outcome = Outcome::default();
-        let chunks = self.unmap(&moves, &mut outcome, &mut go_on);
+        let chunks = unmap(&moves, &mut outcome, &mut go_on);
         let given_back: Bytes = chunks.iter().map(Chunk::size).sum();
         drop(chunks);
         let mut books = self.books();
@@ -141,34 +141,9 @@ impl Pool {
         outcome.error.map_or(Ok(given_back), |error| Err(error.into()))
     }
 
-    // Takes chunks from their places, until one is refused.
-    fn unmap(
-        &self,
-        moves: &[Move],
-        outcome: &mut Outcome,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Vec<Chunk> {
-        let mut chunks = Vec::with_capacity(moves.len());
-        for Move { reservation, range, .. } in moves {
-            if !go_on() {
-                break;
-            }
-            let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
-            match reservation.unmap(at, size) {
-                Ok(taken) => chunks.extend(taken.into_iter().map(|(_, chunk)| chunk)),
-                Err(refused) => {
-                    outcome.error = Some(refused.error);
-                    break;
-                }
-            }
-            outcome.moved += 1;
-        }
-        chunks
-    }
-
     fn apply(&self, plan: &Plan) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut spare = self.unmap(&plan.moves, &mut outcome, &mut || true);
+        let mut spare = unmap(&plan.moves, &mut outcome, &mut || true);
         spare.sort_by_key(Chunk::size);
         for missing in &plan.run.missing {
             if outcome.error.is_none() {
@@ -228,6 +203,26 @@ impl Pool {
             }
         }
     }
+}
+
+// Takes chunks from their places, until one is refused.
+fn unmap(moves: &[Move], outcome: &mut Outcome, go_on: &mut dyn FnMut() -> bool) -> Vec<Chunk> {
+    let mut chunks = Vec::with_capacity(moves.len());
+    for Move { reservation, range, .. } in moves {
+        if !go_on() {
+            break;
+        }
+        let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
+        match reservation.unmap(at, size) {
+            Ok(taken) => chunks.extend(taken.into_iter().map(|(_, chunk)| chunk)),
+            Err(refused) => {
+                outcome.error = Some(refused.error);
+                break;
+            }
+        }
+        outcome.moved += 1;
+    }
+    chunks
 }
 
 // Memory that cannot be opened is no use: it goes, if the device takes it.

@@ -81,7 +81,7 @@ pub(crate) fn neighbours(one: &Changed, next: &Changed) -> bool {
         && one.offset + PAGE == next.offset
         && one.slot.slab == next.slot.slab
         && one.slot.page + 1 == next.slot.page
-        && next.offset % PIECE != 0
+        && !next.offset.is_multiple_of(PIECE)
 }
 
 /// A run of neighbours as a piece of a chunk.
@@ -102,7 +102,7 @@ fn digests(stream: &Stream, parts: &[ToSave<'_>]) -> Result<Vec<Vec<Digest>>> {
     let keys = Keys::of_this_process();
     let ask = |part: &ToSave<'_>| stream.digest_ranges(part.reservation, part.pages, keys);
     let pending: Vec<_> = parts.iter().map(ask).collect::<Result<_, _>>()?;
-    Ok(pending.into_iter().map(|pending| pending.wait()).collect::<Result<_, _>>()?)
+    Ok(pending.into_iter().map(lowtide_device::PendingDigests::wait).collect::<Result<_, _>>()?)
 }
 
 // What is saved already stays; what is dead is forgotten; what changed keeps its place.
@@ -125,7 +125,9 @@ fn sort_out(
                 }
                 saved if digest == zero => {
                     tally.zero += Bytes(PAGE);
-                    saved.into_iter().for_each(|saved| backups.give(saved.place));
+                    if let Some(saved) = saved {
+                        backups.give(saved.place);
+                    }
                     after.insert(offset, Saved { digest, place: Place::Zero });
                 }
                 saved => {
@@ -138,7 +140,9 @@ fn sort_out(
                 }
             }
         }
-        before.into_values().for_each(|dead| backups.give(dead.place));
+        for dead in before.into_values() {
+            backups.give(dead.place);
+        }
         *backups.pages(*room) = after;
     }
     (tally, changed)

@@ -117,7 +117,9 @@ impl Pool {
             saving.carry(turn, || unmap_all(lost.iter().copied()))?;
             turn.carriers = Some(carriers);
         } else {
-            saved.iter().for_each(|part| turn.backups.forget(part.room));
+            for part in &saved {
+                turn.backups.forget(part.room);
+            }
             unmap_all(saved.into_iter().chain(lost))?;
         }
         turn.backups.shrink();
@@ -144,7 +146,9 @@ impl Saving<'_> {
             self.parts.iter().flat_map(|part| part.numbered()).collect();
         let runs = self.runs(&chunks);
         let mut pieces_of = vec![0; chunks.len()];
-        runs.iter().for_each(|(chunk, _)| pieces_of[*chunk] += 1);
+        for (chunk, _) in &runs {
+            pieces_of[*chunk] += 1;
+        }
         let feed = Feed::new(pieces_of.clone());
         let pieces: Vec<Piece> = runs
             .iter()

@@ -87,7 +87,9 @@ impl Pool {
         }
         self.books().commit_wake(turn, &parts, outcome.is_ok());
         if outcome.is_ok() && !self.shared.policy.keep_backups {
-            parts.iter().for_each(|part| turn.backups.forget(part.room));
+            for part in &parts {
+                turn.backups.forget(part.room);
+            }
             turn.backups.shrink();
         }
         Ok(WakeReport { tags: tags.len(), ..outcome? })

@@ -117,9 +117,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let answer = merge(&options, id, measured)?;
     if options.json {
-        page::print_json(&answer)?
+        page::print_json(&answer)?;
     } else {
-        text(&answer).print()?
+        text(&answer).print()?;
     }
     ensure!(answer.right, "a block did not have its bytes after a wake: this is a bug of lowtide");
     Ok(())
