@@ -75,7 +75,26 @@ struct Progress {
 }
 
 impl Carriers {
-    pub(crate) fn new(device: &Device) -> Result<Carriers> {
+    /// The carriers of a turn, made if there are none, with nothing left over from a turn that failed.
+    pub(crate) fn ready<'a>(
+        kept: &'a mut Option<Carriers>,
+        device: &Device,
+    ) -> Result<&'a mut Carriers> {
+        match kept {
+            Some(carriers) => carriers.settle()?,
+            None => *kept = Some(Carriers::new(device)?),
+        }
+        Ok(kept.as_mut().expect("they were there, or were just made"))
+    }
+
+    /// Waits for everything: what copies held is let go. One refusal to wait says little.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let wait = |stream: &Stream| stream.synchronize().or_else(|_| stream.synchronize());
+        wait(&self.copies)?;
+        wait(&self.checks)
+    }
+
+    fn new(device: &Device) -> Result<Carriers> {
         let [copies, checks]: [Result<Stream>; STREAMS] = [device.stream(), device.stream()];
         let (device, slots) = (device.clone(), Mutex::default());
         Ok(Carriers { device, copies: copies?, checks: checks?, slots })

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use lowtide_device::{Bytes, Chunk, Mapping, Reservation};
 use serde::Serialize;
 
+use crate::backup::Backups;
 use crate::books::Books;
 use crate::carry::{Carriers, Feed, Piece, Way};
 use crate::saving::{self, Changed, Tally, ToSave};
@@ -85,7 +86,6 @@ impl Pool {
         self.books().commit_sleep(&mut turn, &parts, outcome.is_ok());
         if let Err(error) = &outcome {
             tracing::warn!(%error, "a sleep failed; what has left is brought back");
-            turn.carriers = None;
             let came_back = self.bring_back(&mut turn);
             came_back.unwrap_or_else(|error| tracing::error!(%error, "it stays asleep"));
         }
@@ -106,16 +106,12 @@ impl Pool {
             .collect();
         let mut tally = Tally::default();
         if saved.iter().any(|part| !part.pages.is_empty()) {
-            let carriers = match turn.carriers.take() {
-                Some(carriers) => carriers,
-                None => Carriers::new(&self.shared.device)?,
-            };
-            let (stream, policy) = (&carriers.checks, &self.shared.policy);
-            let (found, changed) = saving::plan(stream, policy, &mut turn.backups, &to_save)?;
+            let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
+            let (backups, policy) = (&mut turn.backups, &self.shared.policy);
+            let (found, changed) = saving::plan(&carriers.checks, policy, backups, &to_save)?;
             tally = found;
-            let saving = Saving { changed, carriers: &carriers, parts: &saved };
-            saving.carry(turn, || unmap_all(lost.iter().copied()))?;
-            turn.carriers = Some(carriers);
+            let saving = Saving { changed, carriers, parts: &saved };
+            saving.carry(backups, || unmap_all(lost.iter().copied()))?;
         } else {
             for part in &saved {
                 turn.backups.forget(part.room);
@@ -139,7 +135,7 @@ impl Saving<'_> {
     // Copies what changed and gives each chunk back once it is saved; then what may be lost.
     fn carry(
         self,
-        turn: &mut Turn<'_>,
+        backups: &mut Backups,
         give_up_the_rest: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let chunks: Vec<Numbered<'_>> =
@@ -155,7 +151,7 @@ impl Saving<'_> {
             .enumerate()
             .map(|(number, (chunk, run))| {
                 let reservation = &chunks[*chunk].part.reservation;
-                saving::piece(number, run, *chunk, reservation, &turn.backups)
+                saving::piece(number, run, *chunk, reservation, backups)
             })
             .collect();
         let arrived =
@@ -185,9 +181,9 @@ impl Saving<'_> {
         let arrived = arrived.into_inner().unwrap_or_else(PoisonError::into_inner);
         for ((_, run), is_there) in runs.iter().zip(arrived.runs) {
             if is_there {
-                saving::confirm(&mut turn.backups, run);
+                saving::confirm(backups, run);
             } else {
-                saving::give_up(&mut turn.backups, run);
+                saving::give_up(backups, run);
             }
         }
         outcome

@@ -81,8 +81,10 @@ impl Pool {
         let parts = self.books().plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
         let outcome = self.apply_wake(turn, &parts);
         if outcome.is_err() {
-            // Its streams may still be copying; when they are gone, nothing is.
-            turn.carriers = None;
+            // They may still be copying; what is not let go of now stays and is tried again.
+            if let Some(error) = turn.carriers.as_ref().and_then(|carriers| carriers.settle().err()) {
+                tracing::error!(%error, "copies of a failed wake may still run");
+            }
             parts.iter().for_each(Part::take_away);
         }
         self.books().commit_wake(turn, &parts, outcome.is_ok());
@@ -116,16 +118,12 @@ impl Pool {
             make_empty()?;
             return Ok(report);
         }
-        let carriers = match turn.carriers.take() {
-            Some(carriers) => carriers,
-            None => Carriers::new(&self.shared.device)?,
-        };
+        let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
-        let wrong = restoring.carry(&carriers, make, make_empty)?;
+        let wrong = restoring.carry(carriers, make, make_empty)?;
         for (part, page) in &wrong {
             self.copy_again(&carriers.checks, part, *page, &mut turn.backups)?;
         }
-        turn.carriers = Some(carriers);
         Ok(WakeReport { copied: restoring.copied(), copied_again: wrong.len(), ..report })
     }
 

@@ -2,6 +2,7 @@
 //! and on real pages.
 
 mod game;
+mod hands;
 
 use std::sync::Arc;
 

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 
+use crate::hands::Hands;
+
 /// The same numbers everywhere for a seed.
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -58,11 +60,14 @@ struct Live {
 
 /// What the game is played on.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "each program plays on its own ground")]
 pub(crate) enum Ground {
     /// Numbers only: nothing can be written, and only what may be lost can sleep.
     Books,
     /// Addresses that this process can write to.
     Bytes,
+    /// Addresses of a device, written to through a stream.
+    Device,
 }
 
 pub(crate) struct Game<'a> {
@@ -72,6 +77,7 @@ pub(crate) struct Game<'a> {
     live: Vec<Live>,
     pub(crate) dice: Dice,
     ground: Ground,
+    hands: Option<Hands>,
     tags: Vec<(Tag, SleepPolicy)>,
     asleep: Vec<bool>,
     pub(crate) refused: u64,
@@ -94,7 +100,9 @@ impl<'a> Game<'a> {
             tags.push((pool.tag(name, policy).unwrap(), policy));
         }
         let (live, dice, asleep) = (Vec::new(), Dice(seed), vec![false; tags.len()]);
-        Game { device, pool, fence, live, dice, ground, tags, asleep, refused: 0, slept: 0 }
+        let hands = (ground == Ground::Device).then(|| Hands::new(device));
+        let (refused, slept) = (0, 0);
+        Game { device, pool, fence, live, dice, ground, hands, tags, asleep, refused, slept }
     }
 
     pub(crate) fn step(&mut self, most_live: usize, most_size: u64) {
@@ -183,8 +191,16 @@ impl<'a> Game<'a> {
 
     // The first byte, the last, and one in each page between.
     fn touch(&self, live: &Live, mut with: impl FnMut(&mut u8, u8)) {
-        let (Ground::Bytes, Some(stamp)) = (self.ground, live.stamp) else { return };
+        let (Ground::Bytes | Ground::Device, Some(stamp)) = (self.ground, live.stamp) else {
+            return;
+        };
         for offset in (0..live.size).step_by(1 << 20).chain([live.size - 1]) {
+            if let Some(hands) = &self.hands {
+                let mut byte = hands.read(&self.pool, live.address, offset, 1);
+                with(&mut byte[0], stamp);
+                hands.write(&self.pool, live.address, offset, &byte);
+                continue;
+            }
             let byte = with_exposed_provenance_mut::<u8>((live.address.0 + offset) as usize);
             // SAFETY: inside a live block whose pages are mapped and open: its tag is awake.
             with(unsafe { &mut *byte }, stamp);

@@ -1,0 +1,177 @@
+//! A pool that sleeps and wakes again and again, with a captured graph that works on its blocks.
+
+use lowtide_device::{Address, Bytes, Device};
+use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId};
+use lowtide_testing::raw::{Raw, first};
+use lowtide_testing::suite::{Case, Target};
+
+use crate::hands::{Hands, noise};
+
+/// What a graph's kernel does: `out[i] = in[i] + add`, for words of 64 bits.
+const ADD: &std::ffi::CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add_to_each(.param .u64 in, .param .u64 out, .param .u64 count, .param .u64 add)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<6>;
+    .reg .b64 %d<11>;
+    ld.param.u64 %d1, [in];
+    ld.param.u64 %d2, [out];
+    ld.param.u64 %d3, [count];
+    ld.param.u64 %d4, [add];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    cvt.u64.u32 %d5, %r4;
+    setp.ge.u64 %p1, %d5, %d3;
+    @%p1 bra DONE;
+    shl.b64 %d6, %d5, 3;
+    add.s64 %d7, %d1, %d6;
+    add.s64 %d8, %d2, %d6;
+    ld.global.u64 %d9, [%d7];
+    add.s64 %d10, %d9, %d4;
+    st.global.u64 [%d8], %d10;
+DONE:
+    ret;
+}
+";
+const ADDED: u64 = 3;
+const WORDS: u64 = 1 << 17;
+const STAMP: u8 = 0x5c;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![Case::new("contents_and_a_captured_graph_are_right_after_many_turns", many_turns)]
+}
+
+/// A graph that was captured once, on blocks of the pool.
+struct Graph {
+    raw: Raw,
+    stream: u64,
+    exec: u64,
+}
+
+impl Graph {
+    // Fills the first half of the output; on a real GPU a kernel adds to the input there.
+    fn capture(target: Target, input: Address, output: Address) -> Graph {
+        let (raw, mut context, mut stream) = (Raw::load(), 0, 0);
+        assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
+        assert_eq!(raw.cuCtxSetCurrent(context), 0);
+        assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
+        let function = (target == Target::Cuda).then(|| {
+            let (mut module, mut function) = (0, 0);
+            assert_eq!(raw.cuModuleLoadData(&mut module, first(ADD)), 0);
+            assert_eq!(raw.cuModuleGetFunction(&mut function, module, first(c"add_to_each")), 0);
+            function
+        });
+        let (mut graph, mut exec) = (0, 0);
+        assert_eq!(raw.cuStreamBeginCapture_v2(stream, 2), 0);
+        let half = WORDS * 8;
+        assert_eq!(raw.cuMemsetD8Async(output.0 + half, STAMP, half, stream), 0);
+        if let Some(function) = function {
+            let values = [input.0, output.0, WORDS, ADDED];
+            let mut pointers =
+                values.each_ref().map(|value| (&raw const *value).expose_provenance() as u64);
+            let blocks = (WORDS / 256) as u32;
+            let launched =
+                raw.cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, stream, &mut pointers, 0);
+            assert_eq!(launched, 0);
+        }
+        assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 0);
+        assert_eq!(raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
+        Graph { raw, stream, exec }
+    }
+
+    fn launch(&self) {
+        assert_eq!(self.raw.cuGraphLaunch(self.exec, self.stream), 0);
+        assert_eq!(self.raw.cuStreamSynchronize(self.stream), 0);
+    }
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// What must not grow: device awake, device asleep, this process's memory.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    awake: Bytes,
+    asleep: Bytes,
+    resident_kib: u64,
+}
+
+fn many_turns(target: Target) {
+    let on_gpu = target == Target::Cuda;
+    let (turns, size) = if on_gpu { (1000, 64 << 20) } else { (40, 6 << 20) };
+    let device = Device::cuda(0).unwrap();
+    let (hands, pool) = (Hands::new(&device), Pool::new(&device, Policy::default(), None).unwrap());
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let seed = 11;
+    println!("seed {seed}, {turns} turns");
+    let mut blocks: Vec<(Address, Vec<u8>)> = (0..8)
+        .map(|index| {
+            let bytes = noise(seed + index, size);
+            let address = pool.alloc(Bytes(size as u64), StreamId(0), weights).unwrap();
+            hands.write(&pool, address, 0, &bytes);
+            (address, bytes)
+        })
+        .collect();
+    let output = pool.alloc(Bytes(WORDS * 16), StreamId(0), cache).unwrap();
+    let graph = Graph::capture(target, blocks[0].0, output);
+    let mut early = None;
+    for turn in 0..turns {
+        // One page changes, so that every sleep saves something.
+        let (block, offset) = (turn % blocks.len(), (turn * 4099) % (size - 16));
+        let fresh = (turn as u64).to_le_bytes();
+        blocks[block].1[offset..offset + 8].copy_from_slice(&fresh);
+        hands.write(&pool, blocks[block].0, offset as u64, &fresh);
+        pool.sleep(Scope::Whole).unwrap();
+        let asleep = device.usage().unwrap().in_use();
+        pool.wake(Scope::Whole).unwrap();
+        let measured = Measured {
+            awake: device.usage().unwrap().in_use(),
+            asleep,
+            resident_kib: resident_kib(),
+        };
+        graph.launch();
+        check_output(&pool, &hands, output, &blocks[0].1, on_gpu);
+        if turn % 100 == 0 || turn + 1 == turns {
+            for (address, bytes) in &blocks {
+                assert!(hands.read(&pool, *address, 0, bytes.len()) == *bytes, "turn {turn}");
+            }
+        }
+        if turn == turns / 10 {
+            early = Some(measured);
+        }
+        if turn + 1 == turns {
+            let early = early.expect("there were enough turns");
+            println!("after {} turns {early:?}, after {turns} {measured:?}", turns / 10);
+            assert_eq!(
+                (early.awake, early.asleep),
+                (measured.awake, measured.asleep),
+                "the device"
+            );
+            assert!(measured.resident_kib < early.resident_kib + (16 << 10), "this process grew");
+        }
+    }
+    pool.check();
+}
+
+fn check_output(pool: &Pool, hands: &Hands, output: Address, input: &[u8], on_gpu: bool) {
+    let half = (WORDS * 8) as usize;
+    let filled = hands.read(pool, output, half as u64, half);
+    assert!(filled.iter().all(|byte| *byte == STAMP), "the graph's fill");
+    if on_gpu {
+        let words = |bytes: &[u8]| -> Vec<u64> {
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+        };
+        let expected: Vec<u64> =
+            words(&input[..half]).iter().map(|word| word.wrapping_add(ADDED)).collect();
+        assert!(words(&hands.read(pool, output, 0, half)) == expected, "the graph's kernel");
+    }
+}
