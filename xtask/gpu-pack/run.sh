@@ -11,7 +11,7 @@ failed=0
 step() {
     echo "== $1"
     shift
-    timeout 120 "$@" || { echo "== failed: $*"; failed=1; }
+    timeout 180 "$@" || { echo "== failed: $*"; failed=1; }
 }
 
 cat > "$out/machine.json" <<JSON
@@ -30,6 +30,7 @@ cat "$out/machine.json"
 step "conformance of cuda:0" "$here/conformance_cuda"
 step "conformance of host" "$here/conformance_host"
 step "rules of the driver" "$here/rules_cuda"
+step "a thousand turns of sleep and wake" "$here/turns_cuda"
 step "doctor" "$here/lowtide" doctor
 step "ps" "$here/lowtide" ps
 step "ps as JSON" bash -c '"$0" ps --json > "$1/ps.json"' "$here/lowtide" "$out"

@@ -15,7 +15,8 @@ use crate::peers;
 use crate::steps::cargo;
 
 const MOST_MIB: u64 = 60;
-const TEST_PROGRAMS: [&str; 3] = ["conformance_cuda", "conformance_host", "rules_cuda"];
+const TEST_PROGRAMS: [&str; 4] =
+    ["conformance_cuda", "conformance_host", "rules_cuda", "turns_cuda"];
 /// Says what a pack is of; also tells a pack from another folder.
 const COMMIT: &str = "commit.txt";
 const SCRIPTS: [&str; 2] = ["run.sh", "plain_copy.py"];
@@ -30,7 +31,15 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     let mut size = 0;
     let mut programs = built(&["build", "--package", "lowtide-cli"])?;
-    programs.extend(built(&["test", "--package", "lowtide-testing", "--tests", "--no-run"])?);
+    programs.extend(built(&[
+        "test",
+        "--package",
+        "lowtide-testing",
+        "--package",
+        "lowtide-pool",
+        "--tests",
+        "--no-run",
+    ])?);
     for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {
         let found = programs.iter().find(|(name, _)| name == wanted);
         let (_, from) = found.with_context(|| format!("cargo built no {wanted}"))?;

@@ -82,7 +82,8 @@ impl Pool {
         let outcome = self.apply_wake(turn, &parts);
         if outcome.is_err() {
             // They may still be copying; what is not let go of now stays and is tried again.
-            if let Some(error) = turn.carriers.as_ref().and_then(|carriers| carriers.settle().err()) {
+            if let Some(error) = turn.carriers.as_ref().and_then(|carriers| carriers.settle().err())
+            {
                 tracing::error!(%error, "copies of a failed wake may still run");
             }
             parts.iter().for_each(Part::take_away);

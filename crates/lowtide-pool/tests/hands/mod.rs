@@ -1,4 +1,5 @@
 //! Hands that touch a block's bytes on any device: through a stream and a little host memory.
+#![allow(dead_code, reason = "not every program uses all of it")]
 
 use std::sync::Arc;
 
