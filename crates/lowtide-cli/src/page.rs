@@ -69,12 +69,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     finish(writeln!(io::stdout(), "{text}"))
 }
 
-// Breaks between words; a word that is too long stays whole, so that paths can be copied.
+// Breaks between words; a word that is too long stays whole, so that paths can be copied. Blanks
+// in front stay, so that figures can stand below one another.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    let words = text.trim_start_matches(' ');
+    let mut lines = vec![text[..text.len() - words.len()].to_owned()];
+    for word in words.split(' ') {
         let line = lines.last_mut().expect("there is always a line");
-        if line.is_empty() {
+        if line.trim_start().is_empty() {
             line.push_str(word);
         } else if line.chars().count() + 1 + word.chars().count() <= width {
             line.push(' ');
@@ -102,6 +104,7 @@ mod tests {
     fn long_text_breaks_between_words() {
         assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
         assert_eq!(wrapped("a /very/long/path b", 5), ["a", "/very/long/path", "b"]);
+        assert_eq!(wrapped("  1 two three", 7), ["  1 two", "three"]);
         assert_eq!(wrapped("", 5), [""]);
     }
 }

@@ -12,9 +12,11 @@ pub(crate) fn spinner(text: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// A bar over so many steps.
+/// A bar over so many steps, with the time it has taken so far: a step may be long.
 pub(crate) fn steps(count: u64) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}").expect("a valid template");
-    ProgressBar::new(count).with_style(style)
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {elapsed}")
+        .expect("a valid template");
+    let bar = ProgressBar::new(count).with_style(style);
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
 }

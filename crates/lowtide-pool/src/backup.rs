@@ -148,3 +148,91 @@ impl Backups {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn save(backups: &mut Backups, room: usize, page: u64, place: Place) {
+        backups.pages(room).insert(page * PAGE, Saved { digest: Digest::default(), place });
+    }
+
+    fn mib(pages: u64) -> Bytes {
+        Bytes(pages * PAGE)
+    }
+
+    #[test]
+    fn free_places_are_used_before_more_memory_is_taken() {
+        let mut backups = Backups::default();
+        let first = backups.take(3).unwrap();
+        assert_eq!((backups.held(), backups.missing(0), backups.missing(1)), (mib(3), 0, 1));
+        backups.give(Place::Slot(first[1]));
+        backups.give(Place::Zero);
+        assert_eq!(backups.missing(2), 1);
+        let second = backups.take(2).unwrap();
+        assert_eq!((second[0], backups.held()), (first[1], mib(4)));
+        assert!(!first.contains(&second[1]), "a place has one owner");
+        assert_eq!(backups.take(0).unwrap(), []);
+        assert_eq!(backups.held(), mib(4));
+    }
+
+    #[test]
+    fn memory_goes_once_nothing_in_it_is_used() {
+        let mut backups = Backups::default();
+        let (one, two) = (backups.take(2).unwrap(), backups.take(2).unwrap());
+        backups.give(Place::Slot(two[0]));
+        backups.give(Place::Slot(one[0]));
+        backups.shrink();
+        assert_eq!(backups.held(), mib(4), "half of each is used");
+        backups.give(Place::Slot(one[1]));
+        backups.shrink();
+        assert_eq!((backups.held(), backups.missing(1), backups.missing(2)), (mib(2), 0, 1));
+        // What was written to the memory that stayed is still there.
+        backups.memory(two[1].slab).write(two[1].offset(), Bytes(1), |byte| byte[0] = 9).unwrap();
+        let new = backups.take(3).unwrap();
+        assert!(!new.contains(&two[1]), "{new:?}");
+        let read = |byte: &[u8]| byte[0];
+        assert_eq!(backups.memory(two[1].slab).read(two[1].offset(), Bytes(1), read).unwrap(), 9);
+    }
+
+    #[test]
+    fn what_is_forgotten_gives_its_places_back() {
+        let mut backups = Backups::default();
+        let slots = backups.take(3).unwrap();
+        save(&mut backups, 1, 0, Place::Slot(slots[0]));
+        save(&mut backups, 1, 7, Place::Zero);
+        save(&mut backups, 1, 8, Place::Slot(slots[1]));
+        save(&mut backups, 4, 0, Place::Slot(slots[2]));
+        assert_eq!(
+            (backups.used_by(1), backups.used_by(4), backups.used_by(5)),
+            (mib(2), mib(1), mib(0))
+        );
+        backups.check(mib(3), mib(3));
+        backups.forget(1);
+        backups.forget(1);
+        assert_eq!((backups.used_by(1), backups.missing(3)), (mib(0), 1));
+        backups.check(mib(1), mib(3));
+        backups.forget(4);
+        backups.shrink();
+        backups.check(mib(0), mib(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "every slot is free or used")]
+    fn a_place_that_nobody_has_is_found() {
+        let mut backups = Backups::default();
+        let slots = backups.take(2).unwrap();
+        save(&mut backups, 0, 0, Place::Slot(slots[0]));
+        backups.check(mib(1), mib(2));
+    }
+
+    #[test]
+    #[should_panic(expected = "is used twice")]
+    fn a_place_that_two_pages_have_is_found() {
+        let mut backups = Backups::default();
+        let slots = backups.take(2).unwrap();
+        save(&mut backups, 0, 0, Place::Slot(slots[0]));
+        save(&mut backups, 0, 1, Place::Slot(slots[0]));
+        backups.check(mib(2), mib(2));
+    }
+}

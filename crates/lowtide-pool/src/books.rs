@@ -227,6 +227,18 @@ impl Books {
         self.tags[tag_of(room)].phase == Phase::Awake
     }
 
+    /// Memory of tags that are awake and in no caller's block. (What turns is not there to be planned
+    /// with, and its live blocks may have no memory yet.)
+    pub(crate) fn cached_awake(&self) -> Bytes {
+        let awake = self.tags.known.iter().zip(self.rooms.chunks_exact(ROOMS));
+        let awake = awake.filter(|(known, _)| known.phase == Phase::Awake);
+        let cached = |(known, rooms): (&crate::tags::Known, &[Room])| {
+            let mapped = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum::<Bytes>();
+            mapped.saturating_sub(known.live)
+        };
+        awake.map(cached).sum()
+    }
+
     /// Adds up what is mapped, after it changed.
     pub(crate) fn count_physical(&mut self) {
         let counts = &mut self.counts;

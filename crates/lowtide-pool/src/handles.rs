@@ -6,8 +6,9 @@
 
 use crate::policy::GRAIN;
 
-/// A block that was handed out, live or resting.
+/// A block that was handed out, live or resting. Aligned, so that none lies across two cache lines.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
 pub(crate) struct Handle {
     /// Zero where there is none.
     pub(crate) address: u64,

@@ -6,6 +6,7 @@
 //! another place.
 
 use std::ops::Range;
+use std::slice;
 
 use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, Reservation};
 
@@ -72,9 +73,11 @@ impl Pool {
     }
 
     // First by the policy. Where the device has no room, streams are waited for and every free
-    // chunk makes room.
+    // chunk makes room; and where another thread is at work on chunks of its own, what it leaves is
+    // waited for, too: it may have had all of them in its hands.
     fn try_miss(&self, request: &Request) -> Result<Tried> {
-        for last in [false, true] {
+        let mut last = false;
+        loop {
             self.settle_streams(last)?;
             let mut books = self.books();
             if !books.is_awake(request.room) {
@@ -84,19 +87,28 @@ impl Pool {
             if let Some(address) = books.take(request) {
                 return Ok(Tried::Done(address));
             }
+            let others = books.jobs();
             let plan = books.plan(&self.shared.policy, self.shared.device.info(), request, last)?;
             drop(books);
             let outcome = self.apply(&plan);
-            let address = self.books().commit(&plan, &outcome, request);
+            let mut books = self.books();
+            let address = books.commit(&plan, &outcome, request);
             self.notify();
+            let full = outcome.error.as_ref().is_some_and(lowtide_device::Error::is_out_of_memory);
+            if last && full && others + books.jobs() > 0 {
+                if books.jobs() > 0 {
+                    drop(self.wait(books));
+                }
+                continue;
+            }
+            drop(books);
             match (address, outcome.error) {
                 (Some(address), _) => return Ok(Tried::Done(address)),
                 (None, Some(error)) if !error.is_out_of_memory() => return Err(error.into()),
                 (None, Some(error)) if last => return Ok(Tried::Full(error)),
-                (None, _) => {}
+                (None, _) => last = true,
             }
         }
-        unreachable!("the last round returns")
     }
 
     /// What streams have passed becomes anybody's. The fence is asked without the lock; what is
@@ -125,14 +137,19 @@ impl Pool {
     ) -> Result<Bytes> {
         let mut books = self.books();
         books.clear_shelves();
-        let enough = books.counts.cached().saturating_sub(keep);
+        let enough = books.cached_awake().saturating_sub(keep);
         let moves = books.moves(enough.0, u64::MAX, |_| true);
         books.count_jobs(&moves, 1);
         drop(books);
-        let mut outcome = Outcome::default();
-        let chunks = unmap(&moves, &mut outcome, &mut go_on);
-        let given_back: Bytes = chunks.iter().map(Chunk::size).sum();
-        drop(chunks);
+        let (mut outcome, mut given_back) = (Outcome::default(), Bytes::ZERO);
+        // One at a time: whoever says when to stop waits for the memory to be gone, too.
+        for (index, chunk) in moves.iter().enumerate() {
+            let chunks = unmap(slice::from_ref(chunk), &mut outcome, &mut go_on);
+            given_back += chunks.iter().map(Chunk::size).sum();
+            if outcome.moved == index {
+                break;
+            }
+        }
         let mut books = self.books();
         books.settle(&moves, &outcome);
         drop(books);
@@ -308,6 +325,11 @@ impl Books {
             sum += size;
         }
         moves
+    }
+
+    /// Plans under way at the driver, counted once for each chunk they move.
+    fn jobs(&self) -> usize {
+        self.tags.known.iter().map(|known| known.jobs).sum()
     }
 
     // A sleep of a tag waits until nobody is at work on its memory.

@@ -59,8 +59,8 @@ impl Policy {
     /// The size of a new chunk for a block.
     pub(crate) fn chunk_for(&self, block: u64, page: u64, tight: bool) -> u64 {
         let chunks = if tight { self.chunks_per_block_when_tight } else { self.chunks_per_block };
-        let part = block / chunks;
+        let part = block / chunks.max(1);
         let rounded = if part == 0 { 0 } else { 1 << part.ilog2() };
-        rounded.clamp(page, self.chunk_most.0.max(page))
+        rounded.clamp(page, (self.chunk_most.0 / page).max(1) * page)
     }
 }

@@ -89,7 +89,7 @@ impl Pool {
     /// # Errors
     /// [`Error::OtherPolicy`] where it is known with another policy; if there are no addresses for it.
     pub fn tag(&self, name: &str, policy: SleepPolicy) -> Result<Tag> {
-        if let Some(tag) = self.known_tag(name, policy)? {
+        if let Some(tag) = self.books().tags.known_as(name, policy)? {
             return Ok(tag);
         }
         let info = self.shared.device.info();
@@ -99,23 +99,14 @@ impl Pool {
             Ok(Room { arena: Arena::new(reservation, info.page.0), shelf: Shelf::default() })
         };
         let rooms = [room(SPACE_FACTORS[0])?, room(SPACE_FACTORS[1])?];
+        let mut books = self.books();
         // Another thread may have been faster; its rooms are as good.
-        if let Some(tag) = self.known_tag(name, policy)? {
+        if let Some(tag) = books.tags.known_as(name, policy)? {
             return Ok(tag);
         }
-        let mut books = self.books();
         let tag = books.tags.add(name, policy)?;
         books.rooms.extend(rooms);
         Ok(tag)
-    }
-
-    fn known_tag(&self, name: &str, policy: SleepPolicy) -> Result<Option<Tag>> {
-        match self.books().tags.find(name) {
-            Some((_, known)) if known != policy => {
-                Err(Error::OtherPolicy { name: name.to_owned(), known, wanted: policy })
-            }
-            found => Ok(found.map(|(tag, _)| tag)),
-        }
     }
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Books> {

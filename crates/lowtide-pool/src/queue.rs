@@ -63,3 +63,50 @@ impl<T> Queue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn items_come_in_order_and_what_is_put_back_comes_first() {
+        let queue = Queue::default();
+        assert_eq!(queue.take(false), None);
+        queue.add([1, 2, 3]);
+        assert_eq!((queue.take(false), queue.take(true)), (Some(1), Some(2)));
+        queue.put_back(2);
+        queue.add([4]);
+        assert_eq!(queue.take(true), Some(2));
+        assert_eq!(queue.empty(), [3, 4]);
+        assert_eq!(queue.take(false), None);
+    }
+
+    #[test]
+    fn a_closed_queue_hands_out_what_it_has_and_keeps_nobody_waiting() {
+        let queue = Queue::default();
+        queue.add([1]);
+        queue.close();
+        assert_eq!((queue.take(true), queue.take(true)), (Some(1), None));
+    }
+
+    #[test]
+    fn every_item_is_taken_once_and_everybody_is_told_of_the_end() {
+        const ITEMS: u64 = 10_000;
+        let queue = Queue::default();
+        let taken: Vec<u64> = thread::scope(|scope| {
+            let take = || std::iter::from_fn(|| queue.take(true)).collect::<Vec<u64>>();
+            let takers: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            for first in (0..ITEMS).step_by(10) {
+                queue.add([first]);
+                queue.add(first + 1..first + 10);
+            }
+            queue.close();
+            takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+        });
+        let mut sorted = taken;
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..ITEMS));
+    }
+}

@@ -1,19 +1,53 @@
 //! Replaying a trace: what a pool makes of it.
+//!
+//! Blocks can be dealt over streams and threads, each block to one of them for its life: block `n`
+//! is on stream `n` modulo the streams, and on thread `n` modulo the threads.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_device::{Address, Bytes, Device, Tally};
 use serde::Serialize;
 
 use crate::trace::Event;
-use crate::{Error, Policy, Pool, Result, Tag};
+use crate::{Error, Fence, Policy, Pool, Recording, Result, StreamId, Tag};
+
+/// A stream has passed once nothing was freed on it for so many events.
+const LAG_EVENTS: u64 = 64;
+
+/// How a trace is played.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Over how many streams blocks are dealt. With one, nothing uses a block once it is freed.
+    /// With several, they lag: one has passed when nothing was freed on it during the last 64
+    /// events, or when the pool waited for it.
+    pub streams: u32,
+    /// Over how many threads blocks are dealt. Each plays its blocks' events in the trace's order,
+    /// all at the same time on one pool.
+    pub threads: u32,
+    /// Whether what the pool is asked is recorded; times include that.
+    pub record: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { streams: 1, threads: 1, record: false }
+    }
+}
 
 /// What a replay came to.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Allocations and frees.
     pub events: usize,
-    /// The most that was live at once, as the trace asked for it.
+    /// Over how many streams blocks were dealt.
+    pub streams: u32,
+    /// Over how many threads.
+    pub threads: u32,
+    /// The most that was live at once, as the trace asked for it. With several threads, whose order
+    /// is not the trace's, as the pool counted it: sizes are then multiples of 512.
     pub live_peak_bytes: Bytes,
     /// The most memory that was taken from the device.
     pub physical_peak_bytes: Bytes,
@@ -21,10 +55,13 @@ pub struct Report {
     pub ratio: f64,
     /// Time for one event, the device's part included.
     pub ns_per_op: f64,
-    /// Calls of the device.
-    pub driver_calls: Option<u64>,
+    /// Calls of the device while the trace was played.
+    pub driver_calls: u64,
     /// What they take, where no driver is called: as measured on an H200.
     pub driver_ms: Option<f64>,
+    /// What the pool was asked, where that was wanted.
+    #[serde(skip)]
+    pub recording: Option<Recording>,
 }
 
 /// The least memory in which a trace completes.
@@ -57,39 +94,151 @@ pub fn live_peak(events: &[Event]) -> Bytes {
 ///
 /// # Errors
 /// Where the device has no room for it.
+///
+/// # Panics
+/// Where there is no stream or no thread to play it.
 pub fn replay(
     events: &[Event],
     device: &Device,
     tally: Option<&Tally>,
     policy: Policy,
+    options: Options,
 ) -> Result<Report> {
-    let pool = Pool::new(device, policy, None)?;
-    let elapsed = run(events, &pool)?;
-    let (live, physical) = (live_peak(events), pool.counts().physical_peak);
+    let Options { streams, threads, record } = options;
+    assert!(streams > 0 && threads > 0, "somebody plays it");
+    let lag = (streams > 1).then(|| Arc::new(Lag::new(streams)));
+    let fence = lag.clone().map(|lag| lag as Arc<dyn Fence>);
+    let pool = Pool::new(device, policy, fence)?;
+    if record {
+        pool.start_recording();
+    }
+    let calls = device.calls();
+    let player = Player { pool: &pool, lag: lag.as_deref(), threads };
+    let elapsed = player.play_all(events)?;
+    let driver_calls = device.calls() - calls;
+    let counts = pool.counts();
+    let live = if threads > 1 { counts.live_peak } else { live_peak(events) };
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     Ok(Report {
         events: events.len(),
+        streams,
+        threads,
         live_peak_bytes: live,
-        physical_peak_bytes: physical,
-        ratio: ratio(physical, live),
+        physical_peak_bytes: counts.physical_peak,
+        ratio: ratio(counts.physical_peak, live),
         ns_per_op: elapsed.as_nanos() as f64 / events.len().max(1) as f64,
-        driver_calls: tally.map(Tally::calls),
+        driver_calls,
         driver_ms: tally.map(Tally::ms),
+        recording: pool.stop_recording(),
     })
 }
 
-fn run(events: &[Event], pool: &Pool) -> Result<Duration> {
-    let mut addresses: Vec<Address> = Vec::new();
-    let began = Instant::now();
-    for event in events {
-        match event {
-            Event::Allocate { size, stream, .. } => {
-                addresses.push(pool.alloc(*size, *stream, Tag::default())?);
-            }
-            Event::Free { block, stream } => pool.free(addresses[*block as usize], *stream)?,
+/// Plays events on a pool.
+struct Player<'a> {
+    pool: &'a Pool,
+    lag: Option<&'a Lag>,
+    threads: u32,
+}
+
+impl Player<'_> {
+    fn play_all(&self, events: &[Event]) -> Result<Duration> {
+        if self.threads == 1 {
+            let began = Instant::now();
+            return self.play(events).map(|()| began.elapsed());
         }
+        let hands = deal(events, self.threads);
+        // Nobody begins before everybody is there.
+        let gate = RwLock::new(());
+        let play = |hand: &[Event]| {
+            drop(gate.read());
+            let began = Instant::now();
+            self.play(hand).map(|()| (began, Instant::now()))
+        };
+        thread::scope(|scope| {
+            let (closed, play) = (gate.write(), &play);
+            let players: Vec<_> =
+                hands.iter().map(|hand| scope.spawn(move || play(hand))).collect();
+            drop(closed);
+            let times =
+                players.into_iter().map(|player| player.join().expect("a player does not panic"));
+            let times: Vec<(Instant, Instant)> = times.collect::<Result<_>>()?;
+            let first = times.iter().map(|(began, _)| *began).min();
+            let last = times.iter().map(|(_, ended)| *ended).max();
+            Ok(last.zip(first).map_or(Duration::ZERO, |(last, first)| last - first))
+        })
     }
-    Ok(began.elapsed())
+
+    // One thread's events. Its blocks come in order, so the place of one follows from its number.
+    fn play(&self, events: &[Event]) -> Result<()> {
+        let mut addresses: Vec<Address> = Vec::new();
+        for event in events {
+            match *event {
+                Event::Allocate { block, size, stream } => {
+                    let stream = self.lag.map_or(stream, |lag| lag.allocated(block));
+                    addresses.push(self.pool.alloc(size, stream, Tag::default())?);
+                }
+                Event::Free { block, stream } => {
+                    let stream = self.lag.map_or(stream, |lag| lag.freed(block));
+                    self.pool.free(addresses[(block / self.threads) as usize], stream)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+// Each thread's events, in the order of the trace.
+fn deal(events: &[Event], threads: u32) -> Vec<Vec<Event>> {
+    let mut hands = vec![Vec::new(); threads as usize];
+    for event in events {
+        let (Event::Allocate { block, .. } | Event::Free { block, .. }) = event;
+        hands[(block % threads) as usize].push(*event);
+    }
+    hands
+}
+
+/// Streams that lag behind. Their clock counts events, so that a replay on one thread is the same
+/// every time.
+struct Lag {
+    now: AtomicU64,
+    /// By stream: when something was last freed on it; zero is long ago.
+    freed: Vec<AtomicU64>,
+}
+
+impl Lag {
+    fn new(streams: u32) -> Lag {
+        let freed = (0..streams).map(|_| AtomicU64::new(0)).collect();
+        Lag { now: AtomicU64::new(LAG_EVENTS), freed }
+    }
+
+    fn stream_of(&self, block: u32) -> StreamId {
+        StreamId(u64::from(block) % self.freed.len() as u64)
+    }
+
+    /// An event: a block is taken on its stream.
+    fn allocated(&self, block: u32) -> StreamId {
+        self.now.fetch_add(1, Relaxed);
+        self.stream_of(block)
+    }
+
+    /// An event: a block is freed on its stream.
+    fn freed(&self, block: u32) -> StreamId {
+        let (now, stream) = (self.now.fetch_add(1, Relaxed) + 1, self.stream_of(block));
+        self.freed[stream.0 as usize].store(now, Relaxed);
+        stream
+    }
+}
+
+impl Fence for Lag {
+    fn has_passed(&self, stream: StreamId) -> bool {
+        let freed = self.freed[stream.0 as usize].load(Relaxed);
+        self.now.load(Relaxed).saturating_sub(freed) >= LAG_EVENTS
+    }
+
+    fn wait(&self, stream: StreamId) -> lowtide_device::Result<()> {
+        self.freed[stream.0 as usize].store(0, Relaxed);
+        Ok(())
+    }
 }
 
 /// Finds the least memory in which a trace completes, to a page, on books alone.
@@ -102,8 +251,9 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
     let mut completes = |pages: u64| -> Result<bool> {
         progress();
         let (device, _) = Device::books(Bytes(pages * PAGE));
-        match run(events, &Pool::new(&device, policy, None)?) {
-            Ok(_) => Ok(true),
+        let pool = Pool::new(&device, policy, None)?;
+        match (Player { pool: &pool, lag: None, threads: 1 }).play(events) {
+            Ok(()) => Ok(true),
             Err(Error::Device(error)) if error.is_out_of_memory() => Ok(false),
             Err(error) => Err(error),
         }
@@ -126,4 +276,36 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
 
 fn ratio(of: Bytes, to: Bytes) -> f64 {
     of.as_gib() / to.as_gib().max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_has_passed_a_while_after_its_last_free_or_when_it_is_waited_for() {
+        let (lag, even, odd) = (Lag::new(2), StreamId(0), StreamId(1));
+        assert!(lag.has_passed(even), "nothing was given to it");
+        assert_eq!((lag.freed(6), lag.freed(7)), (even, odd));
+        assert!(!lag.has_passed(even) && !lag.has_passed(odd));
+        lag.wait(odd).unwrap();
+        assert!(!lag.has_passed(even) && lag.has_passed(odd));
+        for _ in 2..LAG_EVENTS {
+            lag.allocated(8);
+        }
+        assert!(!lag.has_passed(even), "one event more");
+        lag.allocated(8);
+        assert!(lag.has_passed(even));
+    }
+
+    #[test]
+    fn every_event_is_dealt_to_its_blocks_thread_in_order() {
+        let stream = StreamId(0);
+        let allocate = |block| Event::Allocate { block, size: Bytes(1), stream };
+        let free = |block| Event::Free { block, stream };
+        let events = [allocate(0), allocate(1), free(0), allocate(2), free(2), free(1)];
+        let hands = deal(&events, 2);
+        assert_eq!(hands[0], [allocate(0), free(0), allocate(2), free(2)]);
+        assert_eq!(hands[1], [allocate(1), free(1)]);
+    }
 }

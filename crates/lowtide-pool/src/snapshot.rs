@@ -97,18 +97,19 @@ impl Pool {
                 blocks: known.blocks,
             }
         };
+        let tags: Vec<TagSnapshot> = books.tags.known.iter().enumerate().map(tag).collect();
         Snapshot {
             device: self.shared.device.info().id,
             live_bytes: counts.live,
             live_peak_bytes: counts.live_peak,
             asleep_bytes: counts.asleep,
-            cached_bytes: counts.cached(),
+            cached_bytes: tags.iter().map(|tag| tag.cached_bytes).sum(),
             physical_bytes: counts.physical,
             physical_peak_bytes: counts.physical_peak,
             backup_bytes: counts.backup,
             host_bytes: counts.host,
             blocks: counts.blocks,
-            tags: books.tags.known.iter().enumerate().map(tag).collect(),
+            tags,
         }
     }
 }

@@ -71,9 +71,15 @@ impl Tags {
         Tags { known: Vec::new() }
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<(Tag, SleepPolicy)> {
-        let index = self.known.iter().position(|known| &*known.name == name)?;
-        Some((Tag(index as u16), self.known[index].policy))
+    /// The tag of this name, if there is one; refused where it has another policy.
+    pub(crate) fn known_as(&self, name: &str, wanted: SleepPolicy) -> Result<Option<Tag>> {
+        let Some(index) = self.known.iter().position(|known| &*known.name == name) else {
+            return Ok(None);
+        };
+        match self.known[index].policy {
+            known if known == wanted => Ok(Some(Tag(index as u16))),
+            known => Err(Error::OtherPolicy { name: name.to_owned(), known, wanted }),
+        }
     }
 
     pub(crate) fn add(&mut self, name: &str, policy: SleepPolicy) -> Result<Tag> {

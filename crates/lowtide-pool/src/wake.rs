@@ -56,15 +56,31 @@ impl Pool {
     /// Whatever was refused, everything is asleep as before and nothing is lost: try again.
     /// [`Error::NoRoom`] says who has the memory, [`Error::Corrupt`] which page is not what it was.
     pub fn wake(&self, scope: Scope<'_>) -> Result<WakeReport> {
-        let Some(mut turn) = self.begin_turn(scope, Phase::Asleep)? else {
-            return Ok(WakeReport::default());
-        };
-        let tags: Vec<usize> = (0..turn.tags.len()).collect();
-        let outcome = self.wake_tags(&mut turn, &tags);
-        drop(turn);
-        let report = outcome?;
-        tracing::info!(?report, "awake");
-        Ok(report)
+        let mut round = 0;
+        loop {
+            let Some(mut turn) = self.begin_turn(scope, Phase::Asleep)? else {
+                return Ok(WakeReport::default());
+            };
+            let tags: Vec<usize> = (0..turn.tags.len()).collect();
+            let outcome = self.wake_tags(&mut turn, &tags);
+            // Who is asked for room may put other tags to sleep, which waits for this turn's end.
+            drop(turn);
+            match outcome {
+                Err(Error::NoRoom { needed, free, .. }) if self.frees_some(needed, free, round) => {
+                    round += 1;
+                }
+                Err(error) => return Err(error),
+                Ok(report) => {
+                    tracing::info!(?report, "awake");
+                    return Ok(report);
+                }
+            }
+        }
+    }
+
+    fn frees_some(&self, requested: Bytes, free: Bytes, round: u32) -> bool {
+        let pressure = Pressure { requested, free, round };
+        round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == Answer::Retry
     }
 
     /// After a sleep that failed: brings back what has left and was not to be lost.
@@ -134,22 +150,15 @@ impl Pool {
         part.reservation.open(at, size)
     }
 
-    // What is cached elsewhere goes first, then everybody is asked.
+    // What is cached elsewhere makes room.
     fn make_room(&self, needed: Bytes) -> Result<()> {
-        let mut free = self.shared.device.usage()?.free;
-        for round in 0..=ROUNDS_MOST {
-            if free >= needed {
-                return Ok(());
-            }
-            let pressure = Pressure { requested: needed, free, round };
-            if round == 0 {
-                self.trim(Bytes::ZERO)?;
-            } else if self.shared.callbacks.ask(&pressure) == Answer::Nothing {
-                break;
-            }
-            free = self.shared.device.usage()?.free;
+        let device = &self.shared.device;
+        if device.usage()?.free >= needed {
+            return Ok(());
         }
-        Err(self.no_room(needed, free))
+        self.trim(Bytes::ZERO)?;
+        let free = device.usage()?.free;
+        if free >= needed { Ok(()) } else { Err(self.no_room(needed, free)) }
     }
 
     fn no_room(&self, needed: Bytes, free: Bytes) -> Error {
@@ -400,8 +409,10 @@ impl Books {
 }
 
 fn cut(run: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
-    let most = most.max(PAGE);
-    run.clone().step_by(most as usize).map(move |start| start..run.end.min(start + most))
+    let most = (most / PAGE).max(1) * PAGE;
+    run.clone()
+        .step_by(most as usize)
+        .map(move |start| start..run.end.min(start.saturating_add(most)))
 }
 
 // What of the runs the others do not cover. Both in the order of addresses.
@@ -420,4 +431,149 @@ fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
         }
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lowtide_device::{Address, Device, HostOptions};
+
+    use super::*;
+    use crate::{Policy, StreamId, Tag};
+
+    const STREAM: StreamId = StreamId(0);
+
+    fn pool(policy: Policy) -> Pool {
+        let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
+        Pool::new(&Device::host(options).unwrap(), policy, None).unwrap()
+    }
+
+    // Blocks of this size lie at odd MiB, so that two of them share a page.
+    fn block(pool: &Pool, tag: Tag, byte: u8) -> Address {
+        let size = Bytes::mib(5);
+        let address = pool.alloc(size, STREAM, tag).unwrap();
+        let (reservation, offset) = pool.place_of(address).unwrap();
+        let stream = pool.device().stream().unwrap();
+        stream.fill((&reservation, offset), byte, size).unwrap();
+        stream.synchronize().unwrap();
+        address
+    }
+
+    fn assert_is_full_of(byte: u8, pool: &Pool, block: Address) {
+        let size = Bytes::mib(5);
+        let (reservation, offset) = pool.place_of(block).unwrap();
+        let (stream, memory) =
+            (pool.device().stream().unwrap(), pool.device().host_memory(size).unwrap());
+        stream.copy_out((&reservation, offset), (&memory, Bytes::ZERO), size).unwrap();
+        stream.synchronize().unwrap();
+        let mut bytes = vec![0; size.as_usize()];
+        memory.read(Bytes::ZERO, &mut bytes).unwrap();
+        assert_eq!(bytes.iter().position(|found| *found != byte), None);
+    }
+
+    // Flips a bit of a saved page, or flips it back.
+    fn flip(pool: &Pool, room: usize, page: u64, at: Bytes) {
+        let mut books = pool.books();
+        let Place::Slot(slot) = books.backups.pages(room)[&page].place else {
+            panic!("nothing is stored of page {page}")
+        };
+        let memory = Arc::clone(books.backups.memory(slot.slab));
+        memory.write(slot.offset() + at, Bytes(1), |bytes| bytes[0] ^= 0x20).unwrap();
+    }
+
+    #[test]
+    fn a_backup_with_one_wrong_bit_is_caught_and_named() {
+        for keep_backups in [true, false] {
+            let pool = pool(Policy { keep_backups, ..Policy::default() });
+            let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+            let blocks = [1, 2].map(|byte| block(&pool, weights, byte));
+            let other = block(&pool, Tag::default(), 3);
+            let (room, base) = (crate::books::rooms_of(weights).start + 1, blocks[0]);
+            pool.sleep(Scope::Whole).unwrap();
+            let asleep = pool.counts();
+            // The second block begins at 5 MiB: its first page is the first block's last.
+            for (page, at, named) in [
+                (Bytes::ZERO, Bytes::ZERO, blocks[0]),
+                (Bytes::mib(6), Bytes(777), blocks[1]),
+                (Bytes::mib(4), Bytes(PAGE - 1), blocks[0]),
+            ] {
+                flip(&pool, room, page.0, at);
+                for _ in 0..2 {
+                    let refused = pool.wake(Scope::Whole).unwrap_err();
+                    let Error::Corrupt { tag, block, page: wrong } = refused else {
+                        panic!("{refused}")
+                    };
+                    let found = (tag.as_str(), block, wrong);
+                    assert_eq!(found, ("weights", named, base.plus(page)));
+                    assert_eq!(pool.phase(weights).unwrap(), Phase::Asleep);
+                    assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Asleep);
+                    assert_eq!(pool.counts(), asleep, "its backup is kept");
+                    assert_eq!(pool.device().usage().unwrap().in_use(), Bytes::ZERO);
+                    pool.check();
+                }
+                flip(&pool, room, page.0, at);
+            }
+            // A tag beside it is not held up.
+            flip(&pool, room, 0, Bytes(5));
+            pool.wake(Scope::Tags(&[Tag::default()])).unwrap();
+            assert_is_full_of(3, &pool, other);
+            assert!(matches!(pool.wake(Scope::Whole), Err(Error::Corrupt { .. })));
+            flip(&pool, room, 0, Bytes(5));
+            assert_eq!(pool.wake(Scope::Whole).unwrap().copied_again, 0);
+            assert_is_full_of(1, &pool, blocks[0]);
+            assert_is_full_of(2, &pool, blocks[1]);
+            pool.check();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_but_freed_holds_nothing_up() {
+        let pool = pool(Policy::default());
+        let blocks = [1, 2].map(|byte| block(&pool, Tag::default(), byte));
+        pool.sleep(Scope::Whole).unwrap();
+        flip(&pool, 1, Bytes::mib(8).0, Bytes::ZERO);
+        assert!(matches!(pool.wake(Scope::Whole), Err(Error::Corrupt { .. })));
+        pool.free(blocks[1], STREAM).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+        assert_is_full_of(1, &pool, blocks[0]);
+        pool.check();
+    }
+
+    #[test]
+    fn a_page_that_is_wrong_on_the_device_is_copied_once_more() {
+        let pool = pool(Policy::default());
+        let address = block(&pool, Tag::default(), 7);
+        pool.sleep(Scope::Whole).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+        let (reservation, _) = pool.place_of(address).unwrap();
+        let stream = pool.device().stream().unwrap();
+        stream.fill((&reservation, Bytes(PAGE + 9)), 0, Bytes(1)).unwrap();
+        let mut backups = std::mem::take(&mut pool.books().backups);
+        let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
+        let part = Part { turning: 0, room: 1, restores: true, reservation, stale, kept, chunks };
+        pool.copy_again(&stream, &part, PAGE, &mut backups).unwrap();
+        pool.books().backups = backups;
+        assert_is_full_of(7, &pool, address);
+        pool.check();
+    }
+
+    #[test]
+    fn runs_are_cut_into_whole_pages() {
+        let cut = |most| super::cut(PAGE..6 * PAGE, most).collect::<Vec<_>>();
+        assert_eq!(cut(u64::MAX), [PAGE..6 * PAGE]);
+        let by_two = [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, 5 * PAGE..6 * PAGE];
+        assert_eq!(cut(2 * PAGE), by_two);
+        assert_eq!(cut(3 * PAGE - 1), by_two, "rounded down");
+        assert_eq!(cut(0).len(), 5, "a page at least");
+    }
+
+    #[test]
+    fn what_is_there_is_not_missing() {
+        let without = |others: &[Range<u64>]| super::without(vec![0..4, 6..10], others);
+        assert_eq!(without(&[]), [0..4, 6..10]);
+        assert_eq!(without(&[2..7, 9..12]), [0..2, 7..9]);
+        assert_eq!(without(&[0..1, 3..4, 4..6]), [1..3, 6..10]);
+        assert_eq!(without(&[0..12]), []);
+    }
 }

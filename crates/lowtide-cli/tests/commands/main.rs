@@ -1,5 +1,6 @@
 //! The commands, as a user meets them.
 
+mod bench;
 mod doctor;
 mod program;
 mod ps;

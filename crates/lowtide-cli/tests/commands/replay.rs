@@ -1,10 +1,11 @@
 //! `lowtide replay`: the four traces within their bars, and what bad input gets.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
 use crate::program::Machine;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A trace by `bench/traces.py`, as a file of this machine.
 fn trace(machine: &Machine, name: &str, seed: u32) -> String {
@@ -67,9 +68,82 @@ fn a_trace_runs_on_real_pages_too() {
         6 << 20,
         "two pages for the large block, one for the small"
     );
-    assert_eq!(answer["driver_ms"], Value::Null, "nobody counts a real device's calls");
+    assert!(answer["driver_calls"].as_u64().unwrap() > 0, "a real device counts its calls");
+    assert_eq!(answer["driver_ms"], Value::Null, "and nobody times them");
+    let text = machine.lowtide(&["replay", &file, "--device", "host"]).out();
+    assert!(text.contains(" calls") && !text.contains("H200"), "{text}");
     let text = machine.lowtide(&["replay", &file]).out();
     assert!(text.contains("physical peak") && text.contains("MiB"), "{text}");
+    assert!(text.contains("H200") && !text.contains("dealt over"), "{text}");
+}
+
+#[test]
+fn blocks_can_be_dealt_over_streams_and_threads() {
+    let machine = Machine::without_gpu();
+    for name in ["random4", "random64", "swap", "ragged"] {
+        let file = trace(&machine, name, 1);
+        let plain = machine.lowtide(&["replay", &file, "--json"]).json();
+        assert_eq!((&plain["streams"], &plain["threads"]), (&json!(1), &json!(1)));
+        for (streams, threads) in [("2", "1"), ("1", "2"), ("2", "2")] {
+            let dealt = ["--streams", streams, "--threads", threads, "--json"];
+            let answer = machine.lowtide(&[&["replay", &file], &dealt[..]].concat()).json();
+            let what = format!("{name} over {streams} streams and {threads} threads: {answer}");
+            assert_eq!(answer["streams"].to_string(), streams, "{what}");
+            assert_eq!(answer["threads"].to_string(), threads, "{what}");
+            assert_eq!(answer["events"], plain["events"], "{what}");
+            let ratio = answer["ratio"].as_f64().unwrap();
+            // Where both are dealt, a thread may rest while its stream holds back what it freed.
+            let most = if (streams, threads) == ("2", "2") { 2.5 } else { 1.5 };
+            assert!((1.0..most).contains(&ratio), "{what}");
+            if threads == "1" {
+                assert_eq!(answer["live_peak_bytes"], plain["live_peak_bytes"], "{what}");
+                let peak = |answer: &Value| answer["physical_peak_bytes"].as_u64().unwrap();
+                assert!(peak(&answer) > peak(&plain), "streams hold blocks back: {what}");
+            }
+        }
+    }
+    let file = machine.path("swap-1.csv").display().to_string();
+    let text = machine.lowtide(&["replay", &file, "--streams", "2", "--threads", "3"]).out();
+    assert!(text.contains("streams: 2, threads: 3"), "{text}");
+}
+
+// What streams hold back is waited for before a block is refused.
+#[test]
+fn streams_are_waited_for_where_memory_is_short() {
+    let machine = Machine::without_gpu();
+    let file = trace(&machine, "ragged", 1);
+    let play = |memory: &str| {
+        machine.lowtide(&["replay", &file, "--streams", "2", "--memory", memory, "--json"]).json()
+    };
+    let (wide, tight) = (play("1TiB"), play("1900MiB"));
+    let peak = |answer: &Value| answer["physical_peak_bytes"].as_u64().unwrap();
+    assert!(peak(&wide) > 2000 << 20 && peak(&tight) <= 1900 << 20, "{wide} {tight}");
+    assert_eq!(tight["events"], wide["events"]);
+}
+
+#[test]
+fn a_recording_replays_to_the_same_numbers() {
+    let machine = Machine::without_gpu();
+    let file = trace(&machine, "ragged", 1);
+    let copy = machine.path("copy.csv").display().to_string();
+    for streams in ["1", "2"] {
+        let play = |file: &str, more: &[&str]| {
+            let arguments = ["replay", file, "--streams", streams, "--json"];
+            machine.lowtide(&[&arguments[..], more].concat()).json()
+        };
+        let (first, again) = (play(&file, &["--record", &copy]), play(&copy, &[]));
+        for key in ["events", "live_peak_bytes", "physical_peak_bytes", "driver_calls"] {
+            assert_eq!(first[key], again[key], "{key} with {streams} streams");
+        }
+    }
+    // The order of threads is in their recording.
+    let arguments = ["replay", &file, "--threads", "2", "--record", &copy, "--json"];
+    let first = machine.lowtide(&arguments).json();
+    let again = machine.lowtide(&["replay", &copy, "--json"]).json();
+    assert_eq!(first["events"], again["events"]);
+    let threads = fs::read_to_string(&copy).unwrap();
+    let threads: BTreeSet<_> = threads.lines().skip(1).map(|line| line.split(',').next()).collect();
+    assert_eq!(threads.len(), 2);
 }
 
 #[test]
@@ -99,6 +173,15 @@ fn what_is_wrong_is_told() {
         (
             vec![
                 "replay".to_owned(),
+                write("e.csv", &format!("{header}0,0,allocate,0x1,5,0\n")),
+                "--record".to_owned(),
+                "/nowhere/copy.csv".to_owned(),
+            ],
+            "writing /nowhere/copy.csv",
+        ),
+        (
+            vec![
+                "replay".to_owned(),
                 write(
                     "d.csv",
                     &format!(
@@ -116,5 +199,19 @@ fn what_is_wrong_is_told() {
         assert_eq!(answer.code(), 3, "{arguments:?}: {}", answer.err());
         assert!(answer.err().contains(expected), "{arguments:?}: {}", answer.err());
     }
-    assert_eq!(machine.lowtide(&["replay", "x", "--memory", "lots"]).code(), 2);
+    for wrong in [
+        &["--memory", "lots"][..],
+        &["--streams", "0"],
+        &["--streams", "65"],
+        &["--threads", "0"],
+        &["--threads", "65"],
+        &["--threads", "many"],
+        &["--record"],
+        &["--fit", "--streams", "2"],
+        &["--fit", "--threads", "2"],
+    ] {
+        let answer = machine.lowtide(&[&["replay", "x"], wrong].concat());
+        assert_eq!(answer.code(), 2, "{wrong:?}: {}", answer.err());
+        assert!(answer.err().contains(wrong[0]), "{wrong:?}: {}", answer.err());
+    }
 }

@@ -8,24 +8,32 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use anyhow::Context;
+use indicatif::ProgressBar;
 use lowtide_device::{Address, Bytes, Device, DeviceId};
 use lowtide_pool::{Fence, Policy, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
 use super::median;
 use super::work::Work;
+use crate::commands::replay;
 use crate::page::{self, Page};
 use crate::progress;
 
 /// How the cost grows with the number of live blocks is measured on books: no machine has room.
 const GROWTH: [usize; 3] = [1_000, 10_000, 1_000_000];
-/// At least so many visits, however few blocks there are.
-const VISITS_LEAST: usize = 1_000_000;
+/// About so many visits for each of them, in no fewer than 3 and no more than 101 rounds.
+const GROWTH_VISITS: usize = 1_000_000;
+/// Blocks that are visited again and again among many.
+const HOT: usize = 1_000;
+/// The pool gives out multiples of this.
+const GRAIN: u64 = 512;
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Without --device blocks are numbers on a device that only keeps books: the pool does the \
-                  same work, and any number of them fits."
+                  same work, and any number of them fits. On a real device sizes are halved until all blocks \
+                  fit in four fifths of what is free."
 )]
 pub(crate) struct Options {
     /// Run it on a real device: host, cuda:0, …
@@ -43,9 +51,13 @@ pub(crate) struct Options {
     /// Write the work (a line `SIZE,NEXT` for each block), so that another allocator can do the same.
     #[arg(long, value_name = "FILE")]
     work: Option<PathBuf>,
-    /// Save what the pool was asked, as a trace for `lowtide replay`.
+    /// Save what the pool was asked, as a trace for `lowtide replay`. The times then include
+    /// the recording, so they are not the cost of a hit.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Leave out how the cost grows with the number of blocks, which takes some seconds.
+    #[arg(long)]
+    no_growth: bool,
     /// Print JSON instead of text; the keys are in docs/json.md.
     #[arg(long)]
     json: bool,
@@ -71,33 +83,37 @@ struct Answer {
 #[derive(Serialize)]
 struct Growth {
     blocks: usize,
+    /// Every block is visited: with many, each is cold in the processor's caches.
     same_ns: f64,
+    /// A thousand of them are, again and again: what the number alone costs.
+    hot_ns: f64,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let spinner = progress::spinner("allocating and freeing");
-    let answer = measure(options)?;
+    let answer = measure(options, &spinner)?;
     spinner.finish_and_clear();
     if options.json { page::print_json(&answer) } else { text(&answer).print() }
 }
 
-fn measure(options: &Options) -> anyhow::Result<Answer> {
+fn measure(options: &Options, spinner: &ProgressBar) -> anyhow::Result<Answer> {
     let device = options.device.map_or_else(|| Ok(unlimited()), Device::open)?;
     let (work, divided_by) = fitting(options, &device)?;
     if let Some(file) = &options.work {
         work.write(file)?;
     }
-    let mut game = Game::new(&device, &work)?;
-    if options.record.is_some() {
-        game.pool.start_recording();
-    }
-    let (same_ns, same_driver_calls) = game.play(options.rounds, Mode::Same)?;
-    let (other_ns, other_driver_calls) = game.play(options.rounds, Mode::Other)?;
+    let mut game = Game::new(&device, &work, options.record.is_some())?;
+    let (same_ns, same_driver_calls) = game.play(options.rounds, Mode::Same, work.sizes.len())?;
+    let (other_ns, other_driver_calls) =
+        game.play(options.rounds, Mode::Other, work.sizes.len())?;
     if let (Some(file), Some(recording)) = (&options.record, game.pool.stop_recording()) {
-        recording.write_to(std::io::BufWriter::new(std::fs::File::create(file)?))?;
+        replay::save(&recording, file)?;
     }
     drop(game);
-    let growth = GROWTH.iter().map(|blocks| grown(*blocks, options.seed));
+    let growth = GROWTH.iter().filter(|_| !options.no_growth).map(|blocks| {
+        spinner.set_message(format!("allocating and freeing among {blocks} blocks, on books"));
+        grown(*blocks, options.seed)
+    });
     Ok(Answer {
         device: device.info().id,
         blocks: work.sizes.len(),
@@ -119,23 +135,26 @@ fn unlimited() -> Device {
 
 // Sizes as they are, where the device has room for them and for what another order wastes.
 fn fitting(options: &Options, device: &Device) -> anyhow::Result<(Work, u64)> {
-    let room = device.usage()?.free.0 / 5 * 4;
-    let mut divided_by = 1;
-    loop {
-        let work = Work::ragged(options.blocks as usize, divided_by, options.seed);
-        if work.bytes() <= room || divided_by >= 1 << 20 {
-            return Ok((work, divided_by));
-        }
-        divided_by *= 2;
-    }
+    let free = device.usage()?.free;
+    let work = |divided_by| Work::ragged(options.blocks as usize, divided_by, options.seed);
+    let fits = |work: &Work| {
+        let taken: u64 = work.sizes.iter().map(|size| size.next_multiple_of(GRAIN)).sum();
+        taken <= free.0 / 5 * 4
+    };
+    let mut tried = (0..=20).map(|power| 1 << power).map(|divide| (work(divide), divide));
+    tried.find(|(work, _)| fits(work)).with_context(|| {
+        let (blocks, id) = (options.blocks, device.info().id);
+        format!("{blocks} blocks do not fit in the {free} that {id} has free; try fewer --blocks")
+    })
 }
 
 fn grown(blocks: usize, seed: u64) -> anyhow::Result<Growth> {
     let work = Work::ragged(blocks, 1, seed);
-    let mut game = Game::new(&unlimited(), &work)?;
-    let rounds = (VISITS_LEAST / blocks).clamp(3, 101) as u32;
-    let (same_ns, _) = game.play(rounds, Mode::Same)?;
-    Ok(Growth { blocks, same_ns })
+    let mut game = Game::new(&unlimited(), &work, false)?;
+    let rounds = (GROWTH_VISITS / blocks).clamp(3, 101) as u32;
+    let (same_ns, _) = game.play(rounds, Mode::Same, blocks)?;
+    let (hot_ns, _) = game.play(101, Mode::Same, HOT)?;
+    Ok(Growth { blocks, same_ns, hot_ns })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -166,7 +185,7 @@ struct Game<'a> {
 }
 
 impl<'a> Game<'a> {
-    fn new(device: &Device, work: &'a Work) -> anyhow::Result<Game<'a>> {
+    fn new(device: &Device, work: &'a Work, record: bool) -> anyhow::Result<Game<'a>> {
         let (fence, stream): (Arc<dyn Fence>, _) = if device.info().kind == "books" {
             (Arc::new(Done), StreamId(1))
         } else {
@@ -175,6 +194,9 @@ impl<'a> Game<'a> {
             (Arc::new(fence), stream)
         };
         let pool = Pool::new(device, Policy::default(), Some(fence))?;
+        if record {
+            pool.start_recording();
+        }
         let kinds =
             [pool.tag("weights", SleepPolicy::Offload)?, pool.tag("cache", SleepPolicy::Discard)?];
         let mut blocks = Vec::with_capacity(work.sizes.len());
@@ -185,10 +207,10 @@ impl<'a> Game<'a> {
         Ok(Game { pool, work, stream, visited })
     }
 
-    /// The median over the rounds, in ns for a pair, and calls at the driver in all of them.
-    fn play(&mut self, rounds: u32, mode: Mode) -> anyhow::Result<(f64, u64)> {
+    /// Visits the first so many blocks: the median over the rounds, in ns for a pair, and calls at
+    /// the driver in all of them.
+    fn play(&mut self, rounds: u32, mode: Mode, count: usize) -> anyhow::Result<(f64, u64)> {
         let calls = self.pool.device().calls();
-        let count = self.work.sizes.len();
         let mut times = Vec::with_capacity(rounds as usize);
         for round in 0..rounds as usize {
             let sizes: Vec<u64> = (0..count)
@@ -228,8 +250,10 @@ fn text(answer: &Answer) -> Page {
         "another size",
         &format!("{:.0} ns a pair; {}", answer.other_ns, calls(answer.other_driver_calls)),
     );
-    for Growth { blocks, same_ns } in &answer.growth {
-        page.row(&format!("{blocks} live"), &format!("{same_ns:.0} ns a pair (on books)"));
+    for Growth { blocks, same_ns, hot_ns } in &answer.growth {
+        let value =
+            format!("{same_ns:.0} ns a pair, among {HOT} of them {hot_ns:.0} ns (on books)");
+        page.row(&format!("{blocks} live"), &value);
     }
     page
 }

@@ -26,8 +26,24 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     }
 }
 
-/// The middle of the measured times.
+/// The middle of the measured times; of an even number, between the two in the middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
+    let upper = values.len() / 2;
+    let lower = if values.len().is_multiple_of(2) { upper - 1 } else { upper };
+    f64::midpoint(values[lower], values[upper])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        for (values, expected) in
+            [(vec![7.0], 7.0), (vec![3.0, 1.0], 2.0), (vec![9.0, 1.0, 2.0], 2.0)]
+        {
+            assert!((median(values.clone()) - expected).abs() < 1e-9, "{values:?}");
+        }
+    }
 }

@@ -61,6 +61,8 @@ fn weight_sizes(divide: u64) -> Vec<u64> {
 impl Model {
     pub(super) const KEPT_BLOCKS: usize = LAYERS * LAYER.len() + 3;
     pub(super) const DISCARDED_BLOCKS: usize = 32;
+    /// One block in so many is read back and compared, byte for byte.
+    pub(super) const COMPARED: usize = 17;
 
     pub(super) fn kept_bytes(divide: u64) -> Bytes {
         Bytes(weight_sizes(divide).iter().sum())
@@ -71,8 +73,8 @@ impl Model {
     }
 
     /// All of it.
-    pub(super) fn bytes(divide: u64) -> u64 {
-        Model::kept_bytes(divide).0 + Model::discarded_bytes(divide).0
+    pub(super) fn bytes(divide: u64) -> Bytes {
+        Model::kept_bytes(divide) + Model::discarded_bytes(divide)
     }
 
     /// Allocates and fills everything.
@@ -131,11 +133,11 @@ impl Model {
         })
     }
 
-    /// Whether blocks hold, byte for byte, what they were filled with: every seventeenth.
+    /// Whether blocks hold what they were filled with: one in [`Model::COMPARED`].
     pub(super) fn is_right(&self) -> anyhow::Result<bool> {
         let mut expected = Vec::new();
         let mut found = Vec::new();
-        for block in self.weights.iter().step_by(17) {
+        for block in self.weights.iter().step_by(Model::COMPARED) {
             let (reservation, at) = self.pool.place_of(block.address)?;
             for Piece { from, offset, size } in self.pieces(block) {
                 let source = (&reservation, at + Bytes(offset));

@@ -24,11 +24,14 @@ use crate::progress;
 /// copies in: a wake, and any other copy, is slower until it is done.
 const REST: Duration = Duration::from_millis(300);
 
+/// Host memory beside backups: random bytes, what is read back, what is left to the machine.
+const BESIDE: Bytes = Bytes::mib(640);
+
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Each process fills the blocks with random bytes, sleeps for the first time, then does the \
-                  later turns: nothing changed, every page changed, and the plain copy of the kept bytes. \
-                  Contents are checked after every wake."
+                  later turns: nothing changed, every page changed, a wake without a rest before it, and the \
+                  plain copy of the kept bytes. After every wake one block in 17 is compared byte for byte."
 )]
 pub(crate) struct Options {
     /// Where: host, cuda:0, … The first GPU, or host where there is none, if not given.
@@ -40,7 +43,7 @@ pub(crate) struct Options {
     /// How many later turns of each kind in a process.
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     turns: u32,
-    /// Divide every size by this. On cuda 1, on host what fits comfortably, if not given.
+    /// Divide every size by this. The least power of two with which it fits, if not given.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=4096))]
     divide: Option<u64>,
     /// Print JSON instead of text; the keys are in docs/json.md.
@@ -58,11 +61,19 @@ struct Measured {
     wake_at_once_s: Vec<f64>,
     raw_out_s: Vec<f64>,
     raw_in_s: Vec<f64>,
+    /// In use on the device before there was a pool.
     context_bytes: Bytes,
+    /// In use on the device in the first sleep.
     asleep_bytes: Bytes,
     backup_bytes: Bytes,
     right: bool,
     asleep: serde_json::Value,
+}
+
+impl Measured {
+    fn above_context(&self) -> Bytes {
+        self.asleep_bytes.saturating_sub(self.context_bytes)
+    }
 }
 
 #[derive(Serialize)]
@@ -88,34 +99,34 @@ struct Answer {
     changed_ratio: f64,
     /// The wake over the plain copy in.
     wake_ratio: f64,
+    /// In use on the device before there was a pool, and in the first sleep: of the process in
+    /// which the second was furthest above the first.
     context_bytes: Bytes,
     asleep_bytes: Bytes,
     backup_bytes: Bytes,
     right: bool,
-    /// The last process's pool in its first sleep.
+    /// The same process's pool in that sleep.
     asleep: serde_json::Value,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let id = options.device.unwrap_or_else(|| *known_devices().last().unwrap_or(&DeviceId::Host));
-    let on_host = id == DeviceId::Host;
-    let options = Options {
-        device: Some(id),
-        processes: Some(options.processes.unwrap_or(if on_host { 1 } else { 5 })),
-        divide: Some(options.divide.map_or_else(|| fitting(id), Ok)?),
-        ..options.clone()
-    };
-    let processes = options.processes.unwrap_or(1);
+    let id = options.device.unwrap_or_else(usual_device);
+    let processes = options.processes.unwrap_or(if id == DeviceId::Host { 1 } else { 5 });
+    // A device that cannot be used is told before any process is started; a context of ours takes
+    // memory of it, so that it goes before they are.
+    let device = Device::open(id)?;
+    let divide = options.divide.map_or_else(|| fitting(&device), Ok)?;
+    drop(device);
     let bar = progress::steps(u64::from(processes));
     bar.set_message(format!("sleeping and waking on {id}, processes"));
     bar.tick();
     let mut measured = Vec::new();
     for _ in 0..processes {
-        measured.push(in_a_process(&options, id)?);
+        measured.push(in_a_process(id, divide, options.turns)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let answer = merge(&options, id, measured)?;
+    let answer = merge(id, divide, options.turns, measured)?;
     if options.json {
         page::print_json(&answer)?;
     } else {
@@ -125,21 +136,41 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-// On a machine's own memory the work is made smaller, since both sides of the link are there.
-fn fitting(id: DeviceId) -> anyhow::Result<u64> {
-    let room = Device::open(id)?.usage()?.free.min(host_room::left().left);
-    let fits = |divide: &u64| id != DeviceId::Host || Model::bytes(*divide) * 4 <= room.0;
-    let found = (0..12).map(|power| 1 << power).find(fits);
-    found.with_context(|| format!("only {room} free; that is too little to measure with"))
+// The first GPU there is.
+fn usual_device() -> DeviceId {
+    known_devices().into_iter().find(|id| *id != DeviceId::Host).unwrap_or(DeviceId::Host)
 }
 
-fn in_a_process(options: &Options, id: DeviceId) -> anyhow::Result<Measured> {
+// What sizes are divided by so that the work fits on the device, and twice what is kept in this
+// machine: as backups, and for the plain copy. On a machine's own memory both are in one place.
+fn fitting(device: &Device) -> anyhow::Result<u64> {
+    let (id, free, left) = (device.info().id, device.usage()?.free, host_room::left().left);
+    let fits = |divide: &u64| {
+        let (kept, all) = (Model::kept_bytes(*divide), Model::bytes(*divide));
+        if id == DeviceId::Host {
+            Bytes(all.0 * 4) + BESIDE <= free.min(left)
+        } else {
+            Bytes(all.0 / 10 * 11) <= free && Bytes(kept.0 * 2) + BESIDE <= left
+        }
+    };
+    (0..=12).map(|power| 1 << power).find(fits).with_context(|| {
+        format!(
+            "too little memory to measure with: {free} free on {id}, {left} left on this machine"
+        )
+    })
+}
+
+fn in_a_process(id: DeviceId, divide: u64, turns: u32) -> anyhow::Result<Measured> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bench", "sleep-child", "--device", &id.to_string()]);
-    command.args(["--turns", &options.turns.to_string()]);
-    command.args(["--divide", &options.divide.unwrap_or(1).to_string()]);
+    command.args(["--turns", &turns.to_string(), "--divide", &divide.to_string()]);
     let output = command.stderr(Stdio::inherit()).output().context("starting a process")?;
-    ensure!(output.status.success(), "a process of the bench ended with {}", output.status);
+    ensure!(
+        output.status.success(),
+        "a process of the bench ended with {}; where memory was short, a larger --divide than \
+         {divide} takes less of it",
+        output.status
+    );
     serde_json::from_slice(&output.stdout).context("reading what a process measured")
 }
 
@@ -176,6 +207,7 @@ fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured>
         right &= model.is_right()?;
         sleep()?;
         at_once.push(wake()?);
+        right &= model.is_right()?;
     }
     let backup = pool.counts().host;
     pool.sleep(Scope::Whole)?;
@@ -224,7 +256,12 @@ fn timed<E>(work: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Result<Answer> {
+fn merge(
+    id: DeviceId,
+    divide: u64,
+    turns: u32,
+    mut measured: Vec<Measured>,
+) -> anyhow::Result<Answer> {
     let all = |values: fn(&Measured) -> &[f64]| -> f64 {
         median(measured.iter().flat_map(|one| values(one).to_vec()).collect())
     };
@@ -233,12 +270,10 @@ fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Re
     let (changed_sleep_s, wake_s) = (all(|one| &one.changed_sleep_s), all(|one| &one.wake_s));
     let unchanged_sleep_s = all(|one| &one.unchanged_sleep_s);
     let wake_at_once_s = all(|one| &one.wake_at_once_s);
-    let divide = options.divide.unwrap_or(1);
-    let worst = |value: fn(&Measured) -> Bytes| measured.iter().map(value).max();
     let (processes, right) = (measured.len(), measured.iter().all(|one| one.right));
-    let (asleep, context) = (worst(|one| one.asleep_bytes), worst(|one| one.context_bytes));
-    let backup_bytes = worst(|one| one.backup_bytes).unwrap_or_default();
-    let last = measured.into_iter().last().context("at least one process")?;
+    let backup_bytes = measured.iter().map(|one| one.backup_bytes).max().unwrap_or_default();
+    measured.sort_by_key(Measured::above_context);
+    let worst = measured.pop().context("at least one process")?;
     Ok(Answer {
         device: id,
         kept_bytes: Model::kept_bytes(divide),
@@ -247,7 +282,7 @@ fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Re
         discarded_blocks: Model::DISCARDED_BLOCKS,
         sizes_divided_by: divide,
         processes,
-        turns: options.turns,
+        turns,
         raw_out_s,
         raw_in_s,
         first_sleep_s: median(first.clone()),
@@ -258,24 +293,24 @@ fn merge(options: &Options, id: DeviceId, measured: Vec<Measured>) -> anyhow::Re
         wake_at_once_s,
         changed_ratio: changed_sleep_s / raw_out_s,
         wake_ratio: wake_s / raw_in_s,
-        context_bytes: context.unwrap_or_default(),
-        asleep_bytes: asleep.unwrap_or_default(),
+        context_bytes: worst.context_bytes,
+        asleep_bytes: worst.asleep_bytes,
         backup_bytes,
         right,
-        asleep: last.asleep,
+        asleep: worst.asleep,
     })
 }
 
 fn text(answer: &Answer) -> Page {
     let Answer { processes, turns, sizes_divided_by, .. } = answer;
     let mut page = Page::default();
-    let title = format!("medians of {processes} processes with {turns} turns of each kind");
+    let title = format!("medians; processes: {processes}, turns of each kind: {turns}");
     page.title(&answer.device.to_string(), &title);
     let blocks = |bytes: Bytes, count: usize| format!("{bytes} in {count} blocks");
     page.row("kept", &blocks(answer.kept_bytes, answer.kept_blocks));
     page.row("discarded", &blocks(answer.discarded_bytes, answer.discarded_blocks));
     if *sizes_divided_by > 1 {
-        page.row("", &format!("(a {sizes_divided_by}th of the usual work, so that it fits here)"));
+        page.row("", &format!("(every size of the usual work divided by {sizes_divided_by})"));
     }
     let row = |seconds: f64, more: &str| format!("{:>9.1} ms{more}", seconds * 1e3);
     page.row("plain copy out", &row(answer.raw_out_s, ""));
@@ -291,6 +326,7 @@ fn text(answer: &Answer) -> Page {
     let above = answer.asleep_bytes.saturating_sub(answer.context_bytes);
     page.row("asleep", &format!("{above} on the device above the {} before", answer.context_bytes));
     page.row("backups", &format!("{} of host memory", answer.backup_bytes));
-    page.row("contents", if answer.right { "right after every wake" } else { "WRONG" });
+    let compared = format!("after every wake, one block in {} compared", Model::COMPARED);
+    page.row("contents", &format!("{} {compared}", if answer.right { "right" } else { "WRONG" }));
     page
 }

@@ -1,0 +1,146 @@
+//! `lowtide bench`: its answers have figures that can be true, and units.
+
+use std::fs;
+
+use crate::program::Machine;
+use serde_json::{Value, json};
+
+fn number(answer: &Value, key: &str) -> f64 {
+    answer[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {answer}"))
+}
+
+#[test]
+fn alloc_measures_hits_and_says_what_the_work_was() {
+    let machine = Machine::without_gpu();
+    let (work, record) = (machine.path("work.csv"), machine.path("record.csv"));
+    let (work, record) = (work.display().to_string(), record.display().to_string());
+    let small = ["bench", "alloc", "--blocks", "2000", "--rounds", "2", "--no-growth"];
+    let files = ["--work", &work, "--record", &record, "--json"];
+    let answer = machine.lowtide(&[&small[..], &files].concat()).json();
+    assert_eq!((&answer["device"], &answer["blocks"]), (&json!("books"), &json!(2000)));
+    assert_eq!((&answer["rounds"], &answer["seed"]), (&json!(2), &json!(1)));
+    assert!(number(&answer, "same_ns") > 0.0 && number(&answer, "other_ns") > 0.0, "{answer}");
+    assert_eq!(answer["same_driver_calls"], 0, "a hit makes none");
+    assert_eq!(answer["growth"], json!([]), "not asked for");
+
+    let work = fs::read_to_string(work).unwrap();
+    let rows = work.lines().map(|line| line.split_once(',').unwrap());
+    let (sizes, mut order): (Vec<u64>, Vec<usize>) = rows
+        .map(|(size, next)| (size.parse::<u64>().unwrap(), next.parse::<usize>().unwrap()))
+        .unzip();
+    assert_eq!(sizes.iter().sum::<u64>(), answer["live_bytes"].as_u64().unwrap());
+    assert!(!order.is_sorted(), "in another order than they were allocated");
+    order.sort_unstable();
+    assert_eq!(order, (0..2000).collect::<Vec<_>>(), "each block once");
+
+    // All blocks, then two rounds of each kind: a free and an allocation for each.
+    let replayed = machine.lowtide(&["replay", &record, "--json"]).json();
+    assert_eq!(replayed["events"], 2000 + 2 * 2 * 2 * 2000);
+    assert!(replayed["live_peak_bytes"].as_u64() >= answer["live_bytes"].as_u64());
+
+    let text = machine.lowtide(&small).out();
+    assert!(text.contains(" MiB") && text.contains(" ns a pair"), "{text}");
+    assert!(text.contains("0 driver calls in 2 rounds"), "{text}");
+}
+
+#[test]
+fn alloc_makes_sizes_fit_on_a_real_device() {
+    let machine = Machine::with_double("total=1GiB");
+    let small = ["bench", "alloc", "--blocks", "2000", "--rounds", "1", "--no-growth", "--json"];
+    let answer = machine.lowtide(&[&small[..], &["--device", "cuda:0"]].concat()).json();
+    assert_eq!((&answer["device"], &answer["same_driver_calls"]), (&json!("cuda:0"), &json!(0)));
+    let (live, divided_by) = (number(&answer, "live_bytes"), number(&answer, "sizes_divided_by"));
+    assert!(live > 0.0 && live < f64::from(1 << 30) && divided_by > 1.0, "{answer}");
+}
+
+#[test]
+fn sleep_measures_beside_the_plain_copy() {
+    let machine = Machine::without_gpu();
+    let small = ["bench", "sleep", "--device", "host", "--divide", "256", "--turns", "1"];
+    let answer = machine.lowtide(&[&small[..], &["--json"]].concat()).json();
+    assert_eq!((&answer["device"], &answer["right"]), (&json!("host"), &json!(true)));
+    assert_eq!((&answer["kept_blocks"], &answer["discarded_blocks"]), (&json!(195), &json!(32)));
+    assert_eq!((&answer["processes"], &answer["turns"]), (&json!(1), &json!(1)));
+    assert_eq!((&answer["context_bytes"], &answer["asleep_bytes"]), (&json!(0), &json!(0)));
+    let (kept, backup) = (number(&answer, "kept_bytes"), number(&answer, "backup_bytes"));
+    assert!(kept > 0.0 && backup >= kept, "{answer}");
+    assert_eq!(answer["discarded_bytes"], 80 << 20);
+    for key in [
+        "raw_out_s",
+        "raw_in_s",
+        "first_sleep_s",
+        "unchanged_sleep_s",
+        "changed_sleep_s",
+        "wake_s",
+        "wake_at_once_s",
+        "changed_ratio",
+        "wake_ratio",
+    ] {
+        assert!(number(&answer, key) > 0.0, "{key}: {answer}");
+    }
+    assert_eq!(answer["first_sleeps_s"], json!([answer["first_sleep_s"]]));
+    let pool = &answer["asleep"];
+    assert_eq!((&pool["physical_bytes"], &pool["blocks"]), (&json!(0), &json!(195 + 32)));
+    assert_eq!(pool["asleep_bytes"], pool["live_bytes"]);
+    let text = machine.lowtide(&small).out();
+    for expected in ["kept", " MiB in 195 blocks", " ms, every page changed", "divided by 256"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(text.contains("right after every wake"), "{text}");
+}
+
+#[test]
+fn sleep_takes_the_first_gpu_where_none_is_named() {
+    let machine = Machine::with_double("devices=2");
+    let small = ["bench", "sleep", "--divide", "1024", "--turns", "1", "--processes", "2"];
+    let answer = machine.lowtide(&[&small[..], &["--json"]].concat()).json();
+    assert_eq!((&answer["device"], &answer["right"]), (&json!("cuda:0"), &json!(true)));
+    assert_eq!(answer["first_sleeps_s"].as_array().unwrap().len(), 2);
+    assert_eq!(answer["context_bytes"], 64 << 20, "what a context costs on this double");
+    assert!(number(&answer, "asleep_bytes") >= number(&answer, "context_bytes"), "{answer}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_told() {
+    let machine = Machine::without_gpu();
+    for more in [&[][..], &["--divide", "256"]] {
+        let arguments = [&["bench", "sleep", "--device", "cuda:0"], more].concat();
+        let answer = machine.lowtide(&arguments);
+        assert_eq!(answer.code(), 3, "{}", answer.err());
+        assert!(answer.err().contains("no CUDA driver could be loaded"), "{}", answer.err());
+        assert_eq!(answer.out(), "");
+    }
+    let answer = machine.lowtide(&["bench", "alloc", "--device", "cuda:0"]);
+    assert_eq!(answer.code(), 3);
+    let answer = machine.lowtide(&["bench", "alloc", "--work", "/nowhere/work.csv", "--no-growth"]);
+    assert_eq!(answer.code(), 3);
+    assert!(answer.err().contains("writing /nowhere/work.csv"), "{}", answer.err());
+    // The device is there, and the processes fail.
+    let machine = Machine::with_double("oom_at=1MiB");
+    let answer = machine.lowtide(&["bench", "sleep", "--divide", "256", "--turns", "1"]);
+    assert_eq!(answer.code(), 3, "{}", answer.err());
+    assert!(answer.err().contains("out of memory"), "{}", answer.err());
+    assert!(answer.err().contains("a larger --divide than 256"), "{}", answer.err());
+    // Too many blocks for the device, however small.
+    let machine = Machine::with_double("total=256MiB");
+    let answer = machine.lowtide(&["bench", "alloc", "--device", "cuda:0", "--blocks", "1000000"]);
+    assert_eq!(answer.code(), 3, "{}", answer.err());
+    assert!(answer.err().contains("try fewer --blocks"), "{}", answer.err());
+}
+
+#[test]
+fn wrong_usage_ends_with_two() {
+    let machine = Machine::without_gpu();
+    for wrong in [
+        &["alloc", "--blocks", "1"][..],
+        &["alloc", "--rounds", "0"],
+        &["sleep", "--turns", "0"],
+        &["sleep", "--divide", "0"],
+        &["sleep", "--processes", "101"],
+        &["sleep", "--device", "tpu"],
+    ] {
+        let answer = machine.lowtide(&[&["bench"], wrong].concat());
+        assert_eq!(answer.code(), 2, "{wrong:?}: {}", answer.err());
+        assert!(answer.err().contains(wrong[1]), "{wrong:?}: {}", answer.err());
+    }
+}

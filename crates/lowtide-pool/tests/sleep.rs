@@ -1,0 +1,876 @@
+//! Sleep and wake on real pages: the same bytes at the same addresses, and nothing on the device
+//! between.
+#![allow(unsafe_code, reason = "writes to blocks by their addresses")]
+
+use std::ptr::with_exposed_provenance_mut;
+use std::slice;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread;
+
+use lowtide_device::{Address, Bytes, Chunk, Device, HostOptions, RangeProblem};
+use lowtide_pool::{
+    Answer, Error, Phase, Policy, Pool, Pressure, Scope, SleepPolicy, SleepReport, StreamId, Tag,
+    WakeReport,
+};
+
+const PAGE: Bytes = Bytes::mib(2);
+const STREAM: StreamId = StreamId(0);
+
+fn host(budget: Bytes) -> Device {
+    Device::host(HostOptions { budget: Some(budget), small_pages: true }).unwrap()
+}
+
+fn pool_on(device: &Device, policy: Policy) -> Pool {
+    Pool::new(device, policy, None).unwrap()
+}
+
+fn in_use(device: &Device) -> Bytes {
+    device.usage().unwrap().in_use()
+}
+
+/// What must hold between turns, and what the pool says is what the device says.
+fn check(pool: &Pool) {
+    pool.check();
+    assert_eq!(in_use(pool.device()), pool.counts().physical);
+}
+
+/// A block with bytes that nobody else has.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    address: Address,
+    size: Bytes,
+    seed: u64,
+}
+
+impl Written {
+    fn new(pool: &Pool, size: Bytes, tag: Tag, seed: u64) -> Written {
+        let written = Written { address: pool.alloc(size, STREAM, tag).unwrap(), size, seed };
+        written.write();
+        written
+    }
+
+    fn write(&self) {
+        let seed = self.seed;
+        self.bytes().iter_mut().zip(0..).for_each(|(byte, at)| *byte = noise(seed, at));
+    }
+
+    fn assert_is_whole(&self) {
+        let wrong = self.bytes().iter().zip(0..).find(|(byte, at)| **byte != noise(self.seed, *at));
+        assert!(wrong.is_none(), "{self:?} has other bytes: {wrong:?} with its offset");
+    }
+
+    // Only while its tag is awake and nobody else touches it.
+    fn bytes(&self) -> &mut [u8] {
+        let at = with_exposed_provenance_mut::<u8>(self.address.0 as usize);
+        // SAFETY: a live block of a `host` device whose tag is awake: mapped, open, and this
+        // thread's alone. The borrow ends before the test puts the tag to sleep.
+        unsafe { slice::from_raw_parts_mut(at, self.size.as_usize()) }
+    }
+}
+
+// Never zero, and another row of bytes for every seed.
+fn noise(seed: u64, at: u64) -> u8 {
+    let mixed = (at / 64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at ^ (seed << 7));
+    (mixed >> 32) as u8 | 1
+}
+
+/// The same numbers everywhere for a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+    }
+}
+
+#[test]
+fn content_comes_back_at_the_same_addresses() {
+    let device = host(Bytes::mib(96));
+    let pool = pool_on(&device, Policy::default());
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let state = pool.tag("state", SleepPolicy::Offload).unwrap();
+    let sizes = [
+        Bytes(1),
+        Bytes(700),
+        Bytes::kib(64),
+        Bytes::kib(256),
+        Bytes(Bytes::kib(256).0 + 1),
+        Bytes(Bytes::mib(3).0 + 5),
+        Bytes::mib(18),
+    ];
+    let mut blocks = Vec::new();
+    for tag in [Tag::default(), weights, state] {
+        for size in sizes {
+            blocks.push(Written::new(&pool, size, tag, blocks.len() as u64));
+        }
+    }
+    let before = pool.counts();
+    for _ in 0..2 {
+        let slept = pool.sleep(Scope::Whole).unwrap();
+        assert_eq!((slept.tags, slept.freed), (3, before.physical));
+        assert_eq!(in_use(&device), Bytes::ZERO);
+        assert_eq!(pool.counts().asleep, before.live);
+        check(&pool);
+        let woke = pool.wake(Scope::Whole).unwrap();
+        assert_eq!((woke.tags, woke.mapped), (3, pool.counts().physical));
+        assert_eq!(woke.copied_again, 0);
+        check(&pool);
+        blocks.iter().for_each(Written::assert_is_whole);
+        assert_eq!(pool.counts().live, before.live);
+        assert_eq!(pool.counts().asleep, Bytes::ZERO);
+    }
+    for block in &blocks {
+        pool.free(block.address, STREAM).unwrap();
+    }
+    pool.trim(Bytes::ZERO).unwrap();
+    check(&pool);
+    assert_eq!(in_use(&device), Bytes::ZERO);
+}
+
+#[test]
+fn only_what_is_kept_stays_on_the_device() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let pinned = pool.tag("pinned", SleepPolicy::Keep).unwrap();
+    let saved = Written::new(&pool, Bytes::mib(9), Tag::default(), 1);
+    let kept = Written::new(&pool, Bytes::mib(5), pinned, 2);
+    Written::new(&pool, Bytes::mib(7), cache, 3);
+    pool.sleep(Scope::Whole).unwrap();
+    let phases = [Tag::default(), cache, pinned].map(|tag| pool.phase(tag).unwrap());
+    assert_eq!(phases, [Phase::Asleep, Phase::Asleep, Phase::Awake]);
+    assert_eq!(in_use(&device), Bytes::mib(6), "whole pages of what is kept");
+    kept.assert_is_whole();
+    let more = Written::new(&pool, Bytes::mib(3), pinned, 4);
+    check(&pool);
+    pool.wake(Scope::Whole).unwrap();
+    [saved, kept, more].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+    assert_eq!(pool.sleep(Scope::Tags(&[pinned])).unwrap(), SleepReport::default());
+    assert_eq!(pool.phase(pinned).unwrap(), Phase::Awake);
+}
+
+#[test]
+fn a_discarded_tag_gets_memory_under_its_addresses_again() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let mut blocks = [Bytes::kib(9), Bytes::mib(5), Bytes::mib(11)]
+        .map(|size| Written::new(&pool, size, cache, size.0));
+    let places = blocks.map(|block| pool.place_of(block.address).unwrap().1);
+    let slept = pool.sleep(Scope::Tags(&[cache])).unwrap();
+    assert_eq!((slept.copied, slept.unchanged, slept.zero), Default::default());
+    assert_eq!(in_use(&device), Bytes::ZERO);
+    let woke = pool.wake(Scope::Tags(&[cache])).unwrap();
+    assert_eq!(woke.copied, Bytes::ZERO);
+    assert_eq!((pool.counts().backup, pool.counts().host), Default::default());
+    assert_eq!(blocks.map(|block| pool.place_of(block.address).unwrap().1), places);
+    for block in &mut blocks {
+        block.seed += 1;
+        block.write();
+    }
+    blocks.iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
+
+#[test]
+fn sleeping_twice_and_waking_twice_is_harmless() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let block = Written::new(&pool, Bytes::mib(7), Tag::default(), 5);
+    assert_eq!(pool.wake(Scope::Whole).unwrap(), WakeReport::default(), "it is awake");
+    assert_ne!(pool.sleep(Scope::Whole).unwrap(), SleepReport::default());
+    let asleep = pool.counts();
+    assert_eq!(pool.sleep(Scope::Whole).unwrap(), SleepReport::default());
+    assert_eq!(pool.counts(), asleep);
+    assert_ne!(pool.wake(Scope::Whole).unwrap(), WakeReport::default());
+    assert_eq!(pool.wake(Scope::Whole).unwrap(), WakeReport::default());
+    // A tag that is named twice turns once.
+    assert_eq!(pool.sleep(Scope::Tags(&[Tag::default(); 2])).unwrap().tags, 1);
+    assert_eq!(pool.wake(Scope::Tags(&[Tag::default(); 2])).unwrap().tags, 1);
+    block.assert_is_whole();
+    check(&pool);
+}
+
+#[test]
+fn a_sleep_of_one_tag_leaves_the_others_awake() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let sleeper = Written::new(&pool, Bytes::mib(9), weights, 6);
+    let other = Written::new(&pool, Bytes::mib(5), Tag::default(), 7);
+    assert_eq!(pool.sleep(Scope::Tags(&[weights])).unwrap().tags, 1);
+    assert_eq!(pool.phase(weights).unwrap(), Phase::Asleep);
+    assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
+    assert_eq!(in_use(&device), Bytes::mib(6));
+    other.assert_is_whole();
+    let more = Written::new(&pool, Bytes::mib(11), Tag::default(), 8);
+    let small = Written::new(&pool, Bytes(100), Tag::default(), 9);
+    pool.free(other.address, STREAM).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    let newcomer = pool.tag("newcomer", SleepPolicy::Offload).unwrap();
+    let new = Written::new(&pool, Bytes::mib(1), newcomer, 10);
+    check(&pool);
+    assert_eq!(pool.wake(Scope::Whole).unwrap().tags, 1);
+    [sleeper, more, small, new].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
+
+#[test]
+fn what_is_freed_asleep_gets_no_memory_again() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let blocks = [1, 2, 3, 4].map(|seed| Written::new(&pool, Bytes::mib(8), Tag::default(), seed));
+    let small = [5, 6].map(|seed| Written::new(&pool, Bytes::kib(20), Tag::default(), seed));
+    let before = pool.counts();
+    assert_eq!(before.physical, Bytes::mib(34));
+    pool.sleep(Scope::Whole).unwrap();
+    for gone in [&blocks[1], &blocks[2], &small[0]] {
+        pool.free(gone.address, STREAM).unwrap();
+        assert!(matches!(
+            pool.free(gone.address, STREAM),
+            Err(Error::UnknownBlock { address }) if address == gone.address
+        ));
+        pool.check();
+    }
+    let asleep = pool.counts();
+    assert_eq!(asleep.live, before.live - Bytes(Bytes::mib(16).0 + Bytes::kib(20).0));
+    assert_eq!(asleep.asleep, asleep.live);
+    let woke = pool.wake(Scope::Whole).unwrap();
+    assert_eq!((woke.mapped, woke.copied), (Bytes::mib(18), Bytes::mib(18)));
+    assert_eq!(in_use(&device), Bytes::mib(18));
+    [blocks[0], blocks[3], small[1]].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+    // The addresses in between can be had again.
+    let again = Written::new(&pool, Bytes::mib(16), Tag::default(), 7);
+    [blocks[0], blocks[3], again].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+    // A tag whose last block was freed in its sleep wakes to nothing.
+    pool.sleep(Scope::Whole).unwrap();
+    for block in [blocks[0], blocks[3], small[1], again] {
+        pool.free(block.address, STREAM).unwrap();
+    }
+    assert_eq!(pool.wake(Scope::Whole).unwrap().mapped, Bytes::ZERO);
+    assert_eq!(in_use(&device), Bytes::ZERO);
+    check(&pool);
+}
+
+#[test]
+fn freed_memory_is_neither_copied_nor_mapped_again() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let live = Written::new(&pool, Bytes::mib(6), Tag::default(), 1);
+    let resting = Written::new(&pool, Bytes::mib(20), Tag::default(), 2);
+    pool.free(resting.address, STREAM).unwrap();
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    assert_eq!((slept.copied, slept.freed), (Bytes::mib(6), Bytes::mib(26)));
+    assert_eq!(pool.wake(Scope::Whole).unwrap().mapped, Bytes::mib(6));
+    live.assert_is_whole();
+    check(&pool);
+}
+
+#[test]
+fn an_allocation_in_a_sleeping_tag_is_refused_by_name() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let block = Written::new(&pool, Bytes::mib(3), weights, 1);
+    // A block that rests is no way around it.
+    let resting = pool.alloc(Bytes::mib(5), STREAM, weights).unwrap();
+    pool.sleep(Scope::Tags(&[weights])).unwrap();
+    pool.free(block.address, STREAM).unwrap();
+    for size in [Bytes(1), Bytes::mib(3), Bytes::mib(5)] {
+        let refused = pool.alloc(size, STREAM, weights).unwrap_err();
+        assert!(matches!(&refused, Error::Asleep { tag } if tag == "weights"), "{refused}");
+    }
+    assert!(matches!(pool.block(Bytes(1), STREAM, weights), Err(Error::Asleep { .. })));
+    pool.wake(Scope::Tags(&[weights])).unwrap();
+    pool.alloc(Bytes(1), STREAM, weights).unwrap();
+    pool.free(resting, STREAM).unwrap();
+    check(&pool);
+}
+
+#[test]
+fn an_allocation_wakes_its_tag_where_the_policy_says_so() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy { wake_on_alloc: true, ..Policy::default() });
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let block = Written::new(&pool, Bytes::mib(9), weights, 1);
+    let other = Written::new(&pool, Bytes::mib(5), Tag::default(), 2);
+    pool.sleep(Scope::Whole).unwrap();
+    let more = Written::new(&pool, Bytes::mib(3), weights, 3);
+    assert_eq!(pool.phase(weights).unwrap(), Phase::Awake);
+    assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Asleep, "nobody asked for this one");
+    [block, more].iter().for_each(Written::assert_is_whole);
+    pool.wake(Scope::Whole).unwrap();
+    other.assert_is_whole();
+    check(&pool);
+}
+
+#[test]
+fn only_pages_that_changed_are_copied_again() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let large = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
+    let small = Written::new(&pool, Bytes::kib(30), Tag::default(), 2);
+    let all = Bytes::mib(22);
+    let turn = || {
+        let slept = pool.sleep(Scope::Whole).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+        assert_eq!((pool.counts().backup, slept.zero), (all, Bytes::ZERO));
+        (slept.copied, slept.unchanged)
+    };
+    assert_eq!(turn(), (all, Bytes::ZERO));
+    assert_eq!(turn(), (Bytes::ZERO, all));
+    for (page, at) in [(3, 0), (0, PAGE.as_usize() - 1), (9, 12_345)] {
+        let at = page * PAGE.as_usize() + at;
+        large.bytes()[at] ^= 0x10;
+        assert_eq!(turn(), (PAGE, all - PAGE));
+        assert_eq!(large.bytes()[at], noise(1, at as u64) ^ 0x10, "the change came back");
+        large.bytes()[at] ^= 0x10;
+        assert_eq!(turn(), (PAGE, all - PAGE));
+    }
+    [large, small].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
+
+#[test]
+fn zeros_take_no_place_and_come_back_as_zeros() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let zeros = Written::new(&pool, Bytes::mib(8), Tag::default(), 1);
+    let block = Written::new(&pool, Bytes::mib(4), Tag::default(), 2);
+    zeros.bytes().fill(0);
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    assert_eq!((slept.copied, slept.zero), (Bytes::mib(4), Bytes::mib(8)));
+    assert_eq!((pool.counts().backup, pool.counts().host), (Bytes::mib(4), Bytes::mib(4)));
+    let woke = pool.wake(Scope::Whole).unwrap();
+    assert_eq!((woke.mapped, woke.copied), (Bytes::mib(12), Bytes::mib(4)));
+    assert!(zeros.bytes().iter().all(|byte| *byte == 0));
+    block.assert_is_whole();
+    // What was stored becomes zero, and the other way round.
+    block.bytes()[..PAGE.as_usize()].fill(0);
+    zeros.bytes()[5] = 1;
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    assert_eq!((slept.copied, slept.zero, slept.unchanged), (PAGE, PAGE, Bytes::mib(8)));
+    assert_eq!(pool.counts().backup, Bytes::mib(4));
+    check(&pool);
+    pool.wake(Scope::Whole).unwrap();
+    assert!(block.bytes()[..PAGE.as_usize()].iter().all(|byte| *byte == 0), "not the old bytes");
+    assert_eq!(zeros.bytes().iter().position(|byte| *byte != 0), Some(5));
+    zeros.bytes().fill(0);
+    block.bytes().fill(0);
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    assert_eq!((slept.copied, slept.zero), (Bytes::ZERO, Bytes::mib(4)));
+    assert_eq!((pool.counts().backup, pool.counts().host), (Bytes::ZERO, Bytes::ZERO));
+    check(&pool);
+}
+
+#[test]
+fn backups_stay_or_go_as_the_policy_says() {
+    for keep_backups in [true, false] {
+        let device = host(Bytes::mib(64));
+        let pool = pool_on(&device, Policy { keep_backups, ..Policy::default() });
+        let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+        let one = Written::new(&pool, Bytes::mib(10), weights, 1);
+        let two = Written::new(&pool, Bytes::mib(6), Tag::default(), 2);
+        for turn in 0..2 {
+            let slept = pool.sleep(Scope::Whole).unwrap();
+            let copied = if keep_backups && turn > 0 { Bytes::ZERO } else { Bytes::mib(16) };
+            assert_eq!(slept.copied, copied);
+            assert_eq!(
+                (pool.counts().backup, pool.counts().host),
+                (Bytes::mib(16), Bytes::mib(16))
+            );
+            pool.wake(Scope::Tags(&[weights])).unwrap();
+            let left = if keep_backups { Bytes::mib(16) } else { Bytes::mib(6) };
+            assert_eq!(pool.counts().backup, left, "a tag that sleeps has its backup");
+            pool.wake(Scope::Whole).unwrap();
+            let left = if keep_backups { Bytes::mib(16) } else { Bytes::ZERO };
+            assert_eq!((pool.counts().backup, pool.counts().host), (left, left));
+            [one, two].iter().for_each(Written::assert_is_whole);
+            check(&pool);
+        }
+    }
+}
+
+#[test]
+fn backups_of_dead_blocks_go_with_the_next_sleep() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let blocks = [1, 2].map(|seed| Written::new(&pool, Bytes::mib(8), Tag::default(), seed));
+    pool.sleep(Scope::Whole).unwrap();
+    pool.wake(Scope::Whole).unwrap();
+    pool.free(blocks[1].address, STREAM).unwrap();
+    assert_eq!(pool.sleep(Scope::Whole).unwrap().unchanged, Bytes::mib(8));
+    assert_eq!(pool.counts().backup, Bytes::mib(8));
+    pool.wake(Scope::Whole).unwrap();
+    blocks[0].assert_is_whole();
+    pool.free(blocks[0].address, STREAM).unwrap();
+    pool.sleep(Scope::Whole).unwrap();
+    assert_eq!((pool.counts().backup, pool.counts().host), (Bytes::ZERO, Bytes::ZERO));
+    check(&pool);
+}
+
+#[test]
+fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
+    let device = host(Bytes::mib(64));
+    let most = Bytes::mib(10);
+    let pool = pool_on(&device, Policy { backup_most: Some(most), ..Policy::default() });
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let blocks = [
+        Written::new(&pool, Bytes::mib(8), Tag::default(), 1),
+        Written::new(&pool, Bytes::mib(4), Tag::default(), 2),
+        Written::new(&pool, Bytes::mib(6), cache, 3),
+    ];
+    let before = pool.counts();
+    let refused = pool.sleep(Scope::Whole).unwrap_err();
+    assert!(
+        matches!(refused, Error::BackupLimit { needed, most: limit }
+            if needed == Bytes::mib(12) && limit == most),
+        "{refused}"
+    );
+    assert_eq!(pool.counts(), before);
+    assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
+    assert_eq!(pool.phase(cache).unwrap(), Phase::Awake);
+    blocks.iter().for_each(Written::assert_is_whole);
+    check(&pool);
+    // Zeros need no place, and what is freed neither.
+    blocks[1].bytes().fill(0);
+    pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(pool.counts().host, Bytes::mib(8));
+    pool.wake(Scope::Whole).unwrap();
+    blocks[0].assert_is_whole();
+    // A refusal costs no backup of what did not change.
+    blocks[1].write();
+    assert!(matches!(pool.sleep(Scope::Whole), Err(Error::BackupLimit { .. })));
+    pool.free(blocks[1].address, STREAM).unwrap();
+    assert_eq!(pool.sleep(Scope::Whole).unwrap().unchanged, Bytes::mib(8));
+    pool.wake(Scope::Whole).unwrap();
+    blocks[0].assert_is_whole();
+    check(&pool);
+}
+
+/// A pool that sleeps, on a device where somebody else has taken the room.
+struct Crowded {
+    device: Device,
+    pool: Pool,
+    block: Written,
+    taken: Arc<Mutex<Option<Chunk>>>,
+}
+
+impl Crowded {
+    fn new() -> Crowded {
+        let device = host(Bytes::mib(32));
+        let pool = pool_on(&device, Policy::default());
+        let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
+        pool.sleep(Scope::Whole).unwrap();
+        let taken = Arc::new(Mutex::new(Some(device.create(Bytes::mib(16)).unwrap())));
+        Crowded { device, pool, block, taken }
+    }
+
+    fn assert_sleeps(&self) {
+        assert_eq!(self.pool.phase(Tag::default()).unwrap(), Phase::Asleep);
+        assert_eq!(in_use(&self.device), Bytes::mib(16), "the wake took nothing");
+        assert_eq!(self.pool.counts().physical, Bytes::ZERO);
+        self.pool.check();
+    }
+}
+
+#[test]
+fn a_wake_without_room_says_who_has_it_and_sleeps_on() {
+    let crowded = Crowded::new();
+    let Crowded { device, pool, block, taken } = &crowded;
+    for _ in 0..2 {
+        let refused = pool.wake(Scope::Whole).unwrap_err();
+        let text = refused.to_string();
+        let Error::NoRoom { device: id, needed, free, .. } = refused else { panic!("{refused}") };
+        let facts = (device.info().id, Bytes::mib(20), Bytes::mib(16));
+        assert_eq!((id, needed, free), facts);
+        for part in ["20.0 MiB needed", &format!("(pid {})", std::process::id())] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        crowded.assert_sleeps();
+    }
+    drop(taken.lock().unwrap().take());
+    pool.wake(Scope::Whole).unwrap();
+    block.assert_is_whole();
+    check(pool);
+}
+
+#[test]
+fn a_wake_without_room_asks_who_could_free_some() {
+    let crowded = Crowded::new();
+    let Crowded { pool, block, taken, .. } = &crowded;
+    let asked: Arc<Mutex<Vec<Pressure>>> = Arc::default();
+    let (heard, held) = (Arc::clone(&asked), Arc::clone(taken));
+    let answers = Arc::new(Mutex::new(Answer::Nothing));
+    let answer = Arc::clone(&answers);
+    let subscription = pool.on_pressure(move |pressure| {
+        heard.lock().unwrap().push(*pressure);
+        let answer = *answer.lock().unwrap();
+        if answer == Answer::Retry && pressure.round == 1 {
+            drop(held.lock().unwrap().take());
+        }
+        answer
+    });
+    assert!(matches!(pool.wake(Scope::Whole), Err(Error::NoRoom { .. })));
+    crowded.assert_sleeps();
+    let first = Pressure { requested: Bytes::mib(20), free: Bytes::mib(16), round: 0 };
+    assert_eq!(*asked.lock().unwrap(), [first]);
+    // It says so once too early, and is asked again.
+    *answers.lock().unwrap() = Answer::Retry;
+    asked.lock().unwrap().clear();
+    pool.wake(Scope::Whole).unwrap();
+    assert_eq!(*asked.lock().unwrap(), [first, Pressure { round: 1, ..first }]);
+    block.assert_is_whole();
+    check(pool);
+    // Who has unsubscribed is not asked.
+    drop(subscription);
+    asked.lock().unwrap().clear();
+    pool.sleep(Scope::Whole).unwrap();
+    let _taken = crowded.device.create(Bytes::mib(16)).unwrap();
+    assert!(matches!(pool.wake(Scope::Whole), Err(Error::NoRoom { .. })));
+    assert_eq!(*asked.lock().unwrap(), []);
+}
+
+#[test]
+fn who_says_retry_for_ever_is_not_asked_for_ever() {
+    let crowded = Crowded::new();
+    let rounds = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&rounds);
+    let _subscription = crowded.pool.on_pressure(move |pressure| {
+        assert_eq!(pressure.round as usize, counted.fetch_add(1, SeqCst));
+        Answer::Retry
+    });
+    assert!(matches!(crowded.pool.wake(Scope::Whole), Err(Error::NoRoom { .. })));
+    assert_eq!(rounds.swap(0, SeqCst), 64);
+    crowded.assert_sleeps();
+    let other = crowded.pool.tag("other", SleepPolicy::Offload).unwrap();
+    let refused = crowded.pool.alloc(Bytes::mib(20), STREAM, other).unwrap_err();
+    assert!(matches!(refused, Error::Device(error) if error.is_out_of_memory()));
+    assert_eq!(rounds.swap(0, SeqCst), 64);
+}
+
+#[test]
+fn who_is_asked_by_a_wake_may_put_another_tag_to_sleep() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let other = pool.tag("other", SleepPolicy::Offload).unwrap();
+    let first = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
+    pool.sleep(Scope::Whole).unwrap();
+    pool.wake(Scope::Tags(&[other])).unwrap();
+    let second = Written::new(&pool, Bytes::mib(20), other, 2);
+    let asked = pool.clone();
+    let subscription = pool.on_pressure(move |_| {
+        assert_eq!(asked.sleep(Scope::Tags(&[other])).unwrap().tags, 1);
+        Answer::Retry
+    });
+    pool.wake(Scope::Tags(&[Tag::default()])).unwrap();
+    first.assert_is_whole();
+    assert_eq!(pool.phase(other).unwrap(), Phase::Asleep);
+    check(&pool);
+    drop(subscription);
+    // The other way round, with an allocation that wants the room.
+    pool.sleep(Scope::Whole).unwrap();
+    pool.wake(Scope::Tags(&[other])).unwrap();
+    second.assert_is_whole();
+    let third = pool.tag("third", SleepPolicy::Offload).unwrap();
+    let asked = pool.clone();
+    let _subscription = pool.on_pressure(move |_| {
+        assert_eq!(asked.sleep(Scope::Tags(&[other])).unwrap().tags, 1);
+        Answer::Retry
+    });
+    Written::new(&pool, Bytes::mib(20), third, 3).assert_is_whole();
+    check(&pool);
+}
+
+#[test]
+fn an_allocation_without_room_asks_who_could_free_some() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let old = pool.alloc(Bytes::mib(20), STREAM, Tag::default()).unwrap();
+    let asked: Arc<Mutex<Vec<Pressure>>> = Arc::default();
+    let (heard, owner) = (Arc::clone(&asked), pool.clone());
+    let _subscription = pool.on_pressure(move |pressure| {
+        let mut heard = heard.lock().unwrap();
+        heard.push(*pressure);
+        if heard.len() > 1 {
+            return Answer::Nothing;
+        }
+        owner.free(old, STREAM).unwrap();
+        Answer::Retry
+    });
+    let new = Written::new(&pool, Bytes::mib(24), Tag::default(), 1);
+    let requested = Bytes::mib(24);
+    let Pressure { requested: heard, round, free } = asked.lock().unwrap()[0];
+    assert_eq!((heard, round), (requested, 0));
+    assert!(free < requested, "{free} is free");
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    new.assert_is_whole();
+    let refused = pool.alloc(Bytes::mib(24), STREAM, Tag::default()).unwrap_err();
+    assert!(matches!(refused, Error::Device(error) if error.is_out_of_memory()));
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    new.assert_is_whole();
+    check(&pool);
+}
+
+#[test]
+fn a_wake_takes_what_other_tags_have_cached() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let other = pool.tag("other", SleepPolicy::Offload).unwrap();
+    let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
+    pool.sleep(Scope::Tags(&[Tag::default()])).unwrap();
+    let live = Written::new(&pool, Bytes::mib(4), other, 2);
+    let cached = pool.alloc(Bytes::mib(20), STREAM, other).unwrap();
+    pool.free(cached, STREAM).unwrap();
+    assert_eq!(in_use(&device), Bytes::mib(24), "too much is cached for a wake");
+    pool.wake(Scope::Whole).unwrap();
+    [block, live].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
+
+#[test]
+fn a_sleep_with_nothing_in_it_says_so() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let nothing = SleepReport { tags: 1, ..SleepReport::default() };
+    assert_eq!(pool.sleep(Scope::Whole).unwrap(), nothing);
+    assert!(matches!(pool.alloc(Bytes(1), STREAM, Tag::default()), Err(Error::Asleep { .. })));
+    assert_eq!(pool.sleep(Scope::Tags(&[])).unwrap(), SleepReport::default());
+    assert_eq!(pool.wake(Scope::Tags(&[])).unwrap(), WakeReport::default());
+    let nothing = WakeReport { tags: 1, ..WakeReport::default() };
+    assert_eq!(pool.wake(Scope::Whole).unwrap(), nothing);
+    assert_eq!((pool.counts(), in_use(&device)), Default::default());
+    check(&pool);
+}
+
+#[test]
+fn a_sleep_that_is_refused_midway_brings_back_what_has_left() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let blocks = [1, 2, 3].map(|seed| Written::new(&pool, Bytes::mib(8), Tag::default(), seed));
+    let stream = device.stream().unwrap();
+    for block in &blocks {
+        // Whoever copies keeps the block's memory until the stream was asked.
+        let (reservation, offset) = pool.place_of(block.address).unwrap();
+        let byte = noise(block.seed, 0);
+        stream.fill((&reservation, offset), byte, Bytes(1)).unwrap();
+        let refused = pool.sleep(Scope::Whole).unwrap_err();
+        assert!(is_in_use(&refused), "{refused}");
+        assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
+        blocks.iter().for_each(Written::assert_is_whole);
+        check(&pool);
+        stream.synchronize().unwrap();
+    }
+    pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(in_use(&device), Bytes::ZERO);
+    pool.wake(Scope::Whole).unwrap();
+    blocks.iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
+
+#[test]
+fn nothing_is_discarded_where_the_device_refuses() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let saved = Written::new(&pool, Bytes::mib(8), Tag::default(), 1);
+    let lost = [2, 3].map(|seed| Written::new(&pool, Bytes::mib(6), cache, seed));
+    let stream = device.stream().unwrap();
+    let (reservation, offset) = pool.place_of(lost[1].address).unwrap();
+    stream.fill((&reservation, offset), noise(3, 0), Bytes(1)).unwrap();
+    let refused = pool.sleep(Scope::Whole).unwrap_err();
+    assert!(is_in_use(&refused), "{refused}");
+    assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
+    assert_eq!(pool.phase(cache).unwrap(), Phase::Awake);
+    [saved, lost[0], lost[1]].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+    stream.synchronize().unwrap();
+    pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(in_use(&device), Bytes::ZERO);
+}
+
+fn is_in_use(error: &Error) -> bool {
+    use lowtide_device::Error::BadRange;
+    matches!(error, Error::Device(BadRange { problem: RangeProblem::InUse, .. }))
+}
+
+#[test]
+fn a_wake_makes_whole_pages_whatever_the_policy_says() {
+    let device = host(Bytes::mib(64));
+    for most in [Bytes::ZERO, Bytes::mib(3), Bytes(u64::MAX)] {
+        let policy = Policy { wake_chunk_most: most, chunk_most: most, ..Policy::default() };
+        let pool = pool_on(&device, policy);
+        let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
+        pool.sleep(Scope::Whole).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+        block.assert_is_whole();
+        check(&pool);
+    }
+}
+
+/// Blocks of one thread, which frees and takes them while others turn their tags.
+struct Player<'a> {
+    pool: &'a Pool,
+    /// Held for reading by whoever touches bytes, for writing by whoever puts to sleep.
+    touching: &'a RwLock<()>,
+    tags: [Tag; 2],
+    dice: Dice,
+    /// With the tag's index, and whether its bytes were written.
+    live: Vec<(Written, usize, bool)>,
+    refused: usize,
+}
+
+impl Player<'_> {
+    fn step(&mut self) {
+        if self.live.len() < 5 && self.dice.roll(2) == 0 {
+            self.alloc();
+        } else if !self.live.is_empty() && self.dice.roll(2) == 0 {
+            let index = self.dice.roll(self.live.len() as u64) as usize;
+            let (block, ..) = self.live.swap_remove(index);
+            self.pool.free(block.address, STREAM).unwrap();
+        } else {
+            self.touch();
+        }
+    }
+
+    fn alloc(&mut self) {
+        let most = if self.dice.roll(3) == 0 { 3 << 20 } else { 20 << 10 };
+        let (size, tag) = (Bytes(1 + self.dice.roll(most)), self.dice.roll(2) as usize);
+        match self.pool.alloc(size, STREAM, self.tags[tag]) {
+            Ok(address) => {
+                let seed = self.dice.roll(1 << 20);
+                self.live.push((Written { address, size, seed }, tag, false));
+            }
+            Err(Error::Asleep { .. }) => {
+                self.refused += 1;
+                thread::yield_now();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn touch(&mut self) {
+        let _touching = self.touching.read().unwrap();
+        for (block, tag, is_written) in &mut self.live {
+            if self.pool.phase(self.tags[*tag]).unwrap() != Phase::Awake {
+                continue;
+            }
+            if *is_written {
+                block.assert_is_whole();
+            } else {
+                block.write();
+            }
+            *is_written = self.dice.roll(3) > 0;
+            if !*is_written {
+                block.seed += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_allocate_and_free_while_their_tags_turn() {
+    const TURNS: usize = 40;
+    const STEPS: usize = 30;
+    for (seed, wake_on_alloc) in [(20, false), (30, true)] {
+        println!("seed {seed}");
+        let device = host(Bytes::mib(128));
+        let pool = pool_on(&device, Policy { wake_on_alloc, ..Policy::default() });
+        let tags = ["one", "two"].map(|name| pool.tag(name, SleepPolicy::Offload).unwrap());
+        let (touching, steps) = (RwLock::new(()), AtomicUsize::new(0));
+        let is_over = AtomicBool::new(false);
+        let play = |seed: u64| {
+            let (dice, live) = (Dice(seed), Vec::new());
+            let (pool, touching) = (&pool, &touching);
+            let mut player = Player { pool, touching, tags, dice, live, refused: 0 };
+            while !is_over.load(SeqCst) {
+                player.step();
+                steps.fetch_add(1, SeqCst);
+            }
+            (player.live, player.refused)
+        };
+        let (live, refused) = thread::scope(|scope| {
+            let play = &play;
+            let players: Vec<_> =
+                (1..=3).map(|player| scope.spawn(move || play(seed + player))).collect();
+            let let_them_play = || {
+                let until = steps.load(SeqCst) + STEPS;
+                let all_play = || players.iter().all(|player| !player.is_finished());
+                while steps.load(SeqCst) < until && all_play() {
+                    thread::yield_now();
+                }
+            };
+            let mut dice = Dice(seed);
+            for _ in 0..TURNS {
+                let scopes = [Scope::Whole, Scope::Tags(&tags[..1]), Scope::Tags(&tags[1..])];
+                let scope = scopes[dice.roll(3) as usize];
+                let nobody = touching.write().unwrap();
+                pool.sleep(scope).unwrap();
+                drop(nobody);
+                let_them_play();
+                pool.wake(scope).unwrap();
+                let_them_play();
+            }
+            is_over.store(true, SeqCst);
+            let ended: Vec<_> = players.into_iter().map(|player| player.join().unwrap()).collect();
+            let refused: usize = ended.iter().map(|(_, refused)| refused).sum();
+            (ended.into_iter().flat_map(|(live, _)| live).collect::<Vec<_>>(), refused)
+        });
+        assert_eq!(refused > 0, !wake_on_alloc, "refused {refused} times");
+        pool.wake(Scope::Whole).unwrap();
+        check(&pool);
+        assert_eq!(pool.counts().blocks, live.len() as u64);
+        for (block, _, is_written) in live {
+            if is_written {
+                block.assert_is_whole();
+            }
+            pool.free(block.address, STREAM).unwrap();
+        }
+        pool.trim(Bytes::ZERO).unwrap();
+        check(&pool);
+        assert_eq!(in_use(&device), Bytes::ZERO);
+    }
+}
+
+#[test]
+fn two_threads_turn_the_same_tags() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let blocks = [(Tag::default(), 1), (weights, 2)]
+        .map(|(tag, seed)| Written::new(&pool, Bytes::mib(5), tag, seed));
+    Written::new(&pool, Bytes::mib(3), cache, 3);
+    let turn = |seed: u64| {
+        println!("seed {seed}");
+        let (mut dice, mut slept, mut woke) = (Dice(seed), 0, 0);
+        for _ in 0..60 {
+            let all = [Tag::default(), weights, cache];
+            let scope = match dice.roll(3) {
+                0 => Scope::Whole,
+                _ => Scope::Tags(&all[dice.roll(3) as usize..]),
+            };
+            match dice.roll(2) {
+                0 => slept += pool.sleep(scope).unwrap().tags,
+                _ => woke += pool.wake(scope).unwrap().tags,
+            }
+        }
+        (slept, woke)
+    };
+    let (one, two) = thread::scope(|scope| {
+        let (one, two) = (scope.spawn(|| turn(40)), scope.spawn(|| turn(41)));
+        (one.join().unwrap(), two.join().unwrap())
+    });
+    let woke = one.1 + two.1 + pool.wake(Scope::Whole).unwrap().tags;
+    assert_eq!(one.0 + two.0, woke, "each sleep has its wake");
+    assert!(woke > 20, "hardly anything slept: {woke}");
+    blocks.iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
