@@ -281,7 +281,7 @@ def main():
     parser.add_argument("--lowtide", default=built)
     parser.add_argument("--peers", default=first_there(above / "peers", above / "target/gpu-pack/peers"))
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--limit", type=int, default=180)
+    parser.add_argument("--limit", type=int, default=240)
     arguments = parser.parse_args()
     if (arguments.out is None) == (arguments.stored is None):
         parser.error("name the folder for the results, or --from with one that has them")

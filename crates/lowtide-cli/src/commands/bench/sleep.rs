@@ -31,7 +31,7 @@ const BESIDE: Bytes = Bytes::mib(640);
 #[command(
     after_help = "Each process fills the blocks with random bytes, sleeps for the first time, then does the \
                   later turns: nothing changed, every page changed, a wake without a rest before it, and the \
-                  plain copy of the kept bytes. After every wake one block in 17 is compared byte for byte."
+                  plain copy of the kept bytes. After every wake the digest of every page is compared, after the last one block in 17 byte for byte."
 )]
 pub(crate) struct Options {
     /// Where: host, cuda:0, … The first GPU, or host where there is none, if not given.
@@ -209,6 +209,7 @@ fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured>
         at_once.push(wake()?);
         right &= model.is_right()?;
     }
+    right &= model.is_right_to_the_byte()?;
     let backup = pool.counts().host;
     pool.sleep(Scope::Whole)?;
     let (raw_out, raw_in) = raw_copies(device, model.kept(), turns)?;
@@ -326,7 +327,7 @@ fn text(answer: &Answer) -> Page {
     let above = answer.asleep_bytes.saturating_sub(answer.context_bytes);
     page.row("asleep", &format!("{above} on the device above the {} before", answer.context_bytes));
     page.row("backups", &format!("{} of host memory", answer.backup_bytes));
-    let compared = format!("after every wake, one block in {} compared", Model::COMPARED);
+    let compared = format!("after every wake by digest; after the last, one block in {} byte for byte", Model::COMPARED);
     page.row("contents", &format!("{} {compared}", if answer.right { "right" } else { "WRONG" }));
     page
 }
