@@ -16,8 +16,6 @@ use lowtide_device::{
 
 use crate::queue::Queue;
 
-/// Each costs the device up to 2 MiB. One copies, the other is for digests beside it.
-const STREAMS: usize = 2;
 /// More threads than this add nothing (measured: 4 threads reach half of the link, 12 all of it).
 const THREADS_MOST: usize = 14;
 /// What goes over the link at once: each copy leaves it idle for some 2 µs (measured: copies of
@@ -95,9 +93,8 @@ impl Carriers {
     }
 
     fn new(device: &Device) -> Result<Carriers> {
-        let [copies, checks]: [Result<Stream>; STREAMS] = [device.stream(), device.stream()];
-        let (device, slots) = (device.clone(), Mutex::default());
-        Ok(Carriers { device, copies: copies?, checks: checks?, slots })
+        let (copies, checks) = (device.stream()?, device.stream()?);
+        Ok(Carriers { device: device.clone(), copies, checks, slots: Mutex::default() })
     }
 
     /// Carries what is fed until the feed is closed and empty, while `meanwhile` runs; `done` is
@@ -109,9 +106,9 @@ impl Carriers {
         done: &(impl Fn(&Piece) -> Result<()> + Sync),
         meanwhile: impl FnOnce() -> crate::Result<()>,
     ) -> crate::Result<()> {
-        // Beside them the one that speaks with the driver, and the caller's.
+        // Where there are many, some are left to the thread that speaks with the driver and the caller's.
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = cores.saturating_sub(2).clamp(1, THREADS_MOST);
+        let threads = (cores - cores / 8).min(THREADS_MOST);
         let lane = Lane {
             carriers: self,
             feed,

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 
@@ -358,7 +359,9 @@ fn a_program_may_make_new_streams_for_ever() {
         let blocks = sizes.map(|size| pool.alloc(size, own, Tag::default()).unwrap());
         // Half of them are freed on a stream that allocated nothing.
         let freed_on = if stream % 2 == 0 { own } else { StreamId(1_000_000 + stream) };
-        blocks.into_iter().for_each(|block| pool.free(block, freed_on).unwrap());
+        for block in blocks {
+            pool.free(block, freed_on).unwrap();
+        }
         if stream == 100 {
             after_some = pool.counts().physical_peak;
         }
@@ -501,6 +504,7 @@ fn the_schema_in_the_docs_is_that_of_a_snapshot() {
     let schema = schemars::schema_for!(Snapshot);
     let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
     if std::env::var_os("LOWTIDE_WRITE_SCHEMAS").is_some() {
+        std::fs::create_dir_all(Path::new(SCHEMA).parent().unwrap()).unwrap();
         std::fs::write(SCHEMA, &text).unwrap();
     }
     let written = std::fs::read_to_string(SCHEMA).unwrap_or_default();

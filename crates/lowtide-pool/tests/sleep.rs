@@ -7,6 +7,7 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
+use std::time::Duration;
 
 use lowtide_device::{Address, Bytes, Chunk, Device, HostOptions, RangeProblem};
 use lowtide_pool::{
@@ -61,7 +62,7 @@ impl Written {
     }
 
     // Only while its tag is awake and nobody else touches it.
-    fn bytes(&self) -> &mut [u8] {
+    fn bytes<'a>(self) -> &'a mut [u8] {
         let at = with_exposed_provenance_mut::<u8>(self.address.0 as usize);
         // SAFETY: a live block of a `host` device whose tag is awake: mapped, open, and this
         // thread's alone. The borrow ends before the test puts the tag to sleep.
@@ -371,6 +372,34 @@ fn zeros_take_no_place_and_come_back_as_zeros() {
 }
 
 #[test]
+fn pages_come_back_right_however_their_backups_are_scattered() {
+    let seed = 11;
+    println!("seed {seed}");
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let block = Written::new(&pool, Bytes::mib(24), Tag::default(), 1);
+    let (mut dice, mut stamps) = (Dice(seed), [0; 12]);
+    for _ in 0..12 {
+        for (page, stamp) in block.bytes().chunks_mut(PAGE.as_usize()).zip(&mut stamps) {
+            match dice.roll(3) {
+                0 => *stamp = 0,
+                1 => *stamp = 1 + dice.roll(255) as u8,
+                _ => {}
+            }
+            page.fill(*stamp);
+        }
+        pool.sleep(Scope::Whole).unwrap();
+        let stored = stamps.iter().filter(|stamp| **stamp > 0).count() as u64;
+        assert_eq!(pool.counts().backup, Bytes(stored * PAGE.0));
+        pool.wake(Scope::Whole).unwrap();
+        for (page, stamp) in block.bytes().chunks(PAGE.as_usize()).zip(&stamps) {
+            assert!(page.iter().all(|byte| byte == stamp), "{stamp} is wanted");
+        }
+        check(&pool);
+    }
+}
+
+#[test]
 fn backups_stay_or_go_as_the_policy_says() {
     for keep_backups in [true, false] {
         let device = host(Bytes::mib(64));
@@ -447,9 +476,13 @@ fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
     blocks[0].assert_is_whole();
     // A refusal costs no backup of what did not change.
     blocks[1].write();
+    blocks[0].bytes()[0] ^= 1;
     assert!(matches!(pool.sleep(Scope::Whole), Err(Error::BackupLimit { .. })));
+    check(&pool);
+    blocks[0].bytes()[0] ^= 1;
     pool.free(blocks[1].address, STREAM).unwrap();
-    assert_eq!(pool.sleep(Scope::Whole).unwrap().unchanged, Bytes::mib(8));
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    assert_eq!((slept.copied, slept.unchanged), (PAGE, Bytes::mib(6)));
     pool.wake(Scope::Whole).unwrap();
     blocks[0].assert_is_whole();
     check(&pool);
@@ -715,6 +748,36 @@ fn a_wake_makes_whole_pages_whatever_the_policy_says() {
     }
 }
 
+#[test]
+fn a_sleep_waits_for_a_trim_of_its_memory() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let live = Written::new(&pool, Bytes::mib(6), Tag::default(), 1);
+    let cached = pool.alloc(Bytes::mib(8), STREAM, Tag::default()).unwrap();
+    pool.free(cached, STREAM).unwrap();
+    thread::scope(|scope| {
+        let mut sleeper = None;
+        let given_back = pool.trim_while(Bytes::ZERO, || {
+            if sleeper.is_none() {
+                sleeper = Some(scope.spawn(|| pool.sleep(Scope::Whole)));
+                while pool.phase(Tag::default()).unwrap() == Phase::Awake {
+                    thread::yield_now();
+                }
+                // Time for a sleep that does not wait to do harm.
+                thread::sleep(Duration::from_millis(30));
+            }
+            true
+        });
+        assert_eq!(given_back.unwrap(), Bytes::mib(8));
+        let slept = sleeper.unwrap().join().unwrap().unwrap();
+        assert_eq!(slept.freed, Bytes::mib(6), "what the trim has left");
+    });
+    assert_eq!(in_use(&device), Bytes::ZERO);
+    pool.wake(Scope::Whole).unwrap();
+    live.assert_is_whole();
+    check(&pool);
+}
+
 /// Blocks of one thread, which frees and takes them while others turn their tags.
 struct Player<'a> {
     pool: &'a Pool,
@@ -775,6 +838,15 @@ impl Player<'_> {
     }
 }
 
+/// Ends the game, however the test ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 #[test]
 fn threads_allocate_and_free_while_their_tags_turn() {
     const TURNS: usize = 40;
@@ -807,7 +879,7 @@ fn threads_allocate_and_free_while_their_tags_turn() {
                     thread::yield_now();
                 }
             };
-            let mut dice = Dice(seed);
+            let (over, mut dice) = (Over(&is_over), Dice(seed));
             for _ in 0..TURNS {
                 let scopes = [Scope::Whole, Scope::Tags(&tags[..1]), Scope::Tags(&tags[1..])];
                 let scope = scopes[dice.roll(3) as usize];
@@ -818,7 +890,7 @@ fn threads_allocate_and_free_while_their_tags_turn() {
                 pool.wake(scope).unwrap();
                 let_them_play();
             }
-            is_over.store(true, SeqCst);
+            drop(over);
             let ended: Vec<_> = players.into_iter().map(|player| player.join().unwrap()).collect();
             let refused: usize = ended.iter().map(|(_, refused)| refused).sum();
             (ended.into_iter().flat_map(|(live, _)| live).collect::<Vec<_>>(), refused)

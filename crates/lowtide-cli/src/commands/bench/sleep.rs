@@ -327,7 +327,10 @@ fn text(answer: &Answer) -> Page {
     let above = answer.asleep_bytes.saturating_sub(answer.context_bytes);
     page.row("asleep", &format!("{above} on the device above the {} before", answer.context_bytes));
     page.row("backups", &format!("{} of host memory", answer.backup_bytes));
-    let compared = format!("after every wake by digest; after the last, one block in {} byte for byte", Model::COMPARED);
+    let compared = format!(
+        "after every wake by digest; after the last, one block in {} byte for byte",
+        Model::COMPARED
+    );
     page.row("contents", &format!("{} {compared}", if answer.right { "right" } else { "WRONG" }));
     page
 }
