@@ -71,7 +71,7 @@ pub use device::{Address, Device, DeviceId, DeviceInfo, Source, Usage};
 pub use error::{Attempt, Error, RangeProblem, Result};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
-pub use host_pages::HostPages;
+pub use host_pages::{HostPages, prefer_huge};
 pub use reservation::{Mapping, NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
 

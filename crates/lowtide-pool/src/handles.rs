@@ -87,7 +87,9 @@ impl Handles {
 
     fn grow(&mut self) {
         self.bits += 1;
-        let larger = vec![VACANT; 1 << self.bits];
+        let mut larger = Vec::with_capacity(1 << self.bits);
+        lowtide_device::prefer_huge(larger.spare_capacity_mut());
+        larger.resize(1 << self.bits, VACANT);
         let old = std::mem::replace(&mut self.slots, larger);
         for handle in old.into_iter().filter(|handle| handle.address != 0) {
             self.place(handle);
