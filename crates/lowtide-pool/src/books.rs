@@ -72,13 +72,13 @@ impl Counts {
 
 /// The rooms of a tag.
 pub(crate) fn rooms_of(tag: Tag) -> std::ops::Range<usize> {
-    let first = usize::from(tag.0) * ROOMS;
+    let first = usize::from(tag.number()) * ROOMS;
     first..first + ROOMS
 }
 
 /// The tag whose room this is.
 pub(crate) fn tag_of(room: usize) -> Tag {
-    Tag((room / ROOMS) as u16)
+    Tag::of_number(room / ROOMS)
 }
 
 /// What a caller asks for.
@@ -140,7 +140,7 @@ impl Books {
 
     pub(crate) fn hand_out(&mut self, request: &Request, block: u32) -> Address {
         let address = self.rooms[request.room].arena.address_of(block);
-        let (grains, tag) = (request.grains, request.tag.0);
+        let (grains, tag) = (request.grains, request.tag.number());
         let handle = Handle { address, next: 0, grains, block, owner: 0, tag, resting: false };
         self.handles.insert(handle);
         self.count_in(request);
@@ -170,7 +170,8 @@ impl Books {
         let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
         let handle = handle.ok_or(Error::UnknownBlock { address })?;
         (handle.resting, handle.owner) = (true, owner);
-        let (size, tag) = (Bytes(u64::from(handle.grains) * GRAIN), Tag(handle.tag));
+        let (size, tag) =
+            (Bytes(u64::from(handle.grains) * GRAIN), Tag::of_number(handle.tag.into()));
         let room = room_of(tag, handle.grains, small_grains);
         self.rooms[room].shelf.put(handle);
         self.counts.live = self.counts.live - size;
@@ -188,7 +189,7 @@ impl Books {
     pub(crate) fn room_at(&mut self, address: Address, small_grains: u32) -> Result<&Room> {
         let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
         let handle = handle.ok_or(Error::UnknownBlock { address })?;
-        let room = room_of(Tag(handle.tag), handle.grains, small_grains);
+        let room = room_of(Tag::of_number(handle.tag.into()), handle.grains, small_grains);
         Ok(&self.rooms[room])
     }
 
@@ -227,6 +228,11 @@ impl Books {
         self.tags[tag_of(room)].phase == Phase::Awake
     }
 
+    /// The rooms of tags that are awake.
+    pub(crate) fn awake_rooms(&self) -> Vec<usize> {
+        (0..self.rooms.len()).filter(|room| self.is_awake(*room)).collect()
+    }
+
     /// Memory of tags that are awake and in no caller's block. (What turns is not there to be planned
     /// with, and its live blocks may have no memory yet.)
     pub(crate) fn cached_awake(&self) -> Bytes {
@@ -255,7 +261,7 @@ impl Books {
         assert_eq!(mapped, self.counts.physical.0, "what is taken from the device is mapped");
         let (mut live, mut count) = (0, 0);
         for handle in self.handles.iter() {
-            let room = room_of(Tag(handle.tag), handle.grains, small_grains);
+            let room = room_of(Tag::of_number(handle.tag.into()), handle.grains, small_grains);
             let arena = &self.rooms[room].arena;
             assert_eq!(arena.address_of(handle.block), handle.address, "a handle's block");
             let size = u64::from(handle.grains) * GRAIN;
@@ -284,5 +290,5 @@ impl Books {
 
 /// The room for blocks of this size.
 pub(crate) fn room_of(tag: Tag, grains: u32, small_grains: u32) -> usize {
-    usize::from(tag.0) * ROOMS + usize::from(grains > small_grains)
+    usize::from(tag.number()) * ROOMS + usize::from(grains > small_grains)
 }

@@ -120,8 +120,12 @@ impl Carriers {
         };
         thread::scope(|scope| {
             let lane = &lane;
-            let driving = move || lane.watch(lane.drive(way, done));
+            let driving = move || {
+                let _panic = EndAll(lane);
+                lane.watch(lane.drive(way, done));
+            };
             let copying = move || {
+                let _panic = EndAll(lane);
                 lane.watch(match way {
                     Way::Out => lane.copy_out(done),
                     Way::In => lane.copy_in(),
@@ -209,6 +213,18 @@ struct Lane<'a> {
     begun: Mutex<Begun>,
     /// Threads that copy and have not ended.
     copying: AtomicUsize,
+}
+
+/// Ends everybody if its thread panics, so that nobody waits for it; the panic goes on to the caller.
+struct EndAll<'a>(&'a Lane<'a>);
+
+impl Drop for EndAll<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let why = "a thread that copied has panicked".to_owned();
+            self.0.watch(Err(Error::Unsupported { what: "going on", why }));
+        }
+    }
 }
 
 impl Lane<'_> {

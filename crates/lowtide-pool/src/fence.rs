@@ -1,7 +1,7 @@
 //! Fences: whether a stream has passed what was given to it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lowtide_device::Stream;
 
@@ -23,23 +23,26 @@ pub trait Fence: Send + Sync {
 /// The fence for streams of [`lowtide_device`]. A stream it does not know has passed everything.
 #[derive(Default)]
 pub struct StreamFence {
-    streams: Mutex<HashMap<StreamId, Arc<Stream>>>,
+    streams: Mutex<HashMap<StreamId, Weak<Stream>>>,
 }
 
 impl StreamFence {
-    /// Watches a stream, and says under which identity blocks are freed on it.
+    /// Watches a stream for as long as somebody has it, and says under which identity blocks are
+    /// freed on it. A stream that nobody has any more has waited for its work.
     pub fn watch(&self, stream: &Arc<Stream>) -> StreamId {
         let id = StreamId(stream.id());
-        self.streams().insert(id, Arc::clone(stream));
+        let mut streams = self.streams();
+        streams.retain(|_, stream| stream.strong_count() > 0);
+        streams.insert(id, Arc::downgrade(stream));
         id
     }
 
-    fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, Arc<Stream>>> {
+    fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, Weak<Stream>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, id: StreamId) -> Option<Arc<Stream>> {
-        self.streams().get(&id).cloned()
+        self.streams().get(&id)?.upgrade()
     }
 }
 

@@ -5,6 +5,7 @@
 //! part), commit under it again. A plan that fails midway leaves only free memory behind, in
 //! another place.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::slice;
 
@@ -17,6 +18,15 @@ use crate::pressure::{Answer, Pressure, ROUNDS_MOST};
 use crate::streams::Seen;
 use crate::tags::Phase;
 use crate::{Error, Pool, Result};
+
+/// How often an allocation waits for what other threads have in their hands, before it is refused.
+const WAITS_MOST: u32 = 8;
+
+thread_local! {
+    /// Whether this thread is asking its caller, with chunks in its hands, whether to go on trimming:
+    /// should the caller allocate meanwhile, it must not wait for itself.
+    static TRIMMING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// What is to be done at the driver.
 struct Plan {
@@ -76,7 +86,7 @@ impl Pool {
     // chunk makes room; and where another thread is at work on chunks of its own, what it leaves is
     // waited for, too: it may have had all of them in its hands.
     fn try_miss(&self, request: &Request) -> Result<Tried> {
-        let mut last = false;
+        let (mut last, mut waits) = (false, 0);
         loop {
             self.settle_streams(last)?;
             let mut books = self.books();
@@ -95,7 +105,9 @@ impl Pool {
             let address = books.commit(&plan, &outcome, request);
             self.notify();
             let full = outcome.error.as_ref().is_some_and(lowtide_device::Error::is_out_of_memory);
-            if last && full && others + books.jobs() > 0 {
+            let may_wait = waits < WAITS_MOST && !TRIMMING.get();
+            if last && full && may_wait && others + books.jobs() > 0 {
+                waits += 1;
                 if books.jobs() > 0 {
                     drop(self.wait(books));
                 }
@@ -143,6 +155,12 @@ impl Pool {
         drop(books);
         let (mut outcome, mut given_back) = (Outcome::default(), Bytes::ZERO);
         // One at a time: whoever says when to stop waits for the memory to be gone, too.
+        let mut go_on = || {
+            TRIMMING.set(true);
+            let goes_on = go_on();
+            TRIMMING.set(false);
+            goes_on
+        };
         for (index, chunk) in moves.iter().enumerate() {
             let chunks = unmap(slice::from_ref(chunk), &mut outcome, &mut go_on);
             given_back += chunks.iter().map(Chunk::size).sum();

@@ -208,6 +208,10 @@ impl Pool {
         if let Some(recorder) = &mut books.recorder {
             recorder.freed(address, stream);
         }
+        if books.streams.is_crowded() {
+            drop(books);
+            self.settle_streams(false)?;
+        }
         Ok(())
     }
 

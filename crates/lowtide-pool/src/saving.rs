@@ -43,16 +43,25 @@ pub(crate) struct Changed {
 /// A page that has no slot yet.
 const NOWHERE: Slot = Slot { slab: u32::MAX, page: u32::MAX };
 
-/// Digests, decides, checks the room and takes places. On failure nothing has moved.
+/// Digests, decides, checks the room and takes places. On failure nothing has moved. Where there is
+/// no room, what is kept of `others`, which are awake and only save time, is forgotten first.
 pub(crate) fn plan(
     stream: &Stream,
     policy: &Policy,
     backups: &mut Backups,
     parts: &[ToSave<'_>],
+    others: &[usize],
 ) -> Result<(Tally, Vec<Changed>)> {
     let digests = digests(stream, parts)?;
     let (tally, mut changed) = sort_out(backups, parts, &digests);
-    if let Err(error) = house(policy, backups, &mut changed) {
+    let housed = house(policy, backups, &mut changed).or_else(|_| {
+        for room in others {
+            backups.forget(*room);
+        }
+        backups.shrink();
+        house(policy, backups, &mut changed)
+    });
+    if let Err(error) = housed {
         give_up(backups, &changed);
         return Err(error);
     }

@@ -65,7 +65,8 @@ impl Pool {
     /// Puts tags to sleep: their memory leaves the device, their addresses stay. What is `Offload`
     /// is saved to the host, what is `Discard` is lost, what is `Keep` stays awake; tags that are
     /// asleep already stay so. Waits for all work on the device; nobody may give it work on these
-    /// blocks until they wake. On CUDA that wait ends any graph capture in the same context.
+    /// blocks until they wake, and a [`lowtide_device::Stream`] that was is to be synchronised (or
+    /// watched by the pool's fence). On CUDA that wait ends any graph capture in the same context.
     ///
     /// # Errors
     /// Whatever was refused, everything is brought back as it was before: awake, data intact. Where
@@ -108,7 +109,9 @@ impl Pool {
         if saved.iter().any(|part| !part.pages.is_empty()) {
             let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
             let (backups, policy) = (&mut turn.backups, &self.shared.policy);
-            let (found, changed) = saving::plan(&carriers.checks, policy, backups, &to_save)?;
+            let others = self.books().awake_rooms();
+            let (found, changed) =
+                saving::plan(&carriers.checks, policy, backups, &to_save, &others)?;
             tally = found;
             let saving = Saving { changed, carriers, parts: &saved };
             saving.carry(backups, || unmap_all(lost.iter().copied()))?;

@@ -16,7 +16,12 @@ pub(crate) struct Streams {
     spare: Vec<u32>,
     /// The last one asked for: programs mostly stay on one.
     last: Option<(StreamId, u32)>,
+    /// More than this are many.
+    crowd: usize,
 }
+
+/// So many streams are never too many.
+const CROWD_LEAST: usize = 64;
 
 struct Known {
     id: Option<StreamId>,
@@ -71,6 +76,16 @@ impl Streams {
         if number == SETTLED { 0 } else { self.known[number as usize - 1].frees }
     }
 
+    /// Whether there are so many that it is time to ask who has passed. Asked again only when there
+    /// are twice as many.
+    pub(crate) fn is_crowded(&mut self) -> bool {
+        let crowded = self.numbers.len() > self.crowd.max(CROWD_LEAST);
+        if crowded {
+            self.crowd = self.numbers.len() * 2;
+        }
+        crowded
+    }
+
     pub(crate) fn seen(&self) -> Vec<Seen> {
         let numbered = self.known.iter().zip(1..);
         numbered
@@ -86,6 +101,7 @@ impl Streams {
             self.numbers.remove(&seen.id);
             self.spare.push(seen.number);
             self.last = None;
+            self.crowd = self.numbers.len() * 2;
         }
     }
 

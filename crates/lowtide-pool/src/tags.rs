@@ -1,6 +1,7 @@
 //! Tags: names for blocks, with what becomes of them in a sleep.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use lowtide_device::Bytes;
 use serde::Serialize;
@@ -9,7 +10,22 @@ use crate::{Error, Result};
 
 /// A name for blocks, by number. A pool's first tag, [`Tag::default`], is there from the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct Tag(pub(crate) u16);
+pub struct Tag {
+    number: u16,
+    /// Which pool's it is; zero where that is known anyway.
+    pool: u16,
+}
+
+impl Tag {
+    /// The tag of this number, in a pool that is known.
+    pub(crate) fn of_number(number: usize) -> Tag {
+        Tag { number: number as u16, pool: 0 }
+    }
+
+    pub(crate) fn number(self) -> u16 {
+        self.number
+    }
+}
 
 /// What becomes of a tag's blocks when the pool sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
@@ -64,11 +80,22 @@ pub(crate) struct Known {
 /// All tags of a pool.
 pub(crate) struct Tags {
     pub(crate) known: Vec<Known>,
+    /// The pool's number, for its tags.
+    pool: u16,
 }
 
 impl Tags {
     pub(crate) fn new() -> Tags {
-        Tags { known: Vec::new() }
+        // A program has few pools; should it make 65,535, numbers come again.
+        static POOLS: AtomicU16 = AtomicU16::new(0);
+        let pool = POOLS.fetch_add(1, Relaxed).checked_add(1).unwrap_or(1);
+        Tags { known: Vec::new(), pool }
+    }
+
+    // The first tag is every pool's.
+    fn tag(&self, index: usize) -> Tag {
+        let pool = if index == 0 { 0 } else { self.pool };
+        Tag { pool, ..Tag::of_number(index) }
     }
 
     /// The tag of this name, if there is one; refused where it has another policy.
@@ -77,7 +104,7 @@ impl Tags {
             return Ok(None);
         };
         match self.known[index].policy {
-            known if known == wanted => Ok(Some(Tag(index as u16))),
+            known if known == wanted => Ok(Some(self.tag(index))),
             known => Err(Error::OtherPolicy { name: name.to_owned(), known, wanted }),
         }
     }
@@ -96,17 +123,19 @@ impl Tags {
             blocks: 0,
             backup: Bytes::ZERO,
         });
-        Ok(Tag((self.known.len() - 1) as u16))
+        Ok(self.tag(self.known.len() - 1))
     }
 
     pub(crate) fn get(&self, tag: Tag) -> Result<&Known> {
-        self.known.get(usize::from(tag.0)).ok_or(Error::UnknownTag { tag })
+        let known = self.known.get(usize::from(tag.number));
+        let own = known.filter(|_| tag.pool == 0 || tag.pool == self.pool);
+        own.ok_or(Error::UnknownTag { tag })
     }
 
     /// The tags of a scope, each once.
     pub(crate) fn of(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
         match scope {
-            Scope::Whole => Ok((0..self.known.len()).map(|index| Tag(index as u16)).collect()),
+            Scope::Whole => Ok((0..self.known.len()).map(Tag::of_number).collect()),
             Scope::Tags(tags) => {
                 let mut tags = tags.to_vec();
                 tags.sort_unstable();
@@ -122,12 +151,12 @@ impl std::ops::Index<Tag> for Tags {
     type Output = Known;
 
     fn index(&self, tag: Tag) -> &Known {
-        &self.known[usize::from(tag.0)]
+        &self.known[usize::from(tag.number)]
     }
 }
 
 impl std::ops::IndexMut<Tag> for Tags {
     fn index_mut(&mut self, tag: Tag) -> &mut Known {
-        &mut self.known[usize::from(tag.0)]
+        &mut self.known[usize::from(tag.number)]
     }
 }

@@ -70,9 +70,12 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut books = self.pool.books();
         for turning in &self.tags {
-            let backup = turning.rooms().map(|room| self.backups.used_by(room)).sum();
-            let known = &mut books.tags[turning.tag];
-            (known.phase, known.backup) = (turning.becomes, backup);
+            books.tags[turning.tag].phase = turning.becomes;
+        }
+        // Of all tags: others' backups may have made room.
+        for (number, known) in books.tags.known.iter_mut().enumerate() {
+            let rooms = rooms_of(Tag::of_number(number));
+            known.backup = rooms.map(|room| self.backups.used_by(room)).sum();
         }
         books.backups = std::mem::take(&mut self.backups);
         books.carriers = self.carriers.take();

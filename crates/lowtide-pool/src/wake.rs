@@ -110,6 +110,7 @@ impl Pool {
                 turn.backups.forget(part.room);
             }
             turn.backups.shrink();
+            turn.carriers = None;
         }
         Ok(WakeReport { tags: tags.len(), ..outcome? })
     }

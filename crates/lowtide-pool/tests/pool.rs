@@ -138,6 +138,8 @@ fn a_tag_that_this_pool_does_not_have_is_an_error() {
     let (_device, pool) = books(Bytes::mib(64));
     let (_other_device, other) = books(Bytes::mib(64));
     let foreign = other.tag("foreign", SleepPolicy::Discard).unwrap();
+    // The same number here, and another tag all the same.
+    pool.tag("own", SleepPolicy::Keep).unwrap();
     let outcomes = [
         pool.alloc(Bytes(1), STREAM, foreign).map(drop),
         pool.block(Bytes(1), STREAM, foreign).map(drop),
@@ -230,6 +232,23 @@ fn a_trim_goes_from_the_largest_chunk_down_for_as_long_as_it_may() {
     assert_eq!((given_back.unwrap(), asked.get()), (Bytes::mib(16), 2));
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::mib(16));
     assert_eq!((in_use(&device), pool.counts().physical), (Bytes::ZERO, Bytes::ZERO));
+    pool.check();
+}
+
+#[test]
+fn who_is_asked_whether_to_go_on_trimming_may_allocate() {
+    let (_device, pool) = books(Bytes::mib(64));
+    let block = pool.alloc(Bytes::mib(48), STREAM, Tag::default()).unwrap();
+    pool.free(block, STREAM).unwrap();
+    let asked = Cell::new(0);
+    pool.trim_while(Bytes::ZERO, || {
+        asked.set(asked.get() + 1);
+        // More than there is while the trim has the chunks in its hands: refused, not waited for.
+        assert!(pool.alloc(Bytes::mib(60), STREAM, Tag::default()).is_err());
+        asked.get() < 3
+    })
+    .unwrap();
+    assert_eq!(asked.get(), 3);
     pool.check();
 }
 

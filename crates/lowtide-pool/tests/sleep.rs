@@ -446,6 +446,29 @@ fn backups_of_dead_blocks_go_with_the_next_sleep() {
 }
 
 #[test]
+fn kept_backups_of_tags_that_are_awake_make_room() {
+    let device = host(Bytes::mib(64));
+    let policy = Policy { backup_most: Some(Bytes::mib(12)), ..Policy::default() };
+    let pool = pool_on(&device, policy);
+    let (one, two) = (
+        pool.tag("one", SleepPolicy::Offload).unwrap(),
+        pool.tag("two", SleepPolicy::Offload).unwrap(),
+    );
+    let blocks =
+        [Written::new(&pool, Bytes::mib(8), one, 1), Written::new(&pool, Bytes::mib(8), two, 2)];
+    pool.sleep(Scope::Tags(&[one])).unwrap();
+    pool.wake(Scope::Tags(&[one])).unwrap();
+    pool.sleep(Scope::Tags(&[two])).unwrap();
+    assert_eq!((pool.counts().backup, pool.counts().host), (Bytes::mib(8), Bytes::mib(8)));
+    check(&pool);
+    // What sleeps makes no room for anybody.
+    assert!(matches!(pool.sleep(Scope::Tags(&[one])), Err(Error::BackupLimit { .. })));
+    pool.wake(Scope::Whole).unwrap();
+    blocks.iter().for_each(Written::assert_is_whole);
+    check(&pool);
+}
+
+#[test]
 fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
     let device = host(Bytes::mib(64));
     let most = Bytes::mib(10);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use lowtide_device::{Address, Bytes, Device, DeviceId};
+use lowtide_device::{Address, Bytes, Device, DeviceId, Stream};
 use lowtide_pool::{Fence, Policy, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
@@ -180,19 +180,21 @@ struct Game<'a> {
     pool: Pool,
     work: &'a Work,
     stream: StreamId,
+    /// What the fence watches.
+    _watched: Option<Arc<Stream>>,
     /// In the order of the visits, so that finding one costs the bench nothing.
     visited: Vec<(Address, Tag)>,
 }
 
 impl<'a> Game<'a> {
     fn new(device: &Device, work: &'a Work, record: bool) -> anyhow::Result<Game<'a>> {
-        let (fence, stream): (Arc<dyn Fence>, _) = if device.info().kind == "books" {
-            (Arc::new(Done), StreamId(1))
-        } else {
-            let fence = StreamFence::default();
-            let stream = fence.watch(&Arc::new(device.stream()?));
-            (Arc::new(fence), stream)
-        };
+        let (mut watched, mut fence, mut stream) =
+            (None, Arc::new(Done) as Arc<dyn Fence>, StreamId(1));
+        if device.info().kind != "books" {
+            let (own, streams) = (Arc::new(device.stream()?), StreamFence::default());
+            stream = streams.watch(&own);
+            (watched, fence) = (Some(own), Arc::new(streams));
+        }
         let pool = Pool::new(device, Policy::default(), Some(fence))?;
         if record {
             pool.start_recording();
@@ -204,7 +206,7 @@ impl<'a> Game<'a> {
             blocks.push((pool.alloc(Bytes(*size), stream, *tag)?, *tag));
         }
         let visited = work.visits.iter().map(|block| blocks[*block as usize]).collect();
-        Ok(Game { pool, work, stream, visited })
+        Ok(Game { pool, work, stream, _watched: watched, visited })
     }
 
     /// Visits the first so many blocks: the median over the rounds, in ns for a pair, and calls at
