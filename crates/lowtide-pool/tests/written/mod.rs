@@ -1,0 +1,82 @@
+//! Blocks of a `host` device with bytes that are known, for tests that put them to sleep.
+#![allow(unsafe_code, reason = "writes to blocks by their addresses")]
+#![allow(dead_code, reason = "not every program uses all of it")]
+
+use std::ptr::with_exposed_provenance_mut;
+use std::slice;
+
+use lowtide_device::{Address, Bytes, Device, HostOptions};
+use lowtide_pool::{Policy, Pool, StreamId, Tag};
+
+pub(crate) const PAGE: Bytes = Bytes::mib(2);
+pub(crate) const STREAM: StreamId = StreamId(0);
+
+pub(crate) fn host(budget: Bytes) -> Device {
+    Device::host(HostOptions { budget: Some(budget), small_pages: true }).unwrap()
+}
+
+pub(crate) fn pool_on(device: &Device, policy: Policy) -> Pool {
+    Pool::new(device, policy, None).unwrap()
+}
+
+pub(crate) fn in_use(device: &Device) -> Bytes {
+    device.usage().unwrap().in_use()
+}
+
+/// What must hold between turns, and what the pool says is what the device says.
+pub(crate) fn check(pool: &Pool) {
+    pool.check();
+    assert_eq!(in_use(pool.device()), pool.counts().physical);
+}
+
+/// A block with bytes that nobody else has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    pub(crate) address: Address,
+    pub(crate) size: Bytes,
+    pub(crate) seed: u64,
+}
+
+impl Written {
+    pub(crate) fn new(pool: &Pool, size: Bytes, tag: Tag, seed: u64) -> Written {
+        let written = Written { address: pool.alloc(size, STREAM, tag).unwrap(), size, seed };
+        written.write();
+        written
+    }
+
+    pub(crate) fn write(&self) {
+        let seed = self.seed;
+        self.bytes().iter_mut().zip(0..).for_each(|(byte, at)| *byte = noise(seed, at));
+    }
+
+    pub(crate) fn assert_is_whole(&self) {
+        let wrong = self.bytes().iter().zip(0..).find(|(byte, at)| **byte != noise(self.seed, *at));
+        assert!(wrong.is_none(), "{self:?} has other bytes: {wrong:?} with its offset");
+    }
+
+    // Only while its tag is awake and nobody else touches it.
+    pub(crate) fn bytes<'a>(self) -> &'a mut [u8] {
+        let at = with_exposed_provenance_mut::<u8>(self.address.0 as usize);
+        // SAFETY: a live block of a `host` device whose tag is awake: mapped, open, and this
+        // thread's alone. The borrow ends before the test puts the tag to sleep.
+        unsafe { slice::from_raw_parts_mut(at, self.size.as_usize()) }
+    }
+}
+
+// Never zero, and another row of bytes for every seed.
+pub(crate) fn noise(seed: u64, at: u64) -> u8 {
+    let mixed = (at / 64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at ^ (seed << 7));
+    (mixed >> 32) as u8 | 1
+}
+
+/// The same numbers everywhere for a seed.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+    }
+}
