@@ -19,6 +19,7 @@ mod pressure;
 mod queue;
 mod record;
 pub mod replay;
+mod restoring;
 mod saving;
 mod shelf;
 mod sleep;

@@ -64,6 +64,21 @@ struct Outcome {
     error: Option<lowtide_device::Error>,
 }
 
+/// Chunks in the hands of a trim: recorded when it ends, also where who is asked to go on panics.
+struct Trim<'a> {
+    pool: &'a Pool,
+    moves: Vec<Move>,
+    outcome: Outcome,
+}
+
+impl Drop for Trim<'_> {
+    fn drop(&mut self) {
+        TRIMMING.set(false);
+        self.pool.books().settle(&self.moves, &self.outcome);
+        self.pool.notify();
+    }
+}
+
 impl Pool {
     /// `None` where the tag's phase changed meanwhile.
     pub(crate) fn miss(&self, request: &Request) -> Result<Option<Address>> {
@@ -153,27 +168,25 @@ impl Pool {
         let moves = books.moves(enough.0, u64::MAX, |_| true);
         books.count_jobs(&moves, 1);
         drop(books);
-        let (mut outcome, mut given_back) = (Outcome::default(), Bytes::ZERO);
-        // One at a time: whoever says when to stop waits for the memory to be gone, too.
-        let mut go_on = || {
+        let mut trim = Trim { pool: self, moves, outcome: Outcome::default() };
+        let (mut given_back, mut go_on) = (Bytes::ZERO, || {
             TRIMMING.set(true);
             let goes_on = go_on();
             TRIMMING.set(false);
             goes_on
-        };
-        for (index, chunk) in moves.iter().enumerate() {
-            let chunks = unmap(slice::from_ref(chunk), &mut outcome, &mut go_on);
+        });
+        // One at a time: whoever says when to stop waits for the memory to be gone, too.
+        for (index, chunk) in trim.moves.iter().enumerate() {
+            let chunks = unmap(slice::from_ref(chunk), &mut trim.outcome, &mut go_on);
             given_back += chunks.iter().map(Chunk::size).sum();
-            if outcome.moved == index {
+            if trim.outcome.moved == index {
                 break;
             }
         }
-        let mut books = self.books();
-        books.settle(&moves, &outcome);
-        drop(books);
-        self.notify();
+        let error = trim.outcome.error.take();
+        drop(trim);
         tracing::debug!(%given_back, "trimmed");
-        outcome.error.map_or(Ok(given_back), |error| Err(error.into()))
+        error.map_or(Ok(given_back), |error| Err(error.into()))
     }
 
     fn apply(&self, plan: &Plan) -> Outcome {

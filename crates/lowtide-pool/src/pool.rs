@@ -145,7 +145,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
-    /// and everybody was asked; [`Error::Asleep`] where the tag sleeps, unless the policy wakes it.
+    /// and everybody was asked; [`Error::Asleep`] where the tag sleeps; where the policy
+    /// wakes it, what [`Pool::wake`] says.
     pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
         let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
             return Err(Error::NoAddresses { size });

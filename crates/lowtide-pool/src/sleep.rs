@@ -17,7 +17,7 @@ use crate::books::Books;
 use crate::carry::{Carriers, Feed, Piece, Way};
 use crate::saving::{self, Changed, Tally, ToSave};
 use crate::tags::{Phase, Scope, SleepPolicy, Tag};
-use crate::turn::Turn;
+use crate::turn::{Turn, twice, unmap};
 use crate::{Pool, Result};
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
@@ -85,10 +85,10 @@ impl Pool {
         let parts = self.books().plan_sleep(&turn);
         let outcome = self.apply_sleep(&mut turn, &parts);
         self.books().commit_sleep(&mut turn, &parts, outcome.is_ok());
-        if let Err(error) = &outcome {
-            tracing::warn!(%error, "a sleep failed; what has left is brought back");
-            let came_back = self.bring_back(&mut turn);
-            came_back.unwrap_or_else(|error| tracing::error!(%error, "it stays asleep"));
+        if outcome.is_err()
+            && let Err(error) = self.bring_back(&mut turn)
+        {
+            tracing::error!(%error, "a sleep failed, and what has left could not be brought back");
         }
         let tags = turn.tags.len();
         drop(turn);
@@ -258,20 +258,13 @@ fn unmap_all<'a>(parts: impl Iterator<Item = &'a Part>) -> Result<()> {
     Ok(())
 }
 
-// One refusal says little: the second counts.
-fn unmap(reservation: &Reservation, range: &Range<u64>) -> lowtide_device::Result<Chunk> {
-    let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
-    let taken = reservation.unmap(at, size).or_else(|_| reservation.unmap(at, size))?;
-    Ok(taken.into_iter().next().expect("one chunk is mapped there").1)
-}
-
 // What cannot be put back is missing when the turn is recorded: its tag is asleep then.
 fn put_back(reservation: &Reservation, range: &Range<u64>, chunk: Chunk) {
     let (at, size) = (Bytes(range.start), chunk.size());
     let mapped = reservation.map(at, chunk).or_else(|refused| reservation.map(at, refused.chunk));
     let opened = mapped
         .map_err(lowtide_device::Error::from)
-        .and_then(|()| reservation.open(at, size).or_else(|_| reservation.open(at, size)));
+        .and_then(|()| twice(|| reservation.open(at, size)));
     if let Err(error) = opened {
         tracing::error!(%error, "memory could not be put back; its tag is asleep");
     }

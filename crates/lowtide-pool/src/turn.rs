@@ -4,7 +4,9 @@
 //! what is freed only rests. So the driver's part is done without the lock. Where the turn ends
 //! without having said otherwise, its tags are as they were.
 
-use lowtide_device::Bytes;
+use std::ops::Range;
+
+use lowtide_device::{Bytes, Chunk, Reservation};
 
 use crate::backup::Backups;
 use crate::books::{Books, rooms_of};
@@ -31,6 +33,22 @@ impl Turning {
     pub(crate) fn rooms(&self) -> std::ops::Range<usize> {
         rooms_of(self.tag)
     }
+}
+
+/// Does what the device may refuse, and once more if it does: one refusal says little, and a turn
+/// that is undone costs more than a second try.
+pub(crate) fn twice<T, E>(mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    work().or_else(|_| work())
+}
+
+/// Takes one chunk from its place.
+pub(crate) fn unmap(
+    reservation: &Reservation,
+    range: &Range<u64>,
+) -> lowtide_device::Result<Chunk> {
+    let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
+    let taken = twice(|| reservation.unmap(at, size))?;
+    Ok(taken.into_iter().next().expect("one chunk is mapped there").1)
 }
 
 impl Pool {

@@ -1,5 +1,6 @@
 //! Faults at the driver: whatever fails, the pool stays whole and nothing is lost.
 
+mod dice;
 mod game;
 mod hands;
 

@@ -1,12 +1,14 @@
 //! Random operations against a naive model, with every invariant checked after each step: on books
 //! and on real pages.
 
+mod dice;
 mod game;
 mod hands;
 
 use std::sync::Arc;
 
-use game::{ByHand, Dice, Game, Ground};
+use dice::Dice;
+use game::{ByHand, Game, Ground};
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
 

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::panic;
 use std::path::Path;
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
@@ -250,6 +251,19 @@ fn who_is_asked_whether_to_go_on_trimming_may_allocate() {
     .unwrap();
     assert_eq!(asked.get(), 3);
     pool.check();
+}
+
+#[test]
+fn who_panics_when_asked_to_go_on_leaves_the_pool_whole() {
+    let (_device, pool) = books(Bytes::mib(64));
+    let block = pool.alloc(Bytes::mib(48), STREAM, Tag::default()).unwrap();
+    pool.free(block, STREAM).unwrap();
+    let trim = || pool.trim_while(Bytes::ZERO, || panic!("asked"));
+    assert!(panic::catch_unwind(panic::AssertUnwindSafe(trim)).is_err());
+    pool.check();
+    // Nobody waits for a trim that has ended.
+    pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(pool.counts().physical, Bytes::ZERO);
 }
 
 #[test]

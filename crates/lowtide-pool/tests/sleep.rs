@@ -1,12 +1,14 @@
 //! Sleep and wake on real pages: the same bytes at the same addresses, and nothing on the device
 //! between.
 
+mod dice;
 mod written;
 
 use lowtide_device::{Bytes, RangeProblem};
 use lowtide_pool::{Error, Phase, Policy, Scope, SleepPolicy, SleepReport, Tag, WakeReport};
 
-use written::{Dice, PAGE, STREAM, Written, check, host, in_use, noise, pool_on};
+use dice::Dice;
+use written::{PAGE, STREAM, Written, check, host, in_use, noise, pool_on};
 
 #[test]
 fn content_comes_back_at_the_same_addresses() {

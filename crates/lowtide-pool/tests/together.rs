@@ -1,5 +1,6 @@
 //! Several threads with one pool: some allocate and free while others put tags to sleep and wake them.
 
+mod dice;
 mod written;
 
 use std::sync::RwLock;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use lowtide_device::Bytes;
 use lowtide_pool::{Error, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 
-use written::{Dice, STREAM, Written, check, host, in_use, pool_on};
+use dice::Dice;
+use written::{STREAM, Written, check, host, in_use, pool_on};
 
 #[test]
 fn a_sleep_waits_for_a_trim_of_its_memory() {

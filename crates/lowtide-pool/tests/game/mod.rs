@@ -8,19 +8,10 @@ use std::sync::{Arc, Mutex};
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 
+use crate::dice::Dice;
 use crate::hands::Hands;
 
-/// The same numbers everywhere for a seed.
-pub(crate) struct Dice(pub(crate) u64);
-
 impl Dice {
-    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
-    }
-
     // As programs ask: mostly small, some large, a few huge.
     pub(crate) fn size(&mut self, most: u64) -> u64 {
         match self.roll(10) {

@@ -68,15 +68,3 @@ pub(crate) fn noise(seed: u64, at: u64) -> u8 {
     let mixed = (at / 64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at ^ (seed << 7));
     (mixed >> 32) as u8 | 1
 }
-
-/// The same numbers everywhere for a seed.
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
-    }
-}

@@ -1,0 +1,132 @@
+//! What a wake has to bring back: chunks to be made, the pieces of each, and the digests its pages
+//! must have.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use lowtide_device::digest::{Digest, Keys};
+use lowtide_device::{Bytes, HostPages};
+
+use crate::Result;
+use crate::backup::{Backups, PAGE, Place, Saved};
+use crate::carry::{Carriers, Feed, PIECE, Piece, Way};
+use crate::wake::Part;
+
+/// Chunks on their way back.
+pub(crate) struct Restoring<'a> {
+    chunks: Vec<Returning<'a>>,
+}
+
+struct Returning<'a> {
+    part: &'a Part,
+    range: &'a Range<u64>,
+    /// Neighbours by place, each run within a piece.
+    runs: Vec<Run>,
+    expected: Vec<Digest>,
+}
+
+struct Run {
+    offset: u64,
+    size: Bytes,
+    /// `None` where it is all zeros.
+    from: Option<(Arc<HostPages>, Bytes)>,
+}
+
+impl<'a> Restoring<'a> {
+    pub(crate) fn plan(parts: &[&'a Part], backups: &mut Backups) -> Restoring<'a> {
+        let mut chunks = Vec::new();
+        for part in parts {
+            for range in &part.chunks {
+                let pages: Vec<(u64, Saved)> = backups
+                    .pages(part.room)
+                    .range(range.clone())
+                    .map(|(at, saved)| (*at, *saved))
+                    .collect();
+                let saved = pages.len() as u64 * PAGE;
+                assert_eq!(saved, range.end - range.start, "every page was saved");
+                let runs = pages.chunk_by(follows).map(|run| Run::new(run, backups)).collect();
+                let expected = pages.iter().map(|(_, saved)| saved.digest).collect();
+                chunks.push(Returning { part, range, runs, expected });
+            }
+        }
+        Restoring { chunks }
+    }
+
+    pub(crate) fn copied(&self) -> Bytes {
+        let runs = self.chunks.iter().flat_map(|chunk| &chunk.runs);
+        runs.filter(|run| run.from.is_some()).map(|run| run.size).sum()
+    }
+
+    /// Makes each chunk, has its pieces carried in, and takes its digests once they have arrived.
+    /// Returns the pages that are not right.
+    pub(crate) fn carry(
+        &self,
+        carriers: &Carriers,
+        make: impl Fn(&Part, &Range<u64>) -> Result<()>,
+        make_empty: impl FnOnce() -> Result<()>,
+    ) -> Result<Vec<(&'a Part, u64)>> {
+        let checks = &carriers.checks;
+        let feed = Feed::new(self.chunks.iter().map(|chunk| chunk.pieces(0).count()).collect());
+        let mut wrong = Vec::new();
+        carriers.carry(Way::In, &feed, &|_| Ok(()), || {
+            for (number, chunk) in self.chunks.iter().enumerate() {
+                make(chunk.part, chunk.range)?;
+                for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
+                    let at = (&chunk.part.reservation, Bytes(run.offset));
+                    checks.fill(at, 0, run.size)?;
+                }
+                feed.add(chunk.pieces(number));
+            }
+            make_empty()?;
+            let mut pending = Vec::with_capacity(self.chunks.len());
+            for (number, chunk) in self.chunks.iter().enumerate() {
+                if !feed.wait_until(|left| left[number] == 0) {
+                    return Ok(()); // who failed says why
+                }
+                let of = (&chunk.part.reservation, Bytes(chunk.range.start));
+                let size = Bytes(chunk.range.end - chunk.range.start);
+                pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
+            }
+            for (chunk, pending) in pending {
+                let pages = chunk.range.clone().step_by(PAGE as usize);
+                let digests = pages.zip(pending.wait()?).zip(&chunk.expected);
+                let differs = digests.filter(|((_, digest), expected)| digest != *expected);
+                wrong.extend(differs.map(|((page, _), _)| (chunk.part, page)));
+            }
+            Ok(())
+        })?;
+        Ok(wrong)
+    }
+}
+
+impl Returning<'_> {
+    fn pieces(&self, chunk: usize) -> impl Iterator<Item = Piece> + '_ {
+        self.runs.iter().filter_map(move |run| {
+            let (pages, at) = run.from.clone()?;
+            let (reservation, offset) = (self.part.reservation.clone(), run.offset);
+            Some(Piece { number: 0, chunk, reservation, offset, pages, at, size: run.size })
+        })
+    }
+}
+
+impl Run {
+    fn new(pages: &[(u64, Saved)], backups: &Backups) -> Run {
+        let (offset, saved) = pages[0];
+        let from = match saved.place {
+            Place::Zero => None,
+            Place::Slot(slot) => Some((backups.memory(slot.slab).clone(), slot.offset())),
+        };
+        Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }
+    }
+}
+
+// Whether two neighbouring pages come from neighbouring places, and in one piece.
+fn follows((_, one): &(u64, Saved), (at, next): &(u64, Saved)) -> bool {
+    match (one.place, next.place) {
+        (Place::Zero, Place::Zero) => true,
+        (Place::Slot(one), Place::Slot(next)) => {
+            one.slab == next.slab && one.page + 1 == next.page && !at.is_multiple_of(PIECE)
+        }
+        _ => false,
+    }
+}
