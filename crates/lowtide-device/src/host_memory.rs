@@ -110,18 +110,6 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Writes past the processor's caches: for much that only the device will look at.
-    ///
-    /// # Errors
-    /// As [`HostMemory::read`].
-    pub fn write_streaming(&self, offset: Bytes, from: &[u8]) -> Result<()> {
-        let turn = self.turn("write", offset, from.len())?;
-        // SAFETY: as in `read`; nobody else has it while the turn lasts.
-        let into = unsafe { slice::from_raw_parts_mut(turn.at, from.len()) };
-        streaming::copy(from, into);
-        Ok(())
-    }
-
     /// Writes bytes. Threads may read and write different pages at once.
     ///
     /// # Errors

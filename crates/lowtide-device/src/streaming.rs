@@ -12,40 +12,64 @@
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "as many bytes on both sides");
     #[cfg(target_arch = "x86_64")]
-    {
-        let ahead = to.as_ptr().align_offset(LINE).min(to.len());
-        let (first, to) = to.split_at_mut(ahead);
-        let (first_from, from) = from.split_at(ahead);
-        first.copy_from_slice(first_from);
-        let lines = to.len() / LINE * LINE;
-        let (to, last) = to.split_at_mut(lines);
-        let (from, last_from) = from.split_at(lines);
-        stream_lines(from, to);
-        last.copy_from_slice(last_from);
-    }
+    lines::copy(from, to);
     #[cfg(not(target_arch = "x86_64"))]
     to.copy_from_slice(from);
 }
 
 #[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
+mod lines {
+    use std::arch::x86_64::{
+        _mm_loadu_si128, _mm_sfence, _mm_stream_si128, _mm512_loadu_si512, _mm512_stream_si512,
+    };
+    use std::sync::LazyLock;
 
-// Whole lines, aligned on the side that is written. SSE2 is part of every x86-64.
-#[cfg(target_arch = "x86_64")]
-fn stream_lines(from: &[u8], to: &mut [u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    debug_assert!(to.is_empty() || to.as_ptr().addr().is_multiple_of(LINE), "aligned lines");
-    for (from, to) in from.chunks_exact(16).zip(to.chunks_exact_mut(16)) {
-        let (from, to): (*const __m128i, *mut __m128i) =
-            (from.as_ptr().cast(), to.as_mut_ptr().cast());
-        // SAFETY: 16 bytes of `from`; no alignment is asked for.
-        let value = unsafe { _mm_loadu_si128(from) };
-        // SAFETY: 16 bytes of `to`, aligned since the lines are.
-        unsafe { _mm_stream_si128(to, value) };
+    type Line = [u8; 64];
+
+    // A store of a whole line leaves nothing to be put together: with it fewer threads reach the
+    // speed of a link (measured on an H200's machine: 1.04 of the plain copy instead of 1.05 to 1.2).
+    static HAS_WHOLE_LINES: LazyLock<bool> =
+        LazyLock::new(|| std::arch::is_x86_feature_detected!("avx512f"));
+
+    pub(super) fn copy(from: &[u8], to: &mut [u8]) {
+        let ahead = to.as_ptr().align_offset(size_of::<Line>()).min(to.len());
+        let (first, to) = to.split_at_mut(ahead);
+        let (first_from, from) = from.split_at(ahead);
+        first.copy_from_slice(first_from);
+        let ((from, last_from), (to, last)) = (from.as_chunks(), to.as_chunks_mut());
+        if *HAS_WHOLE_LINES {
+            // SAFETY: the processor has AVX-512; the lines on the side that is written are aligned.
+            unsafe { stream_whole(from, to) };
+        } else {
+            // SAFETY: the lines on the side that is written are aligned.
+            unsafe { stream_quarters(from, to) };
+        }
+        // Streaming stores are not ordered with others; who is told that the copy is done must see it.
+        // SAFETY: an instruction of every x86-64, without operands.
+        unsafe { _mm_sfence() };
+        last.copy_from_slice(last_from);
     }
-    // Streaming stores are not ordered with others; who is told that the copy is done must see it.
-    // SAFETY: an instruction of every x86-64, without operands.
-    unsafe { _mm_sfence() };
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn stream_whole(from: &[Line], to: &mut [Line]) {
+        for (from, to) in from.iter().zip(to) {
+            // SAFETY: a line of `from`; no alignment is asked for.
+            let line = unsafe { _mm512_loadu_si512(from.as_ptr().cast()) };
+            // SAFETY: a line of `to`, aligned as the caller promises.
+            unsafe { _mm512_stream_si512(to.as_mut_ptr().cast(), line) };
+        }
+    }
+
+    // SSE2 is part of every x86-64.
+    pub(super) unsafe fn stream_quarters(from: &[Line], to: &mut [Line]) {
+        let quarters = to.as_flattened_mut().as_chunks_mut::<16>().0;
+        for (from, to) in from.as_flattened().as_chunks::<16>().0.iter().zip(quarters) {
+            // SAFETY: 16 bytes of `from`; no alignment is asked for.
+            let quarter = unsafe { _mm_loadu_si128(from.as_ptr().cast()) };
+            // SAFETY: 16 bytes of `to`, aligned since the lines are, as the caller promises.
+            unsafe { _mm_stream_si128(to.as_mut_ptr().cast(), quarter) };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +88,25 @@ mod tests {
                 copy(&from[..length], &mut to[start..start + length]);
                 assert_eq!(to[start..start + length], from[..length]);
             }
+        }
+    }
+
+    // A processor takes one of the two ways; here both are taken.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn quarters_and_whole_lines_copy_the_same() {
+        #[repr(align(64))]
+        struct Aligned([[u8; 64]; 3]);
+        let from: [[u8; 64]; 3] = std::array::from_fn(|line| [line as u8 + 1; 64]);
+        let mut to = Aligned([[0; 64]; 3]);
+        // SAFETY: aligned.
+        unsafe { super::lines::stream_quarters(&from, &mut to.0) };
+        assert_eq!(to.0, from);
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            let mut to = Aligned([[0; 64]; 3]);
+            // SAFETY: aligned, and the processor has it.
+            unsafe { super::lines::stream_whole(&from, &mut to.0) };
+            assert_eq!(to.0, from);
         }
     }
 }
