@@ -111,7 +111,10 @@ impl Pool {
                 turn.backups.forget(part.room);
             }
             turn.backups.shrink();
-            turn.carriers = None;
+            // A stream that cannot say that it is done would keep what it uses for ever.
+            if turn.carriers.as_ref().is_some_and(|carriers| carriers.settle().is_ok()) {
+                turn.carriers = None;
+            }
         }
         Ok(WakeReport { tags: tags.len(), ..outcome? })
     }
