@@ -1,13 +1,15 @@
 //! Backups: the host copies of pages, each with its digest.
 //!
-//! Host memory is taken in slabs, each given back whole once nothing in it is used. A page's place
-//! is a slot in a slab, or no place at all where it is all zeros.
+//! Host memory is taken in slabs, each given back whole once nothing in it is used: first as much as
+//! may be registered with the device, then plain pages. A page's place is a slot in a slab, or no
+//! place at all where it is all zeros.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use lowtide_device::digest::{Digest, PAGE_BYTES};
-use lowtide_device::{Bytes, HostPages};
+use lowtide_device::{Bytes, Device, Error, Result};
+
+use crate::memory::Memory;
 
 /// A page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
@@ -55,8 +57,14 @@ pub(crate) struct Backups {
 }
 
 struct Slab {
-    memory: Arc<HostPages>,
+    memory: Memory,
     pages: u32,
+}
+
+impl Slab {
+    fn size(&self) -> Bytes {
+        Bytes(u64::from(self.pages) * PAGE)
+    }
 }
 
 impl Backups {
@@ -74,7 +82,12 @@ impl Backups {
 
     /// Host memory taken.
     pub(crate) fn held(&self) -> Bytes {
-        Bytes(self.slabs.values().map(|slab| u64::from(slab.pages) * PAGE).sum())
+        self.slabs.values().map(Slab::size).sum()
+    }
+
+    /// Of that: what is registered with the device.
+    pub(crate) fn direct(&self) -> Bytes {
+        self.slabs.values().filter(|slab| slab.memory.is_direct()).map(Slab::size).sum()
     }
 
     /// How many more pages need memory that is not there yet.
@@ -82,19 +95,28 @@ impl Backups {
         pages.saturating_sub(self.free.len() as u64)
     }
 
-    /// So many slots, in order; those of new slabs last.
+    /// So many slots, in order; those of new slabs last. No more than `direct_most` of all slabs is
+    /// registered with the device.
     ///
     /// # Errors
     /// Where the host has no room; nothing is taken then.
-    pub(crate) fn take(&mut self, pages: u64) -> lowtide_device::Result<Vec<Slot>> {
+    pub(crate) fn take(
+        &mut self,
+        pages: u64,
+        device: &Device,
+        direct_most: Bytes,
+    ) -> Result<Vec<Slot>> {
         let mut missing = self.missing(pages);
+        let mut direct = direct_most.saturating_sub(self.direct()).0 / PAGE;
         while missing > 0 {
-            let count = missing.min(SLAB_PAGES) as u32;
-            missing -= u64::from(count);
-            let memory = Arc::new(HostPages::new(Bytes(u64::from(count) * PAGE))?);
+            let slab = direct_slab(device, missing.min(direct))?;
+            // Where one is refused the next would be too, each after its pages were made ready.
+            direct = slab.as_ref().map_or(0, |slab| direct - u64::from(slab.pages));
+            let slab = slab.map_or_else(|| plain_slab(missing), Ok)?;
+            missing -= u64::from(slab.pages);
             let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
-            self.slabs.insert(number, Slab { memory, pages: count });
-            self.free.extend((0..count).map(|page| Slot { slab: number, page }));
+            self.free.extend((0..slab.pages).map(|page| Slot { slab: number, page }));
+            self.slabs.insert(number, slab);
         }
         let taken: Vec<Slot> = self.free.iter().copied().take(pages as usize).collect();
         self.free.retain(|slot| taken.binary_search(slot).is_err());
@@ -102,7 +124,7 @@ impl Backups {
     }
 
     /// The memory of a slab.
-    pub(crate) fn memory(&self, slab: u32) -> &Arc<HostPages> {
+    pub(crate) fn memory(&self, slab: u32) -> &Memory {
         &self.slabs[&slab].memory
     }
 
@@ -149,8 +171,31 @@ impl Backups {
     }
 }
 
+// A slab that the device knows; none where it refuses, since plain pages serve as well.
+fn direct_slab(device: &Device, pages_most: u64) -> Result<Option<Slab>> {
+    let pages = pages_most.min(SLAB_PAGES);
+    if pages == 0 {
+        return Ok(None);
+    }
+    match Memory::direct(device, Bytes(pages * PAGE)) {
+        Ok(memory) => Ok(Some(Slab { memory, pages: pages as u32 })),
+        Err(error @ Error::NoHostRoom { .. }) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "backups could not be registered; they are plain pages instead");
+            Ok(None)
+        }
+    }
+}
+
+fn plain_slab(pages_most: u64) -> Result<Slab> {
+    let pages = pages_most.min(SLAB_PAGES);
+    Ok(Slab { memory: Memory::plain(Bytes(pages * PAGE))?, pages: pages as u32 })
+}
+
 #[cfg(test)]
 mod tests {
+    use lowtide_device::HostOptions;
+
     use super::*;
 
     fn save(backups: &mut Backups, room: usize, page: u64, place: Place) {
@@ -161,25 +206,39 @@ mod tests {
         Bytes(pages * PAGE)
     }
 
+    fn device() -> Device {
+        Device::host(HostOptions { budget: Some(mib(1)), small_pages: true }).unwrap()
+    }
+
+    // Plain pages.
+    fn take(backups: &mut Backups, pages: u64) -> Vec<Slot> {
+        backups.take(pages, &device(), Bytes::ZERO).unwrap()
+    }
+
+    // Whether the memory of each is registered.
+    fn kinds(backups: &Backups, slots: &[Slot]) -> Vec<bool> {
+        slots.iter().map(|slot| backups.memory(slot.slab).is_direct()).collect()
+    }
+
     #[test]
     fn free_places_are_used_before_more_memory_is_taken() {
         let mut backups = Backups::default();
-        let first = backups.take(3).unwrap();
+        let first = take(&mut backups, 3);
         assert_eq!((backups.held(), backups.missing(0), backups.missing(1)), (mib(3), 0, 1));
         backups.give(Place::Slot(first[1]));
         backups.give(Place::Zero);
         assert_eq!(backups.missing(2), 1);
-        let second = backups.take(2).unwrap();
+        let second = take(&mut backups, 2);
         assert_eq!((second[0], backups.held()), (first[1], mib(4)));
         assert!(!first.contains(&second[1]), "a place has one owner");
-        assert_eq!(backups.take(0).unwrap(), []);
+        assert_eq!(take(&mut backups, 0), []);
         assert_eq!(backups.held(), mib(4));
     }
 
     #[test]
     fn memory_goes_once_nothing_in_it_is_used() {
         let mut backups = Backups::default();
-        let (one, two) = (backups.take(2).unwrap(), backups.take(2).unwrap());
+        let (one, two) = (take(&mut backups, 2), take(&mut backups, 2));
         backups.give(Place::Slot(two[0]));
         backups.give(Place::Slot(one[0]));
         backups.shrink();
@@ -188,17 +247,65 @@ mod tests {
         backups.shrink();
         assert_eq!((backups.held(), backups.missing(1), backups.missing(2)), (mib(2), 0, 1));
         // What was written to the memory that stayed is still there.
-        backups.memory(two[1].slab).write(two[1].offset(), Bytes(1), |byte| byte[0] = 9).unwrap();
-        let new = backups.take(3).unwrap();
+        backups.memory(two[1].slab).write(two[1].offset(), &[9]).unwrap();
+        let new = take(&mut backups, 3);
         assert!(!new.contains(&two[1]), "{new:?}");
-        let read = |byte: &[u8]| byte[0];
-        assert_eq!(backups.memory(two[1].slab).read(two[1].offset(), Bytes(1), read).unwrap(), 9);
+        let mut byte = [0];
+        backups.memory(two[1].slab).read(two[1].offset(), &mut byte).unwrap();
+        assert_eq!(byte, [9]);
+    }
+
+    #[test]
+    fn the_first_part_is_registered_up_to_the_limit() {
+        let (mut backups, device) = (Backups::default(), device());
+        let most = Bytes(5 * PAGE + 1);
+        let first = backups.take(3, &device, most).unwrap();
+        assert_eq!((kinds(&backups, &first), backups.direct()), (vec![true; 3], mib(3)));
+        let second = backups.take(4, &device, most).unwrap();
+        assert_eq!(kinds(&backups, &second), [true, true, false, false], "the limit is 5 pages");
+        assert_eq!((backups.direct(), backups.held()), (mib(5), mib(7)));
+        let third = backups.take(1, &device, most).unwrap();
+        assert_eq!((kinds(&backups, &third), backups.direct()), (vec![false], mib(5)));
+        // A place that is free is taken whatever its kind.
+        backups.give(Place::Slot(first[1]));
+        let again = backups.take(1, &device, Bytes::ZERO).unwrap();
+        assert_eq!((again, backups.held()), (vec![first[1]], mib(8)));
+        let all = backups.take(2, &device, Bytes(u64::MAX)).unwrap();
+        assert_eq!((kinds(&backups, &all), backups.direct()), (vec![true; 2], mib(7)));
+    }
+
+    #[test]
+    fn what_is_given_back_makes_room_for_more_that_is_registered() {
+        let (mut backups, device) = (Backups::default(), device());
+        let slots = backups.take(4, &device, mib(2)).unwrap();
+        assert_eq!(kinds(&backups, &slots), [true, true, false, false]);
+        backups.give(Place::Slot(slots[0]));
+        backups.shrink();
+        assert_eq!(backups.direct(), mib(2), "half of it is used");
+        backups.give(Place::Slot(slots[1]));
+        backups.shrink();
+        assert_eq!((backups.direct(), backups.held()), (mib(0), mib(2)));
+        let new = backups.take(3, &device, mib(2)).unwrap();
+        assert_eq!(kinds(&backups, &new), [true, true, false]);
+        assert_eq!((backups.direct(), backups.held()), (mib(2), mib(5)));
+    }
+
+    #[test]
+    fn where_registering_is_refused_there_are_plain_pages() {
+        let (books, _) = Device::books(mib(1));
+        let mut backups = Backups::default();
+        let refused = backups.take(2, &books, mib(9)).unwrap();
+        assert_eq!(kinds(&backups, &refused), [false, false]);
+        // Another time it may be granted.
+        let granted = backups.take(1, &device(), mib(9)).unwrap();
+        assert_eq!(kinds(&backups, &granted), [true]);
+        assert_eq!((backups.direct(), backups.held()), (mib(1), mib(3)));
     }
 
     #[test]
     fn what_is_forgotten_gives_its_places_back() {
         let mut backups = Backups::default();
-        let slots = backups.take(3).unwrap();
+        let slots = take(&mut backups, 3);
         save(&mut backups, 1, 0, Place::Slot(slots[0]));
         save(&mut backups, 1, 7, Place::Zero);
         save(&mut backups, 1, 8, Place::Slot(slots[1]));
@@ -221,7 +328,7 @@ mod tests {
     #[should_panic(expected = "every slot is free or used")]
     fn a_place_that_nobody_has_is_found() {
         let mut backups = Backups::default();
-        let slots = backups.take(2).unwrap();
+        let slots = take(&mut backups, 2);
         save(&mut backups, 0, 0, Place::Slot(slots[0]));
         backups.check(mib(1), mib(2));
     }
@@ -230,7 +337,7 @@ mod tests {
     #[should_panic(expected = "is used twice")]
     fn a_place_that_two_pages_have_is_found() {
         let mut backups = Backups::default();
-        let slots = backups.take(2).unwrap();
+        let slots = take(&mut backups, 2);
         save(&mut backups, 0, 0, Place::Slot(slots[0]));
         save(&mut backups, 0, 1, Place::Slot(slots[0]));
         backups.check(mib(2), mib(2));

@@ -1,57 +1,25 @@
-//! Carrying bytes between the device and backups, through a little registered memory.
+//! Carrying bytes between the device and backups.
 //!
 //! Registered memory is what the link runs at full speed with, but it costs the device page tables
 //! for as long as it is registered: for the backups of a model more than a sleeping process should
-//! hold. So there are a few slots of it. One thread speaks with the driver and keeps the link busy;
-//! others copy between slots and pages of the host.
+//! hold. So most of them are plain pages, and there are a few registered slots. One thread speaks with
+//! the driver and keeps the link busy; others copy between slots and pages of the host. A part of
+//! the backups is registered all the same: its pieces go over the link whenever no slot is ready for
+//! it, so that it is busy where the processor cannot keep up.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lowtide_device::{
-    Bytes, Device, Error, HostMemory, HostPages, Mark, Reservation, Result, Stream,
-};
+use lowtide_device::{Bytes, Device, Error, HostPages, Mark, Result, Stream};
 
-use crate::queue::Queue;
+use crate::feed::{Feed, Load, ToCopy, ToSend};
+use crate::piece::{Job, PIECE, Piece, Slot, Way};
 use crate::turn::twice;
 
 /// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:
 /// 4 reach half of the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
-/// What goes over the link at once. Each copy leaves it idle for some 2 µs, which is 1.5% of a copy of
-/// 8 MiB; larger pieces want larger slots, and what is in them should still be in the caches when
-/// the other side reads it.
-pub(crate) const PIECE: u64 = 8 << 20;
-/// What a thread copies at once, so that several work on one piece. Pages have a lock each.
-const PART: u64 = 2 << 20;
-/// Enough that threads and link never wait for one another, few enough for the caches.
-const SLOTS_MOST: usize = 8;
-
-/// Which way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From the device to the host.
-    Out,
-    /// From the host to the device.
-    In,
-}
-
-/// Neighbouring bytes, at most [`PIECE`] of them.
-pub(crate) struct Piece {
-    /// Its own number, for whoever is told that it has arrived.
-    pub(crate) number: usize,
-    /// The number of the chunk it is in.
-    pub(crate) chunk: usize,
-    pub(crate) reservation: Reservation,
-    pub(crate) offset: u64,
-    pub(crate) pages: Arc<HostPages>,
-    pub(crate) at: Bytes,
-    pub(crate) size: Bytes,
-}
-
-type Slot = Arc<HostMemory>;
 
 /// Streams and slots, kept from one turn to the next.
 pub(crate) struct Carriers {
@@ -60,19 +28,6 @@ pub(crate) struct Carriers {
     /// For whoever digests or fills meanwhile.
     pub(crate) checks: Stream,
     slots: Mutex<Vec<Slot>>,
-}
-
-/// Pieces on their way from whoever makes them ready to the threads.
-pub(crate) struct Feed {
-    pieces: Queue<Piece>,
-    progress: Mutex<Progress>,
-    moved: Condvar,
-}
-
-struct Progress {
-    /// Pieces of each chunk that have not arrived.
-    left: Vec<usize>,
-    error: Option<Error>,
 }
 
 impl Carriers {
@@ -103,42 +58,28 @@ impl Carriers {
     /// told of each piece that has arrived. The first failure of anybody ends everything.
     pub(crate) fn carry(
         &self,
-        way: Way,
         feed: &Feed,
         done: &(impl Fn(&Piece) -> Result<()> + Sync),
         meanwhile: impl FnOnce() -> crate::Result<()>,
     ) -> crate::Result<()> {
         // Where there are many, some are left to the thread that speaks with the driver and the caller's.
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores - cores / 4).min(THREADS_MOST);
-        let lane = Lane {
-            carriers: self,
-            feed,
-            free: Queue::default(),
-            sent: Queue::default(),
-            parts: Queue::default(),
-            begun: Mutex::default(),
-            copying: AtomicUsize::new(threads),
-        };
-        thread::scope(|scope| {
+        let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
+        feed.lend(std::mem::take(&mut *self.slots()));
+        let lane = Lane { carriers: self, feed };
+        let outcome = thread::scope(|scope| {
             let lane = &lane;
+            let _panic = EndAll(feed);
             let driving = move || {
-                let _panic = EndAll(lane);
-                lane.watch(lane.drive(way, done));
+                let _panic = EndAll(lane.feed);
+                lane.feed.watch(lane.drive(done));
             };
             let copying = move || {
-                let _panic = EndAll(lane);
-                lane.watch(match way {
-                    Way::Out => lane.copy_out(done),
-                    Way::In => lane.copy_in(),
-                });
-                // The last one says that no more will come.
-                if lane.copying.fetch_sub(1, SeqCst) == 1 {
-                    lane.sent.close();
-                }
+                let _panic = EndAll(lane.feed);
+                lane.feed.watch(lane.copy(done));
             };
             let refused = |source| {
-                lane.watch(Err(Error::Os { operation: "starting a thread to copy", source }));
+                feed.watch(Err(Error::Os { operation: "starting a thread to copy", source }));
             };
             let named = || thread::Builder::new().name("lowtide-carrier".to_owned());
             named().spawn_scoped(scope, driving).map_or_else(refused, drop);
@@ -148,12 +89,11 @@ impl Carriers {
             let outcome = meanwhile();
             feed.close();
             outcome
-        })?;
-        if let Some(error) = feed.progress().error.take() {
-            return Err(error.into());
-        }
-        self.slots().extend(lane.free.empty());
-        Ok(())
+        });
+        let (slots, carried) = feed.end();
+        self.slots().extend(slots);
+        outcome?;
+        Ok(carried?)
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
@@ -161,63 +101,8 @@ impl Carriers {
     }
 }
 
-/// A piece in its slot.
-struct Job {
-    piece: Piece,
-    slot: Slot,
-    /// Parts that are not copied yet.
-    left: AtomicUsize,
-}
-
-impl Job {
-    fn new(piece: Piece, slot: Slot) -> Arc<Job> {
-        let left = AtomicUsize::new(piece.size.0.div_ceil(PART) as usize);
-        Arc::new(Job { piece, slot, left })
-    }
-
-    fn parts(&self) -> usize {
-        self.piece.size.0.div_ceil(PART) as usize
-    }
-
-    // Copies a part between the slot and the pages; whether it was the last.
-    fn copy(&self, way: Way, part: usize) -> Result<bool> {
-        let Piece { pages, at, size, .. } = &self.piece;
-        let offset = Bytes(part as u64 * PART);
-        let (at, size) = (*at + offset, Bytes(PART.min(size.0 - offset.0)));
-        match way {
-            Way::Out => {
-                pages.write(at, size, |bytes| self.slot.read_streaming(offset, bytes))??;
-            }
-            // The device reads it next: it should find it in the caches.
-            Way::In => pages.read(at, size, |bytes| self.slot.write(offset, bytes))??,
-        }
-        Ok(self.left.fetch_sub(1, SeqCst) == 1)
-    }
-}
-
-/// On the way in: the job whose parts are being taken, with the next part, and slots so far.
-#[derive(Default)]
-struct Begun {
-    job: Option<(Arc<Job>, usize)>,
-    made: usize,
-}
-
-/// One carrying: the threads and what they hand to one another.
-struct Lane<'a> {
-    carriers: &'a Carriers,
-    feed: &'a Feed,
-    free: Queue<Slot>,
-    /// On the way in: slots that are full and can be sent.
-    sent: Queue<Arc<Job>>,
-    /// On the way out: parts to be copied from their slots.
-    parts: Queue<(Arc<Job>, usize)>,
-    begun: Mutex<Begun>,
-    /// Threads that copy and have not ended.
-    copying: AtomicUsize,
-}
-
 /// Ends everybody if its thread panics, so that nobody waits for it; the panic goes on to the caller.
-struct EndAll<'a>(&'a Lane<'a>);
+struct EndAll<'a>(&'a Feed);
 
 impl Drop for EndAll<'_> {
     fn drop(&mut self) {
@@ -228,168 +113,292 @@ impl Drop for EndAll<'_> {
     }
 }
 
+/// One carrying: what its threads do.
+struct Lane<'a> {
+    carriers: &'a Carriers,
+    feed: &'a Feed,
+}
+
 impl Lane<'_> {
-    // The first failure ends everybody.
-    fn watch(&self, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            self.feed.fail(error);
-            self.free.close();
-            self.sent.close();
-            self.parts.close();
-        }
-    }
-
-    // No more slots than there are pieces, each made when it is first needed.
-    fn slot(&self, made: &mut usize, wait: bool) -> Result<Option<Slot>> {
-        if let Some(slot) = self.free.take(false) {
-            return Ok(Some(slot));
-        }
-        if *made < SLOTS_MOST {
-            *made += 1;
-            let kept = self.carriers.slots().pop();
-            let make = || self.carriers.device.host_memory_here(Bytes(PIECE));
-            return kept.map_or_else(make, Ok).map(Some);
-        }
-        Ok(self.free.take(wait))
-    }
-
     // The thread that speaks with the driver.
-    fn drive(&self, way: Way, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
-        let stream = &self.carriers.copies;
-        let (mut in_flight, mut made) = (VecDeque::<(Arc<Job>, Mark)>::new(), 0);
+    fn drive(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
+        let (feed, stream) = (self.feed, &self.carriers.copies);
+        let mut in_flight = VecDeque::<(Load, Mark)>::new();
         loop {
-            let wait = in_flight.is_empty();
-            let next = match way {
-                Way::In => self.sent.take(wait),
-                Way::Out => self.next_out(&mut made, wait)?,
-            };
-            if let Some(job) = next {
-                let mark = send(way, &job, stream)?;
-                in_flight.push_back((job, mark));
+            if let Some(next) = feed.next_to_send(in_flight.len()) {
+                let load = match next {
+                    ToSend::Load(load) => load,
+                    ToSend::Begin(piece, pages) => Load::Staged(self.begin(piece, pages)?),
+                };
+                let mark = send(feed.way, &load, stream)?;
+                in_flight.push_back((load, mark));
                 continue;
             }
-            let Some((job, mark)) = in_flight.pop_front() else { break };
+            let Some((load, mark)) = in_flight.pop_front() else { return Ok(()) };
             twice(|| stream.wait(&mark))?;
-            match way {
-                Way::Out => self.parts.add((0..job.parts()).map(|part| (Arc::clone(&job), part))),
-                Way::In => {
+            match (load, feed.way) {
+                (Load::Direct(piece, _), _) => {
+                    done(&piece)?;
+                    feed.arrived(&piece);
+                }
+                (Load::Staged(job), Way::Out) => feed.share(&job, 0),
+                (Load::Staged(job), Way::In) => {
+                    feed.emptied(&job.slot);
                     done(&job.piece)?;
-                    self.feed.arrived(&job.piece);
-                    self.free.add([Arc::clone(&job.slot)]);
+                    feed.arrived(&job.piece);
                 }
             }
         }
-        self.parts.close();
-        Ok(())
     }
 
-    fn next_out(&self, made: &mut usize, wait: bool) -> Result<Option<Arc<Job>>> {
-        let Some(piece) = self.feed.pieces.take(wait) else { return Ok(None) };
-        if let Some(slot) = self.slot(made, wait)? {
-            Ok(Some(Job::new(piece, slot)))
-        } else {
-            self.feed.pieces.put_back(piece);
-            Ok(None)
-        }
-    }
-
-    // A thread that copies from slots to pages of the host.
-    fn copy_out(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
-        while let Some((job, part)) = self.parts.take(true) {
-            if job.copy(Way::Out, part)? {
-                self.free.add([Arc::clone(&job.slot)]);
-                done(&job.piece)?;
-                self.feed.arrived(&job.piece);
+    // A thread that copies between slots and pages of the host.
+    fn copy(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
+        let feed = self.feed;
+        while let Some(next) = feed.next_to_copy() {
+            let (job, part) = match next {
+                ToCopy::Part(job, part) => (job, part),
+                ToCopy::Begin(piece, pages) => {
+                    let job = self.begin(piece, pages)?;
+                    feed.share(&job, 1);
+                    (job, 0)
+                }
+            };
+            let is_last = job.copy(feed.way, part)?;
+            match feed.way {
+                Way::Out if is_last => {
+                    feed.emptied(&job.slot);
+                    done(&job.piece)?;
+                    feed.arrived(&job.piece);
+                }
+                Way::In if is_last => feed.filled(job),
+                Way::Out | Way::In => {}
             }
         }
         Ok(())
     }
 
-    // A thread that copies from pages of the host to slots.
-    fn copy_in(&self) -> Result<()> {
-        while let Some((job, part)) = self.next_part()? {
-            if job.copy(Way::In, part)? {
-                self.sent.add([job]);
-            }
-        }
-        Ok(())
-    }
-
-    // Who comes first begins the next job, once there is a slot and a piece for it; the others wait
-    // here, having nothing else to do.
-    fn next_part(&self) -> Result<Option<(Arc<Job>, usize)>> {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let (job, part) = if let Some(found) = begun.job.take() {
-            found
-        } else {
-            let Some(piece) = self.feed.pieces.take(true) else { return Ok(None) };
-            let Some(slot) = self.slot(&mut begun.made, true)? else { return Ok(None) };
-            (Job::new(piece, slot), 0)
-        };
-        begun.job = (part + 1 < job.parts()).then(|| (Arc::clone(&job), part + 1));
-        Ok(Some((job, part)))
+    fn begin(&self, piece: Piece, pages: Arc<HostPages>) -> Result<Arc<Job>> {
+        let slot = self.carriers.device.host_memory_here(Bytes(PIECE))?;
+        Ok(Job::new(piece, pages, slot))
     }
 }
 
-fn send(way: Way, job: &Job, stream: &Stream) -> Result<Mark> {
-    let Job { piece, slot, .. } = job;
+fn send(way: Way, load: &Load, stream: &Stream) -> Result<Mark> {
+    let (piece, on_host) = match load {
+        Load::Direct(piece, memory) => (piece, (memory, piece.at)),
+        Load::Staged(job) => (&job.piece, (&job.slot, Bytes::ZERO)),
+    };
     let on_device = (&piece.reservation, Bytes(piece.offset));
     twice(|| match way {
-        Way::Out => stream.copy_out(on_device, (slot, Bytes::ZERO), piece.size),
-        Way::In => stream.copy_in((slot, Bytes::ZERO), on_device, piece.size),
+        Way::Out => stream.copy_out(on_device, on_host, piece.size),
+        Way::In => stream.copy_in(on_host, on_device, piece.size),
     })?;
     twice(|| stream.mark())
 }
 
-impl Feed {
-    /// For pieces of chunks that have so many each.
-    pub(crate) fn new(left: Vec<usize>) -> Feed {
-        let progress = Mutex::new(Progress { left, error: None });
-        Feed { pieces: Queue::default(), progress, moved: Condvar::new() }
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lowtide_device::{HostOptions, Reservation};
+
+    use super::*;
+    use crate::memory::Memory;
+
+    const PAGE: u64 = 2 << 20;
+    /// In the order of pieces: more than there are slots, not all of them whole.
+    const SIZES: [u64; 12] = [4, 4, 1, 4, 3, 4, 4, 4, 2, 4, 4, 4];
+
+    /// Pieces one behind the other on the device; on the host those of one kind are.
+    struct World {
+        carriers: Carriers,
+        reservation: Reservation,
+        /// Where each piece is on the host.
+        places: Vec<(Memory, Bytes)>,
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    impl World {
+        // `is_direct` says which pieces are.
+        fn new(is_direct: impl Fn(usize) -> bool) -> World {
+            let size = Bytes(SIZES.iter().sum::<u64>() * PAGE);
+            let device =
+                Device::host(HostOptions { budget: Some(size), small_pages: true }).unwrap();
+            let reservation = device.reserve(size).unwrap();
+            reservation.map(Bytes::ZERO, device.create(size).unwrap()).unwrap();
+            reservation.open(Bytes::ZERO, size).unwrap();
+            let direct = Memory::direct(&device, size).unwrap();
+            let plain = Memory::plain(size).unwrap();
+            let mut at = [Bytes::ZERO; 2];
+            let places = SIZES.iter().enumerate().map(|(number, pages)| {
+                let is_direct = is_direct(number);
+                let next = &mut at[usize::from(is_direct)];
+                let place = (if is_direct { &direct } else { &plain }.clone(), *next);
+                *next += Bytes(pages * PAGE);
+                place
+            });
+            let places = places.collect();
+            World { carriers: Carriers::new(&device).unwrap(), reservation, places }
+        }
 
-    /// Pieces are ready to be carried.
-    pub(crate) fn add(&self, pieces: impl IntoIterator<Item = Piece>) {
-        self.pieces.add(pieces);
-    }
+        // Each is a chunk of its own.
+        fn pieces(&self) -> Vec<Piece> {
+            let mut offset = 0;
+            let places = SIZES.iter().zip(&self.places).enumerate();
+            let pieces = places.map(|(number, (pages, (memory, at)))| {
+                let (reservation, memory) = (self.reservation.clone(), memory.clone());
+                let (size, at) = (Bytes(pages * PAGE), *at);
+                offset += size.0;
+                let offset = offset - size.0;
+                Piece { number, chunk: number, reservation, offset, memory, at, size }
+            });
+            pieces.collect()
+        }
 
-    /// No more will come.
-    pub(crate) fn close(&self) {
-        self.pieces.close();
-    }
+        fn feed(&self, way: Way) -> Feed {
+            Feed::new(way, SIZES.len(), self.pieces())
+        }
 
-    fn fail(&self, error: Error) {
-        self.progress().error.get_or_insert(error);
-        self.pieces.close();
-        self.pieces.empty();
-        self.moved.notify_all();
-    }
+        // All pieces; half of them are fed only when some of the others have arrived.
+        fn carry(
+            &self,
+            way: Way,
+            done: &(impl Fn(&Piece) -> Result<()> + Sync),
+        ) -> crate::Result<()> {
+            let (feed, mut pieces) = (self.feed(way), self.pieces());
+            let late = pieces.split_off(SIZES.len() / 2);
+            feed.add(pieces);
+            self.carriers.carry(&feed, done, || {
+                let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
+                if feed.wait_until(some).is_some() {
+                    for piece in late {
+                        feed.add([piece]);
+                    }
+                }
+                Ok(())
+            })
+        }
 
-    fn arrived(&self, piece: &Piece) {
-        let mut progress = self.progress();
-        progress.left[piece.chunk] -= 1;
-        let chunk_done = progress.left[piece.chunk] == 0;
-        drop(progress);
-        if chunk_done {
-            self.moved.notify_all();
+        fn write(&self, byte: impl Fn(usize) -> u8) {
+            for (number, ((memory, at), pages)) in self.places.iter().zip(SIZES).enumerate() {
+                memory.write(*at, &vec![byte(number); (pages * PAGE) as usize]).unwrap();
+            }
+        }
+
+        fn assert_holds(&self, byte: impl Fn(usize) -> u8) {
+            for (number, ((memory, at), pages)) in self.places.iter().zip(SIZES).enumerate() {
+                let mut bytes = vec![0; (pages * PAGE) as usize];
+                memory.read(*at, &mut bytes).unwrap();
+                let wrong = bytes.iter().position(|found| *found != byte(number));
+                assert_eq!(wrong, None, "piece {number}");
+            }
         }
     }
 
-    /// Waits until what is left of each chunk satisfies; `false` where somebody failed before.
-    pub(crate) fn wait_until(&self, satisfied: impl Fn(&[usize]) -> bool) -> bool {
-        let mut progress = self.progress();
-        loop {
-            if progress.error.is_some() {
-                return false;
+    // None, all, each second, the first ones, the last ones.
+    fn worlds() -> impl Iterator<Item = World> {
+        let mixes: [fn(usize) -> bool; 5] = [
+            |_| false,
+            |_| true,
+            |number| number % 2 == 0,
+            |number| number < 4,
+            |number| number > 7,
+        ];
+        mixes.into_iter().map(World::new)
+    }
+
+    fn refusal() -> Error {
+        Error::Unsupported { what: "this piece", why: "the test says so".to_owned() }
+    }
+
+    #[test]
+    fn pieces_of_either_kind_arrive_whichever_way_they_go() {
+        for world in worlds() {
+            for turn in 0..3 {
+                let byte = |number: usize| (turn * 16 + number + 1) as u8;
+                for way in [Way::In, Way::Out] {
+                    world.write(|number| if way == Way::In { byte(number) } else { 0 });
+                    let told = Mutex::new(vec![0; SIZES.len()]);
+                    let done = |piece: &Piece| {
+                        told.lock().unwrap()[piece.number] += 1;
+                        Ok(())
+                    };
+                    world.carry(way, &done).unwrap();
+                    assert_eq!(told.into_inner().unwrap(), [1; SIZES.len()]);
+                }
+                world.assert_holds(byte);
             }
-            if satisfied(&progress.left) {
-                return true;
+        }
+    }
+
+    #[test]
+    fn slots_and_threads_are_had_only_for_pieces_that_need_them() {
+        for (is_direct, slots, parts) in [(true, 0, 0), (false, 1, SIZES.iter().sum::<u64>())] {
+            let world = World::new(|_| is_direct);
+            assert_eq!(world.feed(Way::Out).parts as u64, parts);
+            world.carry(Way::Out, &|_| Ok(())).unwrap();
+            let made = world.carriers.slots().len();
+            assert!((slots..=8 * slots).contains(&made), "{made} slots");
+            world.carry(Way::In, &|_| Ok(())).unwrap();
+            assert!(world.carriers.slots().len() >= made, "they are kept");
+        }
+    }
+
+    #[test]
+    fn a_refusal_ends_everybody_and_the_next_carrying_works() {
+        for world in worlds() {
+            for way in [Way::Out, Way::In] {
+                for nth in [0, 5, SIZES.len() - 1] {
+                    let told = AtomicUsize::new(0);
+                    let done = |_: &Piece| {
+                        if told.fetch_add(1, SeqCst) == nth { Err(refusal()) } else { Ok(()) }
+                    };
+                    let refused = world.carry(way, &done).unwrap_err();
+                    assert!(refused.to_string().contains("this piece"), "{refused}");
+                    world.carriers.settle().unwrap();
+                }
             }
-            progress = self.moved.wait(progress).unwrap_or_else(PoisonError::into_inner);
+            world.write(|number| number as u8);
+            world.carry(Way::In, &|_| Ok(())).unwrap();
+            world.write(|_| 0);
+            world.carry(Way::Out, &|_| Ok(())).unwrap();
+            world.assert_holds(|number| number as u8);
+        }
+    }
+
+    #[test]
+    fn whoever_panics_ends_everybody() {
+        for world in worlds() {
+            for way in [Way::Out, Way::In] {
+                let of_who_is_told = catch_unwind(AssertUnwindSafe(|| {
+                    world.carry(way, &|piece| {
+                        if piece.number == 3 { panic!("told") } else { Ok(()) }
+                    })
+                }));
+                assert!(of_who_is_told.is_err());
+                let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
+                    let feed = world.feed(way);
+                    feed.add(world.pieces());
+                    world.carriers.carry(&feed, &|_| Ok(()), || panic!("meanwhile"))
+                }));
+                assert!(of_the_caller.is_err());
+                world.carriers.settle().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_that_fails_is_heard_once_what_was_fed_has_arrived() {
+        for world in worlds() {
+            let (feed, arrived) = (world.feed(Way::In), AtomicUsize::new(0));
+            feed.add(world.pieces().into_iter().take(5));
+            let count = |_: &Piece| {
+                arrived.fetch_add(1, SeqCst);
+                Ok(())
+            };
+            let refused = world.carriers.carry(&feed, &count, || Err(refusal().into()));
+            assert!(refused.unwrap_err().to_string().contains("this piece"));
+            assert_eq!(arrived.into_inner(), 5);
         }
     }
 }

@@ -34,6 +34,12 @@ pub struct Policy {
     /// The most host memory that backups may take; what the machine and its control groups have
     /// left, where not given.
     pub backup_most: Option<Bytes>,
+    /// How much of the backups is registered with the device, the first part of them. It is copied
+    /// without the processor's help and fills the gaps that the copying of the rest leaves on the
+    /// link. It costs the device 2 MiB a GiB for as long as it is there, asleep too, and takes time
+    /// to be made and to be given back: with `keep_backups` once, without it in every sleep and wake.
+    /// With zero all backups are plain pages; with more than there are of them, all are registered.
+    pub direct_backups: Bytes,
     /// Whether an allocation wakes a tag that is asleep, instead of being refused.
     pub wake_on_alloc: bool,
 }
@@ -50,6 +56,7 @@ impl Default for Policy {
             cheap_part: 4,
             keep_backups: true,
             backup_most: None,
+            direct_backups: Bytes::mib(2560),
             wake_on_alloc: false,
         }
     }

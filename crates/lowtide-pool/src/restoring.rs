@@ -2,14 +2,16 @@
 //! must have.
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use lowtide_device::Bytes;
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, HostPages};
 
 use crate::Result;
 use crate::backup::{Backups, PAGE, Place, Saved};
-use crate::carry::{Carriers, Feed, PIECE, Piece, Way};
+use crate::carry::Carriers;
+use crate::feed::Feed;
+use crate::memory::Memory;
+use crate::piece::{PIECE, Piece, Way};
 use crate::wake::Part;
 
 /// Chunks on their way back.
@@ -29,7 +31,7 @@ struct Run {
     offset: u64,
     size: Bytes,
     /// `None` where it is all zeros.
-    from: Option<(Arc<HostPages>, Bytes)>,
+    from: Option<(Memory, Bytes)>,
 }
 
 impl<'a> Restoring<'a> {
@@ -66,9 +68,11 @@ impl<'a> Restoring<'a> {
         make_empty: impl FnOnce() -> Result<()>,
     ) -> Result<Vec<(&'a Part, u64)>> {
         let checks = &carriers.checks;
-        let feed = Feed::new(self.chunks.iter().map(|chunk| chunk.pieces(0).count()).collect());
+        let expected = self.chunks.iter().enumerate();
+        let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
+        let feed = Feed::new(Way::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        carriers.carry(Way::In, &feed, &|_| Ok(()), || {
+        carriers.carry(&feed, &|_| Ok(()), || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
@@ -79,10 +83,14 @@ impl<'a> Restoring<'a> {
             }
             make_empty()?;
             let mut pending = Vec::with_capacity(self.chunks.len());
-            for (number, chunk) in self.chunks.iter().enumerate() {
-                if !feed.wait_until(|left| left[number] == 0) {
+            // As they arrive: pieces that need no slot may be last, whatever their chunk's number.
+            let mut waiting: Vec<usize> = (0..self.chunks.len()).collect();
+            while !waiting.is_empty() {
+                let first = |left: &[usize]| waiting.iter().position(|chunk| left[*chunk] == 0);
+                let Some(first) = feed.wait_until(first) else {
                     return Ok(()); // who failed says why
-                }
+                };
+                let chunk = &self.chunks[waiting.remove(first)];
                 let of = (&chunk.part.reservation, Bytes(chunk.range.start));
                 let size = Bytes(chunk.range.end - chunk.range.start);
                 pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
@@ -102,9 +110,9 @@ impl<'a> Restoring<'a> {
 impl Returning<'_> {
     fn pieces(&self, chunk: usize) -> impl Iterator<Item = Piece> + '_ {
         self.runs.iter().filter_map(move |run| {
-            let (pages, at) = run.from.clone()?;
+            let (memory, at) = run.from.clone()?;
             let (reservation, offset) = (self.part.reservation.clone(), run.offset);
-            Some(Piece { number: 0, chunk, reservation, offset, pages, at, size: run.size })
+            Some(Piece { number: 0, chunk, reservation, offset, memory, at, size: run.size })
         })
     }
 }

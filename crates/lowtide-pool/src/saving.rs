@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, Reservation, Stream, host_room};
+use lowtide_device::{Bytes, Device, Reservation, Stream, host_room};
 
 use crate::backup::{Backups, PAGE, Pages, Place, Saved, Slot};
-use crate::carry::{PIECE, Piece};
+use crate::piece::{PIECE, Piece};
 use crate::policy::Policy;
 use crate::{Error, Result};
 
@@ -46,6 +46,7 @@ const NOWHERE: Slot = Slot { slab: u32::MAX, page: u32::MAX };
 /// Digests, decides, checks the room and takes places. On failure nothing has moved. Where there is
 /// no room, what is kept of `others`, which are awake and only save time, is forgotten first.
 pub(crate) fn plan(
+    device: &Device,
     stream: &Stream,
     policy: &Policy,
     backups: &mut Backups,
@@ -54,12 +55,13 @@ pub(crate) fn plan(
 ) -> Result<(Tally, Vec<Changed>)> {
     let digests = digests(stream, parts)?;
     let (tally, mut changed) = sort_out(backups, parts, &digests);
-    let housed = house(policy, backups, &mut changed).or_else(|_| {
+    let mut house = |backups: &mut Backups| house(device, policy, backups, &mut changed);
+    let housed = house(backups).or_else(|_| {
         for room in others {
             backups.forget(*room);
         }
         backups.shrink();
-        house(policy, backups, &mut changed)
+        house(backups)
     });
     if let Err(error) = housed {
         give_up(backups, &changed);
@@ -102,9 +104,9 @@ pub(crate) fn piece(
     backups: &Backups,
 ) -> Piece {
     let Changed { offset, slot, .. } = run[0];
-    let (pages, size) = (backups.memory(slot.slab).clone(), Bytes(run.len() as u64 * PAGE));
+    let (memory, size) = (backups.memory(slot.slab).clone(), Bytes(run.len() as u64 * PAGE));
     let reservation = reservation.clone();
-    Piece { number, chunk, reservation, offset, pages, at: slot.offset(), size }
+    Piece { number, chunk, reservation, offset, memory, at: slot.offset(), size }
 }
 
 fn digests(stream: &Stream, parts: &[ToSave<'_>]) -> Result<Vec<Vec<Digest>>> {
@@ -165,7 +167,12 @@ fn zero_digest() -> Digest {
 }
 
 // A place for each page that has none.
-fn house(policy: &Policy, backups: &mut Backups, changed: &mut [Changed]) -> Result<()> {
+fn house(
+    device: &Device,
+    policy: &Policy,
+    backups: &mut Backups,
+    changed: &mut [Changed],
+) -> Result<()> {
     let homeless = changed.iter().filter(|page| page.slot == NOWHERE).count() as u64;
     let missing = Bytes(backups.missing(homeless) * PAGE);
     let needed = backups.held() + missing;
@@ -175,7 +182,7 @@ fn house(policy: &Policy, backups: &mut Backups, changed: &mut [Changed]) -> Res
     if missing > Bytes::ZERO {
         host_room::ask_for(missing)?;
     }
-    let mut slots = backups.take(homeless)?.into_iter();
+    let mut slots = backups.take(homeless, device, policy.direct_backups)?.into_iter();
     for page in changed.iter_mut().filter(|page| page.slot == NOWHERE) {
         page.slot = slots.next().expect("as many slots as pages");
     }

@@ -14,7 +14,9 @@ use serde::Serialize;
 
 use crate::backup::Backups;
 use crate::books::Books;
-use crate::carry::{Carriers, Feed, Piece, Way};
+use crate::carry::Carriers;
+use crate::feed::Feed;
+use crate::piece::{Piece, Way};
 use crate::saving::{self, Changed, Tally, ToSave};
 use crate::tags::{Phase, Scope, SleepPolicy, Tag};
 use crate::turn::{Turn, twice, unmap};
@@ -107,11 +109,12 @@ impl Pool {
             .collect();
         let mut tally = Tally::default();
         if saved.iter().any(|part| !part.pages.is_empty()) {
-            let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
-            let (backups, policy) = (&mut turn.backups, &self.shared.policy);
+            let (device, policy) = (&self.shared.device, &self.shared.policy);
+            let carriers = Carriers::ready(&mut turn.carriers, device)?;
+            let backups = &mut turn.backups;
             let others = self.books().awake_rooms();
             let (found, changed) =
-                saving::plan(&carriers.checks, policy, backups, &to_save, &others)?;
+                saving::plan(device, &carriers.checks, policy, backups, &to_save, &others)?;
             tally = found;
             let saving = Saving { changed, carriers, parts: &saved };
             saving.carry(backups, || unmap_all(lost.iter().copied()))?;
@@ -148,7 +151,6 @@ impl Saving<'_> {
         for (chunk, _) in &runs {
             pieces_of[*chunk] += 1;
         }
-        let feed = Feed::new(pieces_of.clone());
         let pieces: Vec<Piece> = runs
             .iter()
             .enumerate()
@@ -157,6 +159,7 @@ impl Saving<'_> {
                 saving::piece(number, run, *chunk, reservation, backups)
             })
             .collect();
+        let feed = Feed::new(Way::Out, chunks.len(), &pieces);
         let arrived =
             Mutex::new(Arrived { left: pieces_of.clone(), runs: vec![false; runs.len()] });
         let lock = || arrived.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,16 +173,17 @@ impl Saving<'_> {
             for (Numbered { part, range }, _) in idle {
                 drop(unmap(&part.reservation, range)?);
             }
-            if !feed.wait_until(|left| left.iter().sum::<usize>() * LAST_PART <= runs.len()) {
-                return Ok(()); // who failed says why
+            let is_late = |left: &[usize]| left.iter().sum::<usize>() * LAST_PART <= runs.len();
+            match feed.wait_until(|left| is_late(left).then_some(())) {
+                Some(()) => give_up_the_rest(),
+                None => Ok(()), // who failed says why
             }
-            give_up_the_rest()
         };
         let outcome = if pieces.is_empty() {
             meanwhile()
         } else {
             feed.add(pieces);
-            self.carriers.carry(Way::Out, &feed, &done, meanwhile)
+            self.carriers.carry(&feed, &done, meanwhile)
         };
         let arrived = arrived.into_inner().unwrap_or_else(PoisonError::into_inner);
         for ((_, run), is_there) in runs.iter().zip(arrived.runs) {

@@ -6,6 +6,7 @@
 //! and whatever fails before that takes away what was mapped and leaves everything asleep.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use lowtide_device::digest::Keys;
 use lowtide_device::{Bytes, Reservation, Stream, holders};
@@ -14,6 +15,7 @@ use serde::Serialize;
 use crate::backup::{Backups, PAGE, Place};
 use crate::books::Books;
 use crate::carry::Carriers;
+use crate::memory::Memory;
 use crate::pressure::{Answer, Pressure, ROUNDS_MOST};
 use crate::restoring::Restoring;
 use crate::tags::{Phase, Scope, SleepPolicy};
@@ -111,7 +113,10 @@ impl Pool {
                 turn.backups.forget(part.room);
             }
             turn.backups.shrink();
-            turn.carriers = None;
+            // A stream that cannot say that it is done would keep what it uses for ever.
+            if turn.carriers.as_ref().is_some_and(|carriers| carriers.settle().is_ok()) {
+                turn.carriers = None;
+            }
         }
         Ok(WakeReport { tags: tags.len(), ..outcome? })
     }
@@ -192,10 +197,16 @@ impl Pool {
         match saved.place {
             Place::Zero => stream.fill(to, 0, size)?,
             Place::Slot(slot) => {
-                let memory = self.shared.device.host_memory_here(size)?;
-                let pages = backups.memory(slot.slab);
-                pages.read(slot.offset(), size, |bytes| memory.write(Bytes::ZERO, bytes))??;
-                stream.copy_in((&memory, Bytes::ZERO), to, size)?;
+                let (from, at) = match backups.memory(slot.slab) {
+                    Memory::Direct(memory) => (Arc::clone(memory), slot.offset()),
+                    Memory::Plain(pages) => {
+                        let memory = self.shared.device.host_memory_here(size)?;
+                        let fill = |bytes: &[u8]| memory.write(Bytes::ZERO, bytes);
+                        pages.read(slot.offset(), size, fill)??;
+                        (memory, Bytes::ZERO)
+                    }
+                };
+                stream.copy_in((&from, at), to, size)?;
             }
         }
         let digests = stream.digest(to, size, Keys::of_this_process())?.wait()?;
@@ -312,14 +323,14 @@ fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use lowtide_device::{Address, Device, HostOptions};
 
     use super::*;
     use crate::{Policy, StreamId, Tag};
 
     const STREAM: StreamId = StreamId(0);
+    /// How much of the backups is registered: nothing, the first page, all of it.
+    const DIRECT: [Bytes; 3] = [Bytes::ZERO, Bytes(PAGE), Bytes(u64::MAX)];
 
     fn pool(policy: Policy) -> Pool {
         let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
@@ -355,14 +366,16 @@ mod tests {
         let Place::Slot(slot) = books.backups.pages(room)[&page].place else {
             panic!("nothing is stored of page {page}")
         };
-        let memory = Arc::clone(books.backups.memory(slot.slab));
-        memory.write(slot.offset() + at, Bytes(1), |bytes| bytes[0] ^= 0x20).unwrap();
+        let (memory, at, mut byte) = (books.backups.memory(slot.slab), slot.offset() + at, [0]);
+        memory.read(at, &mut byte).unwrap();
+        memory.write(at, &[byte[0] ^ 0x20]).unwrap();
     }
 
     #[test]
     fn a_backup_with_one_wrong_bit_is_caught_and_named() {
-        for keep_backups in [true, false] {
-            let pool = pool(Policy { keep_backups, ..Policy::default() });
+        let kept = DIRECT.map(|direct_backups| (direct_backups, true));
+        for (direct_backups, keep_backups) in kept.into_iter().chain([(DIRECT[1], false)]) {
+            let pool = pool(Policy { keep_backups, direct_backups, ..Policy::default() });
             let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
             let blocks = [1, 2].map(|byte| block(&pool, weights, byte));
             let other = block(&pool, Tag::default(), 3);
@@ -419,20 +432,27 @@ mod tests {
 
     #[test]
     fn a_page_that_is_wrong_on_the_device_is_copied_once_more() {
-        let pool = pool(Policy::default());
-        let address = block(&pool, Tag::default(), 7);
-        pool.sleep(Scope::Whole).unwrap();
-        pool.wake(Scope::Whole).unwrap();
-        let (reservation, _) = pool.place_of(address).unwrap();
-        let stream = pool.device().stream().unwrap();
-        stream.fill((&reservation, Bytes(PAGE + 9)), 0, Bytes(1)).unwrap();
-        let mut backups = std::mem::take(&mut pool.books().backups);
-        let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
-        let part = Part { turning: 0, room: 1, restores: true, reservation, stale, kept, chunks };
-        pool.copy_again(&stream, &part, PAGE, &mut backups).unwrap();
-        pool.books().backups = backups;
-        assert_is_full_of(7, &pool, address);
-        pool.check();
+        for direct_backups in DIRECT {
+            let pool = pool(Policy { direct_backups, ..Policy::default() });
+            let address = block(&pool, Tag::default(), 7);
+            pool.sleep(Scope::Whole).unwrap();
+            pool.wake(Scope::Whole).unwrap();
+            let (reservation, _) = pool.place_of(address).unwrap();
+            let stream = pool.device().stream().unwrap();
+            for page in [0, PAGE] {
+                stream.fill((&reservation, Bytes(page + 9)), 0, Bytes(1)).unwrap();
+            }
+            let mut backups = std::mem::take(&mut pool.books().backups);
+            let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
+            let part =
+                Part { turning: 0, room: 1, restores: true, reservation, stale, kept, chunks };
+            for page in [0, PAGE] {
+                pool.copy_again(&stream, &part, page, &mut backups).unwrap();
+            }
+            pool.books().backups = backups;
+            assert_is_full_of(7, &pool, address);
+            pool.check();
+        }
     }
 
     #[test]

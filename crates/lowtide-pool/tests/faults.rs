@@ -20,6 +20,8 @@ fn main() -> ExitCode {
         Case::new("every_call_of_a_sleep_fails_once", |_| every_call_fails_once(Turn::Sleep)),
         Case::new("every_call_of_a_wake_fails_once", |_| every_call_fails_once(Turn::Wake)),
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
+        Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
+        Case::new("a_refused_registration_fails_no_sleep", a_refused_registration_fails_no_sleep),
     ];
     suite::main("pool_faults", Target::Double, cases)
 }
@@ -40,6 +42,8 @@ fn a_random_player_meets_faults(_: Target) {
                 "cuMemRelease",
                 "cuMemcpyDtoHAsync_v2",
                 "cuMemcpyHtoDAsync_v2",
+                "cuMemHostRegister_v2",
+                "cuMemHostUnregister",
                 "cuEventSynchronize",
                 "cuLaunchKernel",
                 "cuCtxSynchronize",
@@ -74,6 +78,28 @@ impl Turn {
     }
 }
 
+/// What is kept in a [`World`]: whole pages of 100 kB, and of 5 and 7 MiB beside each other.
+const KEPT: Bytes = Bytes::mib(14);
+
+/// No backups, some of them and all of them are registered with the device; either for as long as
+/// they are kept, or anew in every sleep, which then makes all calls that a first one makes.
+fn policies() -> [Policy; 3] {
+    let policy =
+        |direct_backups, keep_backups| Policy { direct_backups, keep_backups, ..Policy::default() };
+    [policy(Bytes::ZERO, true), policy(Bytes::mib(6), false), policy(Bytes(u64::MAX), true)]
+}
+
+// All of them with backups that are kept, and with backups that are not.
+fn all_policies() -> impl Iterator<Item = Policy> {
+    let both = |policy: Policy| [true, false].map(|keep_backups| Policy { keep_backups, ..policy });
+    policies().into_iter().flat_map(both)
+}
+
+// In what they differ.
+fn short(Policy { direct_backups, keep_backups, .. }: &Policy) -> String {
+    format!("direct_backups: {direct_backups}, keep_backups: {keep_backups}")
+}
+
 /// A pool with content that is known.
 struct World {
     device: Device,
@@ -86,10 +112,10 @@ struct World {
 }
 
 impl World {
-    fn new() -> World {
+    fn new(policy: Policy) -> World {
         let device = Device::cuda(0).unwrap();
         let hands = Hands::new(&device);
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device, policy, None).unwrap();
         let kept = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let lost = pool.tag("cache", SleepPolicy::Discard).unwrap();
         let base = device.usage().unwrap().in_use();
@@ -133,7 +159,13 @@ impl World {
 fn every_call_fails_once(turn: Turn) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let mut world = World::new();
+    for policy in policies() {
+        every_call_fails_once_with(*double, turn, policy);
+    }
+}
+
+fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy) {
+    let mut world = World::new(policy);
     world.before(turn, 1);
     double.reset_calls();
     turn.take(&world.pool).unwrap();
@@ -148,7 +180,8 @@ fn every_call_fails_once(turn: Turn) {
             double.fail_nth(&name, nth, code);
             let outcome = turn.take(&world.pool);
             double.clear_faults();
-            let after = format!("{name} number {nth} of a {turn:?} failed with {code}");
+            let after =
+                format!("{name} number {nth} of a {turn:?} failed with {code}, {}", short(&policy));
             let phase = world.pool.phase(world.kept).unwrap();
             if let Err(error) = &outcome {
                 refused += 1;
@@ -175,7 +208,13 @@ fn every_call_fails_once(turn: Turn) {
 fn a_call_that_fails_for_ever(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let mut world = World::new();
+    for policy in all_policies() {
+        every_call_fails_for_ever(*double, policy);
+    }
+}
+
+fn every_call_fails_for_ever(double: Double, policy: Policy) {
+    let mut world = World::new(policy);
     let calls = [
         "cuMemUnmap",
         "cuMemMap",
@@ -183,6 +222,8 @@ fn a_call_that_fails_for_ever(_: Target) {
         "cuMemCreate",
         "cuMemcpyDtoHAsync_v2",
         "cuMemcpyHtoDAsync_v2",
+        "cuMemHostRegister_v2",
+        "cuMemHostUnregister",
         "cuEventSynchronize",
         "cuEventRecord",
         "cuLaunchKernel",
@@ -195,7 +236,8 @@ fn a_call_that_fails_for_ever(_: Target) {
             let outcome = turn.take(&world.pool);
             double.clear_faults();
             world.pool.check();
-            let after = format!("{call} failed for ever in a {turn:?}: {outcome:?}");
+            let short = short(&policy);
+            let after = format!("{call} failed for ever in a {turn:?}, {short}: {outcome:?}");
             println!("{after}");
             if world.pool.phase(world.kept).unwrap() == Phase::Awake {
                 world.check(false, &after);
@@ -203,6 +245,64 @@ fn a_call_that_fails_for_ever(_: Target) {
             turn.take(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
             world.pool.wake(Scope::Whole).unwrap();
             world.check(false, &after);
+        }
+    }
+}
+
+// How many registrations there are more than before.
+fn registered(double: Double, before: usize) -> usize {
+    double.live().registrations - before
+}
+
+fn backups_are_registered_up_to_the_limit(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for policy in all_policies() {
+        let mut world = World::new(policy);
+        let before = double.live().registrations;
+        for seed in 1..3 {
+            world.fill(seed);
+            world.pool.sleep(Scope::Whole).unwrap();
+            let asleep = registered(*double, before);
+            // A slab of what may be, and slots for the rest; with no rest, no slots.
+            match policy.direct_backups {
+                Bytes::ZERO => assert!((1..=8).contains(&asleep), "slots: {asleep}"),
+                some if some < KEPT => assert!((2..=9).contains(&asleep), "and a slab: {asleep}"),
+                _ => assert_eq!(asleep, 1, "a slab"),
+            }
+            assert_eq!(world.pool.counts().host, KEPT);
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, "a wake");
+            if policy.keep_backups {
+                assert!(registered(*double, before) >= asleep, "they are kept");
+            } else {
+                assert_eq!(registered(*double, before), 0, "what goes is unregistered");
+            }
+        }
+        drop(world.pool);
+        assert_eq!(registered(*double, before), 0, "{}", short(&policy));
+    }
+}
+
+fn a_refused_registration_fails_no_sleep(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for direct_backups in [Bytes::mib(6), Bytes(u64::MAX)] {
+        let mut world = World::new(Policy { direct_backups, ..Policy::default() });
+        let before = double.live().registrations;
+        for (seed, code) in [(1, 2), (2, 999)] {
+            world.fill(seed);
+            // The first that a sleep makes is for backups; slots come when they are needed.
+            double.fail_nth("cuMemHostRegister_v2", 1, code);
+            let slept = world.pool.sleep(Scope::Whole).unwrap();
+            double.clear_faults();
+            assert_eq!((slept.copied, world.pool.counts().host), (KEPT, KEPT));
+            assert!((1..=8).contains(&registered(*double, before)), "nothing but slots");
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, "a registration was refused");
+            // Without blocks there are no backups: the next sleep wants new ones.
+            drop(world);
+            world = World::new(Policy { direct_backups, ..Policy::default() });
         }
     }
 }

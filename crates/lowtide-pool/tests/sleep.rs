@@ -295,10 +295,16 @@ fn zeros_take_no_place_and_come_back_as_zeros() {
 
 #[test]
 fn pages_come_back_right_however_their_backups_are_scattered() {
-    let seed = 11;
-    println!("seed {seed}");
+    // All backups are plain pages, some are registered with the device, or all.
+    for (seed, direct_backups) in [(11, Bytes::ZERO), (12, Bytes::mib(6)), (13, Bytes(u64::MAX))] {
+        println!("seed {seed}");
+        scatter(seed, Policy { direct_backups, ..Policy::default() });
+    }
+}
+
+fn scatter(seed: u64, policy: Policy) {
     let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&device, policy);
     let block = Written::new(&pool, Bytes::mib(24), Tag::default(), 1);
     let (mut dice, mut stamps) = (Dice(seed), [0; 12]);
     for _ in 0..12 {
@@ -345,6 +351,34 @@ fn backups_stay_or_go_as_the_policy_says() {
             assert_eq!((pool.counts().backup, pool.counts().host), (left, left));
             [one, two].iter().for_each(Written::assert_is_whole);
             check(&pool);
+        }
+    }
+}
+
+#[test]
+fn registered_and_plain_backups_wake_side_by_side() {
+    // More pieces than there are slots, and pieces of both kinds in one chunk.
+    for (direct, keep_backups) in [(2, false), (34, true), (50, false)] {
+        let direct_backups = Bytes::mib(direct);
+        let policy = Policy { direct_backups, keep_backups, ..Policy::default() };
+        let device = host(Bytes::mib(128));
+        let pool = pool_on(&device, policy);
+        let other = pool.tag("other", SleepPolicy::Offload).unwrap();
+        let mut blocks = [(Bytes::mib(37), Tag::default()), (Bytes::mib(50), other)]
+            .map(|(size, tag)| Written::new(&pool, size, tag, size.0));
+        let small = Written::new(&pool, Bytes::kib(9), other, 1);
+        for _ in 0..2 {
+            pool.sleep(Scope::Whole).unwrap();
+            assert_eq!(in_use(&device), Bytes::ZERO);
+            assert_eq!(pool.counts().host, Bytes::mib(38 + 50 + 2));
+            check(&pool);
+            pool.wake(Scope::Tags(&[other])).unwrap();
+            let woke = pool.wake(Scope::Whole).unwrap();
+            assert_eq!((woke.copied, woke.copied_again), (Bytes::mib(38), 0));
+            [blocks[0], blocks[1], small].iter().for_each(Written::assert_is_whole);
+            check(&pool);
+            blocks[1].seed += 1;
+            blocks[1].write();
         }
     }
 }

@@ -80,7 +80,10 @@ impl<'a> Game<'a> {
         println!("seed {seed}");
         let fence = fenced.then(Arc::<ByHand>::default);
         let given = fence.clone().map(|fence| fence as Arc<dyn Fence>);
-        let policy = Policy { keep_backups: seed.is_multiple_of(2), ..Policy::default() };
+        // Nothing, a little or more of the backups is registered with the device.
+        let direct_backups = Bytes::mib(seed % 3 * 6);
+        let keep_backups = seed.is_multiple_of(2);
+        let policy = Policy { keep_backups, direct_backups, ..Policy::default() };
         let pool = Pool::new(device, policy, given).unwrap();
         let mut tags = vec![(Tag::default(), SleepPolicy::Offload)];
         for (name, policy) in [

@@ -3,8 +3,8 @@
 //!
 //! The work is that of `bench/peer_sleep.py`: the weights of a model of eight thousand million
 //! parameters are kept, the cache of its attention is lost. First sleeps want processes of their own,
-//! since nothing may be prepared; each process then does the later turns too, and medians are taken
-//! over all of them.
+//! since nothing may be prepared; each process then does the later turns too, those that wake at once
+//! after the others, and medians are taken over all of them.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -30,8 +30,8 @@ const BESIDE: Bytes = Bytes::mib(640);
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "Each process fills the blocks with random bytes, sleeps for the first time, then does the \
-                  later turns: nothing changed, every page changed, a wake without a rest before it, and the \
-                  plain copy of the kept bytes. After every wake the digest of every page is compared, after the last one block in 17 byte for byte."
+                  later turns: nothing changed and every page changed in turn, then wakes without a rest before \
+                  them, then the plain copy of the kept bytes. After every wake the digest of every page is compared, after the last one block in 17 byte for byte."
 )]
 pub(crate) struct Options {
     /// Where: host, cuda:0, … The first GPU, or host where there is none, if not given.
@@ -205,6 +205,10 @@ fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured>
         changed.push(sleep()?);
         wakes.push(rested_wake()?);
         right &= model.is_right()?;
+    }
+    // Last of all: after such a wake a driver may still be clearing what was freed before it, which
+    // slows the next sleep's release. No other figure should have that in it.
+    for _ in 0..turns {
         sleep()?;
         at_once.push(wake()?);
         right &= model.is_right()?;

@@ -1,0 +1,58 @@
+//! Where backups are: memory that the device knows, or plain pages.
+//!
+//! What the device knows is copied without the processor's help, at the speed of the link, but costs
+//! the device page tables for as long as it is known. Plain pages cost it nothing; threads copy
+//! between them and a few slots that it knows.
+
+use std::sync::Arc;
+
+use lowtide_device::{Bytes, Device, HostMemory, HostPages, Result};
+
+/// Memory of the host, for backups.
+#[derive(Debug, Clone)]
+pub(crate) enum Memory {
+    /// Registered with the device.
+    Direct(Arc<HostMemory>),
+    /// Pages that no device knows.
+    Plain(Arc<HostPages>),
+}
+
+impl Memory {
+    /// Every page of it is there at once.
+    pub(crate) fn direct(device: &Device, size: Bytes) -> Result<Memory> {
+        device.host_memory(size).map(Memory::Direct)
+    }
+
+    /// A page of it is there once it is written.
+    pub(crate) fn plain(size: Bytes) -> Result<Memory> {
+        Ok(Memory::Plain(Arc::new(HostPages::new(size)?)))
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Memory::Direct(_))
+    }
+}
+
+// Those who carry know the kind they have; tests look at both.
+#[cfg(test)]
+impl Memory {
+    pub(crate) fn read(&self, at: Bytes, into: &mut [u8]) -> Result<()> {
+        match self {
+            Memory::Direct(memory) => memory.read(at, into),
+            Memory::Plain(pages) => {
+                let size = Bytes(into.len() as u64);
+                pages.read(at, size, |bytes| into.copy_from_slice(bytes))
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, at: Bytes, from: &[u8]) -> Result<()> {
+        match self {
+            Memory::Direct(memory) => memory.write(at, from),
+            Memory::Plain(pages) => {
+                let size = Bytes(from.len() as u64);
+                pages.write(at, size, |bytes| bytes.copy_from_slice(from))
+            }
+        }
+    }
+}
