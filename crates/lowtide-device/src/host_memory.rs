@@ -16,7 +16,7 @@ use std::time::Instant;
 use crate::backend::Backend;
 use crate::device::Inner;
 use crate::host_pages::{HUGE_PAGE, map_huge, unmap_huge};
-use crate::{Bytes, Error, RangeProblem, Result, exit, host_room, streaming};
+use crate::{Bytes, Error, RangeProblem, Result, copying, exit, host_room};
 
 const SMALL_PAGE: usize = 4096;
 /// A registration's size: small enough that preparing and registering overlap, large enough that
@@ -106,7 +106,19 @@ impl HostMemory {
         let turn = self.turn("read", offset, into.len())?;
         // SAFETY: as in `read`; nobody writes it while the turn lasts.
         let from = unsafe { slice::from_raw_parts(turn.at, into.len()) };
-        streaming::copy(from, into);
+        copying::past_caches(from, into);
+        Ok(())
+    }
+
+    /// Writes much that the device reads next, by one of several threads.
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    pub fn write_much(&self, offset: Bytes, from: &[u8]) -> Result<()> {
+        let turn = self.turn("write", offset, from.len())?;
+        // SAFETY: as in `read`; nobody else has it while the turn lasts.
+        let into = unsafe { slice::from_raw_parts_mut(turn.at, from.len()) };
+        copying::into_caches(from, into);
         Ok(())
     }
 

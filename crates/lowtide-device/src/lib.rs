@@ -44,6 +44,7 @@ mod backend;
 mod books;
 mod bytes;
 mod chunk;
+mod copying;
 pub mod cuda;
 mod device;
 pub mod digest;
@@ -60,7 +61,6 @@ pub mod process;
 mod reservation;
 mod staging;
 mod stream;
-mod streaming;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};

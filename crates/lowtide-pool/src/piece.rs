@@ -68,7 +68,7 @@ impl Job {
         match way {
             Way::Out => pages.write(at, size, |bytes| slot.read_streaming(offset, bytes))??,
             // The device reads it next: it should find it in the caches.
-            Way::In => pages.read(at, size, |bytes| slot.write(offset, bytes))??,
+            Way::In => pages.read(at, size, |bytes| slot.write_much(offset, bytes))??,
         }
         Ok(left.fetch_sub(1, SeqCst) == 1)
     }
