@@ -15,8 +15,8 @@ use crate::peers;
 use crate::steps::cargo;
 
 const MOST_MIB: u64 = 60;
-const TEST_PROGRAMS: [&str; 4] =
-    ["conformance_cuda", "conformance_host", "rules_cuda", "turns_cuda"];
+const TEST_PROGRAMS: [&str; 5] =
+    ["conformance_cuda", "conformance_host", "rules_cuda", "turns_cuda", "requirements_cuda"];
 /// Says what a pack is of; also tells a pack from another folder.
 const COMMIT: &str = "commit.txt";
 const SCRIPTS: [&str; 2] = ["run.sh", "plain_copy.py"];
@@ -37,6 +37,8 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "lowtide-testing",
         "--package",
         "lowtide-pool",
+        "--package",
+        "lowtide-release",
         "--tests",
         "--no-run",
     ])?);

@@ -44,6 +44,11 @@ pub(crate) fn test() -> anyhow::Result<()> {
     let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     run("lints", &mut cargo(&lints))?;
     run("tests", &mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))?;
+    // The gate and the idle policy under a model checker, which brings locks of its own.
+    let models = ["--features", "loom", "--test", "loom", "--release"];
+    let lints = ["clippy", "-p", "lowtide-release", "--locked", "--features", "loom", "--tests"];
+    run("lints of models", cargo(&lints).args(["--", "-D", "warnings"]))?;
+    run("models", cargo(&["test", "-p", "lowtide-release", "--locked"]).args(models))?;
     let docs = ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"];
     run("docs", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     println!("── everything passed in {:.0} s", began.elapsed().as_secs_f64());

@@ -5,9 +5,7 @@
 //! child's. It depends on device and driver, so it is remembered for each.
 
 use std::env;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -17,6 +15,7 @@ use anyhow::{Context, bail};
 use lowtide_device::nvml::Nvml;
 use lowtide_device::survey::Surveyed;
 use lowtide_device::{Bytes, DeviceId};
+use lowtide_release::floor::{Floor, recall, remember};
 use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,33 +39,19 @@ pub(crate) enum ChildLine {
     },
 }
 
-/// A floor, and how it is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Floor {
-    /// The device it was measured on.
-    uuid: String,
-    /// The driver it was measured with.
-    driver: String,
-    /// What a bare context cost.
-    #[serde(rename = "floor_bytes")]
-    pub(crate) bytes: Bytes,
-    /// When, in seconds since 1970.
-    measured_at_s: u64,
-    /// What went wrong when each operation was tried once; `None`: nothing.
-    pub(crate) trial_failure: Option<String>,
-    #[serde(skip)]
-    pub(crate) fresh: bool,
-}
-
-/// The floor of a GPU: remembered, or measured now.
-pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow::Result<Floor> {
+/// The floor of a GPU, remembered or measured now, and whether it was measured now.
+pub(crate) fn of(
+    device: &Surveyed,
+    driver: &str,
+    measure_anew: bool,
+) -> anyhow::Result<(Floor, bool)> {
     let uuid = device.info.uuid.clone().context("a GPU without an identity")?;
     let mut remembered = recall();
     let known = remembered.iter().position(|floor| floor.uuid == uuid && floor.driver == driver);
     match known {
         // A trial that failed may go better today.
         Some(index) if !measure_anew && remembered[index].trial_failure.is_none() => {
-            return Ok(remembered.swap_remove(index));
+            return Ok((remembered.swap_remove(index), false));
         }
         Some(index) => drop(remembered.swap_remove(index)),
         None => {}
@@ -75,39 +60,12 @@ pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow:
     let measured_at_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let floor =
-        Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure, fresh: true };
+        Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure };
     remembered.push(floor.clone());
     if let Err(error) = remember(&remembered) {
-        anstream::eprintln!("lowtide: the floor could not be remembered: {error:#}");
+        anstream::eprintln!("lowtide: the floor could not be remembered: {error}");
     }
-    Ok(floor)
-}
-
-fn file() -> Option<PathBuf> {
-    let variable =
-        |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
-    Some(cache.join("lowtide").join("floor.json"))
-}
-
-// A file that is not there, or not ours to read, remembers nothing.
-fn recall() -> Vec<Floor> {
-    let text = file().and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
-}
-
-fn remember(floors: &[Floor]) -> anyhow::Result<()> {
-    let file = file().context("neither XDG_CACHE_HOME nor HOME is set")?;
-    let folder = file.parent().context("a file is in a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    // Written aside and moved over, so that nobody reads half a file.
-    let aside = folder.join(format!("floor.{}", std::process::id()));
-    let written = fs::write(&aside, serde_json::to_string_pretty(floors)?);
-    let moved = written.and_then(|()| fs::rename(&aside, &file));
-    if moved.is_err() {
-        let _ = fs::remove_file(&aside);
-    }
-    moved.with_context(|| format!("writing {}", file.display()))
+    Ok((floor, true))
 }
 
 fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, Option<String>)> {

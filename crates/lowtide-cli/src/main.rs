@@ -1,7 +1,6 @@
 //! The `lowtide` program: one file per command under `commands/`.
 //!
-//! Exit codes: 0 done, 2 wrong usage, 3 could not. (1 is kept for releases that were done but not
-//! proved.)
+//! Exit codes: 0 done and proved, 1 done but not proved, 2 wrong usage, 3 could not.
 
 mod commands;
 mod floor;
@@ -14,14 +13,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{Command, bench, doctor, floor_child, ps, replay};
+use crate::commands::{Command, NotProved, bench, demo, doctor, floor_child, ps, replay};
 
 /// Gives accelerator memory back, and proves it.
 #[derive(Debug, Parser)]
 #[command(
     name = "lowtide",
     version,
-    after_help = "Exit codes: 0 done, 2 wrong usage, 3 could not.\n\
+    after_help = "Exit codes: 0 done and proved, 1 done but not proved, 2 wrong usage, 3 could not.\n\
                   LOWTIDE_CUDA_LIBRARY and LOWTIDE_NVML_LIBRARY name other driver files; \
                   LOWTIDE_LOG=debug shows what happens."
 )]
@@ -36,6 +35,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Ps(options) => ps::run(&options),
+        Command::Demo(options) => demo::run(&options),
         Command::Replay(options) => replay::run(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::FloorChild { device } => floor_child::run(device),
@@ -50,6 +50,9 @@ fn main() -> ExitCode {
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<NotProved>() {
+        return ExitCode::from(1);
+    }
     match error.downcast_ref::<lowtide_device::Error>() {
         Some(
             lowtide_device::Error::UnknownDevice { .. } | lowtide_device::Error::BadSize { .. },

@@ -4,7 +4,9 @@ use lowtide_device::survey::{self, Library, Survey, Surveyed};
 use lowtide_device::{Bytes, Device, DeviceId, Error};
 use serde::Serialize;
 
-use crate::floor::{self, Floor};
+use lowtide_release::floor::Floor;
+
+use crate::floor;
 use crate::measure::{self, Measured};
 use crate::page::{self, Page};
 use crate::progress;
@@ -94,9 +96,9 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceRepor
     };
     let (floor_bytes, floor_reason, floor_is_fresh) = match floor {
         Ok(None) => (Some(Bytes::ZERO), None, false),
-        Ok(Some(floor)) => {
+        Ok(Some((floor, is_fresh))) => {
             note_trial(&mut device, &floor);
-            (Some(floor.bytes), None, floor.fresh)
+            (Some(floor.bytes), None, is_fresh)
         }
         Err(error) => (None, Some(format!("{error:#}")), false),
     };

@@ -1,6 +1,7 @@
 //! The commands, as a user meets them.
 
 mod bench;
+mod demo;
 mod doctor;
 mod program;
 mod ps;

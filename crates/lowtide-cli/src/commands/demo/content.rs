@@ -1,0 +1,160 @@
+//! Real bytes: every block of the demo is filled through a stream, and what must survive is read
+//! back and compared, byte for byte.
+//!
+//! A block is filled from one region in which no two words are alike, from a place that follows from
+//! its seed. So what it must hold is known without a second copy of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use lowtide::{Block, Bytes, Device, Pool, Stream, StreamId, Tag};
+use lowtide_device::HostMemory;
+
+const REGION: u64 = 16 << 20;
+/// The most that is copied at once.
+const PIECE: u64 = REGION / 2;
+/// How far apart two pieces begin: an odd number of words, so that places come back late.
+const STRIDE: u64 = 8 * 513;
+/// How many places apart two seeds are.
+const SEED: u64 = 1021;
+/// Odd, so that its multiples are all different.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Fills blocks, and knows what they hold. For one thread at a time.
+pub(super) struct Content {
+    stream: Stream,
+    /// The region, for copies and for comparing.
+    pattern: Arc<HostMemory>,
+    words: Vec<u8>,
+    read_back: Arc<HostMemory>,
+    /// The next seed: no two fillings are alike.
+    seed: AtomicU64,
+}
+
+/// A block and what it was filled with.
+pub(super) struct Filled {
+    pub(super) block: Block,
+    seed: u64,
+}
+
+/// Blocks that belong together: a model, a cache.
+pub(super) struct Loaded {
+    pub(super) blocks: Vec<Filled>,
+}
+
+impl Loaded {
+    pub(super) fn bytes(&self) -> Bytes {
+        self.blocks.iter().map(|filled| filled.block.size()).sum()
+    }
+}
+
+/// Where a piece of a block comes from.
+struct Piece {
+    from: Bytes,
+    offset: Bytes,
+    size: Bytes,
+}
+
+fn pieces(size: Bytes, seed: u64) -> impl Iterator<Item = Piece> {
+    (0..size.0).step_by(PIECE as usize).zip(0..).map(move |(offset, index)| Piece {
+        from: Bytes((seed * SEED + index) * STRIDE % PIECE),
+        offset: Bytes(offset),
+        size: Bytes(PIECE.min(size.0 - offset)),
+    })
+}
+
+impl Content {
+    pub(super) fn new(device: &Device) -> anyhow::Result<Content> {
+        let pattern = device.host_memory(Bytes(REGION))?;
+        let mut words = Vec::with_capacity(REGION as usize);
+        for word in 1..=REGION / 8 {
+            words.extend(word.wrapping_mul(ODD).to_le_bytes());
+        }
+        pattern.write(Bytes::ZERO, &words)?;
+        let read_back = device.host_memory(Bytes(PIECE))?;
+        let (stream, seed) = (device.stream()?, AtomicU64::new(0));
+        Ok(Content { stream, pattern, words, read_back, seed })
+    }
+
+    /// So much memory in so many blocks, full of bytes.
+    pub(super) fn load(
+        &self,
+        pool: &Pool,
+        tag: Tag,
+        size: Bytes,
+        blocks: u64,
+    ) -> anyhow::Result<Loaded> {
+        let part = Bytes(size.0 / blocks);
+        let load = |_| {
+            let block = pool.block(part, StreamId(0), tag)?;
+            let mut filled = Filled { block, seed: 0 };
+            self.fill(pool, &mut filled)?;
+            Ok(filled)
+        };
+        Ok(Loaded { blocks: (0..blocks).map(load).collect::<anyhow::Result<_>>()? })
+    }
+
+    /// Other bytes for a block.
+    pub(super) fn fill(&self, pool: &Pool, filled: &mut Filled) -> anyhow::Result<()> {
+        filled.seed = self.seed.fetch_add(1, Relaxed);
+        let (reservation, at) = pool.place_of(filled.block.address())?;
+        for Piece { from, offset, size } in pieces(filled.block.size(), filled.seed) {
+            self.stream.copy_in((&self.pattern, from), (&reservation, at + offset), size)?;
+        }
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Whether every byte of these blocks is what they were filled with.
+    pub(super) fn is_right(&self, pool: &Pool, loaded: &Loaded) -> anyhow::Result<bool> {
+        for filled in &loaded.blocks {
+            if !self.holds(pool, filled)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether every byte of a block is what it was filled with.
+    pub(super) fn holds(&self, pool: &Pool, filled: &Filled) -> anyhow::Result<bool> {
+        let (reservation, at) = pool.place_of(filled.block.address())?;
+        let mut found = Vec::new();
+        for Piece { from, offset, size } in pieces(filled.block.size(), filled.seed) {
+            let to = (&self.read_back, Bytes::ZERO);
+            self.stream.copy_out((&reservation, at + offset), to, size)?;
+            self.stream.synchronize()?;
+            found.resize(size.as_usize(), 0);
+            self.read_back.read(Bytes::ZERO, &mut found)?;
+            if self.words[from.as_usize()..][..size.as_usize()] != found {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide::{HostOptions, Policy};
+
+    #[test]
+    fn a_byte_that_changed_is_found_and_blocks_differ() {
+        let budget = Some(Bytes::mib(64));
+        let device = Device::host(HostOptions { budget, ..HostOptions::default() }).unwrap();
+        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let content = Content::new(&device).unwrap();
+        let mut loaded = content.load(&pool, Tag::default(), Bytes::mib(30), 3).unwrap();
+        assert_eq!(loaded.bytes(), Bytes::mib(30));
+        assert!(content.is_right(&pool, &loaded).unwrap());
+
+        let (reservation, at) = pool.place_of(loaded.blocks[2].block.address()).unwrap();
+        let last = at + Bytes(Bytes::mib(10).0 - 1);
+        content.stream.fill((&reservation, last), 0, Bytes(1)).unwrap();
+        content.stream.synchronize().unwrap();
+        assert!(!content.is_right(&pool, &loaded).unwrap());
+        content.fill(&pool, &mut loaded.blocks[2]).unwrap();
+        assert!(content.is_right(&pool, &loaded).unwrap());
+        loaded.blocks[2].seed += 1;
+        assert!(!content.is_right(&pool, &loaded).unwrap(), "another seed, other bytes");
+    }
+}

@@ -1,0 +1,256 @@
+//! `lowtide demo`, as a user meets it, and as somebody sees it who watches from outside.
+
+use std::process::Stdio;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::program::{Answer, Machine};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+/// The least there is: two MiB for a unit, on the double and on `host`.
+const SMALL: [&str; 3] = ["demo", "--divide", "128"];
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&SMALL[..], more].concat()
+}
+
+fn bytes(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no bytes: {value}"))
+}
+
+fn act<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let acts = answer["acts"].as_array().unwrap();
+    acts.iter().find(|act| act["name"] == name).unwrap_or_else(|| panic!("no act {name}"))
+}
+
+fn claims_that_do_not_hold(act: &Value) -> Vec<&Value> {
+    let claims = act["claims"].as_array().unwrap();
+    assert!(!claims.is_empty(), "{}", act["name"]);
+    claims.iter().filter(|claim| claim["holds"] != true).collect()
+}
+
+#[test]
+fn five_acts_are_played_and_proved_on_host() {
+    let machine = Machine::without_gpu();
+    let answer = machine.lowtide(&["demo", "--divide", "8", "--json"]).json();
+    assert_eq!((&answer["device"], &answer["proved"]), (&json!("host"), &json!(true)));
+    assert_eq!((&answer["source"], &answer["counts"]), (&json!("kernel"), &json!("own")));
+    let names: Vec<_> = answer["acts"].as_array().unwrap().iter().map(|act| &act["name"]).collect();
+    assert_eq!(names, ["stages", "between tasks", "shutdown", "idle", "updates"]);
+    for act in answer["acts"].as_array().unwrap() {
+        assert_eq!(act["verdict"], "released", "{:?}", claims_that_do_not_hold(act));
+        assert_eq!(act["peak_bytes"], act["largest_bytes"], "{}", act["name"]);
+        for key in ["before_bytes", "after_bytes"] {
+            assert!(bytes(&act[key]) <= bytes(&act["peak_bytes"]), "{key} of {}", act["name"]);
+            assert!(act["today"][key].is_u64(), "{key} of {}", act["name"]);
+        }
+        for key in ["holders", "reserved_bytes", "plan", "receipts", "states"] {
+            assert!(act[key].is_array(), "{key} of {}", act["name"]);
+        }
+        assert!(!act["receipts"].as_array().unwrap().is_empty(), "{}", act["name"]);
+    }
+    let unit = bytes(&answer["unit_bytes"]);
+    let stages = act(&answer, "stages");
+    assert_eq!(bytes(&stages["today"]["peak_bytes"]), 40 * unit, "the sum");
+    assert_eq!(bytes(&stages["peak_bytes"]), 16 * unit, "the largest");
+    assert!(stages["refused"].as_str().unwrap().contains("\"all at once\" needs"));
+    let share = act(&answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
+    assert!((0.0..1.0).contains(&share), "{share}");
+    let idle = act(&answer, "idle");
+    assert_eq!(
+        (&idle["after_bytes"], &idle["today"]["after_bytes"]),
+        (&json!(0), &idle["before_bytes"])
+    );
+}
+
+#[test]
+fn a_shutdown_names_the_holder_and_updates_stay_flat() {
+    let machine = Machine::without_gpu();
+    let answer = machine.lowtide(&with(&["--json"])).json();
+    let shutdown = act(&answer, "shutdown");
+    let model = &shutdown["plan"].as_array().unwrap().last().unwrap()["bytes"];
+    let holder = json!({
+        "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model
+    });
+    assert_eq!(shutdown["holders"], json!([holder]));
+    assert_eq!(shutdown["after_bytes"], 0, "the runner is kept, its memory is not");
+    assert_eq!(shutdown["today"]["after_bytes"], shutdown["today"]["before_bytes"]);
+    let verdicts: Vec<_> = shutdown["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|receipt| &receipt["verdict"])
+        .collect();
+    assert_eq!(verdicts, ["pinned", "released"]);
+
+    let updates = act(&answer, "updates");
+    let reserved = updates["reserved_bytes"].as_array().unwrap();
+    assert_eq!(reserved.len(), 200);
+    assert!(reserved.iter().all(|bytes| *bytes == reserved[0]), "{reserved:?}");
+    let today = updates["today"]["reserved_bytes"].as_array().unwrap();
+    assert_eq!(today.len(), 200);
+    assert!(bytes(today.last().unwrap()) > bytes(&today[0]), "{today:?}");
+}
+
+#[test]
+fn people_get_a_receipt_for_each_act_and_a_table() {
+    let machine = Machine::with_double("total=1GiB");
+    let answer = machine.lowtide(&SMALL);
+    assert_eq!(answer.code(), 0, "{}", answer.err());
+    let text = answer.out();
+    for line in [
+        "cuda:0  lowtide driver double",
+        "1. stages  four models",
+        "    stage judge on cuda:0: released, 16.0 MiB freed",
+        "    after audio on cuda:0: released, 20.0 MiB freed",
+        "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
+        "      held: runner.model by profiler.hooks, 2 reference(s), 16.0 MiB",
+        "      → drop profiler.hooks, which holds runner.model",
+        "    idle on cuda:0: released, 32.0 MiB freed (96.0 MiB → 64.0 MiB in use)",
+        "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
+        "act                today: peak           left   lowtide: peak           left  verdict",
+        "stages               144.0 MiB      144.0 MiB        96.0 MiB       64.0 MiB  released",
+        "5 of 5 acts proved in ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("proved           no"), "{text}");
+    assert_eq!(answer.err(), "", "progress is for terminals");
+}
+
+#[test]
+fn where_the_driver_does_not_tell_whose_memory_it_is_everybodys_number_counts() {
+    let machine = Machine::with_double("total=1GiB,accounting=off,unattributed=16MiB");
+    let answer = machine.lowtide(&with(&["--json"])).json();
+    assert_eq!((&answer["counts"], &answer["source"]), (&json!("everybody"), &json!("nvml")));
+    assert_eq!(answer["floor_bytes"], 64 * MIB, "what a context costs on this double");
+    let idle = act(&answer, "idle");
+    assert_eq!(idle["after_bytes"], (64 + 16) * MIB, "the floor, and what is somebody else's");
+}
+
+#[test]
+fn what_is_not_proved_is_told_and_ends_with_one() {
+    // The floor cannot be measured: NVML answers the survey, and not the second question.
+    let machine = Machine::with_double("total=1GiB,fail=nvmlDeviceGetMemoryInfo_v2@2:999");
+    let answer = machine.lowtide(&with(&["--json"]));
+    assert_eq!(answer.code(), 1, "{}", answer.err());
+    let said: Value = serde_json::from_str(&answer.out()).unwrap();
+    assert_eq!((&said["proved"], &said["floor_bytes"]), (&json!(false), &Value::Null));
+    for act in said["acts"].as_array().unwrap() {
+        let expected = if act["name"] == "idle" { "unverified" } else { "released" };
+        assert_eq!(act["verdict"], expected, "{}", act["name"]);
+    }
+    assert!(!claims_that_do_not_hold(act(&said, "idle")).is_empty());
+    assert!(answer.err().contains("not proved: idle (unverified): "), "{}", answer.err());
+    assert!(answer.err().contains("no floor is known: NVML could not say"), "{}", answer.err());
+}
+
+#[test]
+fn what_cannot_be_played_is_told() {
+    let refused = |machine: &Machine, arguments: &[&str], code: i32, words: &str| {
+        let answer: Answer = machine.lowtide(arguments);
+        assert_eq!(answer.code(), code, "{}", answer.err());
+        assert!(answer.err().contains(words), "{}", answer.err());
+    };
+    let without = Machine::without_gpu();
+    refused(&without, &["demo", "--device", "cuda:7"], 3, "no CUDA driver could be loaded");
+    refused(&without, &["demo", "--device", "gpu"], 2, "there is no device \"gpu\" here");
+    refused(&without, &["demo", "--hold", "soon"], 2, "--hold <MS>");
+    let double = Machine::with_double("total=1GiB");
+    refused(&double, &["demo", "--device", "cuda:7"], 2, "there is no device \"cuda:7\" here");
+    let tiny = Machine::with_double("total=160MiB");
+    refused(&tiny, &SMALL, 3, "not even the smallest demo fits here: cuda:0 is out of memory");
+    // An act that fails midway is named, and what was said until then stays said.
+    let failing = Machine::with_double("total=1GiB,oom_at=4MiB");
+    let larger = ["demo", "--divide", "32"];
+    refused(&failing, &larger, 3, "act 1, four models in one process, one after another: ");
+}
+
+/// What the kernel said of the demo's process, and when it was asked.
+struct Look {
+    from_s: f64,
+    until_s: f64,
+    bytes: u64,
+}
+
+fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+/// Runs the demo, and meanwhile asks `lowtide ps` from processes of their own.
+fn watched(machine: &Machine, hold_ms: &str) -> (Value, Vec<Look>) {
+    let arguments = ["demo", "--json", "--device", "host", "--divide", "4", "--hold", hold_ms];
+    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &arguments);
+    let demo = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = demo.id();
+    let demo = thread::spawn(move || demo.wait_with_output().unwrap());
+    let mut looks = Vec::new();
+    while !demo.is_finished() {
+        let from_s = now_s();
+        let seen = machine.lowtide(&["ps", "--json"]).json();
+        let until_s = now_s();
+        let processes = seen["host"]["processes"].as_array().unwrap();
+        let own = processes.iter().find(|process| process["pid"] == pid);
+        looks.extend(own.map(|own| Look { from_s, until_s, bytes: bytes(&own["bytes"]) }));
+    }
+    (Answer { output: demo.join().unwrap() }.json(), looks)
+}
+
+/// How often a state was looked at; every time it was as the demo says.
+fn times_seen(state: &Value, looks: &[Look]) -> usize {
+    let (from_s, until_s) = (state["from_s"].as_f64().unwrap(), state["until_s"].as_f64().unwrap());
+    let within = |look: &&Look| look.from_s >= from_s && look.until_s <= until_s;
+    let inside: Vec<_> = looks.iter().filter(within).collect();
+    for look in &inside {
+        assert_eq!(look.bytes, bytes(&state["bytes"]), "seen from outside: {state}");
+    }
+    inside.len()
+}
+
+#[test]
+fn what_it_says_is_what_is_seen_from_outside() {
+    let machine = Machine::without_gpu();
+    // On a busy machine a look takes long: the states are then held for longer.
+    let mut holds = ["300", "1500", "6000"].into_iter();
+    let (answer, looks) = loop {
+        let hold_ms = holds.next().expect("a look takes longer than any state lasts");
+        let (answer, looks) = watched(&machine, hold_ms);
+        let acts = answer["acts"].as_array().unwrap().clone();
+        let mut states = acts.iter().flat_map(|act| act["states"].as_array().unwrap());
+        if states.all(|state| times_seen(state, &looks) > 0) {
+            break (answer, looks);
+        }
+    };
+    let mut largest = 0;
+    for act in answer["acts"].as_array().unwrap() {
+        let states = act["states"].as_array().unwrap();
+        for (way, numbers) in [("today", &act["today"]), ("lowtide", act)] {
+            let own: Vec<_> = states.iter().filter(|state| state["way"] == way).collect();
+            for key in ["before_bytes", "peak_bytes", "after_bytes"] {
+                let held = own.iter().any(|state| state["bytes"] == numbers[key]);
+                assert!(held, "{key} of {} {way} was never held", act["name"]);
+            }
+            let [first, .., last] = own.as_slice() else { panic!("too few states: {act}") };
+            let (from_s, until_s) = (first["from_s"].as_f64(), last["until_s"].as_f64());
+            let peak = bytes(&numbers["peak_bytes"]);
+            for look in &looks {
+                let inside = Some(look.from_s) >= from_s && Some(look.until_s) <= until_s;
+                assert!(!inside || look.bytes <= peak, "{} {way}: {}", act["name"], look.bytes);
+            }
+            largest = largest.max(peak);
+        }
+    }
+    assert_eq!(looks.iter().map(|look| look.bytes).max(), Some(largest), "the most ever seen");
+}
+
+#[test]
+fn the_watching_script_agrees_on_the_double() {
+    let machine = Machine::with_double("total=1GiB");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/watch_demo.py");
+    let lowtide = env!("CARGO_BIN_EXE_lowtide");
+    let arguments = [script, "--lowtide", lowtide, "--hold", "300", "--", "--divide", "128"];
+    let answer = Answer { output: machine.command("python3", &arguments).output().unwrap() };
+    assert_eq!(answer.code(), 0, "{}{}", answer.out(), answer.err());
+    assert!(answer.out().contains("all agree with the demo"), "{}", answer.out());
+}

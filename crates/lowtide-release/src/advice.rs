@@ -1,0 +1,80 @@
+//! What to do next, where a release did not reach its target: what is left, and what would free it.
+
+use lowtide_device::Bytes;
+
+use crate::ledger::{Kind, Ledger, signed};
+use crate::receipt::{Outcome, Receipt, Verdict};
+use crate::target::Target;
+
+/// Less than this is not worth a line.
+const WORTH: u64 = 1 << 20;
+
+/// Lines for people; none where there is nothing to say.
+pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
+    let mut lines = Vec::new();
+    if matches!(receipt.verdict, Verdict::Released | Verdict::NoDevice | Verdict::Busy) {
+        return lines;
+    }
+    for rung in &receipt.rungs {
+        match &rung.outcome {
+            Outcome::Failed { why } => lines.push(format!("{} failed: {why}", rung.rung)),
+            Outcome::Panicked { message } => {
+                lines.push(format!("{} panicked: {message}", rung.rung));
+            }
+            Outcome::CutOff { limit_ms } => lines.push(format!(
+                "{} did not end within {limit_ms} ms and was left behind",
+                rung.rung
+            )),
+            Outcome::Done | Outcome::Skipped { .. } => {}
+        }
+    }
+    for holder in &receipt.holders {
+        lines.push(format!("drop {}, which holds {}", holder.path, holder.holds));
+    }
+    if receipt.target.is_none() {
+        return lines;
+    }
+    if receipt.target == Some(Target::Floor) && receipt.verdict == Verdict::Unverified {
+        lines
+            .push("the floor of this device is not known: `lowtide doctor` measures it".to_owned());
+    }
+    if let Some(ledger) = &receipt.ledger {
+        lines.extend(left(ledger, receipt));
+    }
+    lines
+}
+
+fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = |bytes: Bytes, text: &str| {
+        if bytes.0 >= WORTH {
+            lines.push(format!("{bytes} {text}"));
+        }
+    };
+    let names = |kind: Kind| {
+        let of_kind = ledger.lines.iter().filter(|line| line.kind == kind);
+        of_kind.map(|line| line.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let slept = receipt.rung("sleep").is_some();
+    let live = names(Kind::Live);
+    let way = if slept { "free them" } else { "free them, or climb to `sleep`" };
+    line(ledger.of(Kind::Live), &format!("are live ({live}): {way}"));
+    let cached = names(Kind::Cached);
+    line(ledger.of(Kind::Cached), &format!("are cached ({cached}): a live byte pins each chunk"));
+    line(ledger.of(Kind::Graphs), "are captured graphs: drop them");
+    line(ledger.of(Kind::Libraries), "are libraries': their rung gives some of it back");
+    line(
+        ledger.of(Kind::Context),
+        "are the bare context: only a suspended or ended process gives that back (suspend is a \
+         later rung)",
+    );
+    let others = names(Kind::Others);
+    line(ledger.of(Kind::Others), &format!("belong to others ({others})"));
+    if ledger.unknown_bytes.unsigned_abs() >= WORTH {
+        let unknown = signed(ledger.unknown_bytes);
+        lines.push(format!(
+            "{unknown} are unknown: `lowtide doctor` measures the floor, which is part of it"
+        ));
+    }
+    lines
+}

@@ -1,0 +1,55 @@
+//! Memory given back, with proof.
+//!
+//! A [`Releaser`] climbs a [`Ladder`] of [`Rung`]s on a device until a [`Target`] is met, and writes a
+//! [`Receipt`]: before and after each rung by the driver's own numbers, what was touched, how long it
+//! took, and a [`Verdict`]. Around it: [`Owners`] (who should let go, in which order), [`Stages`]
+//! (modules that hand the device on), [`Idling`] (free on idle), [`Gate`] and [`Pauses`] (pause,
+//! update, resume), the [`Ledger`] (where every byte is).
+//!
+//! It knows no driver, no async and no clock of its own: time comes from a [`Clock`]. The crate
+//! `lowtide` brings the machine's.
+
+mod advice;
+mod allocator;
+mod clock;
+pub mod floor;
+mod gate;
+mod holder;
+mod idle;
+mod idling;
+mod ladder;
+mod ledger;
+mod owners;
+mod pause;
+mod reading;
+mod receipt;
+mod releaser;
+mod rung;
+pub mod rungs;
+mod scene;
+mod slope;
+mod stages;
+mod sync;
+mod target;
+
+pub use allocator::{Allocator, Counts};
+pub use clock::{Clock, ManualClock};
+pub use gate::{Busy, Closed, Gate, GateState, Mode, Pass, Step};
+pub use holder::Holder;
+pub use idle::{Claim, Decision, Idle, IdleOptions, ParseIdleError, Task};
+pub use idling::{Idling, Tick, Working};
+pub use ladder::Ladder;
+pub use ledger::{Kind, Ledger, Line};
+pub use owners::{
+    Cycle, Dropped, HeldPath, Lent, NewPaths, Outcome as DropOutcome, Owned, Owners, Paths, Plan,
+    Planned, Shutdown,
+};
+pub use pause::{Paused, Pauses, Resume};
+pub use reading::{Gauge, Reading, Settling};
+pub use receipt::{Outcome, Receipt, RungReceipt, Verdict};
+pub use releaser::{Ask, Releaser, WhenBusy};
+pub use rung::{Climbed, Expectation, Failure, Rung, Touch};
+pub use scene::{Hook, Place, Plugged, Restore, Scene, Setting};
+pub use slope::{Slope, Trend};
+pub use stages::{Stage, StageError, StageReport, Stages, StagesReport};
+pub use target::Target;

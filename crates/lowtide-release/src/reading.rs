@@ -1,0 +1,217 @@
+//! Readings: what the device says is in use, beside what the allocators we know say.
+//!
+//! Nothing counts as freed because a call returned. A number is read until it has settled: where it
+//! stays the same the memory is really there, where it keeps falling the driver is still at it.
+
+use std::time::Duration;
+
+use lowtide_device::{Bytes, Device, DeviceId, Usage, holders};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::allocator::Counts;
+use crate::clock::Clock;
+
+/// Who is asked what is in use. A [`Device`] is one; a host language may bring its own.
+pub trait Gauge: Send + Sync {
+    /// Which device.
+    fn id(&self) -> DeviceId;
+
+    /// What the device says, or why it cannot be asked.
+    ///
+    /// # Errors
+    /// The device's.
+    fn usage(&self) -> lowtide_device::Result<Usage>;
+
+    /// This process's part of it, where the device tells.
+    fn own(&self) -> Option<Bytes>;
+
+    /// Waits for all work on the device.
+    ///
+    /// # Errors
+    /// The device's.
+    fn synchronize(&self) -> lowtide_device::Result<()>;
+
+    /// What other processes hold, where the device tells: a name and a size each.
+    fn others(&self) -> Vec<(String, Bytes)>;
+}
+
+impl Gauge for Device {
+    fn id(&self) -> DeviceId {
+        self.info().id
+    }
+
+    fn usage(&self) -> lowtide_device::Result<Usage> {
+        Device::usage(self)
+    }
+
+    fn own(&self) -> Option<Bytes> {
+        match self.info().id {
+            // Its budget is its own: nobody else takes from it.
+            DeviceId::Host | DeviceId::Books => {
+                Device::usage(self).ok().map(|usage| usage.in_use())
+            }
+            DeviceId::Cuda(_) => {
+                let holders = holders::of(self).ok()?;
+                let own = std::process::id();
+                holders.processes.iter().find(|holder| holder.pid == own)?.held
+            }
+        }
+    }
+
+    fn synchronize(&self) -> lowtide_device::Result<()> {
+        Device::synchronize(self)
+    }
+
+    fn others(&self) -> Vec<(String, Bytes)> {
+        if !matches!(self.info().id, DeviceId::Cuda(_)) {
+            return Vec::new();
+        }
+        let Ok(holders) = holders::of(self) else { return Vec::new() };
+        let own = std::process::id();
+        let others = holders.processes.iter().filter(|holder| holder.pid != own);
+        others.filter_map(|holder| Some((format!("pid {}", holder.pid), holder.held?))).collect()
+    }
+}
+
+/// What was read at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Reading {
+    /// In use on the device by everybody, says the driver or the kernel; `None` where nobody could
+    /// be asked.
+    #[serde(rename = "driver_bytes")]
+    #[schemars(with = "Option<u64>")]
+    pub driver: Option<Bytes>,
+    /// What the device has free, says the same.
+    #[serde(rename = "driver_free_bytes")]
+    #[schemars(with = "Option<u64>")]
+    pub free: Option<Bytes>,
+    /// This process's part of what is in use, where the driver tells.
+    #[serde(rename = "own_bytes")]
+    #[schemars(with = "Option<u64>")]
+    pub own: Option<Bytes>,
+    /// In blocks that callers have, say the allocators.
+    #[serde(rename = "allocated_bytes")]
+    #[schemars(with = "u64")]
+    pub allocated: Bytes,
+    /// Taken from the device by them.
+    #[serde(rename = "reserved_bytes")]
+    #[schemars(with = "u64")]
+    pub reserved: Bytes,
+}
+
+impl Reading {
+    pub(crate) fn take(gauge: Option<&dyn Gauge>, counts: Counts) -> Reading {
+        let usage = gauge.and_then(|gauge| gauge.usage().ok());
+        Reading {
+            driver: usage.map(|usage| usage.in_use()),
+            free: usage.map(|usage| usage.free),
+            own: gauge.and_then(Gauge::own),
+            allocated: counts.allocated,
+            reserved: counts.reserved,
+        }
+    }
+
+    /// What a release is measured by: this process's part, or everybody's where that is not told.
+    pub fn in_use(&self) -> Option<Bytes> {
+        self.own.or(self.driver)
+    }
+
+    /// Whether two readings say the same of this process. What others do on the device counts only
+    /// where the driver does not tell them apart.
+    pub(crate) fn is_like(&self, other: &Reading) -> bool {
+        let told = self.own.is_some() && other.own.is_some();
+        let alike = if told { self.own == other.own } else { self.driver == other.driver };
+        alike && self.allocated == other.allocated && self.reserved == other.reserved
+    }
+
+    /// How much less is in use than at an earlier reading, by the driver's numbers; negative where
+    /// it is more. `None` where one of the two could not be taken.
+    pub fn freed_since(&self, earlier: &Reading) -> Option<i64> {
+        // Only like with like: a process that the driver told of before and not after says nothing.
+        let (before, after) = match (earlier.own, self.own) {
+            (Some(before), Some(after)) => (before, after),
+            _ => (earlier.driver?, self.driver?),
+        };
+        Some(before.0.cast_signed() - after.0.cast_signed())
+    }
+}
+
+/// How a number was when it was taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Settling {
+    /// It stayed the same.
+    #[default]
+    Steady,
+    /// It was still falling: the driver is at it.
+    Falling,
+    /// It was still moving.
+    Moving,
+}
+
+/// Equal readings in a row that make a plateau.
+const PLATEAU: usize = 3;
+/// The first pause between readings; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// What does not settle within this does not soon.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Reads until the number has settled.
+pub(crate) fn settled(clock: &dyn Clock, mut read: impl FnMut() -> Reading) -> (Reading, Settling) {
+    let (began, mut pause) = (clock.now(), FIRST_PAUSE);
+    let (mut last, mut equal, mut fell) = (read(), 1, false);
+    while equal < PLATEAU {
+        if clock.since(began) > PATIENCE {
+            return (last, if fell { Settling::Falling } else { Settling::Moving });
+        }
+        clock.pause(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        let next = read();
+        if next.is_like(&last) {
+            equal += 1;
+        } else {
+            fell = next.in_use() < last.in_use();
+            equal = 1;
+        }
+        last = next;
+    }
+    (last, Settling::Steady)
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::ManualClock;
+
+    fn reading(mib: u64) -> Reading {
+        Reading { driver: Some(Bytes::mib(mib)), ..Reading::default() }
+    }
+
+    #[test]
+    fn a_plateau_is_steady_and_a_decay_is_told() {
+        let clock = ManualClock::default();
+        let mut values = [9, 7, 5, 5, 5, 1].into_iter();
+        let (last, settling) = settled(&clock, || reading(values.next().unwrap()));
+        assert_eq!((last, settling), (reading(5), Settling::Steady));
+        let mut falling = (0..100_000).rev();
+        let (_, settling) = settled(&clock, || reading(falling.next().unwrap()));
+        assert_eq!(settling, Settling::Falling);
+        let mut moving = 0;
+        let (_, settling) = settled(&clock, || {
+            moving += 1;
+            reading(moving)
+        });
+        assert_eq!(settling, Settling::Moving);
+    }
+
+    #[test]
+    fn only_like_is_held_against_like() {
+        let told = |own| Reading { own: Some(Bytes::mib(own)), ..reading(100) };
+        assert_eq!(told(3).freed_since(&told(10)), Some(7 << 20));
+        assert_eq!(told(10).freed_since(&told(3)), Some(-7 << 20));
+        assert_eq!(reading(60).freed_since(&told(10)), Some(40 << 20), "the device's number");
+        assert_eq!(Reading::default().freed_since(&told(10)), None);
+    }
+}

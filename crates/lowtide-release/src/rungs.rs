@@ -1,0 +1,402 @@
+//! The rungs there are, under the names of the design and of the eight steps of R27.
+//!
+//! What has a subject only in a host language (models to host, sessions, collectors, caches,
+//! fractions, a context reset) is done by what was plugged in there; its order, isolation, time
+//! limits and guards are ours.
+
+use std::sync::Arc;
+
+use lowtide_device::Bytes;
+use lowtide_pool::{Phase, Pool, Scope, SleepPolicy};
+
+use crate::owners::Outcome;
+use crate::rung::{Climbed, Expectation, Failure, Rung, Touch};
+use crate::scene::{Place, Restore, Scene};
+
+/// After so many rounds that each brought something, collecting is left to the next attempt.
+const COLLECT_ROUNDS_MOST: u32 = 8;
+/// Weights have been seen to die in the second collection only.
+const COLLECT_ROUNDS_LEAST: u32 = 2;
+
+/// Waits for all work on the device. The gate is closed by whoever climbs the ladder.
+#[derive(Debug)]
+pub struct Quiesce;
+
+impl Rung for Quiesce {
+    fn name(&self) -> &'static str {
+        "quiesce"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        match scene.gauge() {
+            Some(_) => Expectation::Bytes(Some(Bytes::ZERO)),
+            None => Expectation::Skip("there is no device".to_owned()),
+        }
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        if let Some(gauge) = scene.gauge() {
+            gauge.synchronize()?;
+            climbed.touched.push(format!("{}, all streams", gauge.id()).into());
+        }
+        Ok(climbed)
+    }
+}
+
+/// Owners in plan order, wrappers first.
+#[derive(Debug)]
+pub struct DropOwners;
+
+impl Rung for DropOwners {
+    fn name(&self) -> &'static str {
+        "drop"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        let plan = scene.owners().plan();
+        if plan.steps.is_empty() {
+            return Expectation::Skip("no owner has anything".to_owned());
+        }
+        Expectation::Bytes(plan.steps.iter().map(|step| step.bytes).sum())
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let shutdown = scene.owners().shutdown();
+        let mut climbed = Climbed::default();
+        for dropped in &shutdown.dropped {
+            climbed.touched.push(Touch { what: dropped.name.clone(), bytes: dropped.bytes });
+            if let Outcome::Panicked { message } = &dropped.outcome {
+                climbed.failures.push(format!("{}: its drop panicked: {message}", dropped.name));
+            }
+        }
+        Ok(climbed)
+    }
+}
+
+/// What was plugged in at one place, each on its own: one that fails does not stop the next.
+#[derive(Debug)]
+pub struct Hooks {
+    name: &'static str,
+    place: Place,
+    /// What is missing where nothing was plugged in.
+    missing: &'static str,
+}
+
+/// Models to the host's memory.
+pub const TO_HOST: Hooks =
+    Hooks { name: "to_host", place: Place::ToHost, missing: "no model can be moved to the host" };
+/// Sessions of inference runtimes closed.
+pub const SESSIONS: Hooks =
+    Hooks { name: "sessions", place: Place::Sessions, missing: "no inference runtime is known" };
+/// Registered caches cleared.
+pub const CACHES: Hooks =
+    Hooks { name: "caches", place: Place::Caches, missing: "no cache is registered" };
+/// Workspaces, communicators, leftovers of other processes.
+pub const LIBRARIES: Hooks =
+    Hooks { name: "libraries", place: Place::Libraries, missing: "no library is known" };
+
+impl Hooks {
+    fn run(&self, scene: &Scene, climbed: &mut Climbed) {
+        for hook in scene.hooks(self.place) {
+            climbed.attempt(hook.name(), || hook.run(scene, 0));
+        }
+    }
+}
+
+impl Rung for Hooks {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        let hooks = scene.hooks(self.place);
+        if hooks.is_empty() {
+            return Expectation::Skip(self.missing.to_owned());
+        }
+        Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        self.run(scene, &mut climbed);
+        Ok(climbed)
+    }
+}
+
+/// The host language's collector, alternating with trim until nothing more comes back.
+#[derive(Debug)]
+pub struct Collect;
+
+impl Rung for Collect {
+    fn name(&self) -> &'static str {
+        "collect"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        let hooks = scene.hooks(Place::Collect);
+        if hooks.is_empty() {
+            return Expectation::Skip("no collector of a host language is registered".to_owned());
+        }
+        Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        let mut before = scene.read();
+        for round in 0..COLLECT_ROUNDS_MOST {
+            for hook in scene.hooks(Place::Collect) {
+                climbed.attempt(hook.name(), || hook.run(scene, round));
+            }
+            trim(scene, &mut climbed);
+            let after = scene.read();
+            if after.is_like(&before) && round + 1 >= COLLECT_ROUNDS_LEAST {
+                break;
+            }
+            before = after;
+        }
+        Ok(climbed)
+    }
+}
+
+/// Waits for the device, because what its work still uses cannot go; then cached memory of every
+/// allocator we know back to the driver; then waits for that.
+#[derive(Debug)]
+pub struct Trim;
+
+impl Rung for Trim {
+    fn name(&self) -> &'static str {
+        "trim"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        let allocators = scene.allocators();
+        if allocators.is_empty() {
+            return Expectation::Skip("no allocator is known".to_owned());
+        }
+        let counts = allocators.iter().map(|allocator| allocator.counts());
+        let cached = counts.map(|counts| counts.reserved.saturating_sub(counts.allocated)).sum();
+        Expectation::Bytes(Some(cached))
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        synchronize(scene, &mut climbed);
+        trim(scene, &mut climbed);
+        synchronize(scene, &mut climbed);
+        Ok(climbed)
+    }
+}
+
+fn synchronize(scene: &Scene, climbed: &mut Climbed) {
+    let Some(gauge) = scene.gauge() else { return };
+    climbed.attempt("synchronise", || {
+        gauge.synchronize()?;
+        Ok(Vec::new())
+    });
+}
+
+fn trim(scene: &Scene, climbed: &mut Climbed) {
+    for allocator in scene.allocators() {
+        let name = allocator.name();
+        if let Some(why) = allocator.why_not_trim() {
+            climbed.failures.push(format!("{name}: {why}"));
+            continue;
+        }
+        climbed.attempt(&name, || {
+            let given_back = allocator.trim()?;
+            let touched = (given_back > Bytes::ZERO)
+                .then(|| Touch::sized(format!("{name}, what it had cached"), given_back));
+            Ok(touched.into_iter().collect())
+        });
+    }
+}
+
+/// Allocator fractions lowered, memory trimmed, statistics reset, fractions restored.
+#[derive(Debug)]
+pub struct Fraction;
+
+impl Rung for Fraction {
+    fn name(&self) -> &'static str {
+        "fraction"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        if scene.settings().is_empty() {
+            return Expectation::Skip("no allocator has a fraction to lower".to_owned());
+        }
+        Expectation::Bytes(None)
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        let mut lowered = Vec::new();
+        for setting in scene.settings() {
+            let name = setting.name();
+            climbed.attempt(&name, || {
+                lowered.push((Restoring::new(&name, setting.lower()?), Arc::clone(&setting)));
+                Ok(Vec::new())
+            });
+        }
+        trim(scene, &mut climbed);
+        for (restoring, setting) in lowered {
+            let name = setting.name();
+            climbed.attempt(&name, || {
+                setting.reset_statistics()?;
+                Ok(Vec::new())
+            });
+            climbed.attempt(&name, || {
+                restoring.restore()?;
+                Ok(vec![format!("{name}, lowered and restored").into()])
+            });
+        }
+        Ok(climbed)
+    }
+}
+
+/// A setting that comes back whatever happens.
+struct Restoring {
+    name: String,
+    restore: Option<Restore>,
+}
+
+impl Restoring {
+    fn new(name: &str, restore: Restore) -> Restoring {
+        Restoring { name: name.to_owned(), restore: Some(restore) }
+    }
+
+    fn restore(mut self) -> Result<(), Failure> {
+        self.restore.take().map_or(Ok(()), |restore| restore())
+    }
+}
+
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        let Some(restore) = self.restore.take() else { return };
+        if let Err(failure) = restore() {
+            tracing::error!(setting = self.name, %failure, "a setting could not be restored");
+        }
+    }
+}
+
+/// Pool chunks off the device, addresses kept.
+#[derive(Debug)]
+pub struct Sleep;
+
+impl Rung for Sleep {
+    fn name(&self) -> &'static str {
+        "sleep"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        let pools = scene.pools();
+        if pools.is_empty() {
+            return Expectation::Skip("no pool can sleep".to_owned());
+        }
+        let bytes: Bytes = pools.iter().map(can_sleep).sum();
+        if bytes == Bytes::ZERO {
+            return Expectation::Skip("nothing is awake that can sleep".to_owned());
+        }
+        Expectation::Bytes(Some(bytes))
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        for pool in scene.pools() {
+            climbed.attempt("pool", || {
+                let report = pool.sleep(Scope::Whole)?;
+                let what = format!(
+                    "pool, {} of its tags: {} copied, {} unchanged",
+                    report.tags, report.copied, report.unchanged
+                );
+                Ok(vec![Touch::sized(what, report.freed)])
+            });
+        }
+        Ok(climbed)
+    }
+}
+
+fn can_sleep(pool: &Pool) -> Bytes {
+    let tags = pool.snapshot().tags.into_iter();
+    tags.filter(|tag| tag.phase == Phase::Awake && tag.policy != SleepPolicy::Keep)
+        .map(|tag| tag.physical_bytes)
+        .sum()
+}
+
+/// The context destroyed and made anew: only where the process is disposable, because in a live
+/// framework it destroys what is in use.
+#[derive(Debug)]
+pub struct ContextReset;
+
+impl Rung for ContextReset {
+    fn name(&self) -> &'static str {
+        "context_reset"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        let hooks = scene.hooks(Place::ContextReset);
+        let why = if !scene.is_disposable() {
+            "the process is not disposable, and a reset destroys what is in use"
+        } else if hooks.is_empty() {
+            "nobody can reset a context here"
+        } else {
+            return Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum());
+        };
+        Expectation::Skip(why.to_owned())
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        for hook in scene.hooks(Place::ContextReset) {
+            climbed.attempt(hook.name(), || hook.run(scene, 0));
+        }
+        Ok(climbed)
+    }
+}
+
+/// Everything that gives memory back without losing any, once more in one go, and what was plugged
+/// in for this.
+#[derive(Debug)]
+pub struct Fallback;
+
+impl Rung for Fallback {
+    fn name(&self) -> &'static str {
+        "fallback"
+    }
+
+    fn expect(&self, _: &Scene) -> Expectation {
+        Expectation::Bytes(None)
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        for hooks in [&TO_HOST, &SESSIONS, &CACHES] {
+            hooks.run(scene, &mut climbed);
+        }
+        for rung in [&Collect as &dyn Rung, &Trim, &Sleep] {
+            climbed.attempt_whole(rung.name(), || rung.climb(scene));
+        }
+        for hook in scene.hooks(Place::Fallback) {
+            climbed.attempt(hook.name(), || hook.run(scene, 0));
+        }
+        Ok(climbed)
+    }
+}
+
+/// All of them, in the order of the whole ladder. (`suspend` and `exit` come after `sleep`, later.)
+pub(crate) fn all() -> Vec<Arc<dyn Rung>> {
+    vec![
+        Arc::new(Quiesce),
+        Arc::new(DropOwners),
+        Arc::new(TO_HOST),
+        Arc::new(SESSIONS),
+        Arc::new(LIBRARIES),
+        Arc::new(CACHES),
+        Arc::new(Collect),
+        Arc::new(Trim),
+        Arc::new(Fraction),
+        Arc::new(Sleep),
+        Arc::new(ContextReset),
+        Arc::new(Fallback),
+    ]
+}

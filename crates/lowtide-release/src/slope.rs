@@ -1,0 +1,336 @@
+//! R43: reserved memory over repeated resumes, and a warning where it grows.
+//!
+//! Every weight update leaves a little more behind, nobody notices, and days later there is no
+//! memory. One reading says nothing, so a window of them is looked at: a line is fitted, and the
+//! growth has to be worth a word, steady, and not over. What comes and goes, and what was loaded
+//! once and stays, is none of our business.
+
+use std::collections::VecDeque;
+
+use lowtide_device::Bytes;
+use serde::Serialize;
+
+/// So many readings are looked at.
+const WINDOW: usize = 32;
+
+/// With fewer than these nothing is said.
+const SAMPLES_LEAST: usize = 8;
+
+/// Growth below a device page is none.
+const PAGE: Bytes = Bytes::mib(2);
+
+/// Where reserved memory is heading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, schemars::JsonSchema)]
+pub struct Trend {
+    /// What each update adds, by the fitted line; negative where memory shrinks.
+    pub per_update_bytes: i64,
+    /// Readings that this is from.
+    pub samples: usize,
+    /// Whether it grows steadily, and by more than noise.
+    pub rising: bool,
+}
+
+/// Watches reserved memory, one reading for each resume.
+///
+/// ```
+/// use lowtide_device::Bytes;
+/// use lowtide_release::Slope;
+///
+/// let mut slope = Slope::default();
+/// for update in 0..12 {
+///     slope.add(Bytes::gib(4) + Bytes::mib(16 * update));
+/// }
+/// assert!(slope.trend().rising);
+/// assert_eq!(slope.trend().per_update_bytes, 16 << 20);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Slope {
+    samples: VecDeque<Bytes>,
+    /// Readings until it may warn again: one warning for a window is enough.
+    silent: usize,
+}
+
+impl Slope {
+    /// A reading after one more update. Warns in the log where memory grows.
+    pub fn add(&mut self, reserved: Bytes) -> Trend {
+        if self.samples.len() == WINDOW {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(reserved);
+        self.silent = self.silent.saturating_sub(1);
+        let trend = self.trend();
+        if trend.rising && self.silent == 0 {
+            self.silent = WINDOW;
+            tracing::warn!(
+                per_update = %Bytes(trend.per_update_bytes.unsigned_abs()),
+                updates = trend.samples,
+                reserved = %reserved,
+                "reserved memory grows with every update: something keeps what earlier updates \
+                 loaded, or they are resumed without emptying the cache"
+            );
+        }
+        trend
+    }
+
+    /// Where it is heading, by the readings of the window.
+    pub fn trend(&self) -> Trend {
+        let samples: Vec<i128> = self.samples.iter().map(|bytes| i128::from(bytes.0)).collect();
+        let (rise, run) = fitted(&samples);
+        let per_update = rise.checked_div(run).unwrap_or(0);
+        Trend {
+            per_update_bytes: per_update.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+            samples: samples.len(),
+            rising: samples.len() >= SAMPLES_LEAST && is_rising(&samples, rise, run),
+        }
+    }
+}
+
+/// The slope of the least-squares line, exactly, as a quotient.
+fn fitted(samples: &[i128]) -> (i128, i128) {
+    let (mut n, mut sum, mut by_place, mut places, mut squares) = (0, 0, 0, 0, 0);
+    for sample in samples {
+        sum += sample;
+        by_place += n * sample;
+        places += n;
+        squares += n * n;
+        n += 1;
+    }
+    (n * by_place - places * sum, n * squares - places * places)
+}
+
+fn is_rising(samples: &[i128], rise: i128, run: i128) -> bool {
+    let steps = samples.len() - 1;
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let median = sorted[samples.len() / 2];
+    let falls = samples.windows(2).map(|pair| pair[0] - pair[1]).filter(|fall| *fall > 0);
+    let (falling, fallen) = falls.fold((0, 0), |(count, sum), fall| (count + 1, sum + fall));
+
+    // The line's growth over the window, times `run`.
+    let growth = rise * steps as i128;
+    let matters = growth > run * (median / 100).max(PAGE.0.into());
+    // Noise falls about as much as it climbs, even where it climbs more often.
+    let steady = falling * 4 <= steps && fallen * 2 * run <= growth;
+    matters && steady && lows_rise(samples)
+}
+
+/// Whether low tide rises from each third of the window to the next. One jump, a warm-up that is
+/// over, or memory that comes and goes gives a line that climbs; but none of them does this.
+fn lows_rise(samples: &[i128]) -> bool {
+    let (first, second) = (samples.len() / 3, samples.len() * 2 / 3);
+    let thirds = [&samples[..first], &samples[first..second], &samples[second..]];
+    let lows = thirds.map(|third| third.iter().min());
+    lows[0] < lows[1] && lows[1] < lows[2]
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    use super::*;
+
+    const BASE: u64 = 4 << 30;
+
+    fn of(samples: impl IntoIterator<Item = u64>) -> Slope {
+        let mut slope = Slope::default();
+        for sample in samples {
+            slope.add(Bytes(sample));
+        }
+        slope
+    }
+
+    /// Whether it was rising after any of these.
+    fn ever_rising(samples: impl IntoIterator<Item = u64>) -> bool {
+        let mut slope = Slope::default();
+        samples.into_iter().any(|sample| slope.add(Bytes(sample)).rising)
+    }
+
+    fn mib(n: u64) -> u64 {
+        n << 20
+    }
+
+    /// Warnings that were logged, as text.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<Mutex<Vec<String>>>);
+
+    impl Visit for Warnings {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            use std::fmt::Write;
+            write!(self.0.lock().unwrap().last_mut().unwrap(), "{field}={value:?} ").unwrap();
+        }
+    }
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+
+        fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            self.0.lock().unwrap().push(String::new());
+            event.record(&mut self.clone());
+        }
+
+        fn enter(&self, _span: &span::Id) {}
+
+        fn exit(&self, _span: &span::Id) {}
+    }
+
+    #[test]
+    fn r43_memory_that_grows_with_every_update_is_rising() {
+        let slope = of((0..20).map(|i| BASE + mib(24) * i));
+        let wanted = Trend { per_update_bytes: 24 << 20, samples: 20, rising: true };
+        assert_eq!(slope.trend(), wanted);
+        // It is so from the first moment on that anything is said.
+        for samples in 0..12 {
+            let trend = of((0..samples).map(|i| BASE + mib(24) * i)).trend();
+            assert_eq!((trend.samples, trend.rising), (samples as usize, samples >= 8));
+        }
+    }
+
+    #[test]
+    fn r43_a_staircase_is_rising_wherever_the_window_begins() {
+        for every in 1..=9 {
+            for offset in 0..every {
+                let stairs = (0..32).map(|i| BASE + mib(64) * ((i + offset) / every));
+                assert!(of(stairs).trend().rising, "every {every}, offset {offset}");
+            }
+        }
+    }
+
+    #[test]
+    fn r43_flat_memory_is_flat() {
+        assert!(!ever_rising(std::iter::repeat_n(BASE, 100)));
+        assert_eq!(of([BASE; 40]).trend(), Trend { samples: 32, ..Trend::default() });
+        assert_eq!(of([]).trend(), Trend::default());
+        assert_eq!(of([BASE]).trend(), Trend { samples: 1, ..Trend::default() });
+    }
+
+    #[test]
+    fn r43_one_jump_is_not_rising_wherever_it_is() {
+        for jump in 1..80 {
+            let samples = (0..80).map(|i| BASE + if i < jump { 0 } else { mib(1024) });
+            assert!(!ever_rising(samples), "at {jump}");
+        }
+    }
+
+    #[test]
+    fn r43_a_warm_up_that_is_over_is_not_rising() {
+        let warm = [10, 12, 13].map(|gib| gib << 30);
+        assert!(!ever_rising(warm.into_iter().chain(std::iter::repeat_n(13 << 30, 60))));
+    }
+
+    #[test]
+    fn r43_memory_that_comes_and_goes_is_not_rising() {
+        for period in 2..=7 {
+            assert!(!ever_rising((0..100).map(|i| BASE + mib(64) * (i % period))), "{period}");
+        }
+    }
+
+    #[test]
+    fn r43_noise_is_not_rising() {
+        let (mut early, mut late) = (0, 0);
+        for seed in 1..=500_u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut slope = Slope::default();
+            for _ in 0..200 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                let trend = slope.add(Bytes(BASE + mib(state % 256)));
+                let rising = usize::from(trend.rising);
+                *if trend.samples < 16 { &mut early } else { &mut late } += rising;
+            }
+        }
+        // Eight readings are in order by chance once in a thousand times, sixteen never.
+        assert!(early <= 2 && late == 0, "{early} {late}");
+    }
+
+    #[test]
+    fn r43_shrinking_is_said_and_not_warned_about() {
+        let trend = of((0..20).map(|i| BASE - mib(24) * i)).trend();
+        assert_eq!((trend.per_update_bytes, trend.rising), (-(24 << 20), false));
+    }
+
+    #[test]
+    fn r43_growth_has_to_be_worth_a_word() {
+        // A page over the window, where a hundredth of the median is less.
+        for (total, rising) in [(PAGE.0, false), (PAGE.0 + 31, true)] {
+            let trend = of((0..32).map(|i| mib(100) + total * i / 31)).trend();
+            assert_eq!(trend.rising, rising, "{total} of 100 MiB");
+        }
+        // A hundredth of the median, where that is more than a page.
+        for (total, rising) in [(BASE / 101, false), (BASE / 98, true)] {
+            let trend = of((0..32).map(|i| BASE + total * i / 31)).trend();
+            assert_eq!(trend.rising, rising, "{total} of 4 GiB");
+        }
+    }
+
+    #[test]
+    fn r43_growth_has_to_be_steady() {
+        // A leak with dips: of thirty-one steps, a quarter may fall, and that is seven.
+        for (dips, rising) in [(0, true), (7, true), (8, false)] {
+            let dip = |i| if i % 3 == 2 && i / 3 < dips { mib(30) } else { 0 };
+            let leak = (0..32).map(|i| BASE + mib(20) * i - dip(i));
+            assert_eq!(of(leak).trend().rising, rising, "{dips}");
+        }
+        // Four dips that together take half of the growth, or more than that.
+        for (deep, rising) in [(mib(95), true), (mib(115), false)] {
+            let leak = (0..32).map(|i| BASE + mib(20) * i - if i % 8 == 7 { deep } else { 0 });
+            assert_eq!(of(leak).trend().rising, rising, "{deep}");
+        }
+    }
+
+    #[test]
+    fn r43_what_was_long_ago_is_forgotten() {
+        let mut slope = of((0..32).map(|i| BASE + mib(64) * i));
+        assert!(slope.trend().rising);
+        for _ in 0..32 {
+            slope.add(Bytes(BASE));
+        }
+        assert_eq!(slope.trend(), Trend { samples: 32, ..Trend::default() });
+    }
+
+    #[test]
+    fn r43_a_window_has_one_warning_that_says_how_much() {
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            let mut slope = of((0..7).map(|i| BASE + mib(24) * i));
+            assert_eq!(warnings.0.lock().unwrap().len(), 0);
+            for (i, wanted) in [(7, 1), (38, 1), (39, 2), (70, 2), (71, 3)] {
+                while slope.samples.back() < Some(&Bytes(BASE + mib(24) * i)) {
+                    slope.add(*slope.samples.back().unwrap() + Bytes::mib(24));
+                }
+                assert_eq!(warnings.0.lock().unwrap().len(), wanted, "after {i}");
+            }
+        });
+        let first = &warnings.0.lock().unwrap()[0];
+        for part in ["per_update=24.0 MiB", "updates=8", "reserved=4,264.0 MiB", "grows"] {
+            assert!(first.contains(part), "{first}");
+        }
+    }
+
+    #[test]
+    fn extreme_readings_do_not_overflow() {
+        let trend = of((0..32).map(|i| if i < 16 { 0 } else { u64::MAX })).trend();
+        assert!(trend.per_update_bytes > 0 && !trend.rising);
+        assert_eq!(of([0, u64::MAX]).trend().per_update_bytes, i64::MAX);
+    }
+
+    #[test]
+    fn a_trend_is_plain_data() {
+        let trend = serde_json::to_value(of([5, 4]).trend()).unwrap();
+        let wanted = serde_json::json!({"per_update_bytes": -1, "samples": 2, "rising": false});
+        assert_eq!(trend, wanted);
+    }
+}

@@ -1,0 +1,69 @@
+//! What a release is for: the number at which it may stop.
+
+use std::fmt;
+
+use lowtide_device::Bytes;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::reading::Reading;
+
+/// What the first streams and modules of a context add to it; nobody gives that back.
+pub(crate) const ABOVE_FLOOR: Bytes = Bytes::mib(8);
+
+/// When a release has done enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// No more than this in use by this process (by everybody, where the driver does not tell).
+    Under(#[schemars(with = "u64")] Bytes),
+    /// At least this free on the device.
+    Free(#[schemars(with = "u64")] Bytes),
+    /// Nothing but the bare context.
+    Floor,
+}
+
+impl Target {
+    /// Whether a reading has reached it. `None` where that cannot be said.
+    pub(crate) fn is_met(self, reading: &Reading, floor: Option<Bytes>) -> Option<bool> {
+        match self {
+            Target::Under(most) => reading.in_use().map(|in_use| in_use <= most),
+            Target::Free(least) => reading.free.map(|free| free >= least),
+            Target::Floor => Some(reading.in_use()? <= floor? + ABOVE_FLOOR),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Under(most) => write!(f, "under {most}"),
+            Target::Free(least) => write!(f, "at least {least} free"),
+            Target::Floor => f.write_str("to the floor"),
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_met_by_the_drivers_numbers_or_not_judged() {
+        let reading = Reading {
+            driver: Some(Bytes::mib(900)),
+            free: Some(Bytes::mib(100)),
+            own: Some(Bytes::mib(60)),
+            ..Reading::default()
+        };
+        let met = |target: Target| target.is_met(&reading, Some(Bytes::mib(52)));
+        assert_eq!(met(Target::Under(Bytes::mib(60))), Some(true), "others do not count");
+        assert_eq!(met(Target::Under(Bytes::mib(59))), Some(false));
+        assert_eq!(met(Target::Free(Bytes::mib(100))), Some(true));
+        assert_eq!(met(Target::Free(Bytes::mib(101))), Some(false));
+        assert_eq!(met(Target::Floor), Some(true));
+        assert_eq!(Target::Floor.is_met(&reading, Some(Bytes::mib(51))), Some(false));
+        assert_eq!(Target::Floor.is_met(&reading, None), None, "no floor is known");
+        assert_eq!(Target::Under(Bytes::ZERO).is_met(&Reading::default(), None), None);
+    }
+}

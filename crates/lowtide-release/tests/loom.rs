@@ -1,0 +1,329 @@
+//! The gate and the idle policy under a model checker: every order in which two threads can come,
+//! and for three every order with few changes of thread that nobody asked for.
+//!
+//! `cargo test -p lowtide-release --features loom --test loom --release`. Loom sees a lost wake-up
+//! as a deadlock and says so.
+
+#![cfg(feature = "loom")]
+
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use loom::thread;
+use lowtide_release::{Clock, Decision, Gate, GateState, Idle, IdleOptions, Mode, Step};
+
+const MODES: [Mode; 3] = [Mode::Abort, Mode::Retract, Mode::InPlace];
+const QUIET: GateState = GateState { open: true, active: 0, parked: 0, waiting: 0 };
+
+/// Every order there is, or every order with so many changes of thread that nobody asked for.
+fn check(changes: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = changes;
+    builder.check(body);
+}
+
+/// What only one side may be in at a time. Loom may change threads in the middle.
+#[derive(Default)]
+struct Room(AtomicBool);
+
+impl Room {
+    fn visit(&self) {
+        assert!(!self.0.swap(true, Relaxed), "two in the room");
+        assert!(self.0.swap(false, Relaxed), "two in the room");
+    }
+}
+
+/// A clock that moves a millisecond with each pause, and lets others run meanwhile.
+#[derive(Default)]
+struct Looks(std::sync::atomic::AtomicU64);
+
+impl Clock for Looks {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Relaxed))
+    }
+
+    fn pause(&self, _duration: Duration) {
+        self.0.fetch_add(1, Relaxed);
+        thread::yield_now();
+    }
+
+    fn within(&self, _limit: Duration, _work: Box<dyn FnOnce() + Send>) -> bool {
+        unreachable!("nobody gives it work")
+    }
+}
+
+/// A job of two pieces; what is retracted is done again, what is aborted is not.
+fn work(gate: &Gate, room: &Room) {
+    loop {
+        let mut pass = gate.enter();
+        room.visit();
+        match pass.checkpoint() {
+            Step::Go => return room.visit(),
+            Step::Abort => return,
+            Step::Retract => {}
+        }
+    }
+}
+
+#[test]
+fn r37_nothing_passes_while_the_gate_is_closed() {
+    for mode in MODES {
+        check(None, move || {
+            let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+            let worker = {
+                let (gate, room) = (gate.clone(), room.clone());
+                thread::spawn(move || work(&gate, &room))
+            };
+            let closed = gate.close(mode);
+            room.visit();
+            assert!(closed.parked() <= usize::from(mode == Mode::InPlace));
+            assert_eq!(gate.state().active, 0);
+            room.visit();
+            closed.open();
+            worker.join().unwrap();
+            assert_eq!(gate.state(), QUIET);
+        });
+    }
+}
+
+#[test]
+fn two_workers_stop_for_one_closer_and_both_go_on() {
+    for mode in MODES {
+        check(Some(3), move || {
+            let gate = Gate::new();
+            // A room each: they need not stay away from each other.
+            let rooms = [(); 2].map(|()| Arc::new(Room::default()));
+            let workers = rooms.clone().map(|room| {
+                let gate = gate.clone();
+                thread::spawn(move || work(&gate, &room))
+            });
+            let closed = gate.close(mode);
+            for room in &rooms {
+                room.visit();
+            }
+            closed.open();
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            assert_eq!(gate.state(), QUIET);
+        });
+    }
+}
+
+#[test]
+fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
+    for mode in MODES {
+        for wait in [false, true] {
+            check(None, move || {
+                let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+                let worker = {
+                    let (gate, room) = (gate.clone(), room.clone());
+                    thread::spawn(move || work(&gate, &room))
+                };
+                let closed = if wait {
+                    gate.close_within(mode, &Looks::default(), Duration::from_millis(2))
+                } else {
+                    gate.try_close(mode)
+                };
+                match closed {
+                    Ok(closed) => {
+                        room.visit();
+                        closed.open();
+                    }
+                    Err(busy) => {
+                        assert_eq!((busy.active, busy.closing), (1, false));
+                        assert!(gate.state().open);
+                    }
+                }
+                worker.join().unwrap();
+                assert_eq!(gate.state(), QUIET);
+            });
+        }
+    }
+}
+
+#[test]
+fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
+    check(Some(3), || {
+        let gate = Gate::new();
+        let pass = gate.enter();
+        let parks = thread::spawn(move || {
+            let mut pass = pass;
+            pass.checkpoint()
+        });
+        let enters = {
+            let gate = gate.clone();
+            thread::spawn(move || drop(gate.enter()))
+        };
+        gate.close(Mode::InPlace).open();
+        // Nobody who was held before is still held behind this one.
+        let closed = gate.close(Mode::Abort);
+        assert_eq!(closed.parked(), 0);
+        closed.open();
+        assert!(matches!(parks.join().unwrap(), Step::Go | Step::Abort));
+        enters.join().unwrap();
+        assert_eq!(gate.state(), QUIET);
+    });
+}
+
+#[test]
+fn two_closers_take_turns_and_work_goes_between() {
+    for mode in [Mode::Retract, Mode::InPlace] {
+        check(Some(3), move || {
+            let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+            let others = [true, false].map(|closes| {
+                let (gate, room) = (gate.clone(), room.clone());
+                thread::spawn(move || {
+                    if closes {
+                        let closed = gate.close(Mode::InPlace);
+                        room.visit();
+                        closed.open();
+                    } else {
+                        work(&gate, &room);
+                    }
+                })
+            });
+            let closed = gate.close(mode);
+            room.visit();
+            assert_eq!(closed.mode(), mode);
+            closed.open();
+            for other in others {
+                other.join().unwrap();
+            }
+            assert_eq!(gate.state(), QUIET);
+        });
+    }
+}
+
+#[test]
+fn closers_stay_out_of_each_others_way() {
+    check(Some(3), || {
+        let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+        let others = [Mode::Abort, Mode::InPlace].map(|mode| {
+            let (gate, room) = (gate.clone(), room.clone());
+            thread::spawn(move || {
+                let closed = gate.close(mode);
+                room.visit();
+                closed.open();
+            })
+        });
+        let closed = gate.close(Mode::Retract);
+        room.visit();
+        assert_eq!(closed.mode(), Mode::Retract);
+        closed.open();
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(gate.state(), QUIET);
+    });
+}
+
+fn idle() -> Idle {
+    let options = IdleOptions { enabled: true, after: Duration::ZERO, ..IdleOptions::default() };
+    Idle::new(options, std::sync::Arc::new(Looks::default()))
+}
+
+#[test]
+fn r26_no_claim_is_given_while_a_task_is_active() {
+    check(None, || {
+        let (idle, running) = (idle(), Arc::new(AtomicUsize::new(0)));
+        // One has finished before, so that only the active one is in the way.
+        drop(idle.task());
+        let worker = {
+            let (idle, running) = (idle.clone(), running.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let task = idle.task();
+                    running.fetch_add(1, Relaxed);
+                    running.fetch_sub(1, Relaxed);
+                    drop(task);
+                }
+            })
+        };
+        let looked_at = running.clone();
+        let asked = move || looked_at.fetch_add(0, Relaxed) < 2;
+        if let Decision::Release(claim) = idle.due(asked) {
+            // A task that runs now began before the claim, or the claim knows of it.
+            let active = running.fetch_add(0, Relaxed);
+            assert!(active == 0 || claim.is_stale());
+            claim.done();
+        }
+        worker.join().unwrap();
+        drop(idle.task());
+        assert!(matches!(idle.due(|| true), Decision::Release(_)));
+    });
+}
+
+#[test]
+fn there_are_never_two_claims() {
+    check(None, || {
+        let (idle, room) = (idle(), Arc::new(Room::default()));
+        drop(idle.task());
+        let claims = |idle: &Idle, room: &Room, then_task: bool| match idle.due(|| true) {
+            Decision::Release(claim) => {
+                room.visit();
+                if then_task {
+                    // It makes the next release due while this one is at work.
+                    drop(idle.task());
+                }
+                room.visit();
+                claim.done();
+                1
+            }
+            _ => 0,
+        };
+        let other = {
+            let (idle, room) = (idle.clone(), room.clone());
+            thread::spawn(move || claims(&idle, &room, true))
+        };
+        let mine = claims(&idle, &room, false);
+        let given = mine + other.join().unwrap();
+        assert!(given >= 1, "one task had finished, and nobody got it");
+    });
+}
+
+#[test]
+fn a_task_that_finished_is_never_forgotten() {
+    check(None, || {
+        let idle = idle();
+        drop(idle.task());
+        let worker = {
+            let idle = idle.clone();
+            thread::spawn(move || drop(idle.task()))
+        };
+        let releases = {
+            let idle = idle.clone();
+            thread::spawn(move || match idle.due(|| true) {
+                Decision::Release(claim) => {
+                    let stale = claim.is_stale();
+                    claim.done();
+                    Some(stale)
+                }
+                _ => None,
+            })
+        };
+        worker.join().unwrap();
+        let released = releases.join().unwrap();
+        // Due again unless the release came after both.
+        let due = matches!(idle.due(|| true), Decision::Release(_));
+        assert!(due || released == Some(false));
+    });
+}
+
+#[test]
+fn a_claim_that_is_put_back_loses_no_task() {
+    check(None, || {
+        let idle = idle();
+        drop(idle.task());
+        let worker = {
+            let idle = idle.clone();
+            thread::spawn(move || drop(idle.task()))
+        };
+        if let Decision::Release(claim) = idle.due(|| true) {
+            claim.put_back();
+        }
+        worker.join().unwrap();
+        assert!(matches!(idle.due(|| true), Decision::Release(_)));
+    });
+}

@@ -1,0 +1,54 @@
+//! The table in `docs/requirements.md` names a test for every number, and every test that it names
+//! is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+const TABLE: &str = include_str!("../../../../docs/requirements.md");
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The numbers that have a proof here.
+fn numbers() -> impl Iterator<Item = u32> {
+    (1..=45).chain([47])
+}
+
+/// A test, as the table names it, `file.rs::name`: the file, with a path where it is not ours, and
+/// the name.
+type Named = (&'static str, &'static str);
+
+/// The tests in a row of the table.
+fn named(row: &'static str) -> impl Iterator<Item = Named> {
+    let marked = row.split('`').skip(1).step_by(2);
+    marked.filter_map(|text| text.split_once(".rs::"))
+}
+
+fn row(number: u32) -> &'static str {
+    let start = format!("| R{number} |");
+    let mut rows = TABLE.lines().filter(|line| line.starts_with(&start));
+    let row = rows.next().unwrap_or_else(|| panic!("docs/requirements.md has no row of R{number}"));
+    assert!(rows.next().is_none(), "docs/requirements.md has two rows of R{number}");
+    row
+}
+
+pub(super) fn check() {
+    let here: BTreeSet<Named> = super::files()
+        .into_iter()
+        .flat_map(|(file, proofs)| proofs.iter().map(move |proof| (file, proof.name)))
+        .collect();
+    for number in numbers() {
+        let prefix = format!("r{number}_");
+        let is_own = |(file, test): Named| !file.contains('/') && test.starts_with(&prefix);
+        assert!(named(row(number)).any(is_own), "no test of R{number} is named: {}", row(number));
+    }
+    let told: BTreeSet<Named> = TABLE.lines().flat_map(named).collect();
+    for (file, test) in told.difference(&here) {
+        // Elsewhere in the workspace, perhaps.
+        let text = fs::read_to_string(Path::new(WORKSPACE).join(format!("{file}.rs")));
+        let is_there = text.is_ok_and(|text| text.contains(&format!("fn {test}(")));
+        assert!(is_there, "there is no {file}.rs::{test}");
+    }
+    if let Some((file, test)) = here.difference(&told).next() {
+        panic!("docs/requirements.md does not name {file}.rs::{test}");
+    }
+}

@@ -1,0 +1,330 @@
+//! R45 and R47, and what bad luck there is: nothing counts as freed because a call returned.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use lowtide_device::{Bytes, DeviceId, Error, Usage};
+use lowtide_pool::{Block, Scope, SleepPolicy};
+use lowtide_release::{
+    Allocator, Ask, Climbed, Counts, Expectation, Failure, Gauge, Kind, Ladder, Line, Mode,
+    Outcome, Owned, Pauses, Resume, Rung, Scene, Step, Target, Verdict, rungs,
+};
+
+use super::ground::{Ground, Hands};
+use super::pieces::{RealClock, Request};
+use super::proofs;
+
+proofs! {
+    r45_what_a_receipt_says_is_what_the_device_says needs ["drop", "trim"];
+    r45_nothing_counts_as_freed_because_a_call_returned needs ["trim"];
+    r45_a_device_that_cannot_be_asked_is_unverified needs [];
+    r47_the_ledger_adds_up_and_the_unknown_is_printed needs ["trim"];
+    bad_luck_a_rung_that_hangs_is_cut_off_and_named needs ["trim"];
+    bad_luck_a_release_waits_for_a_task_or_refuses needs ["drop", "trim"];
+    bad_luck_who_waits_for_the_gate_keeps_nobody_from_cleaning needs ["drop", "trim"];
+    bad_luck_two_threads_get_the_same_receipt needs ["sleep"];
+    bad_luck_a_release_of_what_sleeps_wakes_nothing needs ["sleep"];
+}
+
+fn r45_what_a_receipt_says_is_what_the_device_says(ground: &Ground) {
+    let model = ground.releaser.owners().own("model", ground.block(24));
+    let before = ground.device.usage().unwrap().in_use();
+    let receipt = ground.releaser.shutdown();
+    let after = ground.device.usage().unwrap().in_use();
+    ground.assert_in_use(0, "it is gone");
+    assert_eq!((receipt.before.driver, receipt.after.driver), (Some(before), Some(after)));
+    assert_eq!(receipt.verdict, Verdict::Released);
+    // Rung by rung: what each gave back adds up to the whole.
+    let by_rung: i64 = receipt.rungs.iter().map(|rung| rung.freed_bytes.unwrap()).sum();
+    assert_eq!(receipt.freed_bytes, Some(by_rung));
+    assert_eq!(receipt.freed_bytes, Some((before - after).0.cast_signed()));
+    drop(model);
+}
+
+/// Says that it gave memory back, and did not.
+struct Liar;
+
+impl Allocator for Liar {
+    fn name(&self) -> String {
+        "liar".to_owned()
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { allocated: Bytes::ZERO, reserved: Bytes::mib(24) }
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        Vec::new()
+    }
+
+    fn trim(&self) -> Result<Bytes, Failure> {
+        Ok(Bytes::mib(24))
+    }
+}
+
+fn r45_nothing_counts_as_freed_because_a_call_returned(ground: &Ground) {
+    let _held = ground.chunk(24);
+    let _plugged = ground.releaser.plug_allocator(Arc::new(Liar));
+    let receipt = ground.releaser.empty_cache();
+    ground.assert_in_use(24, "all of it is there");
+    let trimmed = receipt.rung("trim").unwrap();
+    let said = trimmed.touched.first().and_then(|touch| touch.bytes);
+    assert_eq!(said, Some(Bytes::mib(24)), "what it says");
+    assert_eq!((receipt.verdict, receipt.freed_bytes), (Verdict::NoEffect, Some(0)), "what is so");
+    assert!(!receipt.verdict.is_proved());
+}
+
+/// A device that does not answer.
+struct Silent;
+
+impl Gauge for Silent {
+    fn id(&self) -> DeviceId {
+        DeviceId::Cuda(0)
+    }
+
+    fn usage(&self) -> lowtide_device::Result<Usage> {
+        Err(Error::Nvml { question: "what is in use", answer: "nothing".to_owned() })
+    }
+
+    fn own(&self) -> Option<Bytes> {
+        None
+    }
+
+    fn synchronize(&self) -> lowtide_device::Result<()> {
+        Ok(())
+    }
+
+    fn others(&self) -> Vec<(String, Bytes)> {
+        Vec::new()
+    }
+}
+
+fn r45_a_device_that_cannot_be_asked_is_unverified(ground: &Ground) {
+    let releaser = ground.releaser_with(Arc::new(Silent), Arc::new(ground.clock.clone()));
+    releaser.add_pool(&ground.pool);
+    drop(ground.block(24));
+    let receipt = releaser.empty_cache();
+    ground.assert_in_use(0, "it was freed");
+    // But by whose word?
+    assert_eq!((receipt.verdict, receipt.freed_bytes), (Verdict::Unverified, None));
+    assert!(receipt.ledger.is_none() && receipt.summary().contains("not told"), "{receipt}");
+}
+
+fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
+    let releaser = &ground.releaser;
+    // On a GPU the driver has some in use for nobody.
+    let nobodys = releaser.ledger().unwrap().unknown_bytes;
+    let _weights = ground.tagged("weights", SleepPolicy::Offload, 24);
+    drop(ground.tagged("activations", SleepPolicy::Discard, 16));
+    let (_graphs, _stray) = (ground.chunk(8), ground.chunk(16));
+    let _plugged = releaser.account(Kind::Graphs, "captured graphs", || Bytes::mib(8));
+    let adds_up = |ledger: &lowtide_release::Ledger| {
+        let said = ground.device.usage().unwrap().in_use();
+        assert_eq!((ledger.driver_bytes, ledger.sum()), (said, said.0.cast_signed()), "{ledger}");
+        ground.assert_same(ledger.unknown_bytes - nobodys, 16, "what nobody told of");
+        assert!(ledger.to_string().contains("\n  unknown "), "{ledger}");
+    };
+    let ledger = releaser.ledger().unwrap();
+    adds_up(&ledger);
+    let kinds = [Kind::Live, Kind::Cached, Kind::Graphs].map(|kind| ledger.of(kind));
+    assert_eq!(kinds, [24, 16, 8].map(Bytes::mib));
+    let receipt = releaser.empty_cache();
+    ground.assert_in_use(48, "trimmed");
+    let ledger = receipt.ledger.as_ref().unwrap();
+    adds_up(ledger);
+    assert_eq!(ledger.of(Kind::Cached), Bytes::ZERO, "{ledger}");
+    // Where nothing is unknown, that is printed too.
+    let (books, _) = lowtide_device::Device::books(Bytes::gib(1));
+    let empty = ground.releaser_with(Arc::new(books), Arc::new(ground.clock.clone()));
+    let ledger = empty.ledger().unwrap();
+    assert!(ledger.unknown_bytes == 0 && ledger.to_string().contains("unknown "), "{ledger}");
+}
+
+/// A rung that does not end before it is let.
+struct Hangs(Mutex<mpsc::Receiver<()>>);
+
+impl Rung for Hangs {
+    fn name(&self) -> &'static str {
+        "hangs"
+    }
+
+    fn expect(&self, _: &Scene) -> Expectation {
+        Expectation::Bytes(None)
+    }
+
+    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+        let _ = self.0.lock().unwrap().recv();
+        Ok(Climbed::default())
+    }
+}
+
+fn bad_luck_a_rung_that_hangs_is_cut_off_and_named(ground: &Ground) {
+    let releaser = ground.releaser_on(RealClock::new());
+    let (end, ended) = mpsc::channel();
+    drop(ground.block(24));
+    let ladder = Ladder::of(vec![Arc::new(Hangs(Mutex::new(ended))), Arc::new(rungs::Trim)]);
+    let ladder = ladder.limit("hangs", Duration::from_millis(20));
+    let receipt = releaser.release(Ask::new("all", ladder));
+    drop(end);
+    ground.assert_in_use(0, "the next rung was climbed all the same");
+    assert_eq!(receipt.rung("hangs").unwrap().outcome, Outcome::CutOff { limit_ms: 20 });
+    let text = receipt.to_string();
+    assert!(text.contains("cut off after 20 ms, it may still be at work"), "{text}");
+}
+
+fn bad_luck_a_release_waits_for_a_task_or_refuses(ground: &Ground) {
+    let (releaser, hands) = (ground.releaser_on(RealClock::new()), Hands::new(ground));
+    let weights = ground.block(24);
+    hands.write(&ground.pool, &weights, 4);
+    let address = weights.address();
+    let model = releaser.owners().own("model", weights);
+    let request = Request::start(releaser.gate());
+    let refused = releaser.release(Ask::new("shutdown", Ladder::shutdown()).or_refuse());
+    ground.assert_in_use(24, "a task uses it");
+    assert_eq!((refused.verdict, refused.rungs.len()), (Verdict::Busy, 0));
+    assert!(refused.advice[0].contains("work is still running: 1"), "{refused}");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| releaser.shutdown());
+        while releaser.gate().state().open {
+            thread::yield_now();
+        }
+        // It waits, and nothing was pulled from under the task.
+        model.with(|weights| {
+            assert_eq!(weights.address(), address);
+            hands.assert_is_whole(&ground.pool, weights, 4);
+        });
+        ground.assert_in_use(24, "it is still at work");
+        assert_eq!(request.end(), Step::Go, "nobody told it to stop");
+        assert_eq!(waiting.join().unwrap().verdict, Verdict::Released);
+    });
+    ground.assert_in_use(0, "it has ended");
+}
+
+/// The first rung of a ladder, which tells when its name is asked for: when two asks are compared,
+/// under the lock and just before the second begins to wait; and just before the gate is closed.
+struct Told {
+    armed: AtomicBool,
+    tell: Mutex<mpsc::Sender<()>>,
+}
+
+impl Told {
+    /// Puts it into a ladder. It tells from now on.
+    fn put(ladder: &Ladder, tell: mpsc::Sender<()>) -> Ladder {
+        let told = Arc::new(Told { armed: AtomicBool::new(false), tell: Mutex::new(tell) });
+        let rung: Arc<dyn Rung> = told.clone();
+        let ladder = ladder.clone().replace("quiesce", &rung);
+        told.armed.store(true, SeqCst);
+        ladder
+    }
+}
+
+impl Rung for Told {
+    fn name(&self) -> &'static str {
+        if self.armed.load(SeqCst) {
+            let _ = self.tell.lock().unwrap().send(());
+        }
+        "quiesce"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        rungs::Quiesce.expect(scene)
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        rungs::Quiesce.climb(scene)
+    }
+}
+
+fn bad_luck_who_waits_for_the_gate_keeps_nobody_from_cleaning(ground: &Ground) {
+    let releaser = ground.releaser_on(RealClock::new());
+    let pauses = Pauses::new(&releaser);
+    let model: Owned<Block> = releaser.owners().declare("model");
+    // A task that cleans up after itself, and a pause that does before it ends.
+    for is_pause in [false, true] {
+        model.put(ground.block(24));
+        drop(ground.block(16));
+        let pass = (!is_pause).then(|| releaser.gate().enter());
+        let paused = is_pause.then(|| pauses.pause(Mode::InPlace, Duration::ZERO).unwrap());
+        let (tell, told) = mpsc::channel();
+        let ask = Ask::new("shutdown", Told::put(&Ladder::shutdown(), tell));
+        let releaser = &releaser;
+        thread::scope(move |scope| {
+            let waits = scope.spawn(|| releaser.release(ask));
+            told.recv().expect("the shutdown waits for it");
+            let cleaned = match paused {
+                Some(paused) => paused.resume(Resume::default()).unwrap(),
+                None => releaser.empty_cache(),
+            };
+            ground.assert_freed(&cleaned, 16);
+            drop(pass);
+            let receipt = waits.join().unwrap();
+            assert_eq!(receipt.verdict, Verdict::Released, "{receipt}");
+        });
+        ground.assert_in_use(0, "both came to their end");
+    }
+}
+
+/// A sleep that says when it begins, and goes on when it may.
+struct Slow {
+    began: Mutex<mpsc::Sender<()>>,
+    goes_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Rung for Slow {
+    fn name(&self) -> &'static str {
+        "sleep"
+    }
+
+    fn expect(&self, scene: &Scene) -> Expectation {
+        rungs::Sleep.expect(scene)
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        self.began.lock().unwrap().send(())?;
+        let _ = self.goes_on.lock().unwrap().recv();
+        rungs::Sleep.climb(scene)
+    }
+}
+
+fn bad_luck_two_threads_get_the_same_receipt(ground: &Ground) {
+    let (releaser, hands) = (&ground.releaser, Hands::new(ground));
+    let weights = ground.block(24);
+    hands.write(&ground.pool, &weights, 5);
+    let (began, told) = mpsc::channel();
+    let (tell, goes_on) = mpsc::channel();
+    let slow: Arc<dyn Rung> =
+        Arc::new(Slow { began: Mutex::new(began), goes_on: Mutex::new(goes_on) });
+    let one = Ask::new("one", Ladder::idle().replace("sleep", &slow)).to(Target::Floor);
+    drop(slow);
+    let other = Ask::new("other", Told::put(&Ladder::idle(), tell)).to(Target::Floor);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| releaser.release(one));
+        told.recv().expect("it is in the middle of its sleep");
+        let second = scope.spawn(|| releaser.release(other));
+        let (first, second) = (first.join().unwrap(), second.join().unwrap());
+        assert!(Arc::ptr_eq(&first, &second), "one does the work: {first}\n{second}");
+        assert_eq!((first.name.as_str(), first.verdict), ("one", Verdict::Released));
+        ground.assert_freed(&first, 24);
+    });
+    ground.assert_in_use(0, "asleep, once");
+    ground.pool.wake(Scope::Whole).unwrap();
+    hands.assert_is_whole(&ground.pool, &weights, 5);
+}
+
+fn bad_luck_a_release_of_what_sleeps_wakes_nothing(ground: &Ground) {
+    let hands = Hands::new(ground);
+    let weights = ground.block(24);
+    hands.write(&ground.pool, &weights, 6);
+    let ask = || Ask::new("idle", Ladder::idle()).to(Target::Floor);
+    let receipt = ground.releaser.release(ask());
+    assert!(receipt.rung("fallback").is_none(), "{receipt}");
+    ground.assert_in_use(0, "asleep");
+    for receipt in [ground.releaser.release(ask().every_rung()), ground.releaser.empty_cache()] {
+        assert_eq!(receipt.freed_bytes, Some(0), "{receipt}");
+        ground.assert_in_use(0, "still asleep");
+    }
+    ground.pool.wake(Scope::Whole).unwrap();
+    hands.assert_is_whole(&ground.pool, &weights, 6);
+}

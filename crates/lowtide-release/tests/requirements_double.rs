@@ -1,0 +1,11 @@
+//! The requirements R1–R45 and R47, on the driver double.
+
+mod requirements;
+
+use std::process::ExitCode;
+
+use lowtide_testing::suite::{self, Target};
+
+fn main() -> ExitCode {
+    suite::main("requirements", Target::Double, requirements::cases(Target::Double))
+}

@@ -1,0 +1,354 @@
+//! What must hold after every release, whatever went wrong in it.
+
+use lowtide_device::Bytes;
+use lowtide_release::{
+    Expectation, Kind, Outcome, Place, Reading, Receipt, RungReceipt, Settling, Target, Verdict,
+};
+
+use crate::journal::{Said, Visit};
+use crate::plan::Plan;
+use crate::world::{Asked, BUDGET, Facts, World};
+
+/// A release, what was asked, and how everything was before and after it.
+pub(crate) struct Case<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) plan: &'a Plan,
+    pub(crate) before: &'a Facts,
+    pub(crate) after: &'a Facts,
+    pub(crate) receipt: &'a Receipt,
+    pub(crate) visits: &'a [Visit],
+    /// Whether the device did not answer at some time.
+    pub(crate) was_deaf: bool,
+}
+
+impl Case<'_> {
+    pub(crate) fn check(&self) {
+        let notes = self.world.props.journal.notes();
+        assert_eq!(notes.wrong, [] as [&str; 0]);
+        drop(notes);
+        self.check_text();
+        self.check_ledger();
+        match self.receipt.verdict {
+            Verdict::NoDevice | Verdict::Busy => self.check_that_nothing_happened(),
+            _ => {
+                self.check_numbers();
+                self.check_rungs();
+                self.check_order();
+                assert_eq!(self.receipt.verdict, self.expected_verdict());
+            }
+        }
+        self.check_calls();
+        self.world.household.check(&self.world.releaser.owners().holders());
+        self.world.blocks.check();
+        let gate = (self.after.gate.open, self.after.gate.parked, self.after.gate.waiting);
+        assert_eq!(gate, (self.before.gate.open, 0, 0), "the gate is as it was");
+    }
+
+    // The same for people, programs and logs.
+    fn check_text(&self) {
+        let Receipt { verdict, freed_bytes, rungs, .. } = self.receipt;
+        let line = self.receipt.line();
+        assert!(line.contains(&format!(": {verdict}, ")), "{line}");
+        assert!(self.receipt.to_string().starts_with(&line));
+        let json = serde_json::to_value(self.receipt).unwrap();
+        assert_eq!(json["verdict"], verdict.to_string());
+        assert_eq!(json["freed_bytes"], serde_json::json!(freed_bytes));
+        assert_eq!(json["rungs"].as_array().map(Vec::len), Some(rungs.len()));
+    }
+
+    fn check_that_nothing_happened(&self) {
+        let is_away = matches!(self.world.asked, Asked::Nobody);
+        let expected = if is_away { Verdict::NoDevice } else { Verdict::Busy };
+        assert_eq!(self.receipt.verdict, expected);
+        assert!(is_away || self.plan.is_kept_out, "nobody was in the way");
+        assert_eq!((self.visits.len(), self.receipt.rungs.len()), (0, 0));
+        assert_eq!(self.receipt.before, self.receipt.after);
+        assert_eq!(self.receipt.holders, []);
+        let gate = self.after.gate;
+        // Work may have ended while the release waited.
+        assert_eq!(&Facts { gate, ..self.world.facts() }, self.after);
+        assert_eq!(self.before.in_use, self.after.in_use);
+        assert_eq!(self.before.pool, self.after.pool);
+        assert_eq!(self.before.owners, self.after.owners);
+        assert_eq!(self.before.settings, self.after.settings);
+        assert_eq!(self.before.hooks, self.after.hooks);
+        if is_away {
+            assert_eq!((self.receipt.device, self.receipt.freed_bytes), (None, None));
+            assert_eq!(self.receipt.ledger, None);
+        } else {
+            self.check_reading(&self.receipt.after, self.after.in_use, true);
+        }
+    }
+
+    fn others(&self) -> u64 {
+        if let Asked::Gauge(gauge) = &self.world.asked { gauge.temper.others } else { 0 }
+    }
+
+    fn is_restless(&self) -> bool {
+        matches!(&self.world.asked, Asked::Gauge(gauge) if gauge.temper.restless)
+    }
+
+    fn decays(&self) -> bool {
+        matches!(&self.world.asked, Asked::Gauge(gauge) if gauge.temper.decay.is_some())
+    }
+
+    // A number is the device's own, or not told; late, where it says so.
+    fn check_reading(&self, reading: &Reading, truth: u64, is_settled: bool) {
+        let (truth, others) = (Bytes(truth), Bytes(self.others()));
+        let right =
+            |told: Bytes, truth: Bytes| if is_settled { told == truth } else { told >= truth };
+        let may_miss = self.was_deaf;
+        match reading.own {
+            Some(own) => assert!(right(own, truth), "{own:?} of {truth:?}"),
+            None => assert!(may_miss, "it was told"),
+        }
+        match reading.driver {
+            Some(_) if self.is_restless() => {}
+            Some(driver) => assert!(right(driver, truth + others), "{driver:?} of {truth:?}"),
+            None => assert!(may_miss, "it was told"),
+        }
+        if let (Some(driver), Some(free)) = (reading.driver, reading.free) {
+            let total = if others > Bytes::ZERO || matches!(self.world.asked, Asked::Gauge(_)) {
+                BUDGET + Bytes::mib(200)
+            } else {
+                BUDGET
+            };
+            assert_eq!(driver + free, total);
+        }
+    }
+
+    fn is_settled(&self, settling: Settling) -> bool {
+        !self.decays() || settling == Settling::Steady
+    }
+
+    // The heart of it: what is said to be freed is what the kernel says, in all and by rung.
+    fn check_numbers(&self) {
+        let Receipt { before, after, freed_bytes, rungs, .. } = self.receipt;
+        // Nobody has looked again since the last one that was climbed.
+        let mut climbed = rungs.iter().zip(self.visits).filter(|(_, visit)| visit.is_climbed());
+        let settling = climbed.next_back().map_or(Settling::Steady, |(rung, _)| rung.settling);
+        let is_settled = self.is_settled(settling);
+        self.check_reading(before, self.before.in_use, true);
+        self.check_reading(after, self.after.in_use, is_settled);
+        if let Some(freed) = freed_bytes.filter(|_| is_settled) {
+            let truth = self.before.in_use.cast_signed() - self.after.in_use.cast_signed();
+            assert_eq!(freed, truth, "freed is what the device says");
+        }
+        assert_eq!(*freed_bytes, difference(before, after));
+        let mut last = before;
+        for rung in rungs {
+            assert_eq!(rung.before, *last, "{} begins where the last one ended", rung.rung);
+            let skipped = rung.before == rung.after && rung.freed_bytes == Some(0);
+            assert!(rung.freed_bytes == difference(&rung.before, &rung.after) || skipped);
+            last = &rung.after;
+        }
+        assert_eq!(after, last, "nothing happens after the last rung");
+        let freed: Option<i64> = rungs.iter().map(|rung| rung.freed_bytes).sum();
+        if let (Some(sum), Some(freed)) = (freed, freed_bytes) {
+            assert_eq!(sum, *freed, "rungs add up to the whole");
+        }
+    }
+
+    // Each rung is told as it was, its faults by name.
+    fn check_rungs(&self) {
+        assert_eq!(self.receipt.rungs.len(), self.visits.len());
+        let none_goes_on = !self.visits.iter().any(|visit| visit.goes_on);
+        for (rung, visit) in self.receipt.rungs.iter().zip(self.visits) {
+            assert_eq!(rung.rung, visit.rung);
+            let (outcome, expected_bytes) = self.expected_outcome(visit);
+            assert_eq!(rung.outcome, outcome, "{} was {visit:?}", rung.rung);
+            assert_eq!(rung.expected_bytes, expected_bytes);
+            let Some(climb) = &visit.climb else {
+                assert!(visit.is_left || rung.before == rung.after, "{} did nothing", rung.rung);
+                assert_eq!(rung.touched, []);
+                continue;
+            };
+            if let (Outcome::Done | Outcome::Failed { .. }, Said::Climbed { touched, .. }) =
+                (&rung.outcome, &climb.said)
+            {
+                assert_eq!(rung.touched, *touched);
+            }
+            if let Outcome::Failed { why } = &rung.outcome {
+                let mut unnamed = climb.struck.iter().filter(|who| !why.contains(*who));
+                // An allocator that panics before it is trimmed takes the words of others with it.
+                let may_miss = self.world.frameworks.iter().any(|one| one.panics_when_asked());
+                assert!(may_miss || unnamed.next().is_none(), "{:?} in {why:?}", climb.struck);
+            }
+            assert!(climb.struck.is_empty() || rung.outcome != Outcome::Done);
+            let closes = self.plan.names.iter().any(|name| name == "quiesce");
+            assert!(visit.is_left || !closes || !climb.gate_was_open, "work could have passed");
+            // What was left behind goes on in somebody else's time.
+            if none_goes_on {
+                self.check_reading(&rung.after, climb.after, self.is_settled(rung.settling));
+                let truth = climb.before.cast_signed() - climb.after.cast_signed();
+                if let Some(freed) = rung.freed_bytes.filter(|_| !self.decays()) {
+                    assert_eq!(freed, truth, "{} is told by the device", rung.rung);
+                }
+            }
+        }
+    }
+
+    fn expected_outcome(&self, visit: &Visit) -> (Outcome, Option<Bytes>) {
+        let expected = match &visit.expected {
+            Ok(Expectation::Bytes(bytes)) => *bytes,
+            Ok(Expectation::Skip(why)) => return (Outcome::Skipped { why: why.clone() }, None),
+            Err(message) => return (Outcome::Panicked { message: message.clone() }, None),
+        };
+        let at = self.plan.names.iter().position(|name| *name == visit.rung).unwrap();
+        let limit = self.plan.limits[at];
+        let cut_off = Outcome::CutOff { limit_ms: limit.as_millis() as u64 };
+        let outcome = match &visit.climb {
+            _ if visit.is_left => cut_off,
+            None => unreachable!("{} applies and was not climbed", visit.rung),
+            Some(climb) if climb.took > limit => cut_off,
+            Some(climb) => match &climb.said {
+                Said::Climbed { failures, .. } if failures.is_empty() => Outcome::Done,
+                Said::Climbed { failures, .. } => Outcome::Failed { why: failures.join("; ") },
+                Said::Failed(why) => Outcome::Failed { why: why.clone() },
+                Said::Panicked(message) => Outcome::Panicked { message: message.clone() },
+            },
+        };
+        (outcome, expected)
+    }
+
+    fn is_met(&self, reading: &Reading) -> Option<bool> {
+        let in_use = reading.own.or(reading.driver);
+        match self.plan.ask.to? {
+            Target::Under(most) => Some(in_use? <= most),
+            Target::Free(least) => Some(reading.free? >= least),
+            Target::Floor => Some(in_use?.0 <= self.world.floor? + (8 << 20)),
+        }
+    }
+
+    // All rungs, in order, attempt after attempt, until it is enough; and not one more.
+    fn check_order(&self) {
+        let Receipt { rungs, before, .. } = self.receipt;
+        let mut rest = rungs.as_slice();
+        let mut last = *before;
+        for attempt in 1..=self.plan.attempts {
+            let start = last;
+            for name in &self.plan.names {
+                let is_enough = self.is_met(&last) == Some(true) && !self.plan.ask.every_rung;
+                let Some(rung) = rest.first().filter(|_| !is_enough) else {
+                    assert!(is_enough, "{name} of attempt {attempt} was not climbed");
+                    assert_eq!(rest.len(), 0, "rungs were climbed though it was enough");
+                    return;
+                };
+                assert_eq!((&rung.rung, rung.attempt), (name, attempt));
+                (last, rest) = (rung.after, &rest[1..]);
+            }
+            let came_back = difference(&start, &last).is_some_and(|freed| freed > 0);
+            if self.plan.ask.to.is_none() || self.is_met(&last) == Some(true) || !came_back {
+                break;
+            }
+        }
+        assert_eq!(rest.len(), 0, "more was climbed than there was reason for");
+    }
+
+    fn expected_verdict(&self) -> Verdict {
+        let Receipt { before, after, holders, rungs, .. } = self.receipt;
+        let has_target = self.plan.ask.to.is_some();
+        let Some(freed) = difference(before, after) else { return Verdict::Unverified };
+        let was = |rung: &RungReceipt| match rung.outcome {
+            Outcome::Done => Some(true),
+            Outcome::Skipped { .. } => None,
+            _ => Some(false),
+        };
+        let helped = rungs.iter().any(|rung| was(rung) == Some(true) && rung.rung != "quiesce");
+        let failed = rungs.iter().any(|rung| was(rung) == Some(false));
+        match self.is_met(after) {
+            None if has_target => Verdict::Unverified,
+            Some(true) => Verdict::Released,
+            _ if !holders.is_empty() => Verdict::Pinned,
+            _ if freed > 0 && has_target => Verdict::Partial,
+            _ if freed > 0 => Verdict::Released,
+            _ if failed && !helped => Verdict::Failed,
+            _ => Verdict::NoEffect,
+        }
+    }
+
+    fn check_ledger(&self) {
+        let Some(ledger) = &self.receipt.ledger else {
+            assert!(self.was_deaf || matches!(self.world.asked, Asked::Nobody));
+            return;
+        };
+        assert_eq!(ledger.sum(), ledger.driver_bytes.0.cast_signed(), "it adds up");
+        if self.is_restless() {
+            return;
+        }
+        let truth = self.after.in_use + self.others();
+        if !self.decays() {
+            assert_eq!(ledger.driver_bytes.0, truth, "to the device's own number");
+        }
+        // What nobody put on record, and nothing else, is unknown.
+        let pool = self.after.pool.physical_bytes;
+        let frameworks = self.world.frameworks.iter().map(|one| one.reserved());
+        let known = ledger.of(Kind::Live) + ledger.of(Kind::Cached);
+        assert_eq!(known, pool + frameworks.sum::<Bytes>());
+        for kind in [Kind::Graphs, Kind::Libraries] {
+            let of_kind = self.world.accounts.iter().filter(|(other, _)| *other == kind);
+            let bytes = of_kind.map(|(_, shelf)| crate::memory::chunk_bytes(shelf)).sum::<Bytes>();
+            assert_eq!(ledger.of(kind), bytes);
+        }
+        assert_eq!(ledger.of(Kind::Others).0, self.others());
+        assert_eq!(ledger.of(Kind::Context).0, self.world.floor.unwrap_or(0));
+    }
+
+    // Our rungs did what they are for, and nobody's code was called without one.
+    fn check_calls(&self) {
+        let climbed = |visit: &&Visit| visit.is_real && visit.climb.is_some();
+        let climbed: Vec<&Visit> = self.visits.iter().filter(climbed).collect();
+        let last = |name: &str| climbed.iter().rfind(|visit| visit.rung == name);
+        let went_well = |visit: &&&Visit| {
+            let said = visit.climb.as_ref().map(|climb| &climb.said);
+            matches!(said, Some(Said::Climbed { failures, .. }) if failures.is_empty())
+        };
+
+        let (filled, living) = &self.after.owners;
+        if last("drop").is_some() {
+            assert!(!filled.contains(&true), "an owner was not asked to let go");
+        } else {
+            assert_eq!((filled, living), (&self.before.owners.0, &self.before.owners.1));
+        }
+        assert!(last("sleep").filter(went_well).is_none() || self.world.blocks.sleep());
+        let was_last = |visit: &&&Visit| {
+            self.visits
+                .iter()
+                .rfind(|one| one.is_climbed())
+                .is_some_and(|one| std::ptr::eq(one, **visit))
+        };
+        if last("trim").filter(went_well).filter(was_last).is_some() {
+            assert!(self.world.blocks.is_trimmed(), "memory is still cached");
+        }
+        // Who was left behind is called later, or has been called for an earlier release.
+        if self.visits.iter().any(|visit| visit.goes_on) {
+            return;
+        }
+        let calls = self.before.hooks.iter().zip(&self.after.hooks);
+        for ((place, doer), (before, after)) in self.world.hooks.iter().zip(calls) {
+            let is_called = rungs_at(*place).iter().any(|name| last(name).is_some());
+            assert_eq!(before < after, is_called, "{} at {place:?}", doer.name);
+        }
+    }
+}
+
+fn rungs_at(place: Place) -> &'static [&'static str] {
+    match place {
+        Place::ToHost => &["to_host", "fallback"],
+        Place::Sessions => &["sessions", "fallback"],
+        Place::Caches => &["caches", "fallback"],
+        Place::Collect => &["collect", "fallback"],
+        Place::Libraries => &["libraries"],
+        Place::ContextReset => &["context_reset"],
+        Place::Fallback => &["fallback"],
+    }
+}
+
+// Like with like: this process's part where both tell it, else everybody's.
+fn difference(before: &Reading, after: &Reading) -> Option<i64> {
+    let (before, after) = match (before.own, after.own) {
+        (Some(before), Some(after)) => (before, after),
+        _ => (before.driver?, after.driver?),
+    };
+    Some(before.0.cast_signed() - after.0.cast_signed())
+}
