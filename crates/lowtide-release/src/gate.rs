@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use crate::ManualClock;
 
-    const MODES: [Mode; 3] = [Mode::Abort, Mode::Retract, Mode::InPlace];
+    const MODES: [Mode; 4] = [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain];
 
     fn state(open: bool, active: usize, parked: usize, waiting: usize) -> GateState {
         GateState { open, active, parked, waiting }
@@ -433,8 +433,10 @@ mod tests {
     }
 
     #[test]
-    fn r37_abort_and_retract_tell_work_at_once_and_wait_for_its_end() {
-        for (mode, step) in [(Mode::Abort, Step::Abort), (Mode::Retract, Step::Retract)] {
+    fn r37_abort_and_retract_tell_work_at_once_drain_does_not_and_all_wait_for_its_end() {
+        let steps =
+            [(Mode::Abort, Step::Abort), (Mode::Retract, Step::Retract), (Mode::Drain, Step::Go)];
+        for (mode, step) in steps {
             let gate = Gate::new();
             let mut pass = gate.enter();
             thread::scope(|scope| {
@@ -579,7 +581,7 @@ mod tests {
     #[test]
     fn modes_and_states_are_plain_data() {
         let text = |value| serde_json::to_string(&value).unwrap();
-        assert_eq!(MODES.map(text), ["\"abort\"", "\"retract\"", "\"in_place\""]);
+        assert_eq!(MODES.map(text), ["\"abort\"", "\"retract\"", "\"in_place\"", "\"drain\""]);
         let gate = Gate::new();
         let _pass = gate.enter();
         let state = serde_json::to_value(gate.state()).unwrap();

@@ -30,7 +30,7 @@ impl Dice {
     }
 
     fn mode(&mut self) -> Mode {
-        [Mode::Abort, Mode::Retract, Mode::InPlace][self.roll(3) as usize]
+        [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain][self.roll(4) as usize]
     }
 
     fn loiter(&mut self) {

@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use loom::thread;
 use lowtide_release::{Clock, Decision, Gate, GateState, Idle, IdleOptions, Mode, Step};
 
-const MODES: [Mode; 3] = [Mode::Abort, Mode::Retract, Mode::InPlace];
+const MODES: [Mode; 4] = [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain];
 const QUIET: GateState = GateState { open: true, active: 0, parked: 0, waiting: 0 };
 
 /// Every order there is, or every order with so many changes of thread that nobody asked for.

@@ -3,7 +3,8 @@
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once};
+use std::thread::JoinHandle;
 
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Stream};
 use lowtide_pool::{Block, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
@@ -30,6 +31,18 @@ pub(crate) struct Ground {
     base: Bytes,
     /// The rung that does nothing in this run.
     muted: Option<&'static str>,
+    /// What a real clock has left behind.
+    pub(crate) threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+}
+
+// What was left behind holds memory until it ends, and a GPU's number is the whole process's: the
+// next proof must not find it.
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for thread in std::mem::take(&mut *self.threads.lock().unwrap()) {
+            drop(thread.join());
+        }
+    }
 }
 
 impl Ground {
@@ -43,7 +56,8 @@ impl Ground {
         pool.trim(Bytes::ZERO).unwrap();
         let (clock, base) = (ManualClock::default(), device.usage().unwrap().in_use());
         let releaser = Releaser::new(&device, Arc::new(clock.clone()));
-        let ground = Ground { target, device, pool, clock, releaser, base, muted };
+        let threads = Arc::default();
+        let ground = Ground { target, device, pool, clock, releaser, base, muted, threads };
         ground.mute(&ground.releaser);
         ground.releaser.add_pool(&ground.pool);
         ground.releaser.set_floor(ground.releaser.scene().read().in_use().unwrap());

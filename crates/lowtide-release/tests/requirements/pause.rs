@@ -33,7 +33,7 @@ const MODES: [Mode; 3] = [Mode::Abort, Mode::Retract, Mode::InPlace];
 fn r37_abort_and_retract_flush_and_trim_at_the_pause(ground: &Ground) {
     let _weights = ground.block(16);
     for (mode, told) in [(Mode::Abort, Step::Abort), (Mode::Retract, Step::Retract)] {
-        let releaser = ground.releaser_on(RealClock::new());
+        let releaser = ground.releaser_on(RealClock::new(ground));
         let kv = Arc::new(Mutex::new(vec![ground.block(24)]));
         let flushed = Arc::clone(&kv);
         let pauses = Pauses::new(&releaser).flushing(move || flushed.lock().unwrap().clear());
@@ -48,7 +48,7 @@ fn r37_abort_and_retract_flush_and_trim_at_the_pause(ground: &Ground) {
 }
 
 fn r37_in_place_stops_work_where_it_is_and_keeps_its_memory(ground: &Ground) {
-    let (releaser, hands) = (ground.releaser_on(RealClock::new()), Hands::new(ground));
+    let (releaser, hands) = (ground.releaser_on(RealClock::new(ground)), Hands::new(ground));
     let kv = ground.block(24);
     hands.write(&ground.pool, &kv, 37);
     drop(ground.block(16));

@@ -239,17 +239,20 @@ impl Gauge for Watched {
 }
 
 /// Real time, for what really hangs. The crate `lowtide` has the one for programs.
-pub(crate) struct RealClock(Instant);
+pub(crate) struct RealClock {
+    origin: Instant,
+    threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+}
 
 impl RealClock {
-    pub(crate) fn new() -> Arc<RealClock> {
-        Arc::new(RealClock(Instant::now()))
+    pub(crate) fn new(ground: &Ground) -> Arc<RealClock> {
+        Arc::new(RealClock { origin: Instant::now(), threads: Arc::clone(&ground.threads) })
     }
 }
 
 impl Clock for RealClock {
     fn now(&self) -> Duration {
-        self.0.elapsed()
+        self.origin.elapsed()
     }
 
     fn pause(&self, duration: Duration) {
@@ -258,10 +261,11 @@ impl Clock for RealClock {
 
     fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
         let (done, told) = mpsc::channel::<()>();
-        thread::spawn(move || {
+        let thread = thread::spawn(move || {
             work();
             drop(done);
         });
+        lock(&self.threads).push(thread);
         told.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Disconnected)
     }
 }

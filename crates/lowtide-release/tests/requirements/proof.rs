@@ -161,7 +161,7 @@ impl Rung for Hangs {
 }
 
 fn bad_luck_a_rung_that_hangs_is_cut_off_and_named(ground: &Ground) {
-    let releaser = ground.releaser_on(RealClock::new());
+    let releaser = ground.releaser_on(RealClock::new(ground));
     let (end, ended) = mpsc::channel();
     drop(ground.block(24));
     let ladder = Ladder::of(vec![Arc::new(Hangs(Mutex::new(ended))), Arc::new(rungs::Trim)]);
@@ -175,7 +175,7 @@ fn bad_luck_a_rung_that_hangs_is_cut_off_and_named(ground: &Ground) {
 }
 
 fn bad_luck_a_release_waits_for_a_task_or_refuses(ground: &Ground) {
-    let (releaser, hands) = (ground.releaser_on(RealClock::new()), Hands::new(ground));
+    let (releaser, hands) = (ground.releaser_on(RealClock::new(ground)), Hands::new(ground));
     let weights = ground.block(24);
     hands.write(&ground.pool, &weights, 4);
     let address = weights.address();
@@ -238,7 +238,7 @@ impl Rung for Told {
 }
 
 fn bad_luck_who_waits_for_the_gate_keeps_nobody_from_cleaning(ground: &Ground) {
-    let releaser = ground.releaser_on(RealClock::new());
+    let releaser = ground.releaser_on(RealClock::new(ground));
     let pauses = Pauses::new(&releaser);
     let model: Owned<Block> = releaser.owners().declare("model");
     // A task that cleans up after itself, and a pause that does before it ends.

@@ -192,7 +192,7 @@ fn r7_groups_then_their_environment_go_before_the_trim(ground: &Ground) {
 }
 
 fn r7_a_group_that_hangs_is_named_and_left_behind(ground: &Ground) {
-    let (releaser, log) = (ground.releaser_on(RealClock::new()), Log::default());
+    let (releaser, log) = (ground.releaser_on(RealClock::new(ground)), Log::default());
     let (end, ended) = mpsc::channel::<()>();
     let ended = std::sync::Mutex::new(ended);
     let hangs = move |_| {

@@ -224,7 +224,7 @@ fn r28_the_fraction_comes_back_after_an_error_and_a_panic(ground: &Ground) {
 }
 
 fn r28_the_fraction_comes_back_after_a_cut_off(ground: &Ground) {
-    let releaser = ground.releaser_on(RealClock::new());
+    let releaser = ground.releaser_on(RealClock::new(ground));
     let (end, ended) = mpsc::channel::<()>();
     let ended = Mutex::new(ended);
     let framework = Framework::noting(ground, "framework", move || {

@@ -144,6 +144,8 @@ struct Books {
     /// Handles of what is mapped, by address.
     mapped: BTreeMap<u64, u64>,
     last_handle: u64,
+    /// By address. Of this type because that is aligned for a digest.
+    staged: BTreeMap<usize, Vec<u128>>,
 }
 
 impl Books {
@@ -165,7 +167,7 @@ impl Refusing {
 }
 
 // SAFETY: addresses and chunks are those of the device behind it, which checks every call once more;
-// staged memory is aligned for a `u128`.
+// staged memory is aligned for a `u128`, and stays where it is until it is given back.
 unsafe impl Backend for Refusing {
     fn info(&self) -> &DeviceInfo {
         self.real.info()
@@ -248,14 +250,14 @@ unsafe impl Backend for Refusing {
     }
 
     fn stage(&self, size: Bytes) -> Result<*mut u8> {
-        let staged: Box<[u128]> = vec![0; staged_length(size)].into();
-        Ok(Box::into_raw(staged).cast())
+        let mut staged = vec![0u128; size.as_usize().div_ceil(size_of::<u128>())];
+        let at = staged.as_mut_ptr().cast::<u8>();
+        self.books().staged.insert(at.expose_provenance(), staged);
+        Ok(at)
     }
 
-    unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {
-        let staged = ptr::slice_from_raw_parts_mut(at.cast::<u128>(), staged_length(size));
-        // SAFETY: made by `stage` with the same length, by the contract of `Backend`.
-        drop(unsafe { Box::from_raw(staged) });
+    unsafe fn unstage(&self, at: *mut u8, _size: Bytes) -> Result<()> {
+        self.books().staged.remove(&at.addr());
         Ok(())
     }
 
@@ -269,10 +271,6 @@ unsafe impl Backend for Refusing {
     fn synchronize(&self) -> Result<()> {
         self.ask(Call::Synchronize)
     }
-}
-
-fn staged_length(size: Bytes) -> usize {
-    size.as_usize().div_ceil(size_of::<u128>())
 }
 
 /// A stream that has done everything before it returns.
@@ -331,8 +329,8 @@ unsafe impl BackendStream for AtOnce {
         Ok(RawMark(0))
     }
 
-    // A stream that will not say whether it is done keeps its memory for good, by design: then a
-    // world could not be asked for everything back.
+    // Never refused: a stream that will not say whether it is done keeps its memory from everybody,
+    // and then a world could not be asked for everything back.
     unsafe fn wait(&self, _mark: RawMark) -> Result<()> {
         Ok(())
     }

@@ -11,6 +11,9 @@ use crate::clock::Time;
 use crate::dice::Dice;
 use crate::journal::Journal;
 
+/// A device with others on it is larger.
+pub(crate) const SHARED_TOTAL: Bytes = Bytes::mib(264);
+
 /// What a gauge is like.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Temper {
@@ -127,8 +130,8 @@ impl Gauge for Moody {
         }
         let in_use = self.look(&mut state) + self.others_now(asked);
         let usage = self.device.usage().inspect_err(|_| state.refused += 1)?;
-        let total = usage.total + Bytes::mib(200);
-        Ok(Usage { total, free: Bytes(total.0 - in_use), ..usage })
+        let free = SHARED_TOTAL.saturating_sub(Bytes(in_use));
+        Ok(Usage { total: SHARED_TOTAL, free, ..usage })
     }
 
     fn own(&self) -> Option<Bytes> {

@@ -142,7 +142,7 @@ impl Rung for Watched {
         let (before, began) = (self.journal.in_use(), time.now());
         let already = self.journal.notes().struck.len();
         let said = catch_unwind(AssertUnwindSafe(|| self.rung.climb(scene)));
-        let (after, took) = (self.journal.in_use(), time.now() - began);
+        let (after, took) = (self.journal.in_use(), time.now().saturating_sub(began));
         let struck = self.journal.notes().struck.split_off(already);
         let told = match &said {
             Ok(Ok(Climbed { touched, failures })) => {

@@ -6,10 +6,11 @@
 //! still holds what, which code was called and how it ended, what is in the pages. The receipt must
 //! say the same. `checks.rs` is the list.
 //!
-//! A failure prints its seed. `LOWTIDE_SEED=N` plays just that one; `LOWTIDE_SEEDS=N` plays so many:
+//! A failure prints its seed. `LOWTIDE_SEED=N` plays just that one and shows its receipts;
+//! `LOWTIDE_SEEDS=N` plays so many:
 //!
 //! ```text
-//! LOWTIDE_SEED=4711 cargo test -p lowtide-release --test simulation
+//! LOWTIDE_SEED=4711 cargo test -p lowtide-release --test simulation -- --nocapture
 //! LOWTIDE_SEEDS=1000000 cargo test -p lowtide-release --test simulation -- --nocapture
 //! ```
 //!
@@ -47,6 +48,7 @@ use world::{Asked, World};
 /// What came out, how often.
 type Tally = BTreeMap<String, u64>;
 
+const COMMAND: &str = "cargo test -p lowtide-release --test simulation";
 const SEEDS: u64 = 10_000;
 /// From so many on, everything has to have come out at least this often.
 const ENOUGH_SEEDS: u64 = 5_000;
@@ -75,7 +77,7 @@ const EVERYTHING: [&str; 17] = [
 fn reported_bytes_are_the_devices_whatever_goes_wrong() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     if let Some(seed) = number("LOWTIDE_SEED") {
-        println!("seed {seed}: {:?}", play(seed));
+        println!("seed {seed}: {:#?}", play(seed, true));
         return;
     }
     let (seeds, began) = (number("LOWTIDE_SEEDS").unwrap_or(SEEDS), Instant::now());
@@ -100,16 +102,12 @@ fn play_all(seeds: u64, threads: usize) -> Tally {
                     if seed >= seeds {
                         break;
                     }
-                    match catch_unwind(AssertUnwindSafe(|| play(seed))) {
-                        Ok(seen) => add(&mut own, seen),
-                        Err(_) => {
-                            failed.fetch_add(1, SeqCst);
-                            eprintln!(
-                                "seed {seed} failed; again: LOWTIDE_SEED={seed} cargo test -p \
-                                 lowtide-release --test simulation"
-                            );
-                        }
-                    }
+                    let Ok(seen) = catch_unwind(AssertUnwindSafe(|| play(seed, false))) else {
+                        failed.fetch_add(1, SeqCst);
+                        eprintln!("seed {seed} failed; again: LOWTIDE_SEED={seed} {COMMAND}");
+                        break;
+                    };
+                    add(&mut own, seen);
                 }
                 add(&mut tally.lock().unwrap(), own);
             });
@@ -125,8 +123,8 @@ fn add(tally: &mut Tally, more: Tally) {
     }
 }
 
-/// One world, from its making to its end.
-fn play(seed: u64) -> Tally {
+/// One world, from its making to its end; its receipts are shown where that is wanted.
+fn play(seed: u64, show: bool) -> Tally {
     let mut dice = Dice::new(seed);
     let mut world = World::new(&mut dice);
     let mut tally = Tally::new();
@@ -134,15 +132,14 @@ fn play(seed: u64) -> Tally {
         if round > 0 {
             world.live_on(&mut dice);
         }
-        let receipt = release(&mut world, &mut dice, &mut tally);
-        count(&mut tally, &receipt);
+        release(&mut world, &mut dice, show, &mut tally);
         world.go_on();
     }
     note(&mut tally, "block came through a sleep", world.end());
     tally
 }
 
-fn release(world: &mut World, dice: &mut Dice, tally: &mut Tally) -> Arc<Receipt> {
+fn release(world: &mut World, dice: &mut Dice, show: bool, tally: &mut Tally) {
     let plan = Plan::roll(world, dice);
     let props = Arc::clone(&world.props);
     if dice.one_in(8) {
@@ -160,6 +157,9 @@ fn release(world: &mut World, dice: &mut Dice, tally: &mut Tally) -> Arc<Receipt
     props.in_release.store(true, SeqCst);
     let receipt = world.releaser.release(plan.ask.clone());
     props.in_release.store(false, SeqCst);
+    if show {
+        println!("{receipt}");
+    }
     world.faults.disarm();
     let (after, visits) = (world.facts(), props.journal.notes().visits.clone());
     let refused = world.faults.struck() - struck;
@@ -180,7 +180,7 @@ fn release(world: &mut World, dice: &mut Dice, tally: &mut Tally) -> Arc<Receipt
         was_deaf,
     };
     case.check();
-    receipt
+    count(tally, &receipt);
 }
 
 fn count(tally: &mut Tally, receipt: &Receipt) {

@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex, Weak};
 
 use lowtide_device::{Address, Bytes, Chunk, Device};
-use lowtide_pool::{Block, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Block, Phase, Policy, Pool, SleepPolicy, StreamId, Tag};
 
 use crate::dice::Dice;
 
@@ -111,17 +111,6 @@ impl Blocks {
                 stamp.each_byte(|found| assert_eq!(*found, stamp.byte, "a byte was lost"));
                 self.survived.update(|count| count + u64::from(stamp.has_slept.take()));
             }
-        }
-    }
-
-    /// After the last block is gone.
-    pub(crate) fn give_all_back(&self) {
-        if self.pool.trim(Bytes::ZERO).is_err() {
-            // A sleep that failed over a copy keeps its pages in use, until another one copies.
-            let block = self.pool.block(Bytes(1), STREAM, Tag::default()).unwrap();
-            self.pool.sleep(Scope::Whole).unwrap();
-            drop(block);
-            self.pool.trim(Bytes::ZERO).unwrap();
         }
     }
 

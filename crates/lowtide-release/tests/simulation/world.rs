@@ -62,15 +62,20 @@ pub(crate) struct World {
 }
 
 /// How everything is at one moment.
-#[derive(Debug, PartialEq)]
 pub(crate) struct Facts {
+    pub(crate) things: Things,
+    /// Apart, because work may end while a release waits.
+    pub(crate) gate: GateState,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) struct Things {
     pub(crate) in_use: u64,
     pub(crate) pool: Snapshot,
     pub(crate) owners: (Vec<bool>, Vec<bool>),
     pub(crate) settings: Vec<(u32, u32)>,
     /// How often each hook was called.
     pub(crate) hooks: Vec<usize>,
-    pub(crate) gate: GateState,
 }
 
 impl World {
@@ -97,7 +102,9 @@ impl World {
             Asked::Nobody => None,
             Asked::Gauge(_) => dice.pick(&[None, Some(0), Some(3 << 20)]),
         };
-        floor.into_iter().for_each(|floor| releaser.set_floor(Bytes(floor)));
+        if let Some(floor) = floor {
+            releaser.set_floor(Bytes(floor));
+        }
         releaser.set_disposable(dice.one_in(2));
         let (blocks, household) =
             (Blocks::new(&device, dice), Household::new(releaser.owners(), dice));
@@ -151,7 +158,8 @@ impl World {
             let trimmer = self.doer("framework".to_owned(), dice);
             // An allocator of its own: blocks of the pool are counted there.
             trimmer.shelf.lock().unwrap().retain(|memory| matches!(memory, Memory::Chunk(_)));
-            let live = self.props.device.create(Bytes::mib(2)).ok().filter(|_| dice.one_in(2));
+            let device = Some(&self.props.device).filter(|_| dice.one_in(2));
+            let live = device.and_then(|device| device.create(Bytes::mib(2)).ok());
             let cannot = dice.pick(&[None, None, None, Some(Deed::Fail), Some(Deed::Panic)]);
             let framework = Arc::new(Framework::new(live, trimmer, cannot, &self.props));
             let allocator = framework.clone() as Arc<dyn Allocator>;
@@ -214,14 +222,14 @@ impl World {
     }
 
     pub(crate) fn facts(&self) -> Facts {
-        Facts {
+        let things = Things {
             in_use: self.props.journal.in_use(),
             pool: self.blocks.pool.snapshot(),
             owners: self.household.state(),
             settings: self.settings.iter().map(|setting| setting.counts()).collect(),
             hooks: self.hooks.iter().map(|(_, doer)| doer.calls()).collect(),
-            gate: self.releaser.gate().state(),
-        }
+        };
+        Facts { things, gate: self.releaser.gate().state() }
     }
 
     /// After a release: what was left behind ends, and work goes on.
@@ -264,7 +272,7 @@ impl World {
         self.blocks.check();
         self.household.end();
         drop((self.hands, self.plugged, self.frameworks));
-        self.blocks.give_all_back();
+        self.blocks.pool.trim(Bytes::ZERO).unwrap();
         // What the driver refused to take back it is asked to take once more.
         drop(self.props.device.reserve(Bytes::mib(2)).unwrap());
         assert_eq!(self.props.device.leftovers(), 0);
