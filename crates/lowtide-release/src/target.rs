@@ -37,7 +37,7 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Under(most) => write!(f, "under {most}"),
+            Target::Under(most) => write!(f, "at most {most}"),
             Target::Free(least) => write!(f, "at least {least} free"),
             Target::Floor => f.write_str("to the floor"),
         }

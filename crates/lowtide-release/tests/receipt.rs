@@ -64,7 +64,7 @@ fn a_receipt_reads_like_this() {
     assert!(
         first.starts_with(
             "stage reranker on host: partial, 4.0 MiB freed (10.0 MiB → 6.0 MiB in use) in "
-        ) && first.ends_with(" ms, target: under 1.0 MiB"),
+        ) && first.ends_with(" ms, target: at most 1.0 MiB"),
         "{first}"
     );
     let rest: Vec<&str> = text.lines().skip(1).collect();
