@@ -59,8 +59,7 @@ pub(crate) fn of(
     let (bytes, trial_failure) = measure(device.info.id, &uuid)?;
     let measured_at_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let floor =
-        Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure };
+    let floor = Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure };
     remembered.push(floor.clone());
     if let Err(error) = remember(&remembered) {
         anstream::eprintln!("lowtide: the floor could not be remembered: {error}");
