@@ -87,10 +87,15 @@ impl Pool {
         let parts = self.books().plan_sleep(&turn);
         let outcome = self.apply_sleep(&mut turn, &parts);
         self.books().commit_sleep(&mut turn, &parts, outcome.is_ok());
-        if outcome.is_err()
-            && let Err(error) = self.bring_back(&mut turn)
-        {
-            tracing::error!(%error, "a sleep failed, and what has left could not be brought back");
+        if outcome.is_err() {
+            // What its streams were given keeps pages pinned until they are waited for.
+            let settled = turn.carriers.as_ref().map_or(Ok(()), Carriers::settle);
+            if let Err(error) = settled {
+                tracing::warn!(%error, "work of a failed sleep may keep pages pinned for now");
+            }
+            if let Err(error) = self.bring_back(&mut turn) {
+                tracing::error!(%error, "a sleep failed, and what has left could not be brought back");
+            }
         }
         let tags = turn.tags.len();
         drop(turn);

@@ -380,7 +380,11 @@ impl Inner {
                     break 'attempts;
                 }
                 let rung = self.climb_rung(&self.placed(placed), attempt, last);
-                (last, settling) = (rung.after, rung.settling);
+                last = rung.after;
+                // A rung that was skipped has read nothing.
+                if !matches!(rung.outcome, Outcome::Skipped { .. }) {
+                    settling = rung.settling;
+                }
                 rungs.push(rung);
             }
             if ask.to.is_none()

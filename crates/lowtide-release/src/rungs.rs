@@ -4,13 +4,14 @@
 //! fractions, a context reset) is done by what was plugged in there; its order, isolation, time
 //! limits and guards are ours.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Phase, Pool, Scope, SleepPolicy};
 
 use crate::owners::Outcome;
-use crate::rung::{Climbed, Expectation, Failure, Rung, Touch};
+use crate::rung::{Climbed, Expectation, Failure, Rung, Touch, message};
 use crate::scene::{Place, Restore, Scene};
 
 /// After so many rounds that each brought something, collecting is left to the next attempt.
@@ -199,11 +200,10 @@ fn synchronize(scene: &Scene, climbed: &mut Climbed) {
 fn trim(scene: &Scene, climbed: &mut Climbed) {
     for allocator in scene.allocators() {
         let name = allocator.name();
-        if let Some(why) = allocator.why_not_trim() {
-            climbed.failures.push(format!("{name}: {why}"));
-            continue;
-        }
         climbed.attempt(&name, || {
+            if let Some(why) = allocator.why_not_trim() {
+                return Err(why.into());
+            }
             let given_back = allocator.trim()?;
             let touched = (given_back > Bytes::ZERO)
                 .then(|| Touch::sized(format!("{name}, what it had cached"), given_back));
@@ -273,9 +273,14 @@ impl Restoring {
 impl Drop for Restoring {
     fn drop(&mut self) {
         let Some(restore) = self.restore.take() else { return };
-        if let Err(failure) = restore() {
-            tracing::error!(setting = self.name, %failure, "a setting could not be restored");
-        }
+        // It may be dropped by a panic; a second one would end the process.
+        let restored = catch_unwind(AssertUnwindSafe(restore));
+        let failure = match restored {
+            Ok(Ok(())) => return,
+            Ok(Err(failure)) => failure.to_string(),
+            Err(panic) => message(&*panic),
+        };
+        tracing::error!(setting = self.name, failure, "a setting could not be restored");
     }
 }
 

@@ -29,7 +29,12 @@ impl Target {
         match self {
             Target::Under(most) => reading.in_use().map(|in_use| in_use <= most),
             Target::Free(least) => reading.free.map(|free| free >= least),
-            Target::Floor => Some(reading.in_use()? <= floor? + ABOVE_FLOOR),
+            Target::Floor => {
+                let floor = floor?;
+                // Where no context is needed, none grows.
+                let above = if floor == Bytes::ZERO { Bytes::ZERO } else { ABOVE_FLOOR };
+                Some(reading.in_use()? <= floor + above)
+            }
         }
     }
 }

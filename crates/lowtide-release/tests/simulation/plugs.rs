@@ -119,10 +119,6 @@ impl Framework {
         Framework { live: Mutex::new(live), trimmer, cannot, props: Arc::clone(props) }
     }
 
-    pub(crate) fn panics_when_asked(&self) -> bool {
-        self.cannot == Some(Deed::Panic)
-    }
-
     pub(crate) fn reserved(&self) -> Bytes {
         self.parts().into_iter().sum()
     }
