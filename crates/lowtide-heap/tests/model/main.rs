@@ -1,0 +1,7 @@
+//! Every answer against its definition, on random graphs that are small enough to try everything.
+
+mod answers;
+mod cuts;
+mod dice;
+mod naive;
+mod paths;
