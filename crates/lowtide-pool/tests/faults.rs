@@ -1,6 +1,5 @@
 //! Faults at the driver: whatever fails, the pool stays whole and nothing is lost.
 
-mod dice;
 mod game;
 mod hands;
 

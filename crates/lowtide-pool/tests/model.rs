@@ -1,16 +1,15 @@
 //! Random operations against a naive model, with every invariant checked after each step: on books
 //! and on real pages.
 
-mod dice;
 mod game;
 mod hands;
 
 use std::sync::Arc;
 
-use dice::Dice;
-use game::{ByHand, Game, Ground};
+use game::{ByHand, Game, Ground, any_size};
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
+use lowtide_testing::Dice;
 
 #[test]
 fn a_million_operations_on_books() {
@@ -82,8 +81,12 @@ fn threads_share_a_pool() {
                 for _ in 0..20_000 {
                     if live.len() < 20 && dice.roll(2) == 0 {
                         live.push(
-                            pool.alloc(Bytes(dice.size(40 << 20)), StreamId(seed), Tag::default())
-                                .unwrap(),
+                            pool.alloc(
+                                Bytes(any_size(&mut dice, 40 << 20)),
+                                StreamId(seed),
+                                Tag::default(),
+                            )
+                            .unwrap(),
                         );
                     } else if !live.is_empty() {
                         let index = dice.roll(live.len() as u64) as usize;

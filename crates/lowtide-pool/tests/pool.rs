@@ -12,6 +12,7 @@ use lowtide_pool::trace::{self, Event};
 use lowtide_pool::{
     Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, Snapshot, StreamId, Tag, replay,
 };
+use lowtide_testing::Dice;
 use serde_json::Value;
 
 const STREAM: StreamId = StreamId(0);
@@ -24,18 +25,6 @@ fn books(total: Bytes) -> (Device, Pool) {
 
 fn in_use(device: &Device) -> Bytes {
     device.usage().unwrap().in_use()
-}
-
-/// The same numbers everywhere for a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
-    }
 }
 
 /// Streams that are done with everything at once.

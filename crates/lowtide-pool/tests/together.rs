@@ -1,6 +1,5 @@
 //! Several threads with one pool: some allocate and free while others put tags to sleep and wake them.
 
-mod dice;
 mod written;
 
 use std::sync::RwLock;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use lowtide_device::Bytes;
 use lowtide_pool::{Error, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 
-use dice::Dice;
+use lowtide_testing::Dice;
 use written::{STREAM, Written, check, host, in_use, pool_on};
 
 #[test]

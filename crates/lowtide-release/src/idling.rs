@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use lowtide_pool::Scope;
 
+use crate::ask::Ask;
 use crate::gate::{Pass, Step};
 use crate::idle::{Decision, Idle, Task};
 use crate::ladder::Ladder;
 use crate::receipt::{Receipt, Verdict};
-use crate::releaser::{Ask, Releaser};
+use crate::releaser::Releaser;
 use crate::target::Target;
 
 /// So often an idle release is tried while its target is missed and something still comes back.

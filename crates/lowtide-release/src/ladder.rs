@@ -119,8 +119,9 @@ impl Ladder {
         self.attempts
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.rungs.iter().any(|placed| placed.rung.name() == name)
+    /// Whether work may go on while it is climbed.
+    pub(crate) fn lets_work_go_on(&self) -> bool {
+        self.rungs.iter().all(|placed| placed.rung.lets_work_go_on())
     }
 }
 

@@ -11,6 +11,8 @@
 
 mod advice;
 mod allocator;
+mod ask;
+mod climb;
 mod clock;
 pub mod floor;
 mod gate;
@@ -33,6 +35,7 @@ mod sync;
 mod target;
 
 pub use allocator::{Allocator, Counts};
+pub use ask::{Ask, WhenBusy};
 pub use clock::{Clock, ManualClock};
 pub use gate::{Busy, Closed, Gate, GateState, Mode, Pass, Step};
 pub use holder::Holder;
@@ -47,7 +50,7 @@ pub use owners::{
 pub use pause::{Paused, Pauses, Resume};
 pub use reading::{Gauge, Reading, Settling};
 pub use receipt::{Outcome, Receipt, RungReceipt, Verdict};
-pub use releaser::{Ask, Releaser, WhenBusy};
+pub use releaser::Releaser;
 pub use rung::{Climbed, Expectation, Failure, Rung, Touch};
 pub use scene::{Hook, Place, Plugged, Restore, Scene, Setting};
 pub use slope::{Slope, Trend};

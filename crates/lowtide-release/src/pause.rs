@@ -7,10 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::ask::Ask;
 use crate::gate::{Busy, Closed, Mode};
 use crate::ladder::Ladder;
 use crate::receipt::{Receipt, in_mb};
-use crate::releaser::{Ask, Releaser};
+use crate::releaser::Releaser;
 use crate::slope::{Slope, Trend};
 
 /// Pauses of one engine.

@@ -91,6 +91,12 @@ pub trait Rung: Send + Sync {
     /// Its name in receipts.
     fn name(&self) -> &str;
 
+    /// Whether work may go on meanwhile: it touches only what nobody has. A ladder in which every
+    /// rung says so leaves the gate open; any other closes it first.
+    fn lets_work_go_on(&self) -> bool {
+        false
+    }
+
     /// What it expects to give back, or why it does not apply now.
     fn expect(&self, scene: &Scene) -> Expectation;
 

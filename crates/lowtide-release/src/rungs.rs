@@ -97,11 +97,18 @@ pub const CACHES: Hooks =
 pub const LIBRARIES: Hooks =
     Hooks { name: "libraries", place: Place::Libraries, missing: "no library is known" };
 
-impl Hooks {
-    fn run(&self, scene: &Scene, climbed: &mut Climbed) {
-        for hook in scene.hooks(self.place) {
-            climbed.attempt(hook.name(), || hook.run(scene, 0));
-        }
+// What is plugged in there expects, or what is missing where nothing is.
+fn expect(scene: &Scene, place: Place, missing: &str) -> Expectation {
+    let hooks = scene.hooks(place);
+    if hooks.is_empty() {
+        return Expectation::Skip(missing.to_owned());
+    }
+    Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+}
+
+fn run(scene: &Scene, place: Place, round: u32, climbed: &mut Climbed) {
+    for hook in scene.hooks(place) {
+        climbed.attempt(hook.name(), || hook.run(scene, round));
     }
 }
 
@@ -111,16 +118,12 @@ impl Rung for Hooks {
     }
 
     fn expect(&self, scene: &Scene) -> Expectation {
-        let hooks = scene.hooks(self.place);
-        if hooks.is_empty() {
-            return Expectation::Skip(self.missing.to_owned());
-        }
-        Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+        expect(scene, self.place, self.missing)
     }
 
     fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
-        self.run(scene, &mut climbed);
+        run(scene, self.place, 0, &mut climbed);
         Ok(climbed)
     }
 }
@@ -134,21 +137,19 @@ impl Rung for Collect {
         "collect"
     }
 
+    fn lets_work_go_on(&self) -> bool {
+        true
+    }
+
     fn expect(&self, scene: &Scene) -> Expectation {
-        let hooks = scene.hooks(Place::Collect);
-        if hooks.is_empty() {
-            return Expectation::Skip("no collector of a host language is registered".to_owned());
-        }
-        Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+        expect(scene, Place::Collect, "no collector of a host language is registered")
     }
 
     fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         let mut before = scene.read();
         for round in 0..COLLECT_ROUNDS_MOST {
-            for hook in scene.hooks(Place::Collect) {
-                climbed.attempt(hook.name(), || hook.run(scene, round));
-            }
+            run(scene, Place::Collect, round, &mut climbed);
             trim(scene, &mut climbed);
             let after = scene.read();
             if after.is_like(&before) && round + 1 >= COLLECT_ROUNDS_LEAST {
@@ -168,6 +169,10 @@ pub struct Trim;
 impl Rung for Trim {
     fn name(&self) -> &'static str {
         "trim"
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        true
     }
 
     fn expect(&self, scene: &Scene) -> Expectation {
@@ -339,22 +344,16 @@ impl Rung for ContextReset {
     }
 
     fn expect(&self, scene: &Scene) -> Expectation {
-        let hooks = scene.hooks(Place::ContextReset);
-        let why = if !scene.is_disposable() {
-            "the process is not disposable, and a reset destroys what is in use"
-        } else if hooks.is_empty() {
-            "nobody can reset a context here"
-        } else {
-            return Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum());
-        };
-        Expectation::Skip(why.to_owned())
+        if !scene.is_disposable() {
+            let why = "the process is not disposable, and a reset destroys what is in use";
+            return Expectation::Skip(why.to_owned());
+        }
+        expect(scene, Place::ContextReset, "nobody can reset a context here")
     }
 
     fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
-        for hook in scene.hooks(Place::ContextReset) {
-            climbed.attempt(hook.name(), || hook.run(scene, 0));
-        }
+        run(scene, Place::ContextReset, 0, &mut climbed);
         Ok(climbed)
     }
 }
@@ -376,14 +375,12 @@ impl Rung for Fallback {
     fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         for hooks in [&TO_HOST, &SESSIONS, &CACHES] {
-            hooks.run(scene, &mut climbed);
+            run(scene, hooks.place, 0, &mut climbed);
         }
         for rung in [&Collect as &dyn Rung, &Trim, &Sleep] {
             climbed.attempt_whole(rung.name(), || rung.climb(scene));
         }
-        for hook in scene.hooks(Place::Fallback) {
-            climbed.attempt(hook.name(), || hook.run(scene, 0));
-        }
+        run(scene, Place::Fallback, 0, &mut climbed);
         Ok(climbed)
     }
 }

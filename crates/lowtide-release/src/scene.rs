@@ -5,18 +5,17 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device};
 use lowtide_pool::Pool;
 
 use crate::allocator::{Allocator, Counts};
+use crate::climb::{climber, limited};
 use crate::clock::Clock;
 use crate::ledger::{Kind, Ledger, Line};
 use crate::owners::Owners;
 use crate::reading::{Gauge, Reading};
-use crate::releaser::as_part_of_the_climb;
 use crate::rung::{Failure, Touch};
 
 /// Where in a ladder something of a host language is done.
@@ -87,14 +86,8 @@ impl Hook {
 
     /// Runs it no longer than its limit.
     pub(crate) fn run(self: &Arc<Hook>, scene: &Scene, round: u32) -> Result<Vec<Touch>, Failure> {
-        let ended: Arc<Mutex<Option<thread::Result<_>>>> = Arc::default();
-        let (hook, said) = (Arc::clone(self), Arc::clone(&ended));
-        let work = as_part_of_the_climb(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| (hook.run)(round)));
-            *lock(&said) = Some(outcome);
-        });
-        let in_time = scene.clock().within(self.limit, work);
-        match lock(&ended).take().filter(|_| in_time) {
+        let hook = Arc::clone(self);
+        match limited(scene.clock(), self.limit, climber(), move || (hook.run)(round)) {
             Some(Ok(outcome)) => outcome,
             Some(Err(panic)) => resume_unwind(panic),
             None => {
@@ -294,7 +287,7 @@ impl Scene {
     pub fn read(&self) -> Reading {
         let mut counts = Counts::default();
         for allocator in self.allocators() {
-            let own = allocator.counts();
+            let own = of_somebody(|| allocator.counts());
             counts.allocated += own.allocated;
             counts.reserved += own.reserved;
         }
@@ -305,11 +298,13 @@ impl Scene {
     pub fn ledger(&self) -> Option<Ledger> {
         let gauge = self.gauge()?;
         let driver = gauge.usage().ok()?.in_use();
-        let mut lines: Vec<Line> =
-            self.allocators().iter().flat_map(|allocator| allocator.lines()).collect();
+        let mut lines: Vec<Line> = {
+            let allocators = self.allocators();
+            allocators.iter().flat_map(|allocator| of_somebody(|| allocator.lines())).collect()
+        };
         for account in alive(&self.accounts) {
             let (kind, name) = (account.kind, account.name.clone());
-            lines.push(Line { kind, name, bytes: (account.bytes)() });
+            lines.push(Line { kind, name, bytes: of_somebody(|| (account.bytes)()) });
         }
         if let Some(bytes) = self.floor() {
             lines.push(Line { kind: Kind::Context, name: "bare context".to_owned(), bytes });
@@ -337,6 +332,12 @@ pub(crate) fn floor_without_context(device: &Device) -> Option<Bytes> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What somebody else's code says; nothing where it panics, so that it costs no receipt: what it would
+/// have told of is unknown then. Who panicked is told by the panic itself.
+fn of_somebody<T: Default>(ask: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_default()
 }
 
 fn alive<T: ?Sized>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {

@@ -14,10 +14,11 @@ use lowtide_device::{Bytes, DeviceId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::ask::Ask;
 use crate::ladder::Ladder;
 use crate::reading::{Reading, Settling};
 use crate::receipt::{Outcome, Receipt, RungReceipt};
-use crate::releaser::{Ask, Releaser};
+use crate::releaser::Releaser;
 use crate::rung::message;
 use crate::target::{ABOVE_FLOOR, Target};
 

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_release::{Clock, Gate, GateState, Mode, Pass, Step};
+use lowtide_testing::Dice;
 
 const WORKERS: u64 = 6;
 const CLOSERS: u64 = 3;
@@ -18,27 +19,13 @@ const CLOSES: u64 = 150;
 /// A test that takes longer than this waits for somebody who was forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// The same numbers everywhere for a seed.
-struct Dice(u64);
+const MODES: [Mode; 4] = [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain];
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
-    }
-
-    fn mode(&mut self) -> Mode {
-        [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain][self.roll(4) as usize]
-    }
-
-    fn loiter(&mut self) {
-        match self.roll(8) {
-            0 => thread::sleep(Duration::from_micros(self.roll(200))),
-            1..4 => thread::yield_now(),
-            _ => {}
-        }
+fn loiter(dice: &mut Dice) {
+    match dice.roll(8) {
+        0 => thread::sleep(Duration::from_micros(dice.roll(200))),
+        1..4 => thread::yield_now(),
+        _ => {}
     }
 }
 
@@ -74,7 +61,7 @@ struct Ground {
 impl Ground {
     fn work(&self, dice: &mut Dice) {
         self.inside.fetch_add(1, Relaxed);
-        dice.loiter();
+        loiter(dice);
         self.inside.fetch_sub(1, Relaxed);
     }
 
@@ -113,7 +100,7 @@ impl Ground {
     }
 
     fn close(&self, clock: &Wall, dice: &mut Dice) {
-        let mode = dice.mode();
+        let mode = dice.pick(&MODES);
         let closed = match dice.roll(3) {
             0 => Ok(self.gate.close(mode)),
             1 => self.gate.try_close(mode),
@@ -129,7 +116,7 @@ impl Ground {
             assert!(self.gate.try_enter().is_none() && self.gate.try_close(mode).is_err());
             let GateState { open, active, .. } = self.gate.state();
             assert_eq!((open, active, closed.parked()), (false, 0, parked));
-            dice.loiter();
+            loiter(dice);
         }
         assert!(closed.mode() == Mode::InPlace || parked == 0);
         self.closed.fetch_add(1, Relaxed);
@@ -148,7 +135,7 @@ impl Ground {
                 scope.spawn(move || {
                     for _ in 0..CLOSES {
                         self.close(clock, &mut dice);
-                        dice.loiter();
+                        loiter(&mut dice);
                     }
                 });
             }

@@ -12,18 +12,7 @@ use lowtide_pool::{Block, Policy, Pool, StreamId, Tag};
 use lowtide_release::{
     Cycle, DropOutcome, Dropped, HeldPath, Holder, Lent, Owned, Owners, Paths, Shutdown,
 };
-
-/// The same numbers everywhere for a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
-    }
-}
+use lowtide_testing::Dice;
 
 /// Who went, in order.
 type Log = Arc<Mutex<Vec<String>>>;
@@ -132,16 +121,16 @@ impl Graph {
     fn new(seed: u64, with_cycles: bool) -> Graph {
         println!("seed {seed}");
         let mut dice = Dice(seed);
-        let count = 1 + dice.roll(14);
+        let count = 1 + dice.index(14);
         let mut rank: Vec<usize> = (0..count).collect();
         for i in (1..count).rev() {
-            rank.swap(i, dice.roll(i + 1));
+            rank.swap(i, dice.index(i + 1));
         }
-        let density = 1 + dice.roll(6);
+        let density = 1 + dice.index(6);
         let (owners, log) = (Owners::new(), Log::default());
         let mut handles: Vec<Owned<Part>> =
             (0..count).map(|number| owners.declare(&name(number))).collect();
-        let filled: Vec<bool> = (0..count).map(|_| dice.roll(8) > 0).collect();
+        let filled: Vec<bool> = (0..count).map(|_| dice.index(8) > 0).collect();
         let mut borrows = vec![BTreeSet::new(); count];
         // From the lowest rank up: what is lent has to be there.
         let mut by_rank: Vec<usize> = (0..count).collect();
@@ -150,12 +139,12 @@ impl Graph {
             let mut lent = Vec::new();
             for to in (0..count).filter(|&to| to != from) {
                 let is_below = rank[to] < rank[from];
-                if dice.roll(8) >= density || !(is_below || with_cycles && dice.roll(3) == 0) {
+                if dice.index(8) >= density || !(is_below || with_cycles && dice.index(3) == 0) {
                     continue;
                 }
                 borrows[from].insert(to);
                 // By a reference that the value keeps, or by its word.
-                let reference = (is_below && filled[from] && dice.roll(2) == 0)
+                let reference = (is_below && filled[from] && dice.index(2) == 0)
                     .then(|| handles[to].lend(&format!("{}.of[{to}]", name(from))))
                     .flatten();
                 if let Some(reference) = reference {

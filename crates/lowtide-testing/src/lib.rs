@@ -2,10 +2,13 @@
 //! word. Not a product.
 
 pub mod conformance;
+mod dice;
 pub mod double;
 pub mod raw;
 pub mod rules;
 pub mod suite;
+
+pub use dice::Dice;
 
 use lowtide_device::digest::Keys;
 

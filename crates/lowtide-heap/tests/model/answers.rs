@@ -3,8 +3,8 @@
 
 use lowtide_heap::{Analysis, Edge, Island, Node};
 
-use crate::dice::Dice;
 use crate::naive::{Small, each};
+use lowtide_testing::Dice;
 
 /// The sizes worth trying: where everything happens at once, and where ways get long.
 fn every_size(check: impl Fn(&Small)) {

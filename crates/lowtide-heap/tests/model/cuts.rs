@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use lowtide_heap::{Analysis, Class, Cut, Edge, NoCut, Node};
 
-use crate::dice::Dice;
 use crate::naive::{Small, each};
+use lowtide_testing::Dice;
 
 /// A small graph with targets and prices.
 #[derive(Debug)]

@@ -2,6 +2,5 @@
 
 mod answers;
 mod cuts;
-mod dice;
 mod naive;
 mod paths;

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use lowtide_device::Bytes;
 use lowtide_heap::{Edge, Freed, Graph, GraphBuilder, Node};
 
-use crate::dice::Dice;
+use lowtide_testing::Dice;
 
 /// Holds thousands of cases to their definition; if one is wrong, says which.
 pub(crate) fn each<Case: std::fmt::Debug>(

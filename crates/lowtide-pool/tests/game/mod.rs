@@ -7,19 +7,17 @@ use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_testing::Dice;
 
-use crate::dice::Dice;
 use crate::hands::Hands;
 
-impl Dice {
-    // As programs ask: mostly small, some large, a few huge.
-    pub(crate) fn size(&mut self, most: u64) -> u64 {
-        match self.roll(10) {
-            0..4 => 1 + self.roll(64 << 10),
-            4..7 => 1 + self.roll(1 << 20),
-            7..9 => 1 + self.roll(most / 4),
-            _ => 1 + self.roll(most),
-        }
+/// A size as programs ask for it: mostly small, some large, a few huge.
+pub(crate) fn any_size(dice: &mut Dice, most: u64) -> u64 {
+    match dice.roll(10) {
+        0..4 => 1 + dice.roll(64 << 10),
+        4..7 => 1 + dice.roll(1 << 20),
+        7..9 => 1 + dice.roll(most / 4),
+        _ => 1 + dice.roll(most),
     }
 }
 
@@ -151,7 +149,7 @@ impl<'a> Game<'a> {
     }
 
     fn alloc(&mut self, most_size: u64, stream: StreamId) {
-        let (size, tag) = (self.dice.size(most_size), self.dice.roll(4) as usize);
+        let (size, tag) = (any_size(&mut self.dice, most_size), self.dice.roll(4) as usize);
         let address = match self.pool.alloc(Bytes(size), stream, self.tags[tag].0) {
             Ok(address) => address,
             Err(error) => {

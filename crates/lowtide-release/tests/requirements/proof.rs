@@ -202,8 +202,8 @@ fn bad_luck_a_release_waits_for_a_task_or_refuses(ground: &Ground) {
     ground.assert_in_use(0, "it has ended");
 }
 
-/// The first rung of a ladder, which tells when its name is asked for: when two asks are compared,
-/// under the lock and just before the second begins to wait; and just before the gate is closed.
+/// The first rung of a ladder, which tells when two asks are compared, under the lock and just before
+/// the second begins to wait; and just before the gate is closed.
 struct Told {
     armed: AtomicBool,
     tell: Mutex<mpsc::Sender<()>>,
@@ -218,14 +218,23 @@ impl Told {
         told.armed.store(true, SeqCst);
         ladder
     }
+
+    fn tell(&self) {
+        if self.armed.load(SeqCst) {
+            let _ = self.tell.lock().unwrap().send(());
+        }
+    }
 }
 
 impl Rung for Told {
     fn name(&self) -> &'static str {
-        if self.armed.load(SeqCst) {
-            let _ = self.tell.lock().unwrap().send(());
-        }
+        self.tell();
         "quiesce"
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        self.tell();
+        rungs::Quiesce.lets_work_go_on()
     }
 
     fn expect(&self, scene: &Scene) -> Expectation {

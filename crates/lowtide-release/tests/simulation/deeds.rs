@@ -10,9 +10,9 @@ use lowtide_device::{Bytes, Device};
 use lowtide_release::{Ask, Clock, Failure, Ladder, Releaser, Touch, Verdict};
 
 use crate::clock::Hours;
-use crate::dice::Dice;
 use crate::journal::Journal;
 use crate::memory::{Memory, Shelf};
+use lowtide_testing::Dice;
 
 /// Longer than any limit.
 const HANG: Duration = Duration::from_secs(11 * 60);

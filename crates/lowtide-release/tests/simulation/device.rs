@@ -16,7 +16,7 @@ use lowtide_device::{
     RawMark, Reservation, Result, Usage,
 };
 
-use crate::dice::Dice;
+use lowtide_testing::Dice;
 
 /// A call that can be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

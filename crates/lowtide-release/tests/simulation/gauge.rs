@@ -8,8 +8,8 @@ use lowtide_device::{Bytes, Device, DeviceId, Error, Result, Usage};
 use lowtide_release::Gauge;
 
 use crate::clock::Time;
-use crate::dice::Dice;
 use crate::journal::Journal;
+use lowtide_testing::Dice;
 
 /// A device with others on it is larger.
 pub(crate) const SHARED_TOTAL: Bytes = Bytes::mib(264);

@@ -9,8 +9,8 @@ use lowtide_device::Bytes;
 use lowtide_release::{Holder, Lent, Owned, Owners};
 
 use crate::deeds::{Deed, Props};
-use crate::dice::Dice;
 use crate::memory::{Blocks, Memory, Shelf};
+use lowtide_testing::Dice;
 
 /// What an owner has.
 pub(crate) struct Payload {

@@ -124,6 +124,10 @@ impl Rung for Watched {
         self.rung.name()
     }
 
+    fn lets_work_go_on(&self) -> bool {
+        self.rung.lets_work_go_on()
+    }
+
     fn expect(&self, scene: &Scene) -> Expectation {
         let said = catch_unwind(AssertUnwindSafe(|| self.rung.expect(scene)));
         let expected = match &said {

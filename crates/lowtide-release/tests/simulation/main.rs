@@ -22,7 +22,6 @@ mod checks;
 mod clock;
 mod deeds;
 mod device;
-mod dice;
 mod gauge;
 mod household;
 mod journal;
@@ -41,7 +40,7 @@ use std::time::Instant;
 use lowtide_release::{Outcome, Receipt, Settling};
 
 use checks::Case;
-use dice::Dice;
+use lowtide_testing::Dice;
 use plan::Plan;
 use world::{Asked, World};
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use lowtide_device::{Address, Bytes, Chunk, Device};
 use lowtide_pool::{Block, Phase, Policy, Pool, SleepPolicy, StreamId, Tag};
 
-use crate::dice::Dice;
+use lowtide_testing::Dice;
 
 /// Something that takes room on the device until it is dropped.
 #[expect(dead_code, reason = "held, and let go of")]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use lowtide_device::Bytes;
 use lowtide_release::{Ask, Ladder, Rung, Target, WhenBusy, rungs};
 
-use crate::dice::Dice;
 use crate::journal::Watched;
 use crate::plugs::Own;
 use crate::world::{BUDGET, World};
+use lowtide_testing::Dice;
 
 pub(crate) struct Plan {
     pub(crate) ask: Ask,
@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     /// How long each may take.
     pub(crate) limits: Vec<Duration>,
     pub(crate) attempts: u32,
+    /// Whether every rung of the ladder touches only what nobody has.
+    pub(crate) lets_work_go_on: bool,
     /// Whether the gate stays shut to it.
     pub(crate) is_kept_out: bool,
 }
@@ -29,12 +31,14 @@ impl Plan {
             let rung = own(world, &format!("own{number}"), dice);
             ladder = ladder.then(rung);
         }
+        let mut swapped = None;
         if dice.one_in(4) {
             // Somebody's own rung in the place of one that may be there.
             let name = dice.pick(&NAMES);
             let rung = own(world, name, dice);
             if dice.one_in(2) {
                 ladder = ladder.replace(name, &rung);
+                swapped = Some(name);
             } else {
                 world.releaser.replace(rung);
             }
@@ -55,13 +59,15 @@ impl Plan {
             WhenBusy::Refuse => Duration::ZERO,
             WhenBusy::Wait(limit) => limit,
         };
-        let is_kept_out =
-            world.crowd_the_gate(dice, patience) && names.iter().any(|name| name == "quiesce");
+        let touches_nothing =
+            |name: &String| matches!(name.as_str(), "collect" | "trim") && swapped != Some(name);
+        let lets_work_go_on = names.iter().all(touches_nothing);
+        let is_kept_out = world.crowd_the_gate(dice, patience) && !lets_work_go_on;
         let mut ask = Ask::new("simulation", ladder.attempts(attempts));
         ask.when_busy = when_busy;
         ask.to = target(dice);
         ask.every_rung = dice.one_in(8);
-        Plan { ask, names, limits, attempts, is_kept_out }
+        Plan { ask, names, limits, attempts, lets_work_go_on, is_kept_out }
     }
 }
 

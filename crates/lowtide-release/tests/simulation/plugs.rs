@@ -10,8 +10,8 @@ use lowtide_release::{
 };
 
 use crate::deeds::{Deed, Doer, Props};
-use crate::dice::Dice;
 use crate::memory::{Shelf, chunk_bytes};
+use lowtide_testing::Dice;
 
 /// A rung of somebody's own.
 pub(crate) struct Own {

@@ -13,12 +13,12 @@ use lowtide_release::{
 use crate::clock::{Hours, Time};
 use crate::deeds::{Deed, Doer, Props};
 use crate::device::{Faults, device_over};
-use crate::dice::Dice;
 use crate::gauge::{Moody, Temper};
 use crate::household::Household;
 use crate::journal::Journal;
 use crate::memory::{Blocks, Memory, Shelf, chunk_bytes};
 use crate::plugs::{Fraction, Framework};
+use lowtide_testing::Dice;
 
 pub(crate) const BUDGET: Bytes = Bytes::mib(64);
 

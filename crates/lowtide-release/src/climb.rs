@@ -1,0 +1,268 @@
+//! One climb: rung by rung, each on its own, a reading after each, and the verdict from those readings.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::advice::advise;
+use crate::ask::{Ask, WhenBusy};
+use crate::clock::Clock;
+use crate::gate::Mode;
+use crate::ladder::Placed;
+use crate::reading::{Gauge, Reading, Settling, settled};
+use crate::receipt::{Outcome, Receipt, RungReceipt, Verdict};
+use crate::releaser::Inner;
+use crate::rung::{Climbed, Expectation, Touch, message};
+
+thread_local! {
+    /// Whose rung this thread is climbing, by the address of its inside; zero where it is not.
+    static CLIMBING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whose rung this thread is climbing.
+pub(crate) fn climber() -> usize {
+    CLIMBING.get()
+}
+
+/// Does a part of somebody's climb within a limit, in a thread of its own where the clock has one. How
+/// it ended; `None` where it was left behind.
+pub(crate) fn limited<T: Send + 'static>(
+    clock: &dyn Clock,
+    limit: Duration,
+    climber: usize,
+    part: impl FnOnce() -> T + Send + 'static,
+) -> Option<thread::Result<T>> {
+    let ended: Arc<Mutex<Option<thread::Result<T>>>> = Arc::default();
+    let said = Arc::clone(&ended);
+    let work = move || {
+        let before = CLIMBING.replace(climber);
+        let outcome = catch_unwind(AssertUnwindSafe(part));
+        CLIMBING.set(before);
+        *said.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    };
+    let in_time = clock.within(limit, Box::new(work));
+    let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+    ended.filter(|_| in_time)
+}
+
+impl Inner {
+    // The rung itself, or what was put in its place.
+    fn placed(&self, placed: &Placed) -> Placed {
+        let replaced = self.replaced();
+        let other = replaced.iter().find(|rung| rung.name() == placed.rung.name());
+        other.map_or_else(|| placed.clone(), |rung| Placed { rung: Arc::clone(rung), ..*placed })
+    }
+
+    /// Climbs, with the gate closed unless every rung lets work go on.
+    pub(crate) fn closed_climb(&self, ask: &Ask) -> Receipt {
+        let began = self.scene.clock().now();
+        let mut receipt = self.climb_or_refuse(ask);
+        receipt.took_s = self.scene.clock().since(began).as_secs_f64();
+        receipt
+    }
+
+    fn climb_or_refuse(&self, ask: &Ask) -> Receipt {
+        if self.scene.gauge().is_none() {
+            let reading = self.scene.read();
+            return self.receipt(ask, Verdict::NoDevice, (reading, reading), Vec::new(), "");
+        }
+        if ask.ladder.lets_work_go_on() {
+            let _turn = self.turn();
+            return self.climb(ask);
+        }
+        // Another release has the gate closed, but it is no work: its end is waited for.
+        drop(self.turn());
+        let closed = match ask.when_busy {
+            WhenBusy::Refuse => self.gate.try_close(Mode::Drain),
+            WhenBusy::Wait(limit) => self.gate.close_within(Mode::Drain, self.scene.clock(), limit),
+        };
+        match closed {
+            Ok(_closed) => {
+                let _turn = self.turn();
+                let mut receipt = self.climb(ask);
+                // What the rungs gave to the device is done when the gate opens.
+                if let Some(Err(error)) = self.scene.gauge().map(Gauge::synchronize) {
+                    receipt.advice.push(format!("the device could not be waited for: {error}"));
+                }
+                receipt
+            }
+            Err(busy) => {
+                let reading = self.scene.read();
+                let why = format!(
+                    "{busy}; nothing was touched: try again when that is over, or wait longer"
+                );
+                self.receipt(ask, Verdict::Busy, (reading, reading), Vec::new(), &why)
+            }
+        }
+    }
+
+    fn climb(&self, ask: &Ask) -> Receipt {
+        let clock = self.scene.clock();
+        let (mut last, mut settling) = settled(clock, || self.scene.read());
+        let before = ask.done.as_ref().map_or(last, |done| done.before);
+        let mut rungs: Vec<RungReceipt> = ask.done.iter().cloned().collect();
+        let is_met =
+            |reading: &Reading| ask.to.and_then(|to| to.is_met(reading, self.scene.floor()));
+        'attempts: for attempt in 1..=ask.ladder.most_attempts() {
+            let at_its_start = last;
+            for placed in ask.ladder.rungs() {
+                if !ask.every_rung && is_met(&last) == Some(true) {
+                    break 'attempts;
+                }
+                let rung = self.climb_rung(&self.placed(placed), attempt, last);
+                last = rung.after;
+                // A rung that was skipped has read nothing.
+                if !matches!(rung.outcome, Outcome::Skipped { .. }) {
+                    settling = rung.settling;
+                }
+                rungs.push(rung);
+            }
+            if ask.to.is_none()
+                || is_met(&last) == Some(true)
+                || last.freed_since(&at_its_start).is_none_or(|freed| freed <= 0)
+            {
+                break;
+            }
+        }
+        let holders = self.scene.owners().holders();
+        let verdict = judge(&Judged {
+            reached: match (ask.to, is_met(&last)) {
+                (None, _) => Reached::None,
+                (Some(_), Some(true)) => Reached::Met,
+                (Some(_), Some(false)) => Reached::Missed,
+                (Some(_), None) => Reached::Unknown,
+            },
+            freed: last.freed_since(&before),
+            is_held: !holders.is_empty(),
+            rungs: &rungs,
+        });
+        let mut receipt = self.receipt(ask, verdict, (before, last), rungs, "");
+        receipt.holders = holders;
+        if settling == Settling::Falling {
+            receipt.advice.push("the number was still falling: ask again in a moment".to_owned());
+        }
+        receipt.advice.extend(advise(&receipt));
+        receipt
+    }
+
+    fn climb_rung(&self, placed: &Placed, attempt: u32, before: Reading) -> RungReceipt {
+        let (rung, clock) = (&placed.rung, self.scene.clock());
+        let receipt = RungReceipt {
+            rung: rung.name().to_owned(),
+            attempt,
+            outcome: Outcome::Done,
+            touched: Vec::new(),
+            expected_bytes: None,
+            before,
+            after: before,
+            freed_bytes: before.freed_since(&before),
+            settling: Settling::Steady,
+            took_s: 0.0,
+        };
+        let expected_bytes = match catch_unwind(AssertUnwindSafe(|| rung.expect(&self.scene))) {
+            Ok(Expectation::Bytes(bytes)) => bytes,
+            Ok(Expectation::Skip(why)) => {
+                return RungReceipt { outcome: Outcome::Skipped { why }, ..receipt };
+            }
+            Err(panic) => {
+                let outcome = Outcome::Panicked { message: message(&*panic) };
+                return RungReceipt { outcome, ..receipt };
+            }
+        };
+        let began = clock.now();
+        let (outcome, touched) = self.work(placed);
+        let took_s = clock.since(began).as_secs_f64();
+        let (after, settling) = settled(clock, || self.scene.read());
+        let freed_bytes = after.freed_since(&before);
+        RungReceipt {
+            outcome,
+            touched,
+            expected_bytes,
+            after,
+            freed_bytes,
+            settling,
+            took_s,
+            ..receipt
+        }
+    }
+
+    fn work(&self, placed: &Placed) -> (Outcome, Vec<Touch>) {
+        let (rung, scene) = (Arc::clone(&placed.rung), Arc::clone(&self.scene));
+        let own = std::ptr::from_ref(self).addr();
+        match limited(self.scene.clock(), placed.limit, own, move || rung.climb(&scene)) {
+            None => {
+                let limit_ms = placed.limit.as_millis() as u64;
+                (Outcome::CutOff { limit_ms }, Vec::new())
+            }
+            Some(Err(panic)) => (Outcome::Panicked { message: message(&*panic) }, Vec::new()),
+            Some(Ok(Err(failure))) => (Outcome::Failed { why: failure.to_string() }, Vec::new()),
+            Some(Ok(Ok(Climbed { touched, failures }))) if failures.is_empty() => {
+                (Outcome::Done, touched)
+            }
+            Some(Ok(Ok(Climbed { touched, failures }))) => {
+                (Outcome::Failed { why: failures.join("; ") }, touched)
+            }
+        }
+    }
+
+    pub(crate) fn receipt(
+        &self,
+        ask: &Ask,
+        verdict: Verdict,
+        (before, after): (Reading, Reading),
+        rungs: Vec<RungReceipt>,
+        advice: &str,
+    ) -> Receipt {
+        Receipt {
+            name: ask.name.clone(),
+            device: self.scene.gauge().map(Gauge::id),
+            target: ask.to,
+            verdict,
+            before,
+            after,
+            freed_bytes: after.freed_since(&before),
+            rungs,
+            holders: Vec::new(),
+            ledger: self.scene.ledger(),
+            advice: (!advice.is_empty()).then(|| advice.to_owned()).into_iter().collect(),
+            took_s: 0.0,
+        }
+    }
+}
+
+/// What a verdict is made of.
+struct Judged<'a> {
+    reached: Reached,
+    freed: Option<i64>,
+    is_held: bool,
+    rungs: &'a [RungReceipt],
+}
+
+/// Whether there is a target, and whether it is met.
+#[derive(Clone, Copy)]
+enum Reached {
+    None,
+    Met,
+    Missed,
+    /// There is no number to judge it by.
+    Unknown,
+}
+
+fn judge(judged: &Judged<'_>) -> Verdict {
+    let Some(freed) = judged.freed else { return Verdict::Unverified };
+    match judged.reached {
+        Reached::Unknown => return Verdict::Unverified,
+        Reached::Met => return Verdict::Released,
+        _ if judged.is_held => return Verdict::Pinned,
+        Reached::Missed if freed > 0 => return Verdict::Partial,
+        Reached::None if freed > 0 => return Verdict::Released,
+        _ => {}
+    }
+    let mut climbed =
+        judged.rungs.iter().filter(|rung| !matches!(rung.outcome, Outcome::Skipped { .. }));
+    let did = |rung: &RungReceipt| rung.outcome == Outcome::Done && rung.rung != "quiesce";
+    let any_failed = climbed.clone().any(|rung| rung.outcome != Outcome::Done);
+    if any_failed && !climbed.any(did) { Verdict::Failed } else { Verdict::NoEffect }
+}
