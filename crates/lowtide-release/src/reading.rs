@@ -56,6 +56,7 @@ impl Gauge for Device {
                 let own = std::process::id();
                 holders.processes.iter().find(|holder| holder.pid == own)?.held
             }
+            DeviceId::Named(_) => None,
         }
     }
 
@@ -163,7 +164,7 @@ pub(crate) fn settled(clock: &dyn Clock, mut read: impl FnMut() -> Reading) -> (
     let (began, mut pause) = (clock.now(), FIRST_PAUSE);
     let (mut last, mut equal, mut fell) = (read(), 1, false);
     while equal < PLATEAU {
-        if clock.since(began) > PATIENCE {
+        if clock.since(began) > PATIENCE || clock.is_interrupted() {
             return (last, if fell { Settling::Falling } else { Settling::Moving });
         }
         clock.pause(pause);

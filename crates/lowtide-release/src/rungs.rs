@@ -103,12 +103,20 @@ fn expect(scene: &Scene, place: Place, missing: &str) -> Expectation {
     if hooks.is_empty() {
         return Expectation::Skip(missing.to_owned());
     }
-    Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+    let skipped: Vec<Option<String>> = hooks.iter().map(|hook| hook.missing()).collect();
+    if skipped.iter().all(Option::is_some) {
+        return Expectation::Skip(skipped.into_iter().flatten().collect::<Vec<_>>().join("; "));
+    }
+    let applying = hooks.iter().zip(skipped).filter(|(_, skipped)| skipped.is_none());
+    Expectation::Bytes(applying.map(|(hook, _)| hook.expected()).sum())
 }
 
 fn run(scene: &Scene, place: Place, round: u32, climbed: &mut Climbed) {
     for hook in scene.hooks(place) {
-        climbed.attempt(hook.name(), || hook.run(scene, round));
+        climbed.attempt_whole(hook.name(), || match hook.missing() {
+            Some(skipped) => Ok(Climbed { skipped: vec![skipped], ..Climbed::default() }),
+            None => Ok(Climbed { touched: hook.run(scene, round)?, ..Climbed::default() }),
+        });
     }
 }
 

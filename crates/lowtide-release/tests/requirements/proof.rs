@@ -8,8 +8,8 @@ use std::time::Duration;
 use lowtide_device::{Bytes, DeviceId, Error, Usage};
 use lowtide_pool::{Block, Scope, SleepPolicy};
 use lowtide_release::{
-    Allocator, Ask, Climbed, Counts, Expectation, Failure, Gauge, Kind, Ladder, Line, Mode,
-    Outcome, Owned, Pauses, Resume, Rung, Scene, Step, Target, Verdict, rungs,
+    Allocator, Ask, Climbed, Clock, Counts, Expectation, Failure, Gauge, Kind, Ladder, Line,
+    ManualClock, Mode, Outcome, Owned, Pauses, Resume, Rung, Scene, Step, Target, Verdict, rungs,
 };
 
 use super::ground::{Ground, Hands};
@@ -25,6 +25,8 @@ proofs! {
     bad_luck_a_release_waits_for_a_task_or_refuses needs ["drop", "trim"];
     bad_luck_who_waits_for_the_gate_keeps_nobody_from_cleaning needs ["drop", "trim"];
     bad_luck_two_threads_get_the_same_receipt needs ["sleep"];
+    bad_luck_a_release_of_its_own_gets_its_own_receipt needs ["trim"];
+    bad_luck_a_release_that_is_interrupted_opens_the_gate needs ["trim"];
     bad_luck_a_release_of_what_sleeps_wakes_nothing needs ["sleep"];
 }
 
@@ -320,6 +322,93 @@ fn bad_luck_two_threads_get_the_same_receipt(ground: &Ground) {
     ground.assert_in_use(0, "asleep, once");
     ground.pool.wake(Scope::Whole).unwrap();
     hands.assert_is_whole(&ground.pool, &weights, 5);
+}
+
+/// A rung of one release alone: it frees its own, and leaves another time to ask meanwhile.
+struct Its {
+    block: Mutex<Option<Block>>,
+    began: Mutex<mpsc::Sender<()>>,
+}
+
+impl Rung for Its {
+    fn name(&self) -> &'static str {
+        "drop"
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        true
+    }
+
+    fn expect(&self, _: &Scene) -> Expectation {
+        Expectation::Bytes(None)
+    }
+
+    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+        self.block.lock().unwrap().take();
+        let _ = self.began.lock().unwrap().send(());
+        thread::sleep(Duration::from_millis(50));
+        Ok(Climbed::default())
+    }
+}
+
+fn bad_luck_a_release_of_its_own_gets_its_own_receipt(ground: &Ground) {
+    let (began, told) = mpsc::channel();
+    let ask = |name: &str| {
+        let block = Mutex::new(Some(ground.block(8)));
+        let rung: Arc<dyn Rung> = Arc::new(Its { block, began: Mutex::new(began.clone()) });
+        Ask::new(name, Ladder::of(vec![rung, Arc::new(rungs::Trim)])).alone()
+    };
+    let (one, other) = (ask("one"), ask("other"));
+    thread::scope(|scope| {
+        let one = scope.spawn(|| ground.releaser.release(one));
+        told.recv().expect("it is in the middle of it");
+        let other = ground.releaser.release(other);
+        let one = one.join().unwrap();
+        assert_eq!((one.name.as_str(), other.name.as_str()), ("one", "other"));
+        assert!(!Arc::ptr_eq(&one, &other), "each has its own");
+    });
+    ground.assert_in_use(0, "both did their work");
+}
+
+/// A clock whose owner stops waiting as soon as it is asked to pause.
+#[derive(Default)]
+struct Impatient(ManualClock, AtomicBool);
+
+impl Clock for Impatient {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn pause(&self, _: Duration) {
+        self.1.store(true, SeqCst);
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.1.load(SeqCst)
+    }
+
+    fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
+        self.0.within(limit, work)
+    }
+}
+
+fn bad_luck_a_release_that_is_interrupted_opens_the_gate(ground: &Ground) {
+    let clock = Arc::new(Impatient::default());
+    let releaser = ground.releaser_with(Arc::new(ground.device.clone()), clock);
+    releaser.add_pool(&ground.pool);
+    drop(ground.block(24));
+    // Time stands still, so only the interruption ends the wait for work.
+    let pass = releaser.gate().enter();
+    let ask = || Ask::new("all", Ladder::whole());
+    assert_eq!(releaser.release(ask()).verdict, Verdict::Busy);
+    assert!(releaser.gate().state().open);
+    drop(pass);
+    let receipt = releaser.release(ask());
+    assert!(receipt.rungs.is_empty(), "nothing new is begun: {receipt}");
+    assert!(releaser.gate().state().open);
+    ground.assert_in_use(24, "and nothing was touched");
+    ground.releaser.empty_cache();
+    ground.assert_in_use(0, "it is there for the next");
 }
 
 fn bad_luck_a_release_of_what_sleeps_wakes_nothing(ground: &Ground) {

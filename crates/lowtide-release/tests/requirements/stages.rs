@@ -222,15 +222,30 @@ fn r7_a_group_that_hangs_is_named_and_left_behind(ground: &Ground) {
 fn r8_what_is_not_installed_is_named_and_the_model_goes(ground: &Ground) {
     let releaser = &ground.releaser;
     let model = releaser.owners().own("runner.model", ground.block(24));
-    let missing = |_| Err("vllm is not installed".into());
-    let _plugged = releaser.plug(Place::Libraries, Hook::new("vllm.parallel_state", missing));
+    let groups = Store::new(ground, "groups", 8);
+    let missing = |name: &str, what: &'static str| {
+        Hook::new(name, |_| panic!("it is not installed")).unless(move || Some(what.to_owned()))
+    };
+    let _plugged = [
+        releaser.plug(Place::Libraries, missing("vllm.parallel_state", "vllm is not installed")),
+        releaser.plug(Place::Libraries, groups.hook(&Log::default()).unless(|| None)),
+        releaser.plug(Place::Caches, missing("dynamo", "torch._dynamo is not imported")),
+    ];
     let receipt = releaser.shutdown();
     ground.assert_in_use(0, "the model is gone");
     assert_eq!(receipt.verdict, Verdict::Released, "what is missing spoils nothing");
     assert!(model.with(|_| ()).is_none());
     let outcome = |rung: &str| receipt.rung(rung).unwrap().outcome.to_string();
-    assert_eq!(outcome("libraries"), "failed: vllm.parallel_state: vllm is not installed");
-    assert_eq!(outcome("caches"), "skipped: no cache is registered");
+    assert_eq!(outcome("libraries"), "done", "the other part of it was there");
+    let libraries = receipt.rung("libraries").unwrap();
+    assert_eq!(libraries.skipped, ["vllm.parallel_state: vllm is not installed"]);
+    assert_eq!(libraries.touched.len(), 1);
+    assert!(
+        receipt.to_string().contains("; skipped vllm.parallel_state: vllm is not installed"),
+        "{receipt}"
+    );
+    let all_missing = "skipped: dynamo: torch._dynamo is not imported";
+    assert_eq!(outcome("caches"), all_missing, "nothing of it is there");
     assert_eq!(outcome("collect"), "skipped: no collector of a host language is registered");
 }
 
