@@ -99,8 +99,8 @@ impl Inner {
     }
 
     fn climb(&self, ask: &Ask) -> Receipt {
-        let clock = self.scene.clock();
-        let (mut last, mut settling) = settled(clock, || self.scene.read());
+        let (clock, noise) = (self.scene.clock(), self.scene.noise().0.cast_signed());
+        let (mut last, mut settling) = settled(clock, self.scene.noise(), || self.scene.read());
         let before = ask.done.as_ref().map_or(last, |done| done.before);
         let mut rungs: Vec<RungReceipt> = ask.done.iter().cloned().collect();
         let is_met =
@@ -122,7 +122,7 @@ impl Inner {
             }
             if ask.to.is_none()
                 || is_met(&last) == Some(true)
-                || last.freed_since(&at_its_start).is_none_or(|freed| freed <= 0)
+                || last.freed_since(&at_its_start).is_none_or(|freed| freed <= noise)
             {
                 break;
             }
@@ -137,6 +137,7 @@ impl Inner {
                 (Some(_), None) => Reached::Unknown,
             },
             freed: last.freed_since(&before),
+            noise,
             is_held: !holders.is_empty(),
             rungs: &rungs,
         });
@@ -177,7 +178,7 @@ impl Inner {
         let began = clock.now();
         let (outcome, climbed) = self.work(placed);
         let took_s = clock.since(began).as_secs_f64();
-        let (after, settling) = settled(clock, || self.scene.read());
+        let (after, settling) = settled(clock, self.scene.noise(), || self.scene.read());
         let freed_bytes = after.freed_since(&before);
         RungReceipt {
             outcome,
@@ -243,6 +244,8 @@ impl Inner {
 struct Judged<'a> {
     reached: Reached,
     freed: Option<i64>,
+    /// So much, and less, is none.
+    noise: i64,
     is_held: bool,
     rungs: &'a [RungReceipt],
 }
@@ -263,8 +266,8 @@ fn judge(judged: &Judged<'_>) -> Verdict {
         Reached::Unknown => return Verdict::Unverified,
         Reached::Met => return Verdict::Released,
         _ if judged.is_held => return Verdict::Pinned,
-        Reached::Missed if freed > 0 => return Verdict::Partial,
-        Reached::None if freed > 0 => return Verdict::Released,
+        Reached::Missed if freed > judged.noise => return Verdict::Partial,
+        Reached::None if freed > judged.noise => return Verdict::Released,
         _ => {}
     }
     let mut climbed =

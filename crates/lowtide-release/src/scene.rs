@@ -219,6 +219,11 @@ impl Scene {
         self.gauge.as_deref()
     }
 
+    /// By how much the device's numbers move by themselves.
+    pub(crate) fn noise(&self) -> Bytes {
+        self.gauge().map_or(Bytes::ZERO, Gauge::noise)
+    }
+
     /// The clock of this release.
     pub fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()

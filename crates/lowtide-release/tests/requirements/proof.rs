@@ -20,6 +20,7 @@ proofs! {
     r45_what_a_receipt_says_is_what_the_device_says needs ["drop", "trim"];
     r45_nothing_counts_as_freed_because_a_call_returned needs ["trim"];
     r45_a_device_that_cannot_be_asked_is_unverified needs [];
+    r45_noise_of_a_device_proves_nothing needs ["trim"];
     r47_the_ledger_adds_up_and_the_unknown_is_printed needs ["trim"];
     bad_luck_a_rung_that_hangs_is_cut_off_and_named needs ["trim"];
     bad_luck_a_release_waits_for_a_task_or_refuses needs ["drop", "trim"];
@@ -112,6 +113,47 @@ fn r45_a_device_that_cannot_be_asked_is_unverified(ground: &Ground) {
     // But by whose word?
     assert_eq!((receipt.verdict, receipt.freed_bytes), (Verdict::Unverified, None));
     assert!(receipt.ledger.is_none() && receipt.summary().contains("not told"), "{receipt}");
+}
+
+/// A device whose numbers are known to move by themselves.
+struct Noisy(lowtide_device::Device);
+
+impl Gauge for Noisy {
+    fn id(&self) -> DeviceId {
+        Gauge::id(&self.0)
+    }
+
+    fn usage(&self) -> lowtide_device::Result<Usage> {
+        self.0.usage()
+    }
+
+    fn own(&self) -> Option<Bytes> {
+        Gauge::own(&self.0)
+    }
+
+    fn synchronize(&self) -> lowtide_device::Result<()> {
+        self.0.synchronize()
+    }
+
+    fn others(&self) -> Vec<(String, Bytes)> {
+        Vec::new()
+    }
+
+    fn noise(&self) -> Bytes {
+        Bytes::mib(8)
+    }
+}
+
+fn r45_noise_of_a_device_proves_nothing(ground: &Ground) {
+    let gauge = Arc::new(Noisy(ground.device.clone()));
+    let releaser = ground.releaser_with(gauge, Arc::new(ground.clock.clone()));
+    releaser.add_pool(&ground.pool);
+    for (mib, verdict) in [(8, Verdict::NoEffect), (10, Verdict::Released)] {
+        drop(ground.block(mib));
+        let receipt = releaser.empty_cache();
+        ground.assert_in_use(0, "trimmed");
+        assert_eq!(receipt.verdict, verdict, "{receipt}");
+    }
 }
 
 fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
