@@ -65,4 +65,5 @@ def holders(survivors: list[Any]) -> list[tuple[str, str, int, int | None]]:
 
 
 def why(target: object = None, device: object = None) -> str:
+    """Who holds it, in words."""
     return "held by somebody (stand-in)"

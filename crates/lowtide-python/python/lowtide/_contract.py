@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._release import Step, _releaser, shutdown
 from ._log import say
+from ._release import Step, _releaser, shutdown
 from ._stage import stages_of
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from typing_extensions import Self
 
     from ._native import Receipt
 
@@ -39,7 +41,7 @@ class Releasable:
             parent()
         return receipt
 
-    def __enter__(self: T) -> T:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -74,8 +76,9 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
         tear_down.__doc__ = "Drops the model, trims, then does what the class itself does."
         setattr(cls, teardown, tear_down)
         if not hasattr(cls, "__enter__"):
-            setattr(cls, "__enter__", lambda self: self)
-            setattr(cls, "__exit__", lambda self, *exception: getattr(self, teardown)() and None)
+            made: Any = cls
+            made.__enter__ = lambda self: self
+            made.__exit__ = lambda self, *exception: getattr(self, teardown)() and None
         return cls
 
     return decorate

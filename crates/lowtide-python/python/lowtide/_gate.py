@@ -16,6 +16,8 @@ from ._release import releaser_of
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from ._native import Pass, Receipt
 
 _WINDOW = 32
@@ -108,7 +110,7 @@ class Pause:
         self._gate, self._mode, self._limit, self._empty_cache = gate, mode, limit, empty_cache
         self.receipt: Receipt | None = None
 
-    def __enter__(self) -> Pause:
+    def __enter__(self) -> Self:
         self.receipt = self._gate.pause(self._mode, self._limit)
         return self
 

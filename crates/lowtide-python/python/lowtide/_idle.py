@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from weakref import WeakSet
 
+    from typing_extensions import Self
+
     from ._native import Receipt, Working
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
@@ -25,9 +27,7 @@ _LOOK_LEAST_S, _LOOK_MOST_S = 0.01, 1.0
 """The policy is asked no more and no less often, so that the thread ends soon after it is told to."""
 
 
-def idle(
-    after: str | None = "5m", *, device: object = None, to: str | int | None = None
-) -> Idle:
+def idle(after: str | None = "5m", *, device: object = None, to: str | int | None = None) -> Idle:
     """Switches free-on-idle on: when nothing has worked for so long, memory is given back.
 
     The environment variable LOWTIDE_FREE_ON_IDLE, where it is set, has the last word: "off", "on" or
@@ -100,7 +100,7 @@ class Idle:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def __enter__(self) -> Idle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -129,7 +129,7 @@ def _loop(switch: _weak, stop: Event) -> None:
             return
         try:
             _, look_again_s = one._look()
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - the watch goes on, whatever it was.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
             look_again_s = _LOOK_MOST_S
         del one

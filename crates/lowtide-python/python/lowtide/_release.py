@@ -93,10 +93,9 @@ def release(
     rungs follow while it is missed. `unfreeze` lets the collector at what `gc.freeze()` hid.
     `process_groups` ends communicators. `wait` is how long running work is waited for.
     """
-    if to is not None:
-        ladder, attempts = GRADUAL, ATTEMPTS
-    else:
-        ladder, attempts = (STANDARD if obj is None else SHUTDOWN), 1
+    ladder: tuple[str, ...] = GRADUAL
+    if to is None:
+        ladder = STANDARD if obj is None else SHUTDOWN
     return _release(
         name or "release",
         ladder,
@@ -106,7 +105,7 @@ def release(
         process_groups=process_groups,
         wait=wait,
         to=to,
-        attempts=attempts,
+        attempts=1 if to is None else ATTEMPTS,
     )
 
 

@@ -17,6 +17,8 @@ from ._release import CACHE, _releaser, groups, plan, releaser_of
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from ._native import Opened, Receipt
 
 T = TypeVar("T")
@@ -33,7 +35,7 @@ class Stages:
     """
 
     def __init__(self, device: object = None, *, budget: str | int | None = None) -> None:
-        self._releaser = _of(device)
+        self._releaser = releaser_of(device)
         self._native = _native.Stages(self._releaser, budget)
 
     def stage(self, name: str, **options: Any) -> Stage:
@@ -50,23 +52,22 @@ class Stages:
         return self._native.report()
 
 
-def _of(device: object) -> _native.Releaser:
-    return releaser_of(device)
-
-
 _shared: dict[str | None, Stages] = {}
 
 
-def stages_of(device: object = None) -> Stages:
+def stages_of(device: object = None, *, or_host: bool = False) -> Stages:
     """The sequence that stages without one of their own belong to: one for each device."""
-    from ._torch import device_of
+    from ._torch import device_of, torch
 
     found = device_of(device)
+    if found is None and or_host and torch() is not None:
+        # Without an accelerator the models are in the host's memory, and are torn down all the same.
+        found = device_of("cpu")
     name = None if found is None else found.name
     known = _shared.get(name)
     # A fork has forgotten the releasers, and with them the books.
     if known is None or known._releaser is not _releaser(found):
-        known = _shared[name] = Stages(device)
+        known = _shared[name] = Stages(found)
     return known
 
 
@@ -88,7 +89,7 @@ def stage(
     """
     return Stage(
         name,
-        stages=stages_of(device),
+        stages=stages_of(device, or_host=True),
         needs=needs,
         to=to,
         process_groups=process_groups,
@@ -136,7 +137,7 @@ class Stage:
         if self._opened is not None:
             self.stages._native.look(self._opened)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         if self._opened is not None:
             raise RuntimeError(f"stage {self.name!r} lasts already")
         self.receipt = None

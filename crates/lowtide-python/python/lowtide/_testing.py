@@ -9,6 +9,8 @@ from ._release import CACHE, releaser_of
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from ._native import Receipt
 
 LEAST_BYTES = 2 << 20
@@ -31,7 +33,7 @@ class assert_released:
         self._before: int | None = None
         self.receipt: Receipt | None = None
 
-    def __enter__(self) -> assert_released:
+    def __enter__(self) -> Self:
         self._before = self._measure()
         return self
 
@@ -66,5 +68,5 @@ class assert_released:
         )
         try:
             return f"{text}\n{why(device=self._device)}"
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - the test fails either way.
             return f"{text}\n(who holds it could not be found: {type(failure).__name__}: {failure})"

@@ -40,6 +40,23 @@ pub(crate) fn waiting<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    within_grace(py, GRACE, work)
+}
+
+/// The same for work that has nothing to put back: it is left behind at once, and what it comes to is
+/// dropped when it ends.
+pub(crate) fn held<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    within_grace(py, Duration::ZERO, work)
+}
+
+fn within_grace<T: Send + 'static>(
+    py: Python<'_>,
+    grace: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
     if !is_main_thread(py)? {
         return py
             .detach(|| catch_unwind(AssertUnwindSafe(work)))
@@ -65,7 +82,7 @@ pub(crate) fn waiting<T: Send + 'static>(
             (Err(RecvTimeoutError::Disconnected), None) => {
                 return Err(PyRuntimeError::new_err("a thread of lowtide ended without a word"));
             }
-            (Err(RecvTimeoutError::Timeout), Some((_, since))) if since.elapsed() > GRACE => break,
+            (Err(RecvTimeoutError::Timeout), Some((_, since))) if since.elapsed() > grace => break,
             (Err(RecvTimeoutError::Timeout), _) => {
                 if let Err(error) = py.check_signals() {
                     interrupted.store(true, SeqCst);

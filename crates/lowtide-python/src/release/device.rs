@@ -22,6 +22,7 @@ use super::answers::{bytes, touches, unsigned};
 pub(crate) struct PythonDevice {
     object: Py<PyAny>,
     id: DeviceId,
+    noise: Bytes,
     /// What could not be asked since somebody last looked.
     unheard: Mutex<Vec<String>>,
 }
@@ -29,8 +30,15 @@ pub(crate) struct PythonDevice {
 impl PythonDevice {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonDevice> {
         let name: String = object.getattr("name")?.extract()?;
-        let unheard = Mutex::default();
-        Ok(PythonDevice { id: id_of(&name), object: object.clone().unbind(), unheard })
+        // The host's is what the kernel says of a whole process, in which Python itself is at work.
+        let usual = if name == "cpu" { Bytes::mib(1) } else { Bytes::ZERO };
+        let told = object.getattr("noise_bytes").ok().and_then(|noise| noise.extract().ok());
+        Ok(PythonDevice {
+            id: id_of(&name),
+            noise: told.map_or(usual, Bytes),
+            object: object.clone().unbind(),
+            unheard: Mutex::default(),
+        })
     }
 
     pub(crate) fn object<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
@@ -123,8 +131,7 @@ impl Gauge for PythonDevice {
     }
 
     fn noise(&self) -> Bytes {
-        // The host's is what the kernel says of a whole process, in which Python itself is at work.
-        if self.id == DeviceId::Named("cpu") { Bytes::mib(1) } else { Bytes::ZERO }
+        self.noise
     }
 
     fn others(&self) -> Vec<(String, Bytes)> {

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::ask::seconds;
-use super::call::waiting;
+use super::call::{held, waiting};
 use super::receipt::Receipt;
 use super::releaser::Releaser;
 
@@ -37,7 +37,7 @@ impl Gate {
             return Ok(Pass::of(pass, &self.0));
         }
         let gate = self.0.clone();
-        Ok(Pass::of(waiting(py, move || gate.enter())?, &self.0))
+        Ok(Pass::of(held(py, move || gate.enter())?, &self.0))
     }
 
     /// How it stands: open, and how many are active, parked and waiting.
@@ -71,7 +71,7 @@ impl Pass {
         let pass = lock(&self.pass).take();
         let mut pass =
             pass.ok_or_else(|| PyRuntimeError::new_err("this work has left the gate already"))?;
-        let (step, pass) = waiting(py, move || (pass.checkpoint(), pass))?;
+        let (step, pass) = held(py, move || (pass.checkpoint(), pass))?;
         *lock(&self.pass) = Some(pass);
         Ok(word(step))
     }

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::ask::target;
-use super::call::{PythonClock, waiting};
+use super::call::{PythonClock, held, waiting};
 use super::gate::word;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
@@ -57,7 +57,7 @@ impl Idle {
         let working = if is_open {
             py.detach(move || idling.work())
         } else {
-            waiting(py, move || idling.work())?
+            held(py, move || idling.work())?
         };
         let working = working.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         let gate = self.releaser.get().inner.gate().clone();
@@ -117,7 +117,7 @@ impl Working {
         }
         let mut working =
             self.take().ok_or_else(|| PyRuntimeError::new_err("this task has ended already"))?;
-        let (step, working) = waiting(py, move || (working.checkpoint(), working))?;
+        let (step, working) = held(py, move || (working.checkpoint(), working))?;
         *self.working.lock().unwrap_or_else(PoisonError::into_inner) = Some(working);
         Ok(word(step))
     }

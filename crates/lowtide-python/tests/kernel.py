@@ -1,0 +1,122 @@
+"""What the kernel says of this process, and memory that it sees: tests believe it, not lowtide."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from lowtide import _native
+from lowtide._cpu import CpuDevice
+from lowtide._rungs import Hook
+
+MIB = 1 << 20
+SIZE = 96 * MIB
+"""Large enough to stand out from what Python itself does."""
+SLACK = 12 * MIB
+
+
+def in_use() -> int:
+    """Resident memory of this process that is no file, as the kernel counts it."""
+    status = Path("/proc/self/status").read_text()
+    return sum(
+        int(re.search(rf"^{name}:\s+(\d+) kB$", status, re.M)[1]) << 10  # type: ignore[index]
+        for name in ("RssAnon", "RssShmem")
+    )
+
+
+def weights(size: int = SIZE) -> torch.Tensor:
+    """A tensor whose every page is there."""
+    return torch.full((size,), 7, dtype=torch.uint8)
+
+
+def is_about(size: int, wanted: int, slack: int = SLACK) -> bool:
+    return abs(size - wanted) <= slack
+
+
+class Piece(Hook):
+    """A hook that notes that it was run, and lets some memory go or does something else."""
+
+    def __init__(self, log: list[str], place: str, name: str, work: Any = None) -> None:
+        self.log, self.place, self.name, self.work = log, place, name, work
+        self.limit_s = 20.0
+        self.why: str | None = None
+
+    def missing(self) -> str | None:
+        return self.why
+
+    def run(self, round: int) -> list[tuple[str, int | None]]:
+        self.log.append(self.name)
+        touched = self.work() if self.work is not None else None
+        return [] if touched is None else [(str(touched), None)]
+
+
+class Caching(CpuDevice):
+    """The host's memory behind a caching allocator, as a GPU's is: what is freed stays taken until it
+    is trimmed. It notes what is asked of it. Its numbers are the kernel's, less what was there."""
+
+    _number = itertools.count()
+    noise_bytes = 2 * MIB
+
+    def __init__(self, kind: str = "test") -> None:
+        super().__init__()
+        self.name = f"{kind}:{next(self._number)}"
+        self.log: list[str] = []
+        self.cached: list[torch.Tensor] = []
+        self.live = 0
+        self.pieces: list[Hook] = []
+        self.own_settings: list[Any] = []
+        self.neighbours: list[tuple[str, int]] = []
+        self.graphs = 0
+        self.trims: Any = None
+        self._base = in_use()
+
+    def allocate(self, size: int = SIZE) -> torch.Tensor:
+        self.live += size
+        return weights(size)
+
+    def free(self, tensor: torch.Tensor) -> None:
+        self.live -= tensor.nbytes
+        self.cached.append(tensor)
+
+    def usage(self) -> tuple[int, int]:
+        total = 64 << 30
+        return total, total - max(0, in_use() - self._base)
+
+    def own(self) -> int | None:
+        return max(0, in_use() - self._base)
+
+    def others(self) -> list[tuple[str, int]]:
+        return self.neighbours
+
+    def synchronize(self) -> None:
+        self.log.append("synchronise")
+
+    def counts(self) -> tuple[int, int]:
+        return self.live, self.live + sum(tensor.nbytes for tensor in self.cached)
+
+    def lines(self) -> list[tuple[str, str, int]]:
+        graphs = [("graphs", "captured graphs", self.graphs)] if self.graphs else []
+        live, reserved = self.counts()
+        return [
+            ("live", "tensors", live - self.graphs),
+            *graphs,
+            ("cached", "free", reserved - live),
+        ]
+
+    def trim(self) -> int:
+        self.log.append("trim")
+        if self.trims is not None:
+            return int(self.trims())
+        size = sum(tensor.nbytes for tensor in self.cached)
+        self.cached.clear()
+        _native.malloc_trim()
+        return size
+
+    def hooks(self, *, unfreeze: bool = False, process_groups: bool = False) -> list[Hook]:
+        return self.pieces
+
+    def settings(self) -> list[Any]:
+        return self.own_settings

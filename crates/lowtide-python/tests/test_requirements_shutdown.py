@@ -1,0 +1,188 @@
+"""R16–R24: a shutdown that really frees."""
+
+from __future__ import annotations
+
+import logging
+
+import lowtide
+import pytest
+import torch
+from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+
+
+class Runner:
+    def __init__(self, size: int = SIZE) -> None:
+        self.name = "runner"
+        self.model = weights(size)
+
+
+def test_r16_it_synchronises_before_anything_goes() -> None:
+    device = Caching()
+
+    class Model:
+        def __init__(self) -> None:
+            self.weights = weights()
+
+        def __del__(self) -> None:
+            device.log.append("model")
+
+    runner = Runner()
+    runner.model = Model()  # type: ignore[assignment]
+    lowtide.shutdown(runner, device=device)
+    assert device.log[:2] == ["synchronise", "model"]
+
+
+def test_r17_a_partial_start_is_shut_down_and_twice_is_once() -> None:
+    class Partial:
+        def __init__(self) -> None:
+            self.model = weights()
+            self.kv_cache: object = None
+            raise RuntimeError("no room for the rest")
+
+    partial = Partial.__new__(Partial)
+    with pytest.raises(RuntimeError, match="no room"):
+        partial.__init__()  # type: ignore[misc]
+    before = in_use()
+    first = lowtide.shutdown(partial, device="cpu")
+    assert is_about(before - in_use(), SIZE)
+    assert first.verdict == "released"
+    second = lowtide.shutdown(partial, device="cpu")
+    assert second.verdict == "no-effect"
+    rung = second.rung("drop")
+    assert rung is not None
+    assert (rung.outcome, rung.why) == ("skipped", "there is nothing to let go of")
+    # One that never began.
+    assert lowtide.shutdown(Partial.__new__(Partial), device="cpu").verdict == "no-effect"
+
+
+class Engine:
+    """A runner with all that R18 names; nobody tells lowtide the names."""
+
+    def __init__(self) -> None:
+        size = 8 * MIB
+        self.model = torch.nn.Linear(1024, 2048)
+        self.kv_caches = [weights(size) for _ in range(2)]
+        self.attn_groups = [[{"layer": weights(size)}]]
+        self.kv_cache_config = type("Config", (), {})()
+        self.kv_cache_config.tensors = (weights(size),)
+        self.model_state = {"embeddings": weights(size)}
+        self.speculator = type("Speculator", (), {})()
+        self.speculator.draft, self.speculator.target = weights(size), self.model
+        self.pooling_runner = type("Pooling", (), {})()
+        self.pooling_runner.model = self.model
+        self.graph_manager = type("Graphs", (), {})()
+        self.graph_manager.buffers = {1: weights(size)}
+        self.intermediate_tensors = {"hidden": weights(size)}
+        self.encoder_cache = {"image": weights(size)}
+        self.workspace = weights(size)
+        self.compilation_config = type("Compilation", (), {})()
+        self.compilation_config.forward_context = {"layer.0": weights(size)}
+
+
+NAMES = [
+    *("model", "kv_caches", "attn_groups", "kv_cache_config", "model_state", "speculator"),
+    *("pooling_runner", "graph_manager", "intermediate_tensors", "encoder_cache", "workspace"),
+    "compilation_config",
+]
+
+
+def test_r18_all_that_an_engine_has_goes_without_being_told_its_names() -> None:
+    before = in_use()
+    engine = Engine()
+    assert in_use() - before > 80 * MIB
+    receipt = lowtide.shutdown(engine, device="cpu")
+    assert is_about(in_use(), before)
+    assert receipt.verdict == "released", receipt
+    drop = receipt.rung("drop")
+    assert drop is not None
+    touched = " ".join(what for what, _ in drop.touched)
+    for name in NAMES:
+        assert name in touched, touched
+
+
+def test_r19_wrappers_go_before_what_they_wrap() -> None:
+    engine = Engine()
+    receipt = lowtide.shutdown(engine, device="cpu")
+    drop = receipt.rung("drop")
+    assert drop is not None
+    order = [what for what, _ in drop.touched]
+
+    def at(name: str) -> int:
+        return next(i for i, what in enumerate(order) if name in what)
+
+    assert at("pooling_runner") < at(".model")
+    assert at("speculator") < at(".model")
+
+
+def test_r20_memory_comes_back_while_the_runner_is_kept() -> None:
+    before = in_use()
+    runner = Runner()
+    receipt = lowtide.shutdown(runner, device="cpu")
+    assert is_about(in_use(), before)
+    assert receipt.proved
+    assert runner.name == "runner", "and is otherwise as it was"
+
+
+def test_r21_who_survives_is_named_by_path_and_count() -> None:
+    runner = Runner()
+    held = [runner.model, runner.model]
+    before = in_use()
+    receipt = lowtide.shutdown(runner, device="cpu")
+    assert is_about(in_use(), before), "held"
+    assert receipt.verdict == "pinned"
+    assert receipt.holders, receipt
+    assert all(holder.path and holder.count >= 1 for holder in receipt.holders)
+    assert sum(holder.bytes or 0 for holder in receipt.holders) >= SIZE
+    assert any(line.startswith("drop ") for line in receipt.advice), receipt.advice
+    assert "held: " in str(receipt)
+    held.clear()
+    assert is_about(before - in_use(), SIZE)
+
+
+def test_r21_two_runners_that_share_weights_do_not_harm_each_other() -> None:
+    shared = torch.nn.Linear(2048, 4096)
+    one, other = Runner(), Runner()
+    one.model = other.model = shared  # type: ignore[assignment]
+    example = torch.ones(2048)
+    wanted = shared(example).detach().clone()
+    del shared
+    receipt = lowtide.shutdown(one, device="cpu")
+    assert receipt.verdict == "pinned"
+    assert torch.equal(other.model(example), wanted)  # type: ignore[operator]
+
+
+def test_r22_captured_graphs_are_a_line_of_their_own() -> None:
+    device = Caching()
+    kept = device.allocate()
+    device.graphs = 16 * MIB
+    receipt = lowtide.empty_device_cache(device)
+    ledger = receipt.ledger
+    assert ledger is not None
+    sizes = {line["kind"]: line["bytes"] for line in ledger["lines"]}
+    assert sizes == {"live": SIZE - 16 * MIB, "graphs": 16 * MIB}
+    assert "captured graphs" in str(receipt)
+    del kept
+
+
+@pytest.mark.parametrize("kind", ["cpu", "xpu", "mps", "cuda"])
+def test_r23_it_works_on_every_kind_of_device(kind: str) -> None:
+    device = "cpu" if kind == "cpu" else Caching(kind)
+    runner = Runner()
+    before = in_use()
+    receipt = lowtide.shutdown(runner, device=device)
+    assert is_about(before - in_use(), SIZE)
+    assert receipt.verdict == "released"
+    assert (receipt.device or "").startswith(kind)
+
+
+def test_r24_collect_then_trim_then_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    device = Caching()
+    device.pieces = [Piece(device.log, "collect", "collect")]
+    caplog.set_level(logging.INFO, "lowtide")
+    receipt = lowtide.shutdown(Runner(), device=device)
+    assert device.log.index("collect") < device.log.index("trim")
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("lowtide", "INFO")
+    assert record.getMessage() == receipt.line()
+    assert vars(record)["lowtide_verdict"] == "released"
+    assert vars(record)["lowtide_freed_bytes"] == receipt.freed_bytes

@@ -1,0 +1,77 @@
+"""What is public is documented, wrapped and typed, and the import is light."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import types
+
+import lowtide
+import pytest
+from lowtide import _native
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in lowtide.__all__:
+        if name in ("Answer", "Audit", "audit") and not hasattr(lowtide._why, name):
+            continue  # The stand-in of these tests has none.
+        found = getattr(lowtide, name)
+        if name != "__version__":
+            assert (found.__doc__ or "").strip(), f"{name} says nothing"
+    assert set(lowtide.__all__) <= set(dir(lowtide))
+
+
+def test_every_class_of_the_native_part_is_wrapped_or_public() -> None:
+    # What people hold is public; the rest is behind a class of Python of its own.
+    behind = {"Gate", "Idle", "Stages", "Opened", "Pauses", "Releaser", "Pass", "Working"}
+    classes = {name for name, found in vars(_native).items() if isinstance(found, type)}
+    for name in classes - behind:
+        assert getattr(lowtide, name, None) is getattr(_native, name), name
+
+
+def test_every_native_method_says_what_it_does() -> None:
+    for name, cls in vars(_native).items():
+        if not isinstance(cls, type) or issubclass(cls, Exception):
+            continue
+        assert cls.__doc__, name
+        for method, found in vars(cls).items():
+            if not method.startswith("_"):
+                assert (found.__doc__ or "").strip(), f"{name}.{method}"
+
+
+def test_the_stubs_are_those_of_the_module() -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed")
+    command = [sys.executable, "-m", "mypy.stubtest", "lowtide._native"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def imported(code: str) -> set[str]:
+    command = [sys.executable, "-S", "-X", "importtime", "-c", code]
+    path = ":".join(path for path in sys.path if path)
+    done = subprocess.run(
+        command, env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (line for line in done.stderr.splitlines() if line.startswith("import time:"))
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+def test_an_import_is_light() -> None:
+    bare, with_lowtide = imported("pass"), imported("import lowtide")
+    mine = with_lowtide - bare
+    assert "lowtide._native" in mine
+    heavy = {"torch", "numpy", "asyncio", "inspect", "dataclasses", "logging", "threading", "json"}
+    assert not mine & heavy, mine & heavy
+    assert not {name for name in mine if name.startswith(("lowtide._why", "lowtide._rungs"))}
+
+
+def test_free_threaded_builds_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.find_spec("lowtide")
+    assert spec is not None and spec.loader is not None
+    monkeypatch.setattr(sys, "abiflags", "t", raising=False)
+    module = types.ModuleType("lowtide")
+    with pytest.raises(ImportError, match="free-threaded"):
+        spec.loader.exec_module(module)
