@@ -1,4 +1,7 @@
-//! The Python package `lowtide`, its native part.
+//! The native part of the Python package `lowtide`: what Python cannot do itself.
+#![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
+
+mod heap;
 
 use pyo3::prelude::*;
 
@@ -6,6 +9,9 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_export]
+    use super::heap::{examine, leads_to};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
