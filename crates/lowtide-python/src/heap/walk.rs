@@ -1,7 +1,7 @@
 //! The walk itself: breadth first, in batches, so that the memory it will need is asked for before
 //! it is needed. On a heap of millions nothing of it is in a cache.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::ptr::with_exposed_provenance_mut;
 
@@ -115,9 +115,9 @@ impl Walk<'_, '_> {
         }
         self.on();
         let reached = self.walked.addresses.len();
-        let ours = std::mem::take(&mut self.roots.ours).into_iter();
-        for address in ours.chain([self.question.asked]) {
-            self.ours(address);
+        let ours = std::mem::take(&mut self.roots.ours);
+        for address in ours.iter().chain([&self.question.asked]) {
+            self.ours(*address);
         }
         self.on();
         for address in listed {
@@ -139,7 +139,7 @@ impl Walk<'_, '_> {
                 self.walked.table.explain(place);
             }
         }
-        self.count(py, reached);
+        self.count(py, reached, &ours);
     }
 
     /// Something of ours: its references are seen, and hold nothing.
@@ -255,12 +255,19 @@ impl Walk<'_, '_> {
     }
 
     /// Who has more references than we saw. Those that nobody leads to are held by native code.
-    fn count(&mut self, py: Python<'_>, reached: usize) {
+    ///
+    /// What our own functions have in their variables may be on their way into a call, too, and is not.
+    fn count(&mut self, py: Python<'_>, reached: usize, ours: &[usize]) {
+        let ours = ours.iter().filter_map(|frame| self.roots.locals.get(frame)).flatten();
+        let ours: HashSet<usize> = ours.copied().collect();
         let mut hidden: Vec<(Node, u32)> =
             self.walked.table.unexplained().map(|(node, left)| (Node(node), left)).collect();
         hidden.sort_unstable();
         hidden.retain(|(node, _)| self.walked.kinds[node.index()] != Kind::Ours);
         for (node, _) in hidden.iter().filter(|(node, _)| node.index() >= reached) {
+            if ours.contains(&self.walked.addresses[node.index()]) {
+                continue;
+            }
             match self.running(py, *node) {
                 Some(frame) => self.walked.builder.late_edge(frame, *node),
                 None => self.walked.native.push(*node),
