@@ -15,7 +15,8 @@ the memory *freed*, and how long did the tool take?
 "Freed" is judged outside the tools: torch's storage is gone, and the kernel's (or the driver's)
 number fell. objgraph and the snapshot free nothing and do not claim to. Where lowtide's call
 rightly says `pinned`, it says what was freed by its own first cut, or by a second call; `by hand`
-where only the program's code can, which is not counted as freed. The rules in full are in `tests/zoo/visitors.py`.
+where only the program's code can, which is not counted as freed. The rules in full are in
+`tests/zoo/visitors.py`.
 """
 
 from __future__ import annotations

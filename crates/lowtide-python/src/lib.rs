@@ -2,8 +2,12 @@
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
 mod heap;
+mod huge;
 
 use pyo3::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: huge::HugePages = huge::HugePages;
 
 /// What Python cannot do itself: walking its heap, and climbing ladders.
 #[pymodule]

@@ -1,1 +1,2 @@
 """x"""
+from ._why import why

@@ -1,5 +1,6 @@
-"""What autograd keeps: the tensors that a result's graph has saved for its backward, the leaves it
-ends in, and a leaf's gradient. The collector sees one hop of that graph at most.
+"""What tensors keep of each other in native code: a view its base, a leaf its gradient, a result the
+tensors that its graph has saved for the backward and the leaves it ends in. The collector sees one
+hop of that graph at most.
 
 The graph is followed by `next_functions`. A saved tensor is read in its raw form, so that hooks which
 the program has set on saved tensors never run: where there is one, what it packed is looked at.
@@ -19,7 +20,7 @@ MOST_NODES = 200_000
 def autograd_edges(
     tensors: list[Any], most_nodes: int = MOST_NODES
 ) -> list[tuple[int, list[object]]]:
-    """For each tensor that keeps others through autograd: its position, and those others.
+    """For each tensor that keeps others in native code: its position, and those others.
 
     Saved tensors that autograd has no object for come as new objects over the same storage. What
     cannot be seen (saved objects of an older torch, what a hook has packed elsewhere) is left out.
@@ -34,21 +35,27 @@ def autograd_edges(
 def _edges(module: Any, tensors: list[Any], most_nodes: int) -> list[tuple[int, list[object]]]:
     base = module._C.TensorBase
     requires, node_of = base.requires_grad.__get__, base.grad_fn.__get__
+    base_of = base._base.__get__
     retains, gradient_of = base.retains_grad.__get__, base._grad.__get__
     graph = _Graph(module)
     edges: list[tuple[int, list[object]]] = []
     everywhere: dict[int, object] = {}
     left = most_nodes
     for i, tensor in enumerate(tensors):
+        kept: dict[int, object] = {}
         try:
+            viewed = base_of(tensor)
+            if viewed is not None:
+                kept[id(viewed)] = viewed
             if not requires(tensor):
+                if kept:
+                    edges.append((i, [viewed]))
                 continue
             node = node_of(tensor)
             # torch warns of the question where there can be none.
             gradient = gradient_of(tensor) if node is None or retains(tensor) else None
         except UNREADABLE:
             continue
-        kept: dict[int, object] = {}
         if gradient is not None:
             kept[id(gradient)] = gradient
         if node is not None:

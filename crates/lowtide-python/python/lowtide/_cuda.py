@@ -218,12 +218,14 @@ def graph_pools() -> set[Pool]:
     base = getattr(module._C, "_CUDAGraph", None)
     if base is None:
         return set()
+    is_graph: dict[type, bool] = {}  # There are few types, and each is looked at once.
     pools = set()
     for one in gc.get_objects():
-        if base in type.__dict__["__mro__"].__get__(type(one)):
-            pool = pool_of_graph(module, one)
-            if pool is not None:
-                pools.add(pool)
+        of = type(one)
+        if of not in is_graph:
+            is_graph[of] = base in type.__dict__["__mro__"].__get__(of)
+        if is_graph[of] and (pool := pool_of_graph(module, one)) is not None:
+            pools.add(pool)
     return pools
 
 

@@ -38,6 +38,7 @@ from ._tensors import graph_reference, has_graph, is_storage, is_tensor, is_view
 _LONGEST_CHARACTERS = 100
 _FARTHEST_HOPS = 5
 _CO_OPTIMIZED = 0x1
+_GRAPH_OF = "autograd graph of "
 _WORDS = {
     GeneratorType: "generator",
     CoroutineType: "coroutine",
@@ -208,6 +209,8 @@ def _begin(text: _Text, root: Root, first: object) -> None:
         text.restart(_thread_prefix(root.name) + f"exception {name} being handled")
     elif root.kind == "frozen":
         text.restart(f"frozen {root.name or type_name(type(first))}")
+    elif root.kind == "native":
+        text.restart(f"native code's {type_name(type(first))}")
     else:
         text.restart(root.name)
 
@@ -270,7 +273,8 @@ def _step(text: _Text, holder: object, held: object, reference: Reference) -> No
         if task_name(holder) is not None:
             _enter_task(text, holder)
     elif kind == "autograd graph":
-        text.parts = ["autograd graph of ", *text.parts]
+        if text.parts[:1] != [_GRAPH_OF]:
+            text.parts = [_GRAPH_OF, *text.parts]
     elif kind == "item" and type(holder) is dict and namespace_of(holder) is not None:
         text.add(f".{step[2:-2]}" if step[2:-2].isidentifier() else step)
     elif type(holder) is CellType and named_cell:

@@ -10,8 +10,8 @@ storage lives, so none is made for each tensor (see `_sizes`).
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ._autograd import autograd_edges
@@ -47,6 +47,18 @@ def candidate_types() -> list[type]:
 
 def probe(objects: list[Any]) -> list[Memory | None]:
     """For each object the device memory that it holds, or `None` where it holds none."""
+    # A collection that begins in the middle runs finalizers of the user's, and walks over everything
+    # that is being asked about.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _probe(objects)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _probe(objects: list[Any]) -> list[Memory | None]:
     module = torch()
     answers: list[Memory | None] = [None] * len(objects)
     kinds: dict[type, str | None] = {}
@@ -141,7 +153,8 @@ class _Memories:
         c = self._module._C
         storage_id, storage_uses = c._storage_id, c._storage_Use_Count
         tensor_uses, device_of = c.TensorBase._use_count, c.TensorBase.device.__get__
-        size_of, native, keys = _sizes(self._module), self._native, self._key
+        native, first = self._native, []
+        at, keys = self._at, self._key
         for i in plain:
             tensor = objects[i]
             try:
@@ -153,12 +166,14 @@ class _Memories:
             if key in native:
                 native[key] += tensor_uses(tensor) - 2
             else:
-                device = self._device[key] = self._name(device_of(tensor))
-                self._size[key] = size_of(key, tensor) if device is not None else 0
                 native[key] = storage_uses(key) + tensor_uses(tensor) - 2
-            self._at.append(i)
+                first.append(tensor)
+            at.append(i)
             keys.append(key)
         self._tensors = len(keys)
+        name = self._name
+        self._device = {key: name(device_of(one)) for key, one in zip(native, first)}
+        self._size = _sizes(self._module, list(native), first)
 
     def add_storages(self, storages: list[tuple[int, Any]]) -> None:
         c = self._module._C
@@ -242,8 +257,8 @@ class _Memories:
 _size_at: list[int | None] = []
 
 
-def _sizes(module: Any) -> Callable[[int, Any], int]:
-    """How to read a storage's size.
+def _sizes(module: Any, keys: list[int], tensors: list[Any]) -> dict[int, int]:
+    """The sizes of some storages, each with a tensor over it.
 
     torch's way is through the storage's Python object, which it makes at the first question and keeps
     from then on: 104 bytes and one object more for the collector per tensor, for good, in a program
@@ -256,17 +271,12 @@ def _sizes(module: Any) -> Callable[[int, Any], int]:
     at = _size_at[0]
     untyped, nbytes = module._C.TensorBase.untyped_storage, module._C.StorageBase.nbytes
     if at is None:
-        return lambda key, tensor: int(nbytes(untyped(tensor)))
+        return {key: nbytes(untyped(tensor)) for key, tensor in zip(keys, tensors)}
     from ctypes import c_int64
 
-    read, offset = c_int64.from_address, at
-
-    def size(key: int, tensor: Any) -> int:
-        found = read(key + offset).value
-        # A symbolic size is a tagged pointer, and negative.
-        return found if found >= 0 else int(nbytes(untyped(tensor)))
-
-    return size
+    read = c_int64.from_address
+    # A symbolic size is a tagged pointer, and negative; only what has no memory has one.
+    return {key: max(0, read(key + at).value) for key in keys}
 
 
 def _find_size(module: Any) -> int | None:

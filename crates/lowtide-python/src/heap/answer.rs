@@ -110,7 +110,7 @@ impl<'py> Answering<'_, 'py> {
             .take_while(|node| !self.heap.kind(*node).is_scaffolding())
             .collect();
         let Some(mut at) = chain.len().checked_sub(1) else { return memory };
-        while at > 0 && !matches!(self.heap.kind(chain[at]), Kind::Whole | Kind::Holder) {
+        while at > 0 && !self.is_whole(&chain[..=at]) {
             let [whole, part] = [at, at - 1].map(|at| self.analysis.retained(chain[at]).bytes);
             if part.0 * 100 < whole.0 * MOST_OF_IT {
                 break;
@@ -126,10 +126,24 @@ impl<'py> Answering<'_, 'py> {
         chain[at]
     }
 
+    /// Whether the last of these, which dominates the others, is a thing of its own: a tensor, or a
+    /// model that has them as its parts. What hangs on a model by a hook is no part.
+    fn is_whole(&self, chain: &[Node]) -> bool {
+        let mut kinds = chain.iter().rev().map(|node| self.heap.kind(*node));
+        match kinds.next() {
+            Some(Kind::Holder) => kinds.all(|kind| kind == Kind::Holder),
+            Some(Kind::Whole) => {
+                kinds.all(|kind| matches!(kind, Kind::Dict | Kind::Whole | Kind::Holder))
+            }
+            _ => false,
+        }
+    }
+
     fn holder(&self, group: &Group) -> PyResult<Bound<'py, PyDict>> {
         let Group { node, bytes, pieces } = *group;
         let holder = PyDict::new(self.py);
-        holder.set_item("object", self.heap.object(self.py, node))?;
+        let object = self.heap.object(self.py, node).or_else(|| self.of_memory(node));
+        holder.set_item("object", object)?;
         holder.set_item("bytes", bytes.0)?;
         holder.set_item("pieces", pieces)?;
         let retained = self.analysis.retained(node);
@@ -152,13 +166,20 @@ impl<'py> Answering<'_, 'py> {
         Ok(holder)
     }
 
+    /// A tensor that has this memory, where no one of them has it alone.
+    fn of_memory(&self, node: Node) -> Option<Bound<'py, PyAny>> {
+        let memory = self.heap.memories.iter().find(|memory| memory.node == node)?;
+        self.heap.object(self.py, memory.holder)
+    }
+
     /// What kind of root, of which thread; every object from it on; references to the root that were
     /// not seen; and whether something on the way is frozen.
     pub(crate) fn path(&self, path: &Path) -> PyResult<Bound<'py, PyAny>> {
         let root = self.heap.walked.roots.get(&path.root);
         let root = root.map_or(("native", 0), |root| (root.kind, root.thread));
         let frozen = path.nodes().any(|node| self.heap.is_frozen(node));
-        let hidden = self.heap.hidden(path.root);
+        let first = path.nodes().find(|node| self.heap.has_object(*node)).unwrap_or(path.root);
+        let hidden = self.heap.hidden(first);
         let objects = path.nodes().filter_map(|node| self.heap.object(self.py, node));
         let objects = PyList::new(self.py, objects.collect::<Vec<_>>())?;
         Ok((root, objects, hidden, frozen).into_pyobject(self.py)?.into_any())

@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Container,
     /// A tuple, a frozen set: nobody changes it.
     Sealed,
+    /// The tuple of a function's default arguments, which can be given anew.
+    Defaults,
     /// Of a class that was written in Python.
     Instance,
     /// An instance that people know as one thing, whatever it is made of: a model.

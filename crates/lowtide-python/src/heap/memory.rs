@@ -1,6 +1,6 @@
 //! Device memory in the graph: a node for each piece of it, however many tensors share it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
 use lowtide_heap::{Class, Edge, Graph, Node};
@@ -13,6 +13,9 @@ use super::kinds::{Kind, Kinds, class_of};
 use super::question::Question;
 use super::roots::Root;
 use super::walk::{Walked, tracked, walk};
+
+/// How many steps native code is away.
+const NATIVE_AWAY: usize = 12;
 
 /// A piece of device memory.
 pub(crate) struct Memory {
@@ -151,11 +154,18 @@ impl<'a, 'py> Adding<'a, 'py> {
                 }
             }
         }
+        let mut explained: HashSet<Node> = HashSet::new();
         for (from, kept) in &told.graphs {
             let Some(from) = self.walked.table.get(*from).map(Node) else { continue };
             for address in kept {
                 match (self.walked.table.get(*address), told.by_address.get(address)) {
-                    (Some(to), _) => self.walked.builder.late_edge(from, Node(to)),
+                    (Some(to), _) => {
+                        self.walked.builder.late_edge(from, Node(to));
+                        // However many tensors keep it in native code, that holds its object once.
+                        if explained.insert(Node(to)) {
+                            self.explain(Node(to));
+                        }
+                    }
                     // It has no object of its own in Python, or had none before we asked.
                     (None, Some(Some(told))) => {
                         self.holds(from, told);
@@ -170,16 +180,18 @@ impl<'a, 'py> Adding<'a, 'py> {
     /// Memory that keeps the object by which Python knows it, once Python has no other use for it: that
     /// is one reference which nobody else has.
     fn is_own(&mut self, storage: Node, memory: Option<Node>) {
-        let hidden = &mut self.walked.hidden;
-        let Ok(at) = hidden.binary_search_by_key(&storage, |(node, _)| *node) else { return };
-        hidden[at].1 -= 1;
-        if hidden[at].1 == 0 {
-            hidden.remove(at);
-            self.walked.native.retain(|node| *node != storage);
-        }
-        if let Some(memory) = memory {
+        let is_kept = self.explain(storage);
+        if let Some(memory) = memory.filter(|_| is_kept) {
             self.walked.builder.late_edge(memory, storage);
         }
+    }
+
+    /// One of the references that we did not see is known now. Whether there was one.
+    fn explain(&mut self, node: Node) -> bool {
+        let hidden = &mut self.walked.hidden;
+        let Ok(at) = hidden.binary_search_by_key(&node, |(node, _)| *node) else { return false };
+        hidden[at].1 = hidden[at].1.saturating_sub(1);
+        true
     }
 
     fn holds(&mut self, holder: Node, (key, bytes, device, native, _): &Told) -> Option<Node> {
@@ -203,8 +215,13 @@ impl<'a, 'py> Adding<'a, 'py> {
 
     fn done(self) -> Heap {
         let Adding { question, mut walked, memories, .. } = self;
+        walked.hidden.retain(|(_, count)| *count > 0);
+        let is_hidden =
+            |node: &Node| walked.hidden.binary_search_by_key(node, |(node, _)| *node).is_ok();
+        walked.native.retain(is_hidden);
         let targets = question.targets.iter().flatten();
         let targets = targets.filter_map(|target| walked.table.get(*target)).map(Node).collect();
+        hold(&mut walked);
         walked.listed.resize(walked.addresses.len(), false);
         // Few are looked at, but all have to be asked before the next object is made.
         let frozen = if walked.frozen_count > 0 {
@@ -213,9 +230,6 @@ impl<'a, 'py> Adding<'a, 'py> {
         } else {
             Vec::new()
         };
-        for node in &walked.native {
-            walked.builder.root(*node);
-        }
         // The table is the largest thing there is, and its time is over.
         drop(walked.table);
         let known = Known {
@@ -234,6 +248,25 @@ impl<'a, 'py> Adding<'a, 'py> {
     }
 }
 
+/// Lets native code hold what only it can be holding.
+///
+/// From far away: where Python leads to it as well, that way is the shorter one, and the one to show.
+fn hold(walked: &mut Walked) {
+    let Some(first) = walked.native.first().map(|_| walked.builder.node()) else { return };
+    let mut last = first;
+    for _ in 0..NATIVE_AWAY {
+        let next = walked.builder.node();
+        walked.builder.late_edge(last, next);
+        last = next;
+    }
+    for node in &walked.native {
+        walked.builder.late_edge(last, *node);
+    }
+    walked.builder.root(first);
+    walked.addresses.resize(last.index() + 1, 0);
+    walked.kinds.resize(last.index() + 1, Kind::Ours);
+}
+
 impl Heap {
     pub(crate) fn kind(&self, node: Node) -> Kind {
         self.walked.kinds[node.index()]
@@ -243,6 +276,10 @@ impl Heap {
     pub(crate) fn object<'py>(&self, py: Python<'py>, node: Node) -> Option<Bound<'py, PyAny>> {
         let address = self.walked.addresses[node.index()];
         (address != 0).then(|| object(py, address))
+    }
+
+    pub(crate) fn has_object(&self, node: Node) -> bool {
+        self.walked.addresses[node.index()] != 0
     }
 
     /// How many references to it were not seen.
@@ -280,15 +317,12 @@ impl Heap {
                 | Kind::Frame
                 | Kind::Generator
                 | Kind::Exception
+                | Kind::Defaults
                 | Kind::Cache,
                 _,
             ) => true,
             // Hooks and attributes; not what its graph keeps.
             (Kind::Holder, to) => to != Kind::Holder,
-            // Its defaults; not its closure, whose cells can be emptied.
-            (Kind::Function, Kind::Sealed) => {
-                !self.graph.references(edge.to).any(|edge| self.kind(edge.to) == Kind::Cell)
-            }
             _ => false,
         };
         if can { Class::Cuttable(1) } else { Class::Never }

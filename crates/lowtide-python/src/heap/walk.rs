@@ -213,12 +213,26 @@ impl Walk<'_, '_> {
         }
         let Some(to) = self.meet(self.referents[at], true) else { return };
         self.walked.builder.edge(from, to);
-        if self.walked.kinds[from.index()] == Kind::Module {
-            let kind = &mut self.walked.kinds[to.index()];
-            if *kind == Kind::Dict {
-                *kind = Kind::Namespace;
+        match (self.walked.kinds[from.index()], self.walked.kinds[to.index()]) {
+            (Kind::Module, Kind::Dict) => self.walked.kinds[to.index()] = Kind::Namespace,
+            (Kind::Function, Kind::Sealed) if !self.begins_with_cell(self.referents[at]) => {
+                self.walked.kinds[to.index()] = Kind::Defaults;
             }
+            _ => {}
         }
+    }
+
+    /// Whether a tuple is a closure.
+    fn begins_with_cell(&mut self, tuple: usize) -> bool {
+        let tuple = with_exposed_provenance_mut::<PyObject>(tuple);
+        // SAFETY: it is alive, and where it is no tuple or empty the answer is null and an error.
+        let first = unsafe { ffi::PyTuple_GetItem(tuple, 0) };
+        if first.is_null() {
+            // SAFETY: this thread is attached.
+            unsafe { ffi::PyErr_Clear() };
+            return false;
+        }
+        self.kinds_of.of(class_of(first)).kind == Kind::Cell
     }
 
     /// The node of an object, made where it is met for the first time. None where it refers to nobody

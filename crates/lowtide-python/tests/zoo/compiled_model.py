@@ -8,8 +8,8 @@ import torch
 from zoo.keeper import DEVICE, OWN, PINNED, Animal, big, visit
 
 ANIMAL = Animal(
-    names=(r"compiled", r"_orig_mod|weight"),
-    cut=r"compiled",
+    names=(r"\bcompiled\b",),
+    cut=r"\bcompiled\b",
     verdict=PINNED,
     because=OWN,
     then="cut",

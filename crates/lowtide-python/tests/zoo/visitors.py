@@ -110,19 +110,30 @@ def by_snapshot(visit: Visit) -> None:
     print(text)
 
 
-def by_lowtide(visit: Visit) -> None:
-    """lowtide: it names the holder, and its release frees, or rightly says that it does not."""
+def by_why(visit: Visit) -> None:
+    """lowtide's answer alone: the holder is named, and the first cut frees where it should."""
     lowtide: Any = importlib.import_module("lowtide")
+    _ask(visit, lowtide)
+    if visit.animal.then == "cut" and visit.animal.release == "lowtide.release()":
+        _free_what_stays(visit, lowtide)
+    visit.found |= {"freed": not visit.what_stays(), "seconds": visit.found["why_s"]}
+
+
+def _ask(visit: Visit, lowtide: Any) -> None:
     with _timed(visit, "why_s"):
         answer = lowtide.why(device=visit.animal.asked or DEVICE)
     text = str(answer)
     print(text)
-    del answer
     missing = [name for name in visit.animal.names if not re.search(name, text)]
     visit.found |= {"named": not missing, "text": text}
     visit.expect(not missing, f"the answer does not say {missing}")
     visit.expect(bool(re.search(visit.animal.cut, text)), f"does not advise {visit.animal.cut!r}")
 
+
+def by_lowtide(visit: Visit) -> None:
+    """lowtide: it names the holder, and its release frees, or rightly says that it does not."""
+    lowtide: Any = importlib.import_module("lowtide")
+    _ask(visit, lowtide)
     with _timed(visit, "release_s"):
         receipt = eval(visit.animal.release, visit.scope, {"lowtide": lowtide})
     verdict, told = str(receipt.verdict), str(receipt)
@@ -185,5 +196,6 @@ MODES: dict[str, Callable[[Visit], None]] = {
     "gc": by_gc,
     "objgraph": by_objgraph,
     "snapshot": by_snapshot,
+    "why": by_why,
     "lowtide": by_lowtide,
 }
