@@ -14,7 +14,7 @@ use crate::{
     staging,
 };
 
-/// Which device: `host`, or `cuda:N`.
+/// Which device: `host`, or `cuda:N`; or somebody else's, under their name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceId {
     /// Pages of this machine.
@@ -23,6 +23,9 @@ pub enum DeviceId {
     Cuda(u32),
     /// Nothing but books, for replays.
     Books,
+    /// One that lowtide does not drive itself but is told about, as a framework names it: `xpu:0`,
+    /// `mps:0`, `cpu`.
+    Named(&'static str),
 }
 
 impl fmt::Display for DeviceId {
@@ -31,6 +34,7 @@ impl fmt::Display for DeviceId {
             DeviceId::Host => f.pad("host"),
             DeviceId::Cuda(index) => f.pad(&format!("cuda:{index}")),
             DeviceId::Books => f.pad("books"),
+            DeviceId::Named(name) => f.pad(name),
         }
     }
 }
@@ -184,7 +188,7 @@ impl Device {
         match id {
             DeviceId::Host => Device::host(crate::HostOptions::default()),
             DeviceId::Cuda(index) => Device::cuda(index),
-            DeviceId::Books => {
+            DeviceId::Books | DeviceId::Named(_) => {
                 Err(Error::UnknownDevice { wanted: id.to_string(), known: crate::known_devices() })
             }
         }

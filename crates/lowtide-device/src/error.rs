@@ -34,6 +34,17 @@ pub enum Error {
         known: Vec<DeviceId>,
     },
 
+    /// Whoever tells of this device for somebody else could not.
+    #[error("{device} could not tell {question}: {answer}")]
+    NotTold {
+        /// The device.
+        device: DeviceId,
+        /// What was to be known.
+        question: &'static str,
+        /// What was said instead.
+        answer: String,
+    },
+
     /// A driver library was not found or did not load.
     #[error(
         "no {library} could be loaded (tried {}); {}",
@@ -268,6 +279,7 @@ fn who_has_it(device: DeviceId) -> &'static str {
         DeviceId::Cuda(_) => "`lowtide ps` shows who holds the rest",
         DeviceId::Host => "the rest of its budget is held by this process",
         DeviceId::Books => "give the books more",
+        DeviceId::Named(_) => "whoever named it knows who holds the rest",
     }
 }
 

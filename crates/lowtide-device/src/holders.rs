@@ -137,7 +137,8 @@ pub fn of(device: &Device) -> Result<Holders> {
     let info = device.info();
     let (usage, processes) = match (&info.uuid, info.id) {
         (Some(uuid), _) => {
-            let (usage, uses) = together(&Nvml::load()?, uuid)?;
+            let nvml = Nvml::kept()?;
+            let (usage, uses) = together(&nvml, uuid)?;
             (usage, named(uses))
         }
         (None, DeviceId::Host) => (device.usage()?, host().0),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::process;
+use std::sync::{Arc, Mutex};
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -33,6 +35,26 @@ impl Nvml {
     /// [`Error::NoLibrary`] with the names tried and what each said.
     pub fn load() -> Result<Nvml> {
         Nvml::look_up().1
+    }
+
+    /// One that is kept for this process: finding and initialising it takes longer than a reading. A
+    /// forked child gets its own.
+    ///
+    /// # Errors
+    /// As [`Nvml::load`], tried again each time.
+    pub fn kept() -> Result<Arc<Nvml>> {
+        static KEPT: Mutex<Option<(u32, Arc<Nvml>)>> = Mutex::new(None);
+        // Never waited for: a fork may have left it locked by a thread that is not there any more.
+        let Ok(mut kept) = KEPT.try_lock() else { return Ok(Arc::new(Nvml::load()?)) };
+        match &*kept {
+            Some((owner, nvml)) if *owner == process::id() => Ok(Arc::clone(nvml)),
+            _ => {
+                let nvml = Arc::new(Nvml::load()?);
+                // The parent's, in a child, is the parent's to shut down.
+                std::mem::forget(kept.replace((process::id(), Arc::clone(&nvml))));
+                Ok(nvml)
+            }
+        }
     }
 
     /// As [`Nvml::load`], with every name that was tried, whatever came of it.

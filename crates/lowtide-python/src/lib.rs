@@ -3,6 +3,7 @@
 
 mod heap;
 mod huge;
+mod release;
 
 use pyo3::prelude::*;
 
@@ -16,6 +17,12 @@ mod _native {
 
     #[pymodule_export]
     use super::heap::{examine, leads_to};
+    #[pymodule_export]
+    use super::release::{
+        Busy, Gate, Holder, Idle, Opened, Pass, Pauses, Reading, Receipt, Releaser, RungReceipt,
+        Stages, Working, WouldNotFit, malloc_counts, malloc_trim, nvml_usage, parse_bytes,
+        parse_seconds, process_memory,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

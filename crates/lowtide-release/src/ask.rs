@@ -1,7 +1,11 @@
 //! What is asked of a release.
 
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::holder::Holder;
 use crate::ladder::Ladder;
 use crate::receipt::RungReceipt;
 use crate::target::Target;
@@ -13,6 +17,16 @@ pub enum WhenBusy {
     Refuse,
     /// Wait for it so long, then refuse. New work waits meanwhile.
     Wait(Duration),
+}
+
+/// Who is asked, after a climb, who still holds what it was meant to free.
+#[derive(Clone)]
+pub(crate) struct Witness(Arc<dyn Fn() -> Vec<Holder> + Send + Sync>);
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Witness")
+    }
 }
 
 /// What is wanted of a release.
@@ -32,6 +46,10 @@ pub struct Ask {
     pub(crate) quiet: bool,
     /// What was done before the release began, and belongs to it.
     pub(crate) done: Option<RungReceipt>,
+    /// Who knows what should be gone.
+    pub(crate) witness: Option<Witness>,
+    /// Whether nobody else's release does what this one is to do.
+    pub(crate) alone: bool,
 }
 
 impl Ask {
@@ -46,6 +64,8 @@ impl Ask {
             every_rung: false,
             quiet: false,
             done: None,
+            witness: None,
+            alone: false,
         }
     }
 
@@ -70,6 +90,28 @@ impl Ask {
         self
     }
 
+    /// As a release of its own, which is never answered by the receipt of another that climbs rungs
+    /// of the same names: one of its rungs is for it alone.
+    #[must_use]
+    pub fn alone(mut self) -> Ask {
+        self.alone = true;
+        self
+    }
+
+    /// With a witness, asked after the climb who still holds what this release was meant to free. Whom
+    /// it names stands in the receipt, and makes it `pinned`. Such a release is [alone](Ask::alone).
+    #[must_use]
+    pub fn asking(mut self, witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync>) -> Ask {
+        self.witness = Some(Witness(witness));
+        self.alone()
+    }
+
+    /// Whom the witness names; nobody, where there is none or it panics.
+    pub(crate) fn survivors(&self) -> Vec<Holder> {
+        let Some(Witness(ask)) = &self.witness else { return Vec::new() };
+        catch_unwind(AssertUnwindSafe(|| ask())).unwrap_or_default()
+    }
+
     pub(crate) fn quiet(mut self) -> Ask {
         self.quiet = true;
         self
@@ -80,10 +122,11 @@ impl Ask {
         self
     }
 
-    // Whether two ask for the same.
+    // Whether two ask for the same. What has a piece of its own is like nothing else.
     pub(crate) fn is_like(&self, other: &Ask) -> bool {
-        let is_whole = self.done.is_none() && other.done.is_none();
-        is_whole
+        let is_plain = |ask: &Ask| ask.done.is_none() && !ask.alone;
+        is_plain(self)
+            && is_plain(other)
             && (self.to, self.every_rung) == (other.to, other.every_rung)
             && self.ladder.names() == other.ladder.names()
     }

@@ -14,7 +14,7 @@ use crate::ladder::Placed;
 use crate::reading::{Gauge, Reading, Settling, settled};
 use crate::receipt::{Outcome, Receipt, RungReceipt, Verdict};
 use crate::releaser::Inner;
-use crate::rung::{Climbed, Expectation, Touch, message};
+use crate::rung::{Climbed, Expectation, message};
 
 thread_local! {
     /// Whose rung this thread is climbing, by the address of its inside; zero where it is not.
@@ -99,8 +99,8 @@ impl Inner {
     }
 
     fn climb(&self, ask: &Ask) -> Receipt {
-        let clock = self.scene.clock();
-        let (mut last, mut settling) = settled(clock, || self.scene.read());
+        let (clock, noise) = (self.scene.clock(), self.scene.noise().0.cast_signed());
+        let (mut last, mut settling) = settled(clock, self.scene.noise(), || self.scene.read());
         let before = ask.done.as_ref().map_or(last, |done| done.before);
         let mut rungs: Vec<RungReceipt> = ask.done.iter().cloned().collect();
         let is_met =
@@ -108,7 +108,8 @@ impl Inner {
         'attempts: for attempt in 1..=ask.ladder.most_attempts() {
             let at_its_start = last;
             for placed in ask.ladder.rungs() {
-                if !ask.every_rung && is_met(&last) == Some(true) {
+                let is_enough = !ask.every_rung && is_met(&last) == Some(true);
+                if is_enough || clock.is_interrupted() {
                     break 'attempts;
                 }
                 let rung = self.climb_rung(&self.placed(placed), attempt, last);
@@ -121,12 +122,13 @@ impl Inner {
             }
             if ask.to.is_none()
                 || is_met(&last) == Some(true)
-                || last.freed_since(&at_its_start).is_none_or(|freed| freed <= 0)
+                || last.freed_since(&at_its_start).is_none_or(|freed| freed <= noise)
             {
                 break;
             }
         }
-        let holders = self.scene.owners().holders();
+        let mut holders = self.scene.owners().holders();
+        holders.extend(ask.survivors());
         let verdict = judge(&Judged {
             reached: match (ask.to, is_met(&last)) {
                 (None, _) => Reached::None,
@@ -135,6 +137,7 @@ impl Inner {
                 (Some(_), None) => Reached::Unknown,
             },
             freed: last.freed_since(&before),
+            noise,
             is_held: !holders.is_empty(),
             rungs: &rungs,
         });
@@ -154,6 +157,7 @@ impl Inner {
             attempt,
             outcome: Outcome::Done,
             touched: Vec::new(),
+            skipped: Vec::new(),
             expected_bytes: None,
             before,
             after: before,
@@ -172,13 +176,14 @@ impl Inner {
             }
         };
         let began = clock.now();
-        let (outcome, touched) = self.work(placed);
+        let (outcome, climbed) = self.work(placed);
         let took_s = clock.since(began).as_secs_f64();
-        let (after, settling) = settled(clock, || self.scene.read());
+        let (after, settling) = settled(clock, self.scene.noise(), || self.scene.read());
         let freed_bytes = after.freed_since(&before);
         RungReceipt {
             outcome,
-            touched,
+            touched: climbed.touched,
+            skipped: climbed.skipped,
             expected_bytes,
             after,
             freed_bytes,
@@ -188,21 +193,24 @@ impl Inner {
         }
     }
 
-    fn work(&self, placed: &Placed) -> (Outcome, Vec<Touch>) {
+    // What it did is without its failures: those are in the outcome.
+    fn work(&self, placed: &Placed) -> (Outcome, Climbed) {
         let (rung, scene) = (Arc::clone(&placed.rung), Arc::clone(&self.scene));
         let own = std::ptr::from_ref(self).addr();
         match limited(self.scene.clock(), placed.limit, own, move || rung.climb(&scene)) {
             None => {
                 let limit_ms = placed.limit.as_millis() as u64;
-                (Outcome::CutOff { limit_ms }, Vec::new())
+                (Outcome::CutOff { limit_ms }, Climbed::default())
             }
-            Some(Err(panic)) => (Outcome::Panicked { message: message(&*panic) }, Vec::new()),
-            Some(Ok(Err(failure))) => (Outcome::Failed { why: failure.to_string() }, Vec::new()),
-            Some(Ok(Ok(Climbed { touched, failures }))) if failures.is_empty() => {
-                (Outcome::Done, touched)
+            Some(Err(panic)) => {
+                (Outcome::Panicked { message: message(&*panic) }, Climbed::default())
             }
-            Some(Ok(Ok(Climbed { touched, failures }))) => {
-                (Outcome::Failed { why: failures.join("; ") }, touched)
+            Some(Ok(Err(failure))) => {
+                (Outcome::Failed { why: failure.to_string() }, Climbed::default())
+            }
+            Some(Ok(Ok(climbed))) if climbed.failures.is_empty() => (Outcome::Done, climbed),
+            Some(Ok(Ok(climbed))) => {
+                (Outcome::Failed { why: climbed.failures.join("; ") }, climbed)
             }
         }
     }
@@ -236,6 +244,8 @@ impl Inner {
 struct Judged<'a> {
     reached: Reached,
     freed: Option<i64>,
+    /// So much, and less, is none.
+    noise: i64,
     is_held: bool,
     rungs: &'a [RungReceipt],
 }
@@ -256,8 +266,8 @@ fn judge(judged: &Judged<'_>) -> Verdict {
         Reached::Unknown => return Verdict::Unverified,
         Reached::Met => return Verdict::Released,
         _ if judged.is_held => return Verdict::Pinned,
-        Reached::Missed if freed > 0 => return Verdict::Partial,
-        Reached::None if freed > 0 => return Verdict::Released,
+        Reached::Missed if freed > judged.noise => return Verdict::Partial,
+        Reached::None if freed > judged.noise => return Verdict::Released,
         _ => {}
     }
     let mut climbed =

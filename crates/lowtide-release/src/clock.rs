@@ -21,6 +21,12 @@ pub trait Clock: Send + Sync {
         self.now().saturating_sub(earlier)
     }
 
+    /// Whether whoever waits wants to wait no longer: waits end early then, and nothing new is begun.
+    /// What was closed is opened and what was lowered is restored all the same.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+
     /// Does work and waits for it no longer than `limit`. `false` where it was not done by then: it
     /// goes on by itself, and nobody waits for it any more.
     fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool;

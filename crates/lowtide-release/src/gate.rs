@@ -208,7 +208,7 @@ impl Gate {
                 return Ok(closed);
             }
             let left = until.saturating_sub(clock.now());
-            if left.is_zero() {
+            if left.is_zero() || clock.is_interrupted() {
                 return Err(Busy { active, closing: others });
             }
             clock.pause(look.min(left));

@@ -67,11 +67,21 @@ impl Ladder {
         Ladder { rungs: placed.collect(), attempts: 1 }
     }
 
-    // Of the rungs there are, these, in this order.
-    fn named(names: &[&str]) -> Ladder {
+    /// Of the rungs there are, these, in this order; `None` where there is none of some name.
+    ///
+    /// ```
+    /// use lowtide_release::Ladder;
+    /// assert_eq!(Ladder::by_names(&["collect", "trim"]).unwrap().names(), ["collect", "trim"]);
+    /// assert!(Ladder::by_names(&["polish"]).is_none());
+    /// ```
+    pub fn by_names(names: &[&str]) -> Option<Ladder> {
         let all = rungs::all();
         let named = |name: &&str| all.iter().find(|rung| rung.name() == *name).cloned();
-        Ladder::of(names.iter().map(|name| named(name).expect("a rung of this name")).collect())
+        Some(Ladder::of(names.iter().map(named).collect::<Option<_>>()?))
+    }
+
+    fn named(names: &[&str]) -> Ladder {
+        Ladder::by_names(names).expect("rungs of these names")
     }
 
     /// Climbed so often at most, while the target is missed and something still comes back.

@@ -54,5 +54,5 @@ pub use releaser::Releaser;
 pub use rung::{Climbed, Expectation, Failure, Rung, Touch};
 pub use scene::{Hook, Place, Plugged, Restore, Scene, Setting};
 pub use slope::{Slope, Trend};
-pub use stages::{Stage, StageError, StageReport, Stages, StagesReport};
+pub use stages::{Opened, Stage, StageError, StageReport, Stages, StagesReport};
 pub use target::Target;

@@ -10,28 +10,29 @@ use std::time::Duration;
 use crate::ask::Ask;
 use crate::gate::{Busy, Closed, Mode};
 use crate::ladder::Ladder;
-use crate::receipt::{Receipt, in_mb};
+use crate::receipt::Receipt;
 use crate::releaser::Releaser;
 use crate::slope::{Slope, Trend};
 
-/// Pauses of one engine.
+/// Pauses of one engine. Clones are the same.
+#[derive(Clone)]
 pub struct Pauses {
     releaser: Releaser,
-    flush: Option<Box<dyn Fn() + Send + Sync>>,
-    slope: Mutex<Slope>,
+    flush: Option<Arc<dyn Fn() + Send + Sync>>,
+    slope: Arc<Mutex<Slope>>,
 }
 
 impl Pauses {
     /// Of the work that passes the releaser's gate.
     pub fn new(releaser: &Releaser) -> Pauses {
-        Pauses { releaser: releaser.clone(), flush: None, slope: Mutex::default() }
+        Pauses { releaser: releaser.clone(), flush: None, slope: Arc::default() }
     }
 
     /// What is flushed at a pause that ends or retracts the running work: its keys and values. Never
     /// called for [`Mode::InPlace`].
     #[must_use]
     pub fn flushing(mut self, flush: impl Fn() + Send + Sync + 'static) -> Pauses {
-        self.flush = Some(Box::new(flush));
+        self.flush = Some(Arc::new(flush));
         self
     }
 
@@ -39,7 +40,7 @@ impl Pauses {
     ///
     /// # Errors
     /// [`Busy`] where work went on past the limit; the gate is open as before then.
-    pub fn pause(&self, mode: Mode, limit: Duration) -> Result<Paused<'_>, Busy> {
+    pub fn pause(&self, mode: Mode, limit: Duration) -> Result<Paused, Busy> {
         let clock = self.releaser.scene().clock();
         let closed = self.releaser.gate().close_within(mode, clock, limit)?;
         let mut receipt = None;
@@ -49,7 +50,7 @@ impl Pauses {
             }
             receipt = Some(self.releaser.empty_cache());
         }
-        Ok(Paused { pauses: self, closed: Some(closed), receipt })
+        Ok(Paused { pauses: self.clone(), closed: Some(closed), receipt })
     }
 
     /// How reserved memory has gone over the resumes so far.
@@ -79,13 +80,13 @@ impl Default for Resume {
 
 /// A pause. Nothing runs while it lives; dropping it resumes as usual.
 #[must_use = "dropping it resumes at once"]
-pub struct Paused<'a> {
-    pauses: &'a Pauses,
+pub struct Paused {
+    pauses: Pauses,
     closed: Option<Closed>,
     receipt: Option<Arc<Receipt>>,
 }
 
-impl Paused<'_> {
+impl Paused {
     /// What the pause itself gave back; `None` where it left everything in place.
     pub fn receipt(&self) -> Option<&Arc<Receipt>> {
         self.receipt.as_ref()
@@ -107,14 +108,7 @@ impl Paused<'_> {
         let receipt =
             how.empty_cache.then(|| releaser.release(Ask::new("resume", Ladder::cache()).quiet()));
         if let Some(receipt) = &receipt {
-            let (before, after) = (receipt.before.reserved, receipt.after.reserved);
-            let (before, after) = (before.0.cast_signed(), after.0.cast_signed());
-            tracing::info!(
-                "resume: reserved {} before, {} after, {} freed",
-                in_mb(before, 1),
-                in_mb(after, 1),
-                in_mb(before - after, 1)
-            );
+            tracing::info!("{}", receipt.reserved_line());
         }
         let reserved = releaser.scene().read().reserved;
         self.pauses.slope.lock().unwrap_or_else(PoisonError::into_inner).add(reserved);
@@ -123,13 +117,13 @@ impl Paused<'_> {
     }
 }
 
-impl Drop for Paused<'_> {
+impl Drop for Paused {
     fn drop(&mut self) {
         self.go_on(Resume::default());
     }
 }
 
-impl fmt::Debug for Paused<'_> {
+impl fmt::Debug for Paused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Paused({} parked)", self.parked())
     }

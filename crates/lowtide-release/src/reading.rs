@@ -34,6 +34,12 @@ pub trait Gauge: Send + Sync {
 
     /// What other processes hold, where the device tells: a name and a size each.
     fn others(&self) -> Vec<(String, Bytes)>;
+
+    /// By how much its numbers move though nobody does anything; so much is no proof of anything.
+    /// Drivers count exactly. What a kernel says of a whole process does not stand still.
+    fn noise(&self) -> Bytes {
+        Bytes::ZERO
+    }
 }
 
 impl Gauge for Device {
@@ -56,6 +62,7 @@ impl Gauge for Device {
                 let own = std::process::id();
                 holders.processes.iter().find(|holder| holder.pid == own)?.held
             }
+            DeviceId::Named(_) => None,
         }
     }
 
@@ -118,11 +125,14 @@ impl Reading {
     }
 
     /// Whether two readings say the same of this process. What others do on the device counts only
-    /// where the driver does not tell them apart.
-    pub(crate) fn is_like(&self, other: &Reading) -> bool {
-        let told = self.own.is_some() && other.own.is_some();
-        let alike = if told { self.own == other.own } else { self.driver == other.driver };
-        alike && self.allocated == other.allocated && self.reserved == other.reserved
+    /// where the driver does not tell them apart, and noise nowhere.
+    pub(crate) fn is_like(&self, other: &Reading, noise: Bytes) -> bool {
+        let near = |one: Bytes, other: Bytes| one.0.abs_diff(other.0) <= noise.0;
+        let alike = match ((self.own, other.own), (self.driver, other.driver)) {
+            ((Some(one), Some(other)), _) | (_, (Some(one), Some(other))) => near(one, other),
+            (_, (one, other)) => one == other,
+        };
+        alike && near(self.allocated, other.allocated) && near(self.reserved, other.reserved)
     }
 
     /// How much less is in use than at an earlier reading, by the driver's numbers; negative where
@@ -159,17 +169,21 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads until the number has settled.
-pub(crate) fn settled(clock: &dyn Clock, mut read: impl FnMut() -> Reading) -> (Reading, Settling) {
+pub(crate) fn settled(
+    clock: &dyn Clock,
+    noise: Bytes,
+    mut read: impl FnMut() -> Reading,
+) -> (Reading, Settling) {
     let (began, mut pause) = (clock.now(), FIRST_PAUSE);
     let (mut last, mut equal, mut fell) = (read(), 1, false);
     while equal < PLATEAU {
-        if clock.since(began) > PATIENCE {
+        if clock.since(began) > PATIENCE || clock.is_interrupted() {
             return (last, if fell { Settling::Falling } else { Settling::Moving });
         }
         clock.pause(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
         let next = read();
-        if next.is_like(&last) {
+        if next.is_like(&last, noise) {
             equal += 1;
         } else {
             fell = next.in_use() < last.in_use();
@@ -193,17 +207,20 @@ mod tests {
     fn a_plateau_is_steady_and_a_decay_is_told() {
         let clock = ManualClock::default();
         let mut values = [9, 7, 5, 5, 5, 1].into_iter();
-        let (last, settling) = settled(&clock, || reading(values.next().unwrap()));
+        let (last, settling) = settled(&clock, Bytes::ZERO, || reading(values.next().unwrap()));
         assert_eq!((last, settling), (reading(5), Settling::Steady));
         let mut falling = (0..100_000).rev();
-        let (_, settling) = settled(&clock, || reading(falling.next().unwrap()));
+        let (_, settling) = settled(&clock, Bytes::ZERO, || reading(falling.next().unwrap()));
         assert_eq!(settling, Settling::Falling);
         let mut moving = 0;
-        let (_, settling) = settled(&clock, || {
+        let (_, settling) = settled(&clock, Bytes::ZERO, || {
             moving += 1;
             reading(moving)
         });
         assert_eq!(settling, Settling::Moving);
+        let mut noisy = [9, 10, 9].into_iter();
+        let (_, settling) = settled(&clock, Bytes::mib(1), || reading(noisy.next().unwrap()));
+        assert_eq!(settling, Settling::Steady, "noise is not movement");
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub struct RungReceipt {
     pub outcome: Outcome,
     /// What it touched.
     pub touched: Vec<Touch>,
+    /// Parts of it that did not apply, each by name and with why.
+    pub skipped: Vec<String>,
     /// What it expected to give back, where it could tell.
     #[schemars(with = "Option<u64>")]
     pub expected_bytes: Option<Bytes>,
@@ -160,6 +162,19 @@ impl Receipt {
         format!("{name} on {device}: {verdict}, {freed} freed{numbers} in {took_ms:.1} ms")
     }
 
+    /// What an allocator took from the device, before and after, in MB to one decimal.
+    pub fn reserved_line(&self) -> String {
+        let (before, after) = (self.before.reserved, self.after.reserved);
+        let (before, after) = (before.0.cast_signed(), after.0.cast_signed());
+        format!(
+            "{}: reserved {} before, {} after, {} freed",
+            self.name,
+            in_mb(before, 1),
+            in_mb(after, 1),
+            in_mb(before - after, 1)
+        )
+    }
+
     /// The lines Before, After and Freed, in MB (1,000,000 bytes) to two decimals.
     pub fn summary(&self) -> String {
         let Receipt { before, after, .. } = self;
@@ -193,7 +208,7 @@ fn mb(bytes: i64) -> String {
 }
 
 /// In MB of 1,000,000 bytes. Whole numbers, so that nothing is lost on the way.
-pub(crate) fn in_mb(bytes: i64, decimals: u32) -> String {
+fn in_mb(bytes: i64, decimals: u32) -> String {
     let unit = 10_u64.pow(6 - decimals);
     let rounded = (bytes.unsigned_abs() + unit / 2) / unit;
     let sign = if bytes < 0 && rounded > 0 { "-" } else { "" };
@@ -252,6 +267,9 @@ impl fmt::Display for RungReceipt {
             [] => f.write_str("nothing")?,
             [one] => f.write_str(&one.what)?,
             [first, rest @ ..] => write!(f, "{} and {} more", first.what, rest.len())?,
+        }
+        if !self.skipped.is_empty() {
+            write!(f, "; skipped {}", self.skipped.join(", "))?;
         }
         match self.settling {
             Settling::Steady => Ok(()),

@@ -55,12 +55,14 @@ pub struct Climbed {
     pub touched: Vec<Touch>,
     /// What went wrong, by name.
     pub failures: Vec<String>,
+    /// Parts that did not apply, by name, with why; nothing went wrong in them.
+    pub skipped: Vec<String>,
 }
 
 impl Climbed {
     /// Does one part, on its own: whether it fails or panics, the next is not touched by it.
     pub fn attempt(&mut self, name: &str, part: impl FnOnce() -> Result<Vec<Touch>, Failure>) {
-        self.attempt_whole(name, || Ok(Climbed { touched: part()?, failures: Vec::new() }));
+        self.attempt_whole(name, || Ok(Climbed { touched: part()?, ..Climbed::default() }));
     }
 
     pub(crate) fn attempt_whole(
@@ -72,6 +74,12 @@ impl Climbed {
             Ok(Ok(climbed)) => {
                 self.touched.extend(climbed.touched);
                 self.failures.extend(climbed.failures);
+                for skipped in climbed.skipped {
+                    // Once is enough, however many rounds there are.
+                    if !self.skipped.contains(&skipped) {
+                        self.skipped.push(skipped);
+                    }
+                }
             }
             Ok(Err(failure)) => self.failures.push(format!("{name}: {failure}")),
             Err(panic) => self.failures.push(format!("{name} panicked: {}", message(&*panic))),

@@ -12,7 +12,7 @@ use lowtide_pool::{Phase, Pool, Scope, SleepPolicy};
 
 use crate::owners::Outcome;
 use crate::rung::{Climbed, Expectation, Failure, Rung, Touch, message};
-use crate::scene::{Place, Restore, Scene};
+use crate::scene::{Hook, Place, Restore, Scene};
 
 /// After so many rounds that each brought something, collecting is left to the next attempt.
 const COLLECT_ROUNDS_MOST: u32 = 8;
@@ -99,16 +99,31 @@ pub const LIBRARIES: Hooks =
 
 // What is plugged in there expects, or what is missing where nothing is.
 fn expect(scene: &Scene, place: Place, missing: &str) -> Expectation {
-    let hooks = scene.hooks(place);
+    expect_of(&scene.hooks(place), missing)
+}
+
+fn expect_of(hooks: &[Arc<Hook>], missing: &str) -> Expectation {
     if hooks.is_empty() {
         return Expectation::Skip(missing.to_owned());
     }
-    Expectation::Bytes(hooks.iter().map(|hook| hook.expected()).sum())
+    let skipped: Vec<Option<String>> = hooks.iter().map(|hook| hook.missing()).collect();
+    if skipped.iter().all(Option::is_some) {
+        return Expectation::Skip(skipped.into_iter().flatten().collect::<Vec<_>>().join("; "));
+    }
+    let applying = hooks.iter().zip(skipped).filter(|(_, skipped)| skipped.is_none());
+    Expectation::Bytes(applying.map(|(hook, _)| hook.expected()).sum())
 }
 
 fn run(scene: &Scene, place: Place, round: u32, climbed: &mut Climbed) {
-    for hook in scene.hooks(place) {
-        climbed.attempt(hook.name(), || hook.run(scene, round));
+    run_all(&scene.hooks(place), scene, round, climbed);
+}
+
+fn run_all(hooks: &[Arc<Hook>], scene: &Scene, round: u32, climbed: &mut Climbed) {
+    for hook in hooks {
+        climbed.attempt_whole(hook.name(), || match hook.missing() {
+            Some(skipped) => Ok(Climbed { skipped: vec![skipped], ..Climbed::default() }),
+            None => Ok(Climbed { touched: hook.run(scene, round)?, ..Climbed::default() }),
+        });
     }
 }
 
@@ -124,6 +139,37 @@ impl Rung for Hooks {
     fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         run(scene, self.place, 0, &mut climbed);
+        Ok(climbed)
+    }
+}
+
+/// A rung of one release alone, made of parts that it brings: run one after another, each on its own
+/// and within its limit, as what is plugged in is.
+#[derive(Debug)]
+pub struct Parts {
+    name: String,
+    hooks: Vec<Arc<Hook>>,
+}
+
+impl Parts {
+    /// Under a name, which is that of the rung whose place it takes.
+    pub fn new(name: impl Into<String>, hooks: Vec<Hook>) -> Parts {
+        Parts { name: name.into(), hooks: hooks.into_iter().map(Arc::new).collect() }
+    }
+}
+
+impl Rung for Parts {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn expect(&self, _: &Scene) -> Expectation {
+        expect_of(&self.hooks, "it has no parts")
+    }
+
+    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        run_all(&self.hooks, scene, 0, &mut climbed);
         Ok(climbed)
     }
 }
@@ -152,7 +198,7 @@ impl Rung for Collect {
             run(scene, Place::Collect, round, &mut climbed);
             trim(scene, &mut climbed);
             let after = scene.read();
-            if after.is_like(&before) && round + 1 >= COLLECT_ROUNDS_LEAST {
+            if after.is_like(&before, scene.noise()) && round + 1 >= COLLECT_ROUNDS_LEAST {
                 break;
             }
             before = after;

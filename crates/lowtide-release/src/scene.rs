@@ -43,11 +43,13 @@ const HOOK_LIMIT: Duration = Duration::from_secs(20);
 
 type Run = dyn Fn(u32) -> Result<Vec<Touch>, Failure> + Send + Sync;
 type Expect = dyn Fn() -> Option<Bytes> + Send + Sync;
+type Missing = dyn Fn() -> Option<String> + Send + Sync;
 
 /// Something of a host language that a rung calls.
 pub struct Hook {
     name: String,
     expect: Option<Box<Expect>>,
+    missing: Option<Box<Missing>>,
     limit: Duration,
     run: Box<Run>,
 }
@@ -59,7 +61,13 @@ impl Hook {
         name: impl Into<String>,
         run: impl Fn(u32) -> Result<Vec<Touch>, Failure> + Send + Sync + 'static,
     ) -> Hook {
-        Hook { name: name.into(), expect: None, limit: HOOK_LIMIT, run: Box::new(run) }
+        Hook {
+            name: name.into(),
+            expect: None,
+            missing: None,
+            limit: HOOK_LIMIT,
+            run: Box::new(run),
+        }
     }
 
     /// With another time limit. One that hangs is left behind there and named, and the next is run.
@@ -76,8 +84,22 @@ impl Hook {
         self
     }
 
+    /// With why it does not apply now, asked each time: what it is for is not installed, or not in
+    /// use. Then it is skipped by name, and nothing has failed.
+    #[must_use]
+    pub fn unless(mut self, missing: impl Fn() -> Option<String> + Send + Sync + 'static) -> Hook {
+        self.missing = Some(Box::new(missing));
+        self
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Why it does not apply now, with its name.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let why = self.missing.as_ref().and_then(|missing| missing())?;
+        Some(format!("{}: {why}", self.name))
     }
 
     pub(crate) fn expected(&self) -> Option<Bytes> {
@@ -195,6 +217,11 @@ impl Scene {
     /// Who is asked what is in use; nobody, where there is no device.
     pub fn gauge(&self) -> Option<&dyn Gauge> {
         self.gauge.as_deref()
+    }
+
+    /// By how much the device's numbers move by themselves.
+    pub(crate) fn noise(&self) -> Bytes {
+        self.gauge().map_or(Bytes::ZERO, Gauge::noise)
     }
 
     /// The clock of this release.

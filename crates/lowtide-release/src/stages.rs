@@ -123,18 +123,47 @@ impl Stages {
         name: &str,
         load: impl FnOnce() -> Result<M, E>,
     ) -> Result<Stage<'_, M>, StageError<E>> {
-        let before = self.releaser.scene().read();
-        let mut stage = Stage {
-            stages: self,
-            name: name.to_owned(),
-            module: None,
-            before,
-            peak: before.in_use().unwrap_or_default(),
-            receipt: None,
-        };
+        let mut stage =
+            Stage { stages: self, opened: self.open(name), module: None, receipt: None };
         stage.module = Some(load().map_err(StageError::Load)?);
         stage.look();
         Ok(stage)
+    }
+
+    /// Begins a stage whose modules somebody else keeps, such as a host language. It lasts until it is
+    /// [closed](Stages::close).
+    pub fn open(&self, name: &str) -> Opened {
+        let before = self.releaser.scene().read();
+        Opened { name: name.to_owned(), before, peak: before.in_use().unwrap_or_default() }
+    }
+
+    /// Looks at what is in use now, for the peak of a stage.
+    pub fn look(&self, opened: &mut Opened) {
+        let in_use = self.releaser.scene().read().in_use();
+        opened.peak = opened.peak.max(in_use.unwrap_or_default());
+        let mut done = self.done();
+        done.peak = done.peak.max(opened.peak);
+    }
+
+    /// Ends a stage by a release, whose ladder tears its modules down.
+    pub fn close(&self, mut opened: Opened, ask: Ask) -> Arc<Receipt> {
+        self.look(&mut opened);
+        let began = self.releaser.scene().clock().now();
+        let receipt = self.releaser.release(ask);
+        self.closed(&opened, began, &receipt);
+        receipt
+    }
+
+    fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
+        let before = opened.before.in_use().unwrap_or_default();
+        let report = StageReport {
+            name: opened.name.clone(),
+            own_peak_bytes: opened.peak.saturating_sub(before),
+            peak_bytes: opened.peak,
+            teardown_s: self.releaser.scene().clock().since(began).as_secs_f64(),
+            receipt: Arc::clone(receipt),
+        };
+        self.done().stages.push(report);
     }
 
     /// The same for a module whose size is known: what would not fit is refused before the load.
@@ -147,6 +176,15 @@ impl Stages {
         needed: Bytes,
         load: impl FnOnce() -> Result<M, E>,
     ) -> Result<Stage<'_, M>, StageError<E>> {
+        self.make_room(name, needed)?;
+        self.load(name, load)
+    }
+
+    /// Sees that there is room for a stage; what is cached goes back first where there is none.
+    ///
+    /// # Errors
+    /// [`StageError::WouldNotFit`].
+    pub fn make_room<E>(&self, name: &str, needed: Bytes) -> Result<(), StageError<E>> {
         if self.room() < Some(needed) {
             self.between(name);
         }
@@ -157,7 +195,7 @@ impl Stages {
                 let name = name.to_owned();
                 Err(StageError::WouldNotFit { name, needed, room, in_use, limit })
             }
-            _ => self.load(name, load),
+            _ => Ok(()),
         }
     }
 
@@ -220,23 +258,34 @@ impl fmt::Debug for Stages {
     }
 }
 
+/// A stage that has begun: how the device was then, and the most that was seen in use since.
+#[derive(Debug, Clone)]
+#[must_use = "a stage that is not closed is in no report"]
+pub struct Opened {
+    name: String,
+    before: Reading,
+    peak: Bytes,
+}
+
+impl Opened {
+    /// What was in use before it, where the device could be asked.
+    pub fn before(&self) -> Option<Bytes> {
+        self.before.in_use()
+    }
+}
+
 /// A module that is loaded. Its end tears it down.
 pub struct Stage<'a, M> {
     stages: &'a Stages,
-    name: String,
+    opened: Opened,
     module: Option<M>,
-    before: Reading,
-    peak: Bytes,
     receipt: Option<Arc<Receipt>>,
 }
 
 impl<M> Stage<'_, M> {
     /// Looks at what is in use now, for the peak: worth it where the module has just grown.
     pub fn look(&mut self) {
-        let in_use = self.stages.releaser.scene().read().in_use();
-        self.peak = self.peak.max(in_use.unwrap_or_default());
-        let mut done = self.stages.done();
-        done.peak = done.peak.max(self.peak);
+        self.stages.look(&mut self.opened);
     }
 
     /// Tears the module down and says what that gave back.
@@ -263,7 +312,8 @@ impl<M> Stage<'_, M> {
                 Ok(()) => Outcome::Done,
                 Err(panic) => Outcome::Panicked { message: message(&*panic) },
             },
-            touched: vec![self.name.clone().into()],
+            touched: vec![self.opened.name.clone().into()],
+            skipped: Vec::new(),
             expected_bytes: None,
             before,
             after,
@@ -271,22 +321,16 @@ impl<M> Stage<'_, M> {
             settling: Settling::Steady,
             took_s,
         };
-        let mut ask = Ask::new(format!("stage {}", self.name), Ladder::cache()).every_rung();
-        if let Some(before) = self.before.in_use() {
+        let name = format!("stage {}", self.opened.name);
+        let mut ask = Ask::new(name, Ladder::cache()).every_rung();
+        if let Some(before) = self.opened.before() {
             // A context grows by a little when it is first used, and keeps that.
             let grows = matches!(scene.gauge().map(crate::Gauge::id), Some(DeviceId::Cuda(_)));
             let grown = if grows { ABOVE_FLOOR } else { Bytes::ZERO };
             ask = ask.to(Target::Under(before + grown));
         }
         let receipt = self.stages.releaser.release(ask.after(drop));
-        let own_peak_bytes = self.peak.saturating_sub(self.before.in_use().unwrap_or_default());
-        self.stages.done().stages.push(StageReport {
-            name: self.name.clone(),
-            own_peak_bytes,
-            peak_bytes: self.peak,
-            teardown_s: clock.since(began).as_secs_f64(),
-            receipt: Arc::clone(&receipt),
-        });
+        self.stages.closed(&self.opened, began, &receipt);
         self.receipt = Some(Arc::clone(&receipt));
         receipt
     }
@@ -315,6 +359,6 @@ impl<M> Drop for Stage<'_, M> {
 
 impl<M> fmt::Debug for Stage<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stage({})", self.name)
+        write!(f, "Stage({})", self.opened.name)
     }
 }

@@ -155,7 +155,7 @@ class Naming:
             tensors=found["pieces"],
             invisible=found["hidden"],
             frozen=found["frozen"] or any(path[3] for path in found["paths"]),
-            cuts=tuple(self._cut(cut) for cut in found["cuts"]),
+            cuts=tuple(self._cut(cut) for cut in found["cuts"] if found["reached"]),
             why_no_cut=why_no_cut,
         )
 
@@ -246,26 +246,36 @@ def _unheld(found: dict[str, Any]) -> str:
     return "only dead objects: gc.collect() frees them"
 
 
-def holders(survivors: Sequence[object], besides: object = None) -> list[tuple[str, str, int, int]]:
-    """Who holds the memory of these tensors: path, what it holds, how many paths, bytes.
+def holders(
+    survivors: Sequence[object] | None = None,
+    besides: object = None,
+    device: str | None = None,
+    least: int = 0,
+) -> list[tuple[str, str, int, int]]:
+    """Who holds the memory of these tensors, or of a device: path, what it holds, how many paths,
+    bytes.
 
-    Paths over `besides` are left out: it is known to hold them.
+    Paths over `besides` are left out: it is known to hold them. So is who holds less than `least`.
     """
-    question = Question(survivors, grouped=True, most=_HOLDERS_MOST)
+    question = Question(survivors, grouped=True, device=device, most=_HOLDERS_MOST)
     del survivors
     found = _native.examine(question)
     del question
     naming = Naming(found, None)
     lines = []
     for holder in found["holders"]:
+        if holder["bytes"] < least:
+            continue
         paths = [
             path
             for path in holder["paths"]
             if besides is None or not any(one is besides for one in path[1])
         ]
-        if not paths:
-            continue
         texts = list(dict.fromkeys(path_text(*naming.path(path)) for path in paths))
         holds = type_name(type(holder["object"]))
         lines += [(text, holds, 1, holder["bytes"]) for text in texts]
+    for head, objects, size, frozen in found["dead"]:
+        if frozen and size >= least:
+            what = f"{counted(objects, 'object')} of a cycle with {type_name(type(head))}"
+            lines.append(("gc.freeze()", what, 1, size))
     return lines

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lowtide_device::{Bytes, DeviceId, Error, Usage};
 use lowtide_pool::{Block, Scope, SleepPolicy};
 use lowtide_release::{
-    Allocator, Ask, Climbed, Counts, Expectation, Failure, Gauge, Kind, Ladder, Line, Mode,
-    Outcome, Owned, Pauses, Resume, Rung, Scene, Step, Target, Verdict, rungs,
+    Allocator, Ask, Climbed, Clock, Counts, Expectation, Failure, Gauge, Kind, Ladder, Line,
+    ManualClock, Mode, Outcome, Owned, Pauses, Resume, Rung, Scene, Step, Target, Verdict, rungs,
 };
 
 use super::ground::{Ground, Hands};
@@ -20,11 +20,14 @@ proofs! {
     r45_what_a_receipt_says_is_what_the_device_says needs ["drop", "trim"];
     r45_nothing_counts_as_freed_because_a_call_returned needs ["trim"];
     r45_a_device_that_cannot_be_asked_is_unverified needs [];
+    r45_noise_of_a_device_proves_nothing needs ["trim"];
     r47_the_ledger_adds_up_and_the_unknown_is_printed needs ["trim"];
     bad_luck_a_rung_that_hangs_is_cut_off_and_named needs ["trim"];
     bad_luck_a_release_waits_for_a_task_or_refuses needs ["drop", "trim"];
     bad_luck_who_waits_for_the_gate_keeps_nobody_from_cleaning needs ["drop", "trim"];
     bad_luck_two_threads_get_the_same_receipt needs ["sleep"];
+    bad_luck_a_release_of_its_own_gets_its_own_receipt needs ["trim"];
+    bad_luck_a_release_that_is_interrupted_opens_the_gate needs ["trim"];
     bad_luck_a_release_of_what_sleeps_wakes_nothing needs ["sleep"];
 }
 
@@ -110,6 +113,47 @@ fn r45_a_device_that_cannot_be_asked_is_unverified(ground: &Ground) {
     // But by whose word?
     assert_eq!((receipt.verdict, receipt.freed_bytes), (Verdict::Unverified, None));
     assert!(receipt.ledger.is_none() && receipt.summary().contains("not told"), "{receipt}");
+}
+
+/// A device whose numbers are known to move by themselves.
+struct Noisy(lowtide_device::Device);
+
+impl Gauge for Noisy {
+    fn id(&self) -> DeviceId {
+        Gauge::id(&self.0)
+    }
+
+    fn usage(&self) -> lowtide_device::Result<Usage> {
+        self.0.usage()
+    }
+
+    fn own(&self) -> Option<Bytes> {
+        Gauge::own(&self.0)
+    }
+
+    fn synchronize(&self) -> lowtide_device::Result<()> {
+        self.0.synchronize()
+    }
+
+    fn others(&self) -> Vec<(String, Bytes)> {
+        Vec::new()
+    }
+
+    fn noise(&self) -> Bytes {
+        Bytes::mib(8)
+    }
+}
+
+fn r45_noise_of_a_device_proves_nothing(ground: &Ground) {
+    let gauge = Arc::new(Noisy(ground.device.clone()));
+    let releaser = ground.releaser_with(gauge, Arc::new(ground.clock.clone()));
+    releaser.add_pool(&ground.pool);
+    for (mib, verdict) in [(8, Verdict::NoEffect), (10, Verdict::Released)] {
+        drop(ground.block(mib));
+        let receipt = releaser.empty_cache();
+        ground.assert_in_use(0, "trimmed");
+        assert_eq!(receipt.verdict, verdict, "{receipt}");
+    }
 }
 
 fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
@@ -320,6 +364,93 @@ fn bad_luck_two_threads_get_the_same_receipt(ground: &Ground) {
     ground.assert_in_use(0, "asleep, once");
     ground.pool.wake(Scope::Whole).unwrap();
     hands.assert_is_whole(&ground.pool, &weights, 5);
+}
+
+/// A rung of one release alone: it frees its own, and leaves another time to ask meanwhile.
+struct Its {
+    block: Mutex<Option<Block>>,
+    began: Mutex<mpsc::Sender<()>>,
+}
+
+impl Rung for Its {
+    fn name(&self) -> &'static str {
+        "drop"
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        true
+    }
+
+    fn expect(&self, _: &Scene) -> Expectation {
+        Expectation::Bytes(None)
+    }
+
+    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+        self.block.lock().unwrap().take();
+        let _ = self.began.lock().unwrap().send(());
+        thread::sleep(Duration::from_millis(50));
+        Ok(Climbed::default())
+    }
+}
+
+fn bad_luck_a_release_of_its_own_gets_its_own_receipt(ground: &Ground) {
+    let (began, told) = mpsc::channel();
+    let ask = |name: &str| {
+        let block = Mutex::new(Some(ground.block(8)));
+        let rung: Arc<dyn Rung> = Arc::new(Its { block, began: Mutex::new(began.clone()) });
+        Ask::new(name, Ladder::of(vec![rung, Arc::new(rungs::Trim)])).alone()
+    };
+    let (one, other) = (ask("one"), ask("other"));
+    thread::scope(|scope| {
+        let one = scope.spawn(|| ground.releaser.release(one));
+        told.recv().expect("it is in the middle of it");
+        let other = ground.releaser.release(other);
+        let one = one.join().unwrap();
+        assert_eq!((one.name.as_str(), other.name.as_str()), ("one", "other"));
+        assert!(!Arc::ptr_eq(&one, &other), "each has its own");
+    });
+    ground.assert_in_use(0, "both did their work");
+}
+
+/// A clock whose owner stops waiting as soon as it is asked to pause.
+#[derive(Default)]
+struct Impatient(ManualClock, AtomicBool);
+
+impl Clock for Impatient {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn pause(&self, _: Duration) {
+        self.1.store(true, SeqCst);
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.1.load(SeqCst)
+    }
+
+    fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
+        self.0.within(limit, work)
+    }
+}
+
+fn bad_luck_a_release_that_is_interrupted_opens_the_gate(ground: &Ground) {
+    let clock = Arc::new(Impatient::default());
+    let releaser = ground.releaser_with(Arc::new(ground.device.clone()), clock);
+    releaser.add_pool(&ground.pool);
+    drop(ground.block(24));
+    // Time stands still, so only the interruption ends the wait for work.
+    let pass = releaser.gate().enter();
+    let ask = || Ask::new("all", Ladder::whole());
+    assert_eq!(releaser.release(ask()).verdict, Verdict::Busy);
+    assert!(releaser.gate().state().open);
+    drop(pass);
+    let receipt = releaser.release(ask());
+    assert!(receipt.rungs.is_empty(), "nothing new is begun: {receipt}");
+    assert!(releaser.gate().state().open);
+    ground.assert_in_use(24, "and nothing was touched");
+    ground.releaser.empty_cache();
+    ground.assert_in_use(0, "it is there for the next");
 }
 
 fn bad_luck_a_release_of_what_sleeps_wakes_nothing(ground: &Ground) {

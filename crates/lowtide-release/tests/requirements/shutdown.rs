@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device};
 use lowtide_pool::{Block, Policy, Pool, Tag};
-use lowtide_release::{Hook, Kind, Lent, Outcome, Owned, Place, Releaser, Verdict};
+use lowtide_release::{
+    Ask, Holder, Hook, Kind, Ladder, Lent, Outcome, Owned, Place, Releaser, Verdict,
+};
 use tracing::Level;
 
 use super::ground::{Ground, STREAM};
@@ -18,6 +20,7 @@ proofs! {
     r19_wrappers_go_before_what_they_wrap needs ["drop", "trim"];
     r20_memory_comes_back_while_the_runner_is_kept needs ["drop", "trim"];
     r21_who_survives_is_named_by_path_and_count needs ["drop", "trim"];
+    r21_a_witness_of_the_release_is_believed needs ["trim"];
     r22_captured_graphs_are_a_line_of_their_own needs ["drop"];
     r23_it_works_on_every_kind_of_device needs ["drop", "trim"];
     r24_collect_then_trim_then_one_line needs ["collect", "trim"];
@@ -159,6 +162,33 @@ fn r21_who_survives_is_named_by_path_and_count(ground: &Ground) {
     let receipt = ground.releaser.shutdown();
     ground.assert_in_use(0, "let go, and trimmed");
     assert!(receipt.verdict == Verdict::Released && receipt.holders.is_empty(), "{receipt}");
+}
+
+fn r21_a_witness_of_the_release_is_believed(ground: &Ground) {
+    let held = Arc::new(ground.block(24));
+    let seen = Arc::downgrade(&held);
+    let witness = move || {
+        let path = "cache['model']".to_owned();
+        let held = seen.upgrade().map(|block| block.size());
+        let holds = || "runner.model".to_owned();
+        held.map(|held| Holder { path, holds: holds(), count: 1, held: Some(held) })
+            .into_iter()
+            .collect::<Vec<_>>()
+    };
+    let witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync> = Arc::new(witness);
+    let ask = || Ask::new("shutdown", Ladder::shutdown()).asking(Arc::clone(&witness));
+    let receipt = ground.releaser.release(ask());
+    ground.assert_in_use(24, "held");
+    assert_eq!(receipt.verdict, Verdict::Pinned);
+    assert_eq!(receipt.holders[0].path, "cache['model']");
+    assert!(receipt.advice.iter().any(|line| line.starts_with("drop cache['model']")), "{receipt}");
+    drop(held);
+    let receipt = ground.releaser.release(ask());
+    ground.assert_in_use(0, "let go, and trimmed");
+    assert!(receipt.verdict == Verdict::Released && receipt.holders.is_empty(), "{receipt}");
+    // One that panics names nobody, and costs no receipt.
+    let ask = Ask::new("shutdown", Ladder::shutdown()).asking(Arc::new(|| panic!("lost")));
+    assert_eq!(ground.releaser.release(ask).verdict, Verdict::NoEffect);
 }
 
 fn r22_captured_graphs_are_a_line_of_their_own(ground: &Ground) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, DeviceId};
 use lowtide_release::{
-    Ask, Hook, Ladder, Outcome, Place, Releaser, Stage, StageError, Stages, Verdict,
+    Ask, Hook, Ladder, Outcome, Place, Releaser, Rung, Stage, StageError, Stages, Verdict,
+    rungs::Parts,
 };
 
 use super::ground::{Ground, quietly};
@@ -22,6 +23,7 @@ proofs! {
     r6_what_would_not_fit_is_refused_before_the_load needs ["trim"];
     r7_groups_then_their_environment_go_before_the_trim needs ["libraries", "trim"];
     r7_a_group_that_hangs_is_named_and_left_behind needs ["libraries", "trim"];
+    r7_groups_of_one_release_alone_go_in_their_place needs ["trim"];
     r8_what_is_not_installed_is_named_and_the_model_goes needs ["drop", "trim"];
     r9_a_module_is_loaded_again_and_its_teardown_costed needs ["trim"];
     r9_an_owner_is_filled_again_after_a_shutdown needs ["drop", "trim"];
@@ -219,18 +221,47 @@ fn r7_a_group_that_hangs_is_named_and_left_behind(ground: &Ground) {
     ground.assert_same(receipt.rung("trim").unwrap().freed_bytes.unwrap(), 16, "trim");
 }
 
+fn r7_groups_of_one_release_alone_go_in_their_place(ground: &Ground) {
+    let (groups, log) = (Store::new(ground, "groups", 8), Log::default());
+    drop(ground.block(16));
+    let asked: Arc<dyn Rung> = Arc::new(Parts::new("libraries", vec![groups.hook(&log)]));
+    let ladder = Ladder::shutdown().replace("libraries", &asked);
+    let receipt = ground.releaser.release(Ask::new("shutdown", ladder).alone());
+    ground.assert_in_use(0, "the groups are gone, and what was cached");
+    assert_eq!(receipt.rung("libraries").unwrap().touched[0].what, "groups");
+    // Whoever did not ask for it keeps its own.
+    let receipt = ground.releaser.shutdown();
+    let libraries = receipt.rung("libraries").unwrap();
+    assert_eq!(libraries.outcome.to_string(), "skipped: no library is known");
+}
+
 fn r8_what_is_not_installed_is_named_and_the_model_goes(ground: &Ground) {
     let releaser = &ground.releaser;
     let model = releaser.owners().own("runner.model", ground.block(24));
-    let missing = |_| Err("vllm is not installed".into());
-    let _plugged = releaser.plug(Place::Libraries, Hook::new("vllm.parallel_state", missing));
+    let groups = Store::new(ground, "groups", 8);
+    let missing = |name: &str, what: &'static str| {
+        Hook::new(name, |_| panic!("it is not installed")).unless(move || Some(what.to_owned()))
+    };
+    let _plugged = [
+        releaser.plug(Place::Libraries, missing("vllm.parallel_state", "vllm is not installed")),
+        releaser.plug(Place::Libraries, groups.hook(&Log::default()).unless(|| None)),
+        releaser.plug(Place::Caches, missing("dynamo", "torch._dynamo is not imported")),
+    ];
     let receipt = releaser.shutdown();
     ground.assert_in_use(0, "the model is gone");
     assert_eq!(receipt.verdict, Verdict::Released, "what is missing spoils nothing");
     assert!(model.with(|_| ()).is_none());
     let outcome = |rung: &str| receipt.rung(rung).unwrap().outcome.to_string();
-    assert_eq!(outcome("libraries"), "failed: vllm.parallel_state: vllm is not installed");
-    assert_eq!(outcome("caches"), "skipped: no cache is registered");
+    assert_eq!(outcome("libraries"), "done", "the other part of it was there");
+    let libraries = receipt.rung("libraries").unwrap();
+    assert_eq!(libraries.skipped, ["vllm.parallel_state: vllm is not installed"]);
+    assert_eq!(libraries.touched.len(), 1);
+    assert!(
+        receipt.to_string().contains("; skipped vllm.parallel_state: vllm is not installed"),
+        "{receipt}"
+    );
+    let all_missing = "skipped: dynamo: torch._dynamo is not imported";
+    assert_eq!(outcome("caches"), all_missing, "nothing of it is there");
     assert_eq!(outcome("collect"), "skipped: no collector of a host language is registered");
 }
 

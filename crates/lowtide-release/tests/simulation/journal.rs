@@ -149,7 +149,7 @@ impl Rung for Watched {
         let (after, took) = (self.journal.in_use(), time.now().saturating_sub(began));
         let struck = self.journal.notes().struck.split_off(already);
         let told = match &said {
-            Ok(Ok(Climbed { touched, failures })) => {
+            Ok(Ok(Climbed { touched, failures, .. })) => {
                 Said::Climbed { touched: touched.clone(), failures: failures.clone() }
             }
             Ok(Err(failure)) => Said::Failed(failure.to_string()),
