@@ -3,6 +3,7 @@
 mod gpu_pack;
 mod peers;
 mod ptx;
+mod python;
 mod steps;
 
 use std::path::PathBuf;
@@ -19,8 +20,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run every check and test there is: format, lints, tests, docs. Installs what it needs.
+    /// Run every check and test there is: format, lints, tests, docs, the Python package. Installs
+    /// what it needs.
     Test,
+    /// Build and test the Python package only.
+    Python,
     /// Write the folder that carries the tests and benchmarks to a machine with a GPU and no Rust.
     GpuPack {
         /// Where to.
@@ -50,6 +54,7 @@ fn run() -> anyhow::Result<()> {
     std::env::set_current_dir(root.expect("xtask is a folder of the workspace"))?;
     match Arguments::parse().command {
         Command::Test => steps::test(),
+        Command::Python => python::test(),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Ptx => ptx::compile(),
     }

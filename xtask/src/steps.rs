@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
+use crate::python;
+
 /// A cargo command of the toolchain that runs this.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
@@ -51,6 +53,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
     run("models", cargo(&["test", "-p", "lowtide-release", "--locked"]).args(models))?;
     let docs = ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"];
     run("docs", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
+    python::test()?;
     println!("── everything passed in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
 }

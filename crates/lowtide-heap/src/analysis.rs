@@ -125,6 +125,13 @@ impl<'g> Analysis<'g> {
         Lost::with_edges(self.ground(), &edges).freed(self.ground())
     }
 
+    /// The nodes that become unreachable when these references are cut.
+    pub fn lost_by(&self, edges: &[Edge]) -> Vec<Node> {
+        let mut edges = edges.to_vec();
+        edges.sort_unstable();
+        Lost::with_edges(self.ground(), &edges).nodes().collect()
+    }
+
     /// What no root reaches.
     pub fn unreached(&self) -> Freed {
         let held = self.graph.holding().filter(|(node, _)| !self.is_reached(*node));

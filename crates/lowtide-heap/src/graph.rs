@@ -54,6 +54,8 @@ pub struct GraphBuilder {
     /// Where each row begins, up to the one being written.
     rows: Vec<usize>,
     targets: Vec<u32>,
+    /// References that were named out of order.
+    late: Vec<(u32, u32)>,
     bytes: Vec<(u32, u64)>,
     roots: Vec<u32>,
 }
@@ -96,6 +98,17 @@ impl GraphBuilder {
         self.targets.push(to.0);
     }
 
+    /// `from` refers to `to`, as was found out when the references of higher nodes were named
+    /// already. It comes after those that were named in time. For the few where it cannot be helped:
+    /// they are sorted in when the walk is over.
+    ///
+    /// # Panics
+    /// If one of the two was never made.
+    pub fn late_edge(&mut self, from: Node, to: Node) {
+        assert!(from.0 < self.nodes && to.0 < self.nodes, "{from:?} and {to:?} were made here");
+        self.late.push((from.0, to.0));
+    }
+
     /// What the object itself holds on a device; more, if it is said again.
     ///
     /// # Panics
@@ -120,6 +133,7 @@ impl GraphBuilder {
     /// If one node has more than 2³² − 1 references.
     pub fn finish(mut self) -> Graph {
         self.rows.resize(self.nodes as usize + 1, self.targets.len());
+        self.sort_in();
         let longest = self.rows.windows(2).map(|row| row[1] - row[0]).max().unwrap_or(0);
         assert!(u32::try_from(longest).is_ok(), "one node has {longest} references");
         self.rows.shrink_to_fit();
@@ -135,6 +149,26 @@ impl GraphBuilder {
             same
         });
         Graph { rows: self.rows, targets: self.targets, bytes: self.bytes, roots: self.roots }
+    }
+
+    /// Late references into their rows. From the last row to the first, so that nothing is needed
+    /// beside the list: each row moves by as many places as there are late ones before it.
+    fn sort_in(&mut self) {
+        self.late.sort_by_key(|(from, _)| *from);
+        self.targets.resize(self.targets.len() + self.late.len(), 0);
+        for node in (0..self.nodes as usize).rev() {
+            if self.late.is_empty() {
+                return;
+            }
+            let row = self.rows[node]..self.rows[node + 1];
+            let mut end = row.end + self.late.len();
+            self.rows[node + 1] = end;
+            while let Some((_, to)) = self.late.pop_if(|(from, _)| *from as usize == node) {
+                end -= 1;
+                self.targets[end] = to;
+            }
+            self.targets.copy_within(row.clone(), end - row.len());
+        }
     }
 }
 
@@ -234,6 +268,21 @@ mod tests {
         assert_eq!(graph.bytes(nodes[2]), Bytes::ZERO);
         assert_eq!(graph.holding().count(), 2);
         assert_eq!(graph.roots().collect::<Vec<_>>(), [nodes[1]]);
+    }
+
+    #[test]
+    fn late_references_come_last_in_their_rows() {
+        let mut builder = GraphBuilder::default();
+        let nodes: Vec<Node> = (0..5).map(|_| builder.node()).collect();
+        for (from, to) in [(0, 1), (0, 2), (2, 3), (3, 3)] {
+            builder.edge(nodes[from], nodes[to]);
+        }
+        for (from, to) in [(2, 0), (0, 4), (4, 1), (0, 3), (1, 1)] {
+            builder.late_edge(nodes[from], nodes[to]);
+        }
+        let graph = builder.finish();
+        let rows: Vec<&[u32]> = (0..5).map(|node| graph.row(node)).collect();
+        assert_eq!(rows, [&[1, 2, 4, 3][..], &[1], &[3, 0], &[3], &[1]]);
     }
 
     #[test]

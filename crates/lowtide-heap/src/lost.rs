@@ -96,12 +96,17 @@ impl Lost {
         self.marks.has(node)
     }
 
-    /// All of it.
+    /// All of them.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
+        self.doubted.iter().filter(|node| self.has(**node)).map(|node| Node(*node))
+    }
+
+    /// What they come to.
     pub(crate) fn freed(&self, ground: Ground<'_>) -> Freed {
         let mut freed = Freed::default();
-        for node in self.doubted.iter().filter(|node| self.has(**node)) {
+        for node in self.nodes() {
             freed.nodes += 1;
-            freed.bytes += ground.graph.bytes(Node(*node));
+            freed.bytes += ground.graph.bytes(node);
         }
         freed
     }

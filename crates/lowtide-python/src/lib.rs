@@ -1,8 +1,14 @@
-//! The Python package `lowtide`, its native part.
+//! The native part of the Python package `lowtide`: what Python cannot do itself.
+#![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
+mod heap;
+mod huge;
 mod release;
 
 use pyo3::prelude::*;
+
+#[global_allocator]
+static ALLOCATOR: huge::HugePages = huge::HugePages;
 
 /// What Python cannot do itself: walking its heap, and climbing ladders.
 #[pymodule]
@@ -10,7 +16,9 @@ mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use crate::release::{
+    use super::heap::{examine, leads_to};
+    #[pymodule_export]
+    use super::release::{
         Busy, Gate, Holder, Idle, Opened, Pass, Pauses, Reading, Receipt, Releaser, RungReceipt,
         Stages, Working, WouldNotFit, malloc_counts, malloc_trim, nvml_usage, parse_bytes,
         parse_seconds, process_memory,

@@ -12,6 +12,9 @@ from lowtide import _native
 from lowtide._cpu import CpuDevice
 from lowtide._rungs import Hook
 
+# Two cores at most in CI, and nothing here is worth a pool of threads.
+torch.set_num_threads(1)
+
 MIB = 1 << 20
 SIZE = 96 * MIB
 """Large enough to stand out from what Python itself does."""
@@ -22,7 +25,7 @@ def in_use() -> int:
     """Resident memory of this process that is no file, as the kernel counts it."""
     status = Path("/proc/self/status").read_text()
     return sum(
-        int(re.search(rf"^{name}:\s+(\d+) kB$", status, re.M)[1]) << 10  # type: ignore[index]
+        int(re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)[1]) << 10  # type: ignore[index]
         for name in ("RssAnon", "RssShmem")
     )
 

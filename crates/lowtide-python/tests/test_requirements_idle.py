@@ -11,6 +11,8 @@ import pytest
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
 from lowtide import _native
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 def until(happens: object, limit_s: float = 20.0) -> None:
     end = time.monotonic() + limit_s

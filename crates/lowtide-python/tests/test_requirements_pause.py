@@ -11,6 +11,8 @@ import lowtide
 import pytest
 from kernel import MIB, SIZE, Caching, in_use, is_about
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 class Worker(threading.Thread):
     """Works in steps until it is told otherwise, and keeps its KV on the device."""

@@ -18,6 +18,8 @@ import pytest
 import torch
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 class Runner:
     def __init__(self) -> None:
@@ -301,7 +303,7 @@ def test_bad_luck_a_forked_child_releases_on_its_own() -> None:
         "print(os.waitpid(child, 0)[1])\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "0\n", done.stderr
 
 
@@ -312,7 +314,7 @@ def test_bad_luck_a_process_ends_while_an_idle_switch_watches() -> None:
         "with switch.work(): pass\n"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -351,6 +353,6 @@ def test_the_fixture_fails_a_test_that_leaves_memory_behind(tmp_path: Path) -> N
     )
     options = ["-p", "lowtide.pytest_plugin", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path]
     command = [sys.executable, "-m", "pytest", *map(str, options), str(test)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "1 failed, 3 passed, 1 error" in done.stdout, done.stdout
     assert "ERROR at teardown of test_bad" in done.stdout

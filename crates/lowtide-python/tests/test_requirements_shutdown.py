@@ -9,6 +9,8 @@ import pytest
 import torch
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 class Runner:
     def __init__(self, size: int = SIZE) -> None:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 def test_r1_cached_memory_goes_back_to_the_driver() -> None:
     device = Caching()
@@ -42,7 +44,12 @@ def run(code: str, **environment: str) -> str:
     kept = {name: value for name, value in os.environ.items() if name != "LOWTIDE_DEVICE"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, env={**kept, **environment}, capture_output=True, text=True, timeout=120
+        command,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -9,6 +9,8 @@ import lowtide
 import pytest
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 class Cycle:
     def __init__(self, payload: object) -> None:

@@ -14,8 +14,6 @@ from lowtide import _native
 
 def test_every_public_name_is_there_and_documented() -> None:
     for name in lowtide.__all__:
-        if name in ("Answer", "Audit", "audit") and not hasattr(lowtide._why, name):
-            continue  # The stand-in of these tests has none.
         found = getattr(lowtide, name)
         if name != "__version__":
             assert (found.__doc__ or "").strip(), f"{name} says nothing"
@@ -44,7 +42,7 @@ def test_the_stubs_are_those_of_the_module() -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     command = [sys.executable, "-m", "mypy.stubtest", "lowtide._native"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -52,7 +50,7 @@ def imported(code: str) -> set[str]:
     command = [sys.executable, "-S", "-X", "importtime", "-c", code]
     path = ":".join(path for path in sys.path if path)
     done = subprocess.run(
-        command, env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+        command, env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = (line for line in done.stderr.splitlines() if line.startswith("import time:"))

@@ -39,7 +39,9 @@ from ._testing import assert_released
 if TYPE_CHECKING:
     from ._rungs.registry import register_cache, register_model, register_session
     from ._rungs.to_host import back
-    from ._why import Answer, Audit, audit, why
+    from ._answer import Answer
+    from ._plan import Audit, audit
+    from ._why import why
 
 __all__ = [
     "Answer",
@@ -75,9 +77,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Answer": "_why",
-    "Audit": "_why",
-    "audit": "_why",
+    "Answer": "_answer",
+    "Audit": "_plan",
+    "audit": "_plan",
     "why": "_why",
     "back": "_rungs.to_host",
     "register_cache": "_rungs.registry",

@@ -27,6 +27,8 @@ GRADUAL = (
 )
 """Towards a target: each rung only while it is missed, the gentle ones first (R30)."""
 ATTEMPTS = 3
+_WORTH = 1 << 20
+"""Less than this coming back is a device's noise."""
 
 Told = tuple[str, str, int, "int | None"]
 """A holder as a witness tells it: path, what it holds, how many references, bytes."""
@@ -152,6 +154,8 @@ def _release(
 
     found = device_of(device)
     steps, witness = plan(objects)
+    if witness is None and found is not None:
+        witness = in_vain(found, to)
     if found is None and steps:
         # Without an accelerator the tensors are the host's, and go all the same.
         found = device_of("cpu")
@@ -176,18 +180,35 @@ def plan(objects: list[object]) -> tuple[list[Any], Callable[[], list[Told]] | N
     none of the objects itself, and the steps are taken out of their list when they are done."""
     if not objects:
         return [], None
-    from . import _why
+    from ._plan import plan as planned_for
+    from ._why import holders
 
-    planned = _why.plan(objects[0], objects[1:])
+    planned = planned_for(objects[0], objects[1:])
     steps: list[Any] = list(planned.steps)
     tensors: list[Callable[[], object]] = list(planned.tensors)
     planned.steps.clear()
 
     def witness() -> list[Told]:
         alive = [one for one in (tensor() for tensor in tensors) if one is not None]
-        return _why.holders(alive) if alive else []
+        return holders(alive) if alive else []
 
     return steps, witness
+
+
+def in_vain(device: Device, to: str | int | None) -> Callable[[], list[Told]]:
+    """Who holds what is left, for a release that nobody gave an object: asked for where it was in
+    vain. Where something came back, what is left is in use."""
+    before = device.own()
+
+    def witness() -> list[Told]:
+        now = device.own()
+        if to is None and before is not None and now is not None and before - now >= _WORTH:
+            return []
+        from ._why import holders
+
+        return holders(device=device.name, least=_WORTH)
+
+    return witness
 
 
 def thaw() -> list[Step]:

@@ -1,0 +1,134 @@
+"""The zoo's programs, looked at with four tools: a Markdown table, and the figures as JSON.
+
+    python bench/compare_zoo.py [--json FILE] [--only NAME ...] [--device cpu|cuda]
+
+For each animal of `tests/zoo/` and each tool, in a process of its own: is the holder *named*, is
+the memory *freed*, and how long did the tool take?
+
+| tool | what is done | named |
+|---|---|---|
+| gc | `gc.collect()`, then `torch.cuda.empty_cache()` | it names nothing |
+| objgraph | the largest tensors it sees, `find_backref_chain` | passes the holder |
+| snapshot | `_record_memory_history`, `_snapshot` (GPU) | its stack says the holder's name |
+| lowtide | `why()`, then the call that the animal's file says | its text says the holder's name |
+
+"Freed" is judged outside the tools: torch's storage is gone, and the kernel's (or the driver's)
+number fell. objgraph and the snapshot free nothing and do not claim to. Where lowtide's call
+rightly says `pinned`, it says what was freed by its own first cut, or by a second call; `by hand`
+where only the program's code can, which is not counted as freed. The rules in full are in
+`tests/zoo/visitors.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+TOOLS = ("gc", "objgraph", "snapshot", "lowtide")
+Rows = dict[str, dict[str, dict[str, Any]]]
+
+
+def missing(tool: str, device: str) -> str:
+    """Why a tool cannot be measured here; empty: it can."""
+    spec = find_spec(tool)
+    if tool in ("objgraph", "lowtide") and (spec is None or spec.origin is None):
+        return f"{tool} is not installed"
+    if tool == "snapshot" and device == "cpu":
+        return "needs a GPU"
+    return ""
+
+
+def measure(names: list[str], tools: list[str]) -> Rows:
+    """Every animal with every tool."""
+    from zoo import tour
+
+    rows: Rows = {}
+    for name in names:
+        rows[name] = {}
+        for tool in tools:
+            result, told = tour.run(name, tool)
+            rows[name][tool] = result
+            print(f"{name} {tool}: {result.get('seconds', '?')} s", file=sys.stderr)
+            if "freed" not in result:
+                print(told, file=sys.stderr)
+    return rows
+
+
+def cell(result: dict[str, Any]) -> str:
+    """One tool on one animal: what it named, what it freed, how long it took."""
+    if "freed" not in result:
+        return "broke"
+    named = "named" if result["named"] else "–"
+    freed = "freed" if result["freed"] else "–"
+    if result["mode"] == "lowtide" and result.get("verdict") != "released" and result["freed"]:
+        freed = "pinned, by hand" if result["by_hand"] else "pinned, then freed"
+    if result["freed"] is None:
+        return f"{named} ({result['seconds']:.2f} s)"
+    return f"{named}, {freed} ({result['seconds']:.2f} s)"
+
+
+def table(rows: Rows, tools: list[str]) -> str:
+    """The Markdown table, with the sums in its last line."""
+    lines = ["| animal | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
+    for name, row in rows.items():
+        cells = [cell(row[tool]) for tool in tools]
+        lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
+    sums = []
+    for tool in tools:
+        results = [row[tool] for row in rows.values()]
+        named = sum(bool(result.get("named")) for result in results)
+        freed = sum(bool(result.get("freed")) and not result.get("by_hand") for result in results)
+        sums.append(f"**{named} named, {freed} freed of {len(results)}**")
+    lines.append("| **all** | " + " | ".join(sums) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measures, prints the table, writes the figures."""
+    parser = argparse.ArgumentParser(description="The zoo, looked at with four tools.")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--only", nargs="+", help="these animals alone")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    asked = parser.parse_args()
+    os.environ["ZOO_DEVICE"] = asked.device
+    sys.path.insert(0, str(TESTS))
+
+    import torch
+    from zoo import tour
+
+    animals = tour.animals()
+    able = [name for name in asked.only or animals if not tour.why_not(animals[name])]
+    left_out = {tool: missing(tool, asked.device) for tool in TOOLS}
+    tools = [tool for tool in TOOLS if not left_out[tool]]
+    rows = measure(able, tools)
+
+    is_gpu = asked.device == "cuda"
+    machine = torch.cuda.get_device_name() if is_gpu else f"{os.cpu_count()} cores"
+    where = {
+        "device": asked.device,
+        "machine": machine,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    print(table(rows, tools))
+    print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()) + ".")
+    for tool, reason in left_out.items():
+        if reason:
+            print(f"Without {tool}: {reason}.")
+    if asked.json:
+        figures = {"where": where, "left_out": left_out, "animals": rows}
+        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

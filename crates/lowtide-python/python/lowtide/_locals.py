@@ -1,0 +1,120 @@
+"""Reading the variables of frames and leaving no trace.
+
+Up to Python 3.12 `frame.f_locals` of a function makes a dict that the frame keeps: a snapshot that
+holds every variable, long after the function let go of it. A tool that looks for holders must not
+become one. From 3.13 on `f_locals` is a view and there is nothing to undo.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Container, Iterator
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+
+from ._look import is_a, pairs, plain
+
+_CO_OPTIMIZED = 0x1
+_KEEPS_SNAPSHOT = sys.version_info < (3, 13)
+# The frame's own reference, our variable, and the argument of getrefcount.
+_REFERENCES_OF_OUR_SNAPSHOT = 3
+
+
+def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str, object]:
+    """The variables of a frame by name, as a fresh dict.
+
+    `known` holds the ids of dicts that had something in them before: a snapshot that is listed
+    there belongs to the program and stays. (An empty one may be what an earlier look left behind.)
+    The namespace of a module or of a class body is copied, never cleared.
+    """
+    raw: object = frame.f_locals
+    if not frame.f_code.co_flags & _CO_OPTIMIZED:
+        # exec() takes any mapping as a namespace. Only a dict can be read without running its code.
+        return _named(raw) if is_a(raw, dict) else {}
+    if not _KEEPS_SNAPSHOT:
+        return dict(raw)  # type: ignore[call-overload, no-any-return]
+    found = _named(raw)
+    # Somebody else's variable: the program called locals() and kept the answer, or exec() runs in it.
+    foreign = sys.getrefcount(raw) > _REFERENCES_OF_OUR_SNAPSHOT
+    if not foreign and (known is None or id(raw) not in known) and not _is_traced(frame):
+        dict.clear(raw)  # type: ignore[arg-type]
+    return found
+
+
+def _named(raw: object) -> dict[str, object]:
+    return {key: value for key, value in pairs(raw) if type(key) is str}  # type: ignore[arg-type]
+
+
+def _is_traced(frame: FrameType) -> bool:
+    """Whether a debugger may write the snapshot back into the frame.
+
+    While a trace function runs, the interpreter copies the snapshot back when it returns. An empty
+    one would wipe the variables of the program.
+    """
+    if frame.f_trace is not None or sys.gettrace() is not None or sys.getprofile() is not None:
+        return True
+    threading = dict.get(sys.modules, "threading")
+    if threading is None:
+        return False
+    return threading.gettrace() is not None or threading.getprofile() is not None
+
+
+def snapshots_of(holder: object) -> set[int]:
+    """The ids of the filled dicts that a frame or generator shows: what `known` needs."""
+    return {id(found) for found in gc.get_referents(holder) if type(found) is dict and found}
+
+
+def frame_of(value: object) -> FrameType | None:
+    """The frame of a suspended or running generator, coroutine or async generator; a frame's own."""
+    if type(value) is FrameType:
+        return value
+    if type(value) is GeneratorType:
+        return value.gi_frame
+    if type(value) is CoroutineType:
+        return value.cr_frame
+    if type(value) is AsyncGeneratorType:
+        return value.ag_frame
+    return None
+
+
+def awaits(value: object) -> object:
+    """What a generator, coroutine or async generator waits for."""
+    if type(value) is GeneratorType:
+        return value.gi_yieldfrom
+    if type(value) is CoroutineType:
+        return value.cr_await
+    if type(value) is AsyncGeneratorType:
+        return value.ag_await
+    return None
+
+
+def is_running(frame: FrameType) -> bool:
+    """Whether some thread is inside this frame now."""
+    return any(other is frame for other in _stacks())
+
+
+def _stacks() -> Iterator[FrameType]:
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def place(frame: FrameType, line: int | None = None) -> str:
+    """`serve() line 88`, as it stands in every text about code."""
+    name = code_name(frame.f_code)
+    line = frame.f_lineno if line is None else line
+    return f"{name} line {line}" if line else name
+
+
+def code_name(code: CodeType) -> str:
+    """`serve()`."""
+    return f"{plain(code.co_name)}()"
+
+
+def parameter_names(code: CodeType) -> tuple[list[str], list[str]]:
+    """The names of the positional parameters, and those of the ones given by keyword only."""
+    names = [plain(name) for name in code.co_varnames]
+    count = code.co_argcount
+    return names[:count], names[count : count + code.co_kwonlyargcount]

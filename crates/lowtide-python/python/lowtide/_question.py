@@ -1,0 +1,83 @@
+"""What is asked of the heap: the native walk knows addresses, and this is what it cannot know.
+
+Which types are dicts, functions or tensors; where our own files are, so that our frames are not
+mistaken for the program's; who can tell what a tensor holds.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import sys
+import types
+from collections.abc import Sequence
+from typing import Final
+
+from ._probe import autograd_edges, candidate_types, probe
+from ._torch import torch
+
+_PACKAGE: Final = os.path.dirname(__file__) + os.sep
+
+# How frozen objects hang together is known for these interpreters.
+_FINDS_FROZEN: Final = (3, 10) <= sys.version_info[:2] <= (3, 13)
+
+_KINDS: Final[list[tuple[type, str, bool]]] = [
+    (dict, "dict", False),
+    (collections.OrderedDict, "dict", False),
+    (collections.defaultdict, "dict", False),
+    (list, "container", False),
+    (set, "container", False),
+    (collections.deque, "container", False),
+    (tuple, "sealed", False),
+    (frozenset, "sealed", False),
+    (types.ModuleType, "module", True),
+    (types.FunctionType, "function", False),
+    (types.CellType, "cell", False),
+    (types.FrameType, "frame", False),
+    (types.GeneratorType, "generator", False),
+    (types.CoroutineType, "generator", False),
+    (types.AsyncGeneratorType, "generator", False),
+    (functools._lru_cache_wrapper, "cache", False),
+]
+
+
+class _Sample:
+    """A class written in Python: how its objects are traversed, all such objects are."""
+
+
+class Question:
+    """What the native walk is given. It holds its targets, and the walk knows that it does.
+
+    Without targets it asks for all memory of a device. With them it asks who holds each; or, if
+    they are tensors and `grouped`, who holds their memory.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[object] | None = None,
+        *,
+        grouped: bool = False,
+        device: str | None = None,
+        most: int = 1,
+    ) -> None:
+        self.targets = None if targets is None else list(targets)
+        self.grouped = grouped
+        self.device = device
+        self.most = most
+        self.probe = probe
+        self.autograd = autograd_edges
+        self.kinds = [
+            *((holder, "holder", True) for holder in candidate_types()),
+            *((whole, "whole", True) for whole in _wholes()),
+            *_KINDS,
+        ]
+        self.sample = _Sample
+        self.package = _PACKAGE
+        self.finds_frozen = _FINDS_FROZEN
+
+
+def _wholes() -> list[type]:
+    """What people know as one thing, whatever it is made of."""
+    module = torch()
+    return [] if module is None else [module.nn.Module, module.optim.Optimizer]

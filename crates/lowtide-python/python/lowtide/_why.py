@@ -1,0 +1,281 @@
+"""`why`: who holds device memory, or this object; and what would free it.
+
+The native walk finds nodes and edges; here they get names. While they are named we hold a few of the
+program's objects, those on the paths, and nothing of them stays in the answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from . import _native
+from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted
+from ._look import full_type_name, type_name
+from ._path import Root, path_edges, path_text, path_verb
+from ._question import Question
+from ._torch import device_of, torch
+
+_HOLDERS_MOST = 12
+
+
+def why(target: object = None, device: object = None) -> Answer:
+    """Who holds device memory; or, with a target, who holds that.
+
+    Without a device it speaks of the accelerator, and where there is none, of tensors in host memory.
+    A target is any object: a tensor, a model, a runner.
+
+    >>> print(lowtide.why())                 # doctest: +SKIP
+    >>> print(lowtide.why(runner.model))     # doctest: +SKIP
+
+    The interpreter's lock is held meanwhile; the answer says for how long.
+    """
+    if target is None:
+        return _Asking(None, _device_name(device)).answer()
+    name = None if device is None else _device_name(device)
+    return _Asking(target, name).answer()
+
+
+def _device_name(device: object) -> str:
+    found = device_of(device)
+    return "cpu" if found is None else found.name
+
+
+class _Asking:
+    """One question, and how it is asked again by a cut that is applied later."""
+
+    def __init__(self, target: object, device: str | None) -> None:
+        self._device = device
+        self._is_about_target = target is not None
+        self._target = target
+        self._weak: Any = None
+        if target is not None:
+            try:
+                self._weak = weakref.ref(target)
+            except TypeError:
+                pass  # A dict or a list: only who has it can ask about it again.
+
+    def answer(self) -> Answer:
+        target, self._target = self._target, None
+        began = time.perf_counter()
+        found = self._examine(target)
+        took_s = time.perf_counter() - began
+        text = full_type_name(type(target)) if self._is_about_target else None
+        del target
+        return Naming(found, self._apply).answer(self._device, text, took_s)
+
+    def _examine(self, target: object) -> dict[str, Any]:
+        targets = [target] if self._is_about_target else None
+        question = Question(targets, device=self._device, most=_HOLDERS_MOST)
+        del target, targets
+        return _native.examine(question)
+
+    def _apply(self, cut: Cut) -> None:
+        target = None
+        if self._is_about_target:
+            if self._weak is None:
+                raise TypeError(
+                    "what was asked about cannot be found again by itself: ask with "
+                    "lowtide.why(target) and apply that answer's cut at once, or do as it says"
+                )
+            target = self._weak()
+            if target is None:
+                return
+        found = self._examine(target)
+        del target
+        references = Naming(found, self._apply).references(cut)
+        del found
+        if references is None:
+            raise LookupError(f"these references are not there any more: {cut}. Ask again")
+        while references:
+            references.pop().cut()
+
+
+class Naming:
+    """Gives names to what the native walk found."""
+
+    def __init__(self, found: dict[str, Any], apply: Any) -> None:
+        self._found = found
+        self._apply = apply
+        self._threads = {
+            thread.ident: thread.name for thread in threading._active.values()  # type: ignore[attr-defined]
+        }
+
+    def answer(self, device: str | None, target: str | None, took_s: float) -> Answer:
+        found = self._found
+        holders = tuple(self._holder(holder) for holder in found["holders"])
+        tensors, held_bytes = found["memory"]
+        dead = tuple(
+            Dead(type_name(type(head)), objects, size, frozen)
+            for head, objects, size, frozen in found["dead"]
+        )
+        frozen_objects, frozen_seen = found["frozen"]
+        return Answer(
+            device=device,
+            target=target,
+            tensors=tensors,
+            held_bytes=held_bytes,
+            holders=holders,
+            rest=found["rest"],
+            dead=dead,
+            native=self._native(),
+            actions=self._actions(device),
+            notes=self._notes(frozen_objects, frozen_seen, target),
+            objects=found["objects"],
+            frozen_objects=frozen_objects,
+            took_s=took_s,
+        )
+
+    def _root(self, kind: str, thread: int, hidden: int) -> Root:
+        if kind in ("frame", "exception"):
+            return Root(kind, self._threads.get(thread, f"thread {thread}"))
+        if kind == "native":
+            return Root(kind, f"{counted(hidden, 'reference')} not visible")
+        return Root(kind, "")
+
+    def path(self, path: Any) -> tuple[Root, list[object]]:
+        (kind, thread), objects, hidden, _ = path
+        return self._root(kind, thread, hidden), objects
+
+    def _holder(self, found: dict[str, Any]) -> Holder:
+        paths = [path_text(*self.path(path)) for path in found["paths"]]
+        unique = tuple(dict.fromkeys(paths))
+        of = found["object"]
+        why_no_cut = found.get("no_cut")
+        if not found["reached"]:
+            why_no_cut = None
+        return Holder(
+            path=unique[0] if unique else _unheld(found),
+            paths=unique,
+            type=full_type_name(type(of)),
+            bytes=found["bytes"],
+            tensors=found["pieces"],
+            invisible=found["hidden"],
+            frozen=found["frozen"] or any(path[3] for path in found["paths"]),
+            cuts=tuple(self._cut(cut) for cut in found["cuts"] if found["reached"]),
+            why_no_cut=why_no_cut,
+        )
+
+    def _steps(self, cut: dict[str, Any]) -> list[tuple[Step, Any]]:
+        """Each reference of a cut, in words and itself."""
+        steps = []
+        for holder, held, way in cut["edges"]:
+            if way is None:
+                continue
+            root, objects = self.path(way)
+            objects = [*objects, held]
+            edges = path_edges(objects)
+            last = edges[-1].reference if edges else None
+            text = path_text(root, objects)
+            action = path_verb(root, objects) or f"let go of {text}"
+            kind = last.kind if last is not None else "reference"
+            can_apply = last is not None and last.can_cut
+            steps.append((Step(text, action, kind, can_apply), last))
+            del holder, held
+        return steps
+
+    def _cut(self, found: dict[str, Any]) -> Cut:
+        steps = [step for step, _ in self._steps(found)]
+        unique = {step.action: step for step in steps}
+        return Cut(
+            steps=tuple(unique.values()),
+            freed=found["freed"],
+            beside=found["beside"],
+            kept_bytes=found["kept"],
+            invisible=sum(count for _, count in found["keepers"]),
+            apply=self._apply,
+        )
+
+    def references(self, wanted: Cut) -> list[Any] | None:
+        """The references of a cut that says the same as this one; None if there is none."""
+        actions = {step.action for step in wanted.steps}
+        for holder in self._found["holders"]:
+            for cut in holder["cuts"]:
+                steps = self._steps(cut)
+                if {step.action for step, _ in steps} == actions:
+                    return [reference for _, reference in steps if reference is not None]
+        return None
+
+    def _native(self) -> tuple[Native, ...]:
+        held = [
+            Native(full_type_name(type(of)), "", references, size)
+            for of, references, size in self._found["native"]
+        ]
+        return tuple(held)
+
+    def _actions(self, device: str | None) -> tuple[Action, ...]:
+        actions = []
+        _, dead, frozen = self._found["dead_total"]
+        if dead > frozen:
+            actions.append(Action("gc.collect()", dead - frozen))
+        if frozen:
+            actions.append(Action("lowtide.release(unfreeze=True), or gc.unfreeze() and gc.collect()", frozen))
+        found = None if device in (None, "cpu") else device_of(device)
+        if found is not None:
+            allocated, reserved = found.counts()
+            if reserved > allocated:
+                actions.append(Action("lowtide.empty_device_cache()", reserved - allocated))
+        return tuple(actions)
+
+    def _notes(self, frozen: int, frozen_seen: bool, target: str | None) -> tuple[str, ...]:
+        notes = []
+        pieces, size, largest = self._found["native_memory"]
+        if pieces and largest is not None and target is None:
+            notes.append(
+                f"{counted(pieces, 'piece')} of memory ({size / 2**20:,.1f} MiB) "
+                "have holders in native code beyond what Python explains"
+            )
+        if frozen and not frozen_seen:
+            notes.append(
+                f"{counted(frozen, 'object')} are frozen and could not be listed in this interpreter: "
+                "a frozen cycle that nobody refers to is not seen"
+            )
+        if torch() is None and target is None:
+            notes.append("torch is not imported: no tensors were looked for")
+        return tuple(notes)
+
+
+def _unheld(found: dict[str, Any]) -> str:
+    if not found["dead"]:
+        return "nobody but this call"
+    if found["frozen"]:
+        return "only dead objects, which are frozen: lowtide.release(unfreeze=True) frees them"
+    return "only dead objects: gc.collect() frees them"
+
+
+def holders(
+    survivors: Sequence[object] | None = None,
+    besides: object = None,
+    device: str | None = None,
+    least: int = 0,
+) -> list[tuple[str, str, int, int]]:
+    """Who holds the memory of these tensors, or of a device: path, what it holds, how many paths,
+    bytes.
+
+    Paths over `besides` are left out: it is known to hold them. So is who holds less than `least`.
+    """
+    question = Question(survivors, grouped=True, device=device, most=_HOLDERS_MOST)
+    del survivors
+    found = _native.examine(question)
+    del question
+    naming = Naming(found, None)
+    lines = []
+    for holder in found["holders"]:
+        if holder["bytes"] < least:
+            continue
+        paths = [
+            path
+            for path in holder["paths"]
+            if besides is None or not any(one is besides for one in path[1])
+        ]
+        texts = list(dict.fromkeys(path_text(*naming.path(path)) for path in paths))
+        holds = type_name(type(holder["object"]))
+        lines += [(text, holds, 1, holder["bytes"]) for text in texts]
+    for head, objects, size, frozen in found["dead"]:
+        if frozen and size >= least:
+            what = f"{counted(objects, 'object')} of a cycle with {type_name(type(head))}"
+            lines.append(("gc.freeze()", what, 1, size))
+    return lines

@@ -1,0 +1,189 @@
+//! What kind of thing an object is, by its type: whether it refers to others, how it is traversed,
+//! and whether a person can cut the references it has.
+
+use std::mem::transmute;
+
+use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use super::table::Table;
+
+/// What an object is to the walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// The dict of all modules, which nobody cuts.
+    Modules,
+    Module,
+    /// The dict of a module.
+    Namespace,
+    Dict,
+    /// A list, a set, a deque.
+    Container,
+    /// A tuple, a frozen set: nobody changes it.
+    Sealed,
+    /// The tuple of a function's default arguments, which can be given anew.
+    Defaults,
+    /// Of a class that was written in Python.
+    Instance,
+    /// An instance that people know as one thing, whatever it is made of: a model.
+    Whole,
+    Class,
+    Function,
+    Cell,
+    Frame,
+    /// A suspended generator or coroutine.
+    Generator,
+    Exception,
+    /// An `lru_cache`.
+    Cache,
+    /// A tensor, or what else may hold device memory.
+    Holder,
+    /// Device memory itself; not an object.
+    Memory,
+    /// Made for this walk.
+    Ours,
+    /// Whatever else refers to something.
+    Opaque,
+}
+
+impl Kind {
+    /// By the name that Python gives it.
+    fn named(name: &str) -> Option<Kind> {
+        Some(match name {
+            "module" => Kind::Module,
+            "dict" => Kind::Dict,
+            "container" => Kind::Container,
+            "sealed" => Kind::Sealed,
+            "function" => Kind::Function,
+            "cell" => Kind::Cell,
+            "frame" => Kind::Frame,
+            "generator" => Kind::Generator,
+            "cache" => Kind::Cache,
+            "holder" => Kind::Holder,
+            "whole" => Kind::Whole,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is where names live rather than what has them.
+    pub(crate) fn is_scaffolding(self) -> bool {
+        matches!(self, Kind::Modules | Kind::Module | Kind::Namespace | Kind::Frame | Kind::Ours)
+    }
+}
+
+/// What is known of a type.
+#[derive(Clone, Copy)]
+pub(crate) struct Info {
+    pub(crate) kind: Kind,
+    /// `None` where its objects refer to nobody that we could know of.
+    pub(crate) traverse: Option<ffi::traverseproc>,
+    /// Asked where only some of its objects are collected: classes written in C are not.
+    pub(crate) is_gc: Option<ffi::inquiry>,
+}
+
+/// Every type that was met.
+pub(crate) struct Kinds {
+    table: Table,
+    infos: Vec<Info>,
+    /// Types and the kinds of their objects; of their subclasses too, where that is said.
+    known: Vec<(usize, Kind, bool)>,
+    /// How objects of classes written in Python are traversed.
+    plain: usize,
+    exception: usize,
+}
+
+impl Kinds {
+    /// With types that Python has named: each with the name of a kind, and whether that holds for
+    /// subclasses. `sample` is a class written in Python.
+    pub(crate) fn new(
+        known: Vec<(Bound<'_, PyType>, String, bool)>,
+        sample: &Bound<'_, PyType>,
+    ) -> PyResult<Kinds> {
+        let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
+        let mut kinds = Kinds {
+            table: Table::with_room(4096),
+            infos: Vec::new(),
+            known: Vec::with_capacity(known.len()),
+            plain: 0,
+            exception: exception.as_ptr().addr(),
+        };
+        for (class, name, subclasses) in known {
+            let kind = Kind::named(&name).ok_or_else(|| {
+                pyo3::exceptions::PyValueError::new_err(format!("there is no kind {name:?}"))
+            })?;
+            kinds.known.push((class.as_ptr().addr(), kind, subclasses));
+        }
+        let traverse = traverse(sample.as_type_ptr());
+        kinds.plain = traverse.map_or(0, |traverse| traverse as usize);
+        Ok(kinds)
+    }
+
+    /// What is known of a type.
+    pub(crate) fn of(&mut self, class: *mut PyTypeObject) -> Info {
+        let (place, number) = self.table.place(class.addr());
+        if let Some(number) = number {
+            return self.infos[number as usize];
+        }
+        let info = self.learn(class);
+        self.table.fill(place, class.addr(), self.infos.len() as u32, 0);
+        self.infos.push(info);
+        info
+    }
+
+    fn learn(&self, class: *mut PyTypeObject) -> Info {
+        let traverse = traverse(class);
+        // SAFETY: the type is of a live object, so it is alive itself.
+        let is_gc = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_is_gc) };
+        // SAFETY: where the slot is set, it holds a function of this type.
+        let is_gc = unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::inquiry>>(is_gc) };
+        Info { kind: self.kind(class, traverse), traverse, is_gc }
+    }
+
+    fn kind(&self, class: *mut PyTypeObject, traverse: Option<ffi::traverseproc>) -> Kind {
+        let exact = self.known.iter().find(|(known, ..)| *known == class.addr());
+        let is_below = |above: usize| {
+            let above = std::ptr::with_exposed_provenance_mut(above);
+            // SAFETY: both are types, and alive.
+            (unsafe { ffi::PyType_IsSubtype(class, above) }) != 0
+        };
+        if let Some((_, kind, _)) = exact {
+            return *kind;
+        }
+        if flags(class) & ffi::Py_TPFLAGS_TYPE_SUBCLASS != 0 {
+            return Kind::Class;
+        }
+        let below = self.known.iter().find(|(known, _, below)| *below && is_below(*known));
+        if let Some((_, kind, _)) = below {
+            return *kind;
+        }
+        if is_below(self.exception) {
+            return Kind::Exception;
+        }
+        let plain = traverse.is_some_and(|traverse| traverse as usize == self.plain);
+        if plain { Kind::Instance } else { Kind::Opaque }
+    }
+}
+
+fn flags(class: *mut PyTypeObject) -> std::ffi::c_ulong {
+    // SAFETY: the type is of a live object, so it is alive itself.
+    unsafe { ffi::PyType_GetFlags(class) }
+}
+
+/// How objects of a type are traversed, where the type says that they are collected. Others may have
+/// the slot set and not mean it.
+fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
+    if flags(class) & ffi::Py_TPFLAGS_HAVE_GC == 0 {
+        return None;
+    }
+    // SAFETY: the type is alive. Since Python 3.10 slots of every type may be asked for.
+    let slot = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_traverse) };
+    // SAFETY: where the slot is set, it holds a function of this type.
+    unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::traverseproc>>(slot) }
+}
+
+/// The type of a live object.
+pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
+    // SAFETY: the object is alive.
+    unsafe { ffi::Py_TYPE(object) }
+}

@@ -1,0 +1,332 @@
+//! The walk itself: breadth first, in batches, so that the memory it will need is asked for before
+//! it is needed. On a heap of millions nothing of it is in a cache.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{c_int, c_void};
+use std::ptr::with_exposed_provenance_mut;
+
+use lowtide_heap::{GraphBuilder, Node};
+use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::frozen;
+use super::kinds::{Kind, Kinds, class_of};
+use super::question::Question;
+use super::roots::{self, Root, Roots};
+use super::table::Table;
+
+/// So many objects are traversed before what they refer to is looked at.
+const BATCH: usize = 64;
+/// So far ahead memory is asked for.
+const AHEAD: usize = 12;
+/// From this count on an object is immortal, and its count says nothing.
+const IMMORTAL: u32 = 1 << 29;
+
+/// The heap as it was walked, still open for what is found out about device memory.
+pub(crate) struct Walked {
+    pub(crate) builder: GraphBuilder,
+    pub(crate) table: Table,
+    /// By node: where the object is; 0 where it is no object.
+    pub(crate) addresses: Vec<usize>,
+    /// By node.
+    pub(crate) kinds: Vec<Kind>,
+    /// What may hold device memory.
+    pub(crate) holders: Vec<Node>,
+    /// Nodes with more references than we saw, and how many more; in order.
+    pub(crate) hidden: Vec<(Node, u32)>,
+    /// The nodes that the collector lists; the others are untracked or frozen.
+    pub(crate) listed: Vec<bool>,
+    /// Whoever nobody in the heap leads to, though somebody has a reference to it.
+    pub(crate) native: Vec<Node>,
+    pub(crate) roots: HashMap<Node, Root>,
+    /// How many objects are frozen, says the collector.
+    pub(crate) frozen_count: usize,
+    /// Whether all of them were found.
+    pub(crate) frozen_seen: bool,
+    /// How many objects the collector lists.
+    pub(crate) tracked: usize,
+}
+
+struct Walk<'q, 'py> {
+    question: &'q Question<'py>,
+    kinds_of: &'q mut Kinds,
+    walked: Walked,
+    roots: Roots,
+    /// Nodes up to here have been traversed.
+    next: usize,
+    referents: Vec<usize>,
+}
+
+/// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` is what
+/// we have a reference to ourselves.
+pub(crate) fn walk<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    kinds_of: &mut Kinds,
+    held: &[Bound<'py, PyAny>],
+) -> PyResult<Walked> {
+    let roots = roots::find(py, &question.package)?;
+    let listed = tracked(py)?;
+    let frozen_count = py.import("gc")?.call_method0("get_freeze_count")?.extract()?;
+    let room = listed.len() + listed.len() / 8;
+    let walked = Walked {
+        builder: GraphBuilder::with_capacity(room, listed.len() * 4),
+        table: Table::with_room(room),
+        addresses: Vec::with_capacity(room),
+        kinds: Vec::with_capacity(room),
+        holders: Vec::new(),
+        hidden: Vec::new(),
+        listed: Vec::new(),
+        native: Vec::new(),
+        roots: HashMap::new(),
+        frozen_count,
+        frozen_seen: false,
+        tracked: listed.len(),
+    };
+    let referents = Vec::with_capacity(4096);
+    let mut walk = Walk { question, kinds_of, walked, roots, next: 0, referents };
+    walk.all(py, &listed, held);
+    Ok(walk.walked)
+}
+
+/// Where every object is that the collector lists. They stay alive without the list: nothing runs.
+pub(crate) fn tracked(py: Python<'_>) -> PyResult<Vec<usize>> {
+    let list = py.import("gc")?.call_method0("get_objects")?;
+    let list = list.cast_into::<PyList>()?;
+    let mut addresses = Vec::with_capacity(list.len());
+    for at in 0..list.len() {
+        // SAFETY: the index is less than the list's length.
+        let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
+        addresses.push(object.expose_provenance());
+    }
+    Ok(addresses)
+}
+
+impl Walk<'_, '_> {
+    fn all(&mut self, py: Python<'_>, listed: &[usize], held: &[Bound<'_, PyAny>]) {
+        for root in std::mem::take(&mut self.roots.all) {
+            let Some(node) = self.meet(root.address, false) else { continue };
+            if root.kind == "modules" {
+                self.walked.kinds[node.index()] = Kind::Modules;
+            }
+            self.walked.builder.root(node);
+            self.walked.roots.entry(node).or_insert(root);
+        }
+        self.on();
+        let reached = self.walked.addresses.len();
+        let ours = std::mem::take(&mut self.roots.ours);
+        for address in ours.iter().chain([&self.question.asked]) {
+            self.ours(*address);
+        }
+        self.on();
+        for address in listed {
+            self.meet(*address, false);
+        }
+        self.on();
+        self.mark(listed);
+        if self.walked.frozen_count > 0 && self.question.finds_frozen {
+            let frozen = frozen::find(&self.walked).unwrap_or_default();
+            self.walked.frozen_seen = !frozen.is_empty();
+            for address in frozen {
+                self.meet(address, false);
+            }
+            self.on();
+        }
+        self.walked.listed.resize(self.walked.addresses.len(), false);
+        for object in held.iter().chain([&self.question.probe, &self.question.autograd]) {
+            if let (place, Some(_)) = self.walked.table.place(object.as_ptr().addr()) {
+                self.walked.table.explain(place);
+            }
+        }
+        self.count(py, reached, &ours);
+    }
+
+    /// Something of ours: its references are seen, and hold nothing.
+    fn ours(&mut self, address: usize) {
+        let known = self.walked.table.get(address).is_some();
+        if let Some(node) = self.meet(address, false)
+            && !known
+        {
+            self.walked.kinds[node.index()] = Kind::Ours;
+        }
+    }
+
+    fn mark(&mut self, listed: &[usize]) {
+        self.walked.listed = vec![false; self.walked.addresses.len()];
+        for address in listed {
+            if let Some(node) = self.walked.table.get(*address) {
+                self.walked.listed[node as usize] = true;
+            }
+        }
+    }
+
+    /// Traverses whatever has been met and not been traversed.
+    fn on(&mut self) {
+        while self.next < self.walked.addresses.len() {
+            let batch = self.next..self.walked.addresses.len().min(self.next + BATCH);
+            self.next = batch.end;
+            self.referents.clear();
+            let mut ends = [0; BATCH];
+            for (end, node) in ends.iter_mut().zip(batch.clone()) {
+                if let Some(ahead) = self.walked.addresses.get(node + AHEAD) {
+                    prefetch(with_exposed_provenance_mut::<u8>(*ahead));
+                }
+                self.traverse(node);
+                *end = self.referents.len();
+            }
+            let mut begin = 0;
+            for (end, node) in ends.into_iter().zip(batch) {
+                for at in begin..end {
+                    self.refer(Node(node as u32), at);
+                }
+                begin = end;
+            }
+        }
+    }
+
+    /// Asks an object what it refers to.
+    fn traverse(&mut self, node: usize) {
+        let address = self.walked.addresses[node];
+        let object = with_exposed_provenance_mut::<PyObject>(address);
+        let info = self.kinds_of.of(class_of(object));
+        if let Some(traverse) = info.traverse {
+            let list = (&raw mut self.referents).cast::<c_void>();
+            // SAFETY: the object is alive and of the type whose slot this is, and it is collected
+            // (`meet` let it in). The slot calls `note` with our list, and nothing else.
+            unsafe { traverse(object, note, list) };
+        }
+        if info.kind == Kind::Frame
+            && let Some(locals) = self.roots.locals.get(&address)
+        {
+            self.referents.extend(locals);
+        }
+    }
+
+    /// A node refers to what stands in the list at this place.
+    fn refer(&mut self, from: Node, at: usize) {
+        if let Some(ahead) = self.referents.get(at + 2 * AHEAD) {
+            prefetch(with_exposed_provenance_mut::<u8>(*ahead));
+        }
+        if let Some(ahead) = self.referents.get(at + AHEAD) {
+            self.walked.table.prefetch(*ahead);
+        }
+        let Some(to) = self.meet(self.referents[at], true) else { return };
+        self.walked.builder.edge(from, to);
+        match (self.walked.kinds[from.index()], self.walked.kinds[to.index()]) {
+            (Kind::Module, Kind::Dict) => self.walked.kinds[to.index()] = Kind::Namespace,
+            (Kind::Function, Kind::Sealed) if !self.begins_with_cell(self.referents[at]) => {
+                self.walked.kinds[to.index()] = Kind::Defaults;
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a tuple is a closure.
+    fn begins_with_cell(&mut self, tuple: usize) -> bool {
+        let tuple = with_exposed_provenance_mut::<PyObject>(tuple);
+        // SAFETY: it is alive, and where it is no tuple or empty the answer is null and an error.
+        let first = unsafe { ffi::PyTuple_GetItem(tuple, 0) };
+        if first.is_null() {
+            // SAFETY: this thread is attached.
+            unsafe { ffi::PyErr_Clear() };
+            return false;
+        }
+        self.kinds_of.of(class_of(first)).kind == Kind::Cell
+    }
+
+    /// The node of an object, made where it is met for the first time. None where it refers to nobody
+    /// and is not asked about. `by_reference`: somebody refers to it, which explains one of its counts.
+    fn meet(&mut self, address: usize, by_reference: bool) -> Option<Node> {
+        let object = with_exposed_provenance_mut::<PyObject>(address);
+        let info = self.kinds_of.of(class_of(object));
+        if info.traverse.is_none() && !self.question.is_target(address) {
+            return None;
+        }
+        let (place, known) = self.walked.table.place(address);
+        let number = if let Some(number) = known {
+            number
+        } else {
+            // SAFETY: the object is alive, and the slot is one of its type.
+            if info.is_gc.is_some_and(|is_gc| unsafe { is_gc(object) } == 0) {
+                return None;
+            }
+            let node = self.walked.builder.node();
+            let count = count_of(object);
+            let left = if count < IMMORTAL { count.cast_signed() } else { i32::MIN / 2 };
+            self.walked.table.fill(place, address, node.0, left);
+            self.walked.addresses.push(address);
+            self.walked.kinds.push(info.kind);
+            if info.kind == Kind::Holder {
+                self.walked.holders.push(node);
+            }
+            node.0
+        };
+        if by_reference {
+            self.walked.table.explain(place);
+        }
+        Some(Node(number))
+    }
+
+    /// Who has more references than we saw. Those that nobody leads to are held by native code.
+    ///
+    /// What our own functions have in their variables may be on their way into a call, too, and is not.
+    fn count(&mut self, py: Python<'_>, reached: usize, ours: &[usize]) {
+        let ours = ours.iter().filter_map(|frame| self.roots.locals.get(frame)).flatten();
+        let ours: HashSet<usize> = ours.copied().collect();
+        let mut hidden: Vec<(Node, u32)> =
+            self.walked.table.unexplained().map(|(node, left)| (Node(node), left)).collect();
+        hidden.sort_unstable();
+        hidden.retain(|(node, _)| self.walked.kinds[node.index()] != Kind::Ours);
+        for (node, _) in hidden.iter().filter(|(node, _)| node.index() >= reached) {
+            if ours.contains(&self.walked.addresses[node.index()]) {
+                continue;
+            }
+            match self.running(py, *node) {
+                Some(frame) => self.walked.builder.late_edge(frame, *node),
+                None => self.walked.native.push(*node),
+            }
+        }
+        self.walked.hidden = hidden;
+    }
+
+    /// The frame in which a function is running: it holds the function and shows it to nobody.
+    fn running(&self, py: Python<'_>, node: Node) -> Option<Node> {
+        if self.walked.kinds[node.index()] != Kind::Function {
+            return None;
+        }
+        let function = with_exposed_provenance_mut(self.walked.addresses[node.index()]);
+        // SAFETY: it is alive, as is everything that was met.
+        let function = unsafe { Borrowed::<PyAny>::from_ptr(py, function) };
+        // The interpreter's own getter: no Python code runs.
+        let code = function.getattr("__code__").ok()?;
+        let frame = self.roots.running.get(&code.as_ptr().addr())?;
+        self.walked.table.get(*frame).map(Node)
+    }
+}
+
+/// What a traverse slot calls for each reference.
+unsafe extern "C" fn note(object: *mut PyObject, list: *mut c_void) -> c_int {
+    // SAFETY: `Walk::traverse` passed its list, which nobody else uses during the call.
+    let list = unsafe { &mut *list.cast::<Vec<usize>>() };
+    list.push(object.expose_provenance());
+    0
+}
+
+/// How many references to a live object there are. Newer interpreters keep flags above the lower half.
+fn count_of(object: *mut PyObject) -> u32 {
+    // SAFETY: the object is alive, and a count is the first thing in it.
+    unsafe { object.cast::<u32>().read() }
+}
+
+/// Asks for the cache line at an address.
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: this is a hint; it reads nothing, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

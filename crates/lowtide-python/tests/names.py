@@ -1,0 +1,63 @@
+"""What the tests about names share.
+
+The modules come from the installed package or, without it, from the checkout: they need nothing of
+the native part.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_SOURCE = Path(__file__).resolve().parent.parent / "python" / "lowtide"
+
+
+def load(name: str) -> ModuleType:
+    """`lowtide._reference` and its like."""
+    try:
+        return importlib.import_module(f"lowtide.{name}")
+    except ImportError:
+        package = sys.modules.setdefault("lowtide_names", ModuleType("lowtide_names"))
+        package.__path__ = [str(_SOURCE)]  # type: ignore[attr-defined]
+        return importlib.import_module(f"lowtide_names.{name}")
+
+
+class Held:
+    """What everything holds on to."""
+
+
+class Owner:
+    """An ordinary object."""
+
+
+def steps(holder: object, held: object) -> list[str]:
+    """How the references from one to the other are written."""
+    return [found.step for found in load("_reference").references(holder, held)]
+
+
+def only(holder: object, held: object) -> Any:
+    """The one reference there is."""
+    found: list[Any] = load("_reference").references(holder, held)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def generator(batch: object) -> Any:
+    """A generator that stops with a variable in its hand."""
+    yield 1
+
+
+def failing(batch: object) -> None:
+    raise ValueError(batch)
+
+
+def failure(held: object) -> ValueError:
+    try:
+        failing(held)
+    except ValueError as error:
+        return error
+    raise AssertionError

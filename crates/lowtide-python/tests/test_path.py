@@ -1,0 +1,361 @@
+"""Whole paths read as people would write them, whatever plumbing the heap shows in between."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import sys
+import threading
+import types
+import weakref
+from typing import Any
+
+import names
+import pytest
+
+path = names.load("_path")
+Root, path_text, path_verb = path.Root, path.path_text, path.path_verb
+
+MODULES = Root("modules", "shop")
+MAIN_THREAD = Root("frame", "MainThread")
+
+
+class Held:
+    """What the paths lead to."""
+
+
+class Runner:
+    """An ordinary owner."""
+
+    model: Any
+    gen: Any
+
+
+@pytest.fixture
+def shop() -> Any:
+    module = types.ModuleType("shop")
+    sys.modules["shop"] = module
+    yield module
+    del sys.modules["shop"]
+
+
+def chain(*objects: Any) -> list[Any]:
+    """The objects, with the dicts of modules and instances between them as the heap has them."""
+    found: list[Any] = []
+    for one in objects:
+        found.append(one)
+        has_dict = isinstance(one, (types.ModuleType, Runner, Exception))
+        if has_dict and one is not objects[-1]:
+            found.append(vars(one))
+    return found
+
+
+def test_attributes_of_modules(shop: Any) -> None:
+    shop.runner, held = Runner(), Held()
+    shop.runner.pooling_runner = Runner()
+    shop.runner.pooling_runner.model = held
+    objects = [shop, shop.runner, shop.runner.pooling_runner, held]
+    for given in (objects, chain(*objects), [sys.modules, *objects], chain(*objects)[1:]):
+        assert path_text(MODULES, given) == "shop.runner.pooling_runner.model"
+        assert path_verb(MODULES, given) == "shop.runner.pooling_runner.model = None"
+    assert path_text(MODULES, chain(shop, shop.runner)) == "shop.runner"
+    assert path_verb(MODULES, chain(shop, shop.runner)) == "del shop.runner"
+    assert path_text(MODULES, [shop]) == "shop"
+
+
+def test_main_has_no_name() -> None:
+    main = sys.modules["__main__"]
+    main.lowtide_runner = runner = Runner()  # type: ignore[attr-defined]
+    try:
+        runner.model = Held()
+        objects = [main, vars(main), runner, vars(runner), runner.model]
+        root = Root("modules", "__main__")
+        assert path_text(root, objects) == "lowtide_runner.model"
+        assert path_text(root, objects[:3]) == "lowtide_runner"
+        assert path_verb(root, objects[:3]) == "del lowtide_runner"
+    finally:
+        del main.lowtide_runner  # type: ignore[attr-defined]
+
+
+def test_a_namespace_on_the_way_begins_the_path_anew(shop: Any) -> None:
+    held = Held()
+    shop.cache = {"k": held}
+    exec("def serve(): ...", vars(shop))  # noqa: S102
+    frame = sys._getframe()
+    objects = [frame, shop.serve, vars(shop), shop.cache, held]
+    assert path_text(MAIN_THREAD, objects) == "shop.cache['k']"
+
+
+def test_containers(shop: Any) -> None:
+    held = Held()
+    shop.cache = {("a", 1): [None, (held,)]}
+    middle = shop.cache["a", 1]
+    objects = chain(shop, shop.cache, middle, middle[1], held)
+    assert path_text(MODULES, objects) == "shop.cache[('a', 1)][1][0]"
+    assert path_verb(MODULES, objects) is None
+    assert path_verb(MODULES, objects[:-1]) == "del shop.cache[('a', 1)][1]"
+
+
+def test_closures_and_defaults(shop: Any) -> None:
+    def make(model: object) -> Any:
+        def serve(batch: object = model) -> object:
+            return model
+
+        return serve
+
+    held = Held()
+    shop.serve = serve = make(held)
+    cells = serve.__closure__
+    objects = chain(shop, serve, cells, cells[0], held)
+    assert path_text(MODULES, objects) == "shop.serve.<closure>.model"
+    assert path_verb(MODULES, objects) == "shop.serve.__closure__[0].cell_contents = None"
+    objects = chain(shop, serve, serve.__defaults__, held)
+    assert path_text(MODULES, objects) == "shop.serve(batch=…) default"
+    assert path_verb(MODULES, objects) == "shop.serve.__defaults__ = (None,)"
+
+
+def test_bound_methods(shop: Any) -> None:
+    class Owner:
+        def run(self) -> None: ...
+
+    owner = Owner()
+    shop.callback = owner.run
+    assert path_text(MODULES, chain(shop, shop.callback, owner)) == "shop.callback.__self__"
+
+
+@pytest.mark.parametrize("maxsize", [8, None])
+def test_lru_cache(shop: Any, maxsize: int | None) -> None:
+    class Owner:
+        @functools.lru_cache(maxsize=maxsize)  # noqa: B019
+        def embed(self, text: str) -> Held:
+            return Held()
+
+    shop.Owner, owner = Owner, Owner()
+    held = owner.embed("a")
+    wrapper: Any = vars(Owner)["embed"]
+    cache = next(one for one in gc.get_referents(wrapper) if type(one) is dict and len(one) == 1)
+    key = next(iter(cache))
+    results = [wrapper, held] if maxsize else [wrapper, cache, held]
+    start = chain(shop, Owner, *results)
+    assert path_text(MODULES, start) == "shop.Owner.embed (functools.lru_cache) entry"
+    assert path_verb(MODULES, start) == "shop.Owner.embed.cache_clear()"
+    for keys in ([wrapper, key, owner], [wrapper, cache, key, owner]):
+        found = path_text(MODULES, chain(shop, Owner, *keys))
+        assert found == "shop.Owner.embed (functools.lru_cache) entry args[0]"
+    shop.cache = wrapper
+    wrapped = chain(shop, wrapper, wrapper.__wrapped__)
+    assert path_text(MODULES, wrapped) == "shop.cache.__wrapped__ (functools.lru_cache)"
+
+
+def test_weak_key_dictionary(shop: Any) -> None:
+    key, held = Runner(), Held()
+    shop.states = states = weakref.WeakKeyDictionary({key: held})
+    objects = chain(shop, states, states.data, held)  # type: ignore[attr-defined]
+    assert path_text(MODULES, objects) == "shop.states[<Runner>]"
+    objects.insert(3, vars(states))
+    assert path_text(MODULES, objects) == "shop.states[<Runner>]"
+
+
+# Frames, exceptions, suspended code
+
+
+def test_frames() -> None:
+    batch = Held()
+    frame = sys._getframe()
+    line = frame.f_lineno + 1
+    text = path_text(MAIN_THREAD, [frame, batch])
+    assert text == f"frame test_frames() line {line}: batch"
+    verb = path_verb(MAIN_THREAD, [frame, batch])
+    assert verb == f"del batch in frame test_frames() line {line + 2}"
+    runner = Runner()
+    runner.model = batch
+    text = path_text(Root("frame", "worker"), [frame, runner, vars(runner), batch])
+    assert text == f"thread 'worker' frame test_frames() line {frame.f_lineno - 1}: runner.model"
+
+
+def test_shared_variable_of_a_frame() -> None:
+    batch = Runner()
+    batch.model = Held()
+
+    def inner() -> object:
+        return batch
+
+    cell = inner.__closure__[0]  # type: ignore[index]
+    text = path_text(MAIN_THREAD, [sys._getframe(), cell, batch, batch.model])
+    assert text.endswith(": batch.model")
+
+
+def test_frame_of_a_module(shop: Any) -> None:
+    code = compile("frame = sys._getframe()\nheld = Held()\ntext = ask(frame, held)", "m", "exec")
+    vars(shop).update(sys=sys, Held=Held, ask=lambda f, h: path_text(MAIN_THREAD, [f, h]))
+    exec(code, vars(shop))  # noqa: S102
+    assert shop.text == "shop.held"
+
+
+def serve(batch: object) -> None:
+    raise ValueError("no")
+
+
+LINE_OF_SERVE = serve.__code__.co_firstlineno + 1
+
+
+def test_exceptions(shop: Any) -> None:
+    held = Held()
+    try:
+        serve(held)
+    except ValueError as caught:
+        error = caught
+    trace: Any = error.__traceback__
+    inner = trace.tb_next
+    objects = chain(shop, error)[:3] + [trace, inner, inner.tb_frame, held]
+    shop.last = error
+    where = f"frame serve() line {LINE_OF_SERVE}: batch"
+    assert path_text(MODULES, objects) == f"shop.last, {where}"
+    assert path_verb(MODULES, objects) == "shop.last.__traceback__ = None"
+    handled = Root("exception", "MainThread")
+    assert path_text(handled, objects[2:]) == f"exception ValueError being handled, {where}"
+    assert path_verb(handled, objects[2:]) == "leave the except block"
+    other = path_text(Root("exception", "worker"), objects[2:])
+    assert other.startswith("thread 'worker' exception ValueError being handled, frame serve()")
+
+
+def rows(batch: object) -> Any:
+    yield batch
+
+
+def test_generators(shop: Any) -> None:
+    runner, held = Runner(), Held()
+    shop.runner, runner.gen = runner, rows(held)
+    next(runner.gen)
+    line = rows.__code__.co_firstlineno + 1
+    objects = chain(shop, runner, runner.gen, held)
+    frame = chain(shop, runner, runner.gen, runner.gen.gi_frame, held)
+    for given in (objects, frame):
+        text = path_text(MODULES, given)
+        assert text == f"shop.runner.gen, generator rows() line {line}: batch"
+        assert path_verb(MODULES, given) == "shop.runner.gen.close()"
+
+
+def test_tasks(shop: Any) -> None:
+    held = Held()
+
+    async def inner(batch: object) -> None:
+        await asyncio.sleep(60)
+
+    async def outer() -> None:
+        await inner(held)
+
+    async def main() -> None:
+        task = asyncio.create_task(outer(), name="Task-3")
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        coroutine: Any = task.get_coro()
+        waiting = coroutine.cr_await
+        line = inner.__code__.co_firstlineno + 1
+        where = f"task 'Task-3' inner() line {line}: batch"
+        shop.task, shop.loop = task, loop
+        tail = [task, coroutine, waiting, held]
+        assert path_text(MODULES, chain(shop, *tail)) == f"shop.task, {where}"
+        future: Any = task._fut_waiter  # type: ignore[attr-defined]
+        callback = next(
+            one for one in gc.get_referents(future) if getattr(one, "__self__", 0) is task
+        )
+        found = path_text(MODULES, chain(shop, loop, future, callback, *tail))
+        assert found == where
+        assert path_verb(MODULES, chain(shop, *tail)) == "cancel task 'Task-3'"
+        assert path_text(MODULES, chain(shop, task)) == "shop.task"
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_threads() -> None:
+    started, done, held = threading.Event(), threading.Event(), Held()
+
+    def work(batch: object) -> None:
+        started.set()
+        done.wait(10)
+
+    thread = threading.Thread(target=work, args=(held,), name="worker")
+    thread.start()
+    started.wait(10)
+    try:
+        active = threading._active  # type: ignore[attr-defined]
+        objects = [threading, vars(threading), active, thread, vars(thread)]
+        args = vars(thread).get("_args")
+        if args is not None:
+            text = path_text(Root("modules", "threading"), [*objects, args, held])
+            assert text == "thread 'worker'._args[0]"
+        frame = sys._current_frames()[thread.ident or 0]
+        while frame.f_code.co_name != "work":
+            frame = frame.f_back  # type: ignore[assignment]
+        text = path_text(Root("frame", "worker"), [frame, held])
+        assert text.startswith("thread 'worker' frame work() line ")
+        assert text.endswith(": batch")
+    finally:
+        done.set()
+        thread.join()
+
+
+# Roots, hidden references, length
+
+
+def test_other_roots() -> None:
+    held = Held()
+    assert path_text(Root("interpreter", "atexit"), [[held], held]) == "atexit[0]"
+    assert path_text(Root("native", "torch"), [held]) == "torch"
+    assert path_text(Root("frozen", ""), [{"k": held}, held]) == "frozen dict['k']"
+
+
+def test_hidden_and_unseen(shop: Any) -> None:
+    shop.pages = map(print, [])
+    assert path_text(MODULES, chain(shop, shop.pages, print)) == "shop.pages (inside map)"
+    assert path_verb(MODULES, chain(shop, shop.pages, print)) is None
+    shop.number = object()
+    unseen = chain(shop, shop.number, Held())
+    assert path_text(MODULES, unseen) == "shop.number (inside object)"
+
+
+def test_long_paths_keep_both_ends(shop: Any) -> None:
+    first = runner = Runner()
+    objects: list[Any] = [shop, first]
+    for _ in range(20):
+        runner.a_rather_long_name = Runner()  # type: ignore[attr-defined]
+        runner = runner.a_rather_long_name  # type: ignore[attr-defined]
+        objects.append(runner)
+    runner.model = Held()
+    objects.append(runner.model)
+    shop.runner = first
+    text = path_text(MODULES, chain(*objects))
+    assert len(text) <= 100
+    assert text.startswith("shop.runner.a_rather_long_name")
+    assert text.endswith("a_rather_long_name.model")
+    assert text.count("…") == 1
+    assert "…" not in path_text(MODULES, chain(*objects), limit=10_000)
+    verb = path_verb(MODULES, chain(*objects))
+    assert verb is not None and "…" not in verb
+    shop.long = {"k" * 30: {"x" * 39: {"y" * 39: runner.model}}}
+    one = shop.long["k" * 30]
+    text = path_text(MODULES, chain(shop, shop.long, one, one["x" * 39], runner.model))
+    assert len(text) <= 100
+
+
+def test_paths_keep_nothing_alive(shop: Any) -> None:
+    shop.runner, held = Runner(), Held()
+    shop.runner.model = held
+    objects = chain(shop, shop.runner, held)
+    path_text(MODULES, objects)
+    before = sys.getrefcount(held), sys.getrefcount(shop.runner)
+    path_text(MODULES, objects)
+    path_verb(MODULES, objects)
+    assert (sys.getrefcount(held), sys.getrefcount(shop.runner)) == before
+
+
+def test_cutting_the_last_edge(shop: Any) -> None:
+    shop.runner = Runner()
+    shop.runner.model = Held()
+    gone = weakref.ref(shop.runner.model)
+    path.path_edges(chain(shop, shop.runner, shop.runner.model))[-1].reference.cut()
+    assert gone() is None
+    assert vars(shop.runner) == {"model": None}

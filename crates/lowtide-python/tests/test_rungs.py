@@ -1,0 +1,626 @@
+"""The rungs of Python and torch, each with something real to give back."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import lowtide
+import pytest
+import torch
+from lowtide import _rungs
+from lowtide._cpu import CpuDevice
+from lowtide._cuda import CudaDevice
+from lowtide._rungs import PartlyDone, lru_caches, process_groups, registry, to_host
+from lowtide._rungs.caches import RegisteredCaches
+from lowtide._rungs.collector import Collector
+from lowtide._rungs.compile_caches import CompileCaches
+from lowtide._rungs.libraries import FftPlans, IpcLeftovers, Workspaces
+from lowtide._rungs.lru_caches import LruCaches
+from lowtide._rungs.process_groups import ProcessGroups
+from lowtide._rungs.sessions import Sessions
+from lowtide._rungs.to_host import ModelsToHost, back
+from lowtide._rungs.tracebacks import StoredTracebacks
+
+CPU = CpuDevice()
+
+
+class Thing:
+    """Something that dies visibly."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+@pytest.fixture(autouse=True)
+def fresh_registries(monkeypatch: Any) -> None:
+    monkeypatch.setattr(registry, "models", registry.Registered("model"))
+    monkeypatch.setattr(registry, "sessions", registry.Registered("session"))
+    monkeypatch.setattr(registry, "caches", {})
+
+
+@pytest.fixture
+def no_collector() -> Any:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class TestList:
+    def test_places_and_order(self) -> None:
+        hooks = CPU.hooks()
+        places = ["to_host", "sessions", "libraries", "caches", "collect", "fallback"]
+        assert sorted({hook.place for hook in hooks}) == sorted(places)
+        names = [hook.name for hook in hooks if hook.place == "libraries"]
+        assert names[0] == "process groups", "communicators before what they use"
+        assert all(hook.limit_s > 0 and hook.name for hook in hooks)
+
+    def test_what_does_not_apply_says_why(self) -> None:
+        missing = {hook.name: hook.missing() for hook in CPU.hooks()}
+        assert missing["models to host"] == "the device is the host's memory already"
+        assert missing["cuBLAS workspaces"] and "this is cpu" in missing["cuBLAS workspaces"]
+        assert missing["process groups"] and "process_groups=True" in missing["process groups"]
+        assert missing["registered caches"] and "register_cache" in missing["registered caches"]
+        assert missing["inference sessions"] and "register_session" in missing["inference sessions"]
+        assert missing["Python's collector"] is None
+
+
+class TestCollector:
+    def dead_cycle(self) -> weakref.ref[Any]:
+        a = Thing(tensor=torch.zeros(10))
+        a.me = a  # type: ignore[attr-defined]
+        return weakref.ref(a.tensor)  # type: ignore[attr-defined]
+
+    def test_a_dead_cycle(self, no_collector: None) -> None:
+        tensor = self.dead_cycle()
+        assert tensor() is not None
+        ((what, size),) = Collector().run(0)
+        assert tensor() is None and what.endswith("unreachable objects") and size is None
+        assert Collector().run(1) == [], "a second time there is nothing"
+
+    def test_rounds_take_other_generations(self, monkeypatch: Any) -> None:
+        asked: list[int] = []
+        monkeypatch.setattr(gc, "collect", lambda generation: asked.append(generation) or 0)
+        for round in range(4):
+            Collector().run(round)
+        assert asked == [2, 1, 2, 0, 1, 2, 0, 1, 2]
+
+    def test_frozen_objects(self, no_collector: None) -> None:
+        tensor = self.dead_cycle()
+        gc.freeze()
+        try:
+            touched = Collector().run(0)
+            assert "left alone; unfreeze=True" in touched[0][0] and tensor() is not None
+            assert not any("frozen" in what for what, _ in Collector().run(1)), "said once"
+            touched = Collector(unfreeze=True).run(0)
+            assert "unfrozen; the set was not restored" in touched[0][0]
+            assert tensor() is None and gc.get_freeze_count() == 0
+        finally:
+            gc.unfreeze()
+
+    def test_garbage_is_named(self, no_collector: None) -> None:
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            self.dead_cycle()
+            touched = Collector().run(0)
+            assert any(type(one) is Thing for one in gc.garbage)
+            assert (
+                touched[-1][0] == f"{len(gc.garbage)} objects left in gc.garbage; clear that list"
+            )
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+
+
+class TestTracebacks:
+    @pytest.fixture(autouse=True)
+    def last(self, monkeypatch: Any) -> None:
+        for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+            monkeypatch.delattr(sys, name, raising=False)
+
+    def failed(self) -> tuple[BaseException, weakref.ref[Any]]:
+        held: list[weakref.ref[Any]] = []
+
+        def inner() -> None:
+            batch = Thing(tensor=torch.zeros(10))
+            held.append(weakref.ref(batch))
+            raise ValueError("inner")
+
+        try:
+            try:
+                inner()
+            except ValueError as cause:
+                raise RuntimeError("outer") from cause
+        except RuntimeError as error:
+            return error, held[0]
+
+    def store(self, error: BaseException) -> None:
+        sys.last_value, sys.last_type, sys.last_traceback = error, type(error), error.__traceback__
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+
+    def test_all_names_go_and_the_locals_with_them(self) -> None:
+        error, held = self.failed()
+        self.store(error)
+        del error
+        gc.collect()
+        assert held() is not None
+        touched = [what for what, _ in StoredTracebacks().run(0)]
+        assert (
+            held() is None and not hasattr(sys, "last_value") and not hasattr(sys, "last_traceback")
+        )
+        assert "sys.last_value" in touched and "sys.last_traceback" in touched
+        assert StoredTracebacks().run(0) == []
+
+    def test_locals_go_even_where_somebody_keeps_the_error(self) -> None:
+        import traceback
+
+        error, held = self.failed()
+        error.__context__ = None
+        self.store(error)
+        StoredTracebacks().run(0)
+        assert held() is None, "through __cause__ alone"
+        assert "in inner" in "".join(traceback.format_exception(error)), "still printable"
+
+    def test_running_frames_keep_theirs(self) -> None:
+        mine = Thing()
+        try:
+            raise ValueError
+        except ValueError as error:
+            self.store(error)
+        StoredTracebacks().run(0)
+        assert mine is not None and not hasattr(sys, "last_value")
+
+    def test_a_suspended_generator_is_not_ended(self) -> None:
+        ended: list[str] = []
+
+        def serve() -> Any:
+            kept = Thing()
+            try:
+                raise ValueError
+            except ValueError as error:
+                self.store(error)
+            try:
+                yield 1
+                yield kept
+            finally:
+                ended.append("ended")
+
+        generator = serve()
+        next(generator)
+        StoredTracebacks().run(0)
+        assert ended == [] and isinstance(next(generator), Thing)
+
+    @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+    def test_members_of_a_group(self) -> None:
+        error, held = self.failed()
+        self.store(ExceptionGroup("several", [error]))  # type: ignore[name-defined]  # noqa: F821
+        StoredTracebacks().run(0)
+        assert held() is None
+
+    def test_a_ring_of_causes_ends(self) -> None:
+        error, _ = self.failed()
+        assert error.__cause__ is not None
+        error.__cause__.__context__ = error
+        self.store(error)
+        assert StoredTracebacks().run(0)
+
+
+class TestLruCaches:
+    @pytest.fixture(params=[4, None])
+    def size(self, request: Any) -> Any:
+        return request.param
+
+    def test_only_those_with_tensors_of_the_device(self, size: Any) -> None:
+        @functools.lru_cache(maxsize=size)
+        def weights(i: int) -> Any:
+            return {"deep": [torch.zeros(100), (torch.zeros(10),)]}
+
+        @functools.lru_cache(maxsize=size)
+        def words(i: int) -> Any:
+            return [str(i)]
+
+        held = weakref.ref(weights(1)["deep"][0])
+        weights(2), words(1), words(2)
+        meant = [
+            found for found in lru_caches.caches_with_tensors("cpu") if "weights" in found.name
+        ]
+        assert [found.bytes for found in meant] == [880]
+        assert not any("weights" in one.name for one in lru_caches.caches_with_tensors("cuda:0"))
+        assert LruCaches(CPU).expect() >= 880
+        touched = LruCaches(CPU).run(0)
+        name = f"{__name__}.{weights.__qualname__} (functools.lru_cache)"
+        assert (name, 880) in touched and held() is None
+        assert weights.cache_info().currsize == 0 and words.cache_info().currsize == 2
+
+    def test_a_bound_method_holds_its_runner(self, size: Any) -> None:
+        class Runner:
+            def __init__(self) -> None:
+                self.model = torch.nn.Linear(10, 10)
+
+            @functools.lru_cache(maxsize=size)  # noqa: B019
+            def embed(self, text: str) -> int:
+                return len(text)
+
+        runner = Runner()
+        runner.embed("text")
+        held = weakref.ref(runner.model)
+        del runner
+        gc.collect()
+        assert held() is not None
+        assert (f"{__name__}.{Runner.embed.__qualname__} (functools.lru_cache)", 440) in LruCaches(
+            CPU
+        ).run(0)
+        gc.collect()
+        assert held() is None
+
+    def test_a_tensor_that_only_the_function_knows_is_not_the_caches(self) -> None:
+        constant = torch.zeros(10)
+
+        @functools.lru_cache
+        def shape(i: int, table: Any = constant) -> int:
+            return constant.shape[0] + i
+
+        shape(1)
+        shape.constant = constant  # type: ignore[attr-defined]
+        LruCaches(CPU).run(0)
+        assert shape.cache_info().currsize == 1
+
+    def test_no_code_of_the_users_runs_while_looking(self) -> None:
+        ran: list[str] = []
+
+        class Loud:
+            def __init__(self) -> None:
+                self.tensor = torch.zeros(5)
+
+            def __eq__(self, other: object) -> bool:
+                ran.append("eq")
+                return self is other
+
+            def __hash__(self) -> int:
+                ran.append("hash")
+                return 7
+
+            def __getattribute__(self, name: str) -> Any:
+                ran.append(name)
+                return object.__getattribute__(self, name)
+
+        @functools.lru_cache
+        def of(one: Any) -> int:
+            return 1
+
+        of(Loud())
+        ran.clear()
+        assert any("of" in found.name for found in lru_caches.caches_with_tensors("cpu"))
+        assert ran == []
+        of.cache_clear()
+
+    def test_the_native_walk_is_taken_where_there_is_one(self, monkeypatch: Any) -> None:
+        @functools.lru_cache
+        def mine() -> Any:
+            return torch.zeros(3)
+
+        mine()
+        native = types.ModuleType("lowtide._native")
+        native.lru_caches = lambda: [mine]  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "lowtide._native", native)
+        monkeypatch.setattr(lowtide, "_native", native, raising=False)
+        assert [found.bytes for found in lru_caches.caches_with_tensors("cpu")] == [12]
+
+
+class TestCompileCaches:
+    def test_a_compiled_model(self) -> None:
+        import torch._dynamo
+
+        torch._dynamo.reset()
+        hook = CompileCaches()
+        assert hook.missing() is None
+        assert hook.run(0) == [], "nothing was compiled"
+        model = torch.nn.Linear(4, 4)
+        compiled = torch.compile(model, backend="eager")
+        first = compiled(torch.ones(2, 4))
+        held = weakref.ref(model)
+        ((what, _),) = hook.run(0)
+        assert "compiled function" in what
+        assert hook.run(0) == []
+        assert torch.equal(compiled(torch.ones(2, 4)), first), "it compiles again"
+        hook.run(0)
+        del model, compiled
+        gc.collect()
+        assert held() is None
+
+    def test_not_imported(self, monkeypatch: Any) -> None:
+        monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+        assert CompileCaches().missing() == "torch._dynamo is not imported"
+        monkeypatch.delitem(sys.modules, "torch")
+        assert CompileCaches().missing() == "torch is not imported"
+
+
+class TestLibraries:
+    @pytest.fixture
+    def device(self, monkeypatch: Any) -> CudaDevice:
+        """A CUDA device whose libraries hold 32 bytes in workspaces and 8 in blocks shared."""
+        books = {"workspace": 32, "shared": 8, "plans": 2}
+
+        class Plans:
+            clear = staticmethod(lambda: books.update(plans=0))
+            size = property(lambda _: books["plans"])
+
+        fake = SimpleNamespace(
+            Tensor=object,
+            _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: books.update(workspace=0)),
+            backends=SimpleNamespace(cuda=SimpleNamespace(cufft_plan_cache=[Plans()])),
+            cuda=SimpleNamespace(
+                is_initialized=lambda: True, ipc_collect=lambda: books.update(shared=0)
+            ),
+        )
+        monkeypatch.setitem(sys.modules, "torch", fake)
+        device = CudaDevice("cuda:0", 0)
+        monkeypatch.setattr(
+            device, "counts", lambda: (100 + books["workspace"] + books["shared"], 500)
+        )
+        return device
+
+    def test_each_says_what_it_freed_and_nothing_the_second_time(self, device: CudaDevice) -> None:
+        told = {Workspaces: [32], FftPlans: [None], IpcLeftovers: [8]}
+        for kind, sizes in told.items():
+            hook = kind(device)
+            assert hook.missing() is None
+            assert [size for _, size in hook.run(0)] == sizes
+            assert hook.run(1) == []
+        assert Workspaces(device, place="fallback").place == "fallback"
+        assert Workspaces(device).place == "libraries"
+
+
+class TestProcessGroups:
+    def test_a_real_group_goes_only_when_asked(self, tmp_path: Any) -> None:
+        from torch import distributed
+
+        if not distributed.is_available():
+            pytest.skip("this torch has no torch.distributed")
+        store = distributed.FileStore(str(tmp_path / "store"), 1)
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            assert ProcessGroups().run(0) == [] and distributed.is_initialized()
+            hook = ProcessGroups(asked=True)
+            assert hook.missing() is None and hook.limit_s <= 20
+            assert hook.run(0) == [("torch.distributed, gloo of 1 processes", None)]
+            assert not distributed.is_initialized()
+            assert hook.run(0) == [], "a second call is harmless"
+        finally:
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+    def test_model_parallel_groups_then_the_environment_then_torch(self, monkeypatch: Any) -> None:
+        order: list[str] = []
+        alive = {"torch": True}
+
+        def fails() -> None:
+            order.append("environment")
+            raise OSError("a peer is gone")
+
+        vllm = SimpleNamespace(
+            destroy_model_parallel=lambda: order.append("model parallel"),
+            destroy_distributed_environment=fails,
+        )
+        fake = SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: alive["torch"],
+            get_backend=lambda: "nccl",
+            get_world_size=lambda: 8,
+            destroy_process_group=lambda: order.append("torch") or alive.update(torch=False),
+        )
+        monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", vllm)
+        monkeypatch.setattr(process_groups, "distributed", lambda: fake)
+        with pytest.raises(PartlyDone) as failure:
+            ProcessGroups(asked=True).run(0)
+        assert order == ["model parallel", "environment", "torch"]
+        assert "a peer is gone" in str(failure.value)
+        assert failure.value.touched[-1] == ("torch.distributed, nccl of 8 processes", None)
+        order.clear()
+        assert ProcessGroups(asked=True).run(0) == [] and order == []
+
+
+class TestRegistry:
+    def test_nothing_is_kept_alive(self) -> None:
+        model = registry.register_model(torch.nn.Linear(2, 2), "encoder")
+        session = registry.register_session(Thing(close=lambda: None))
+        held = [weakref.ref(model), weakref.ref(session)]
+        assert [entry.name for entry in registry.models.entries()] == ["encoder"]
+        del model, session
+        gc.collect()
+        assert [one() for one in held] == [None, None]
+        assert registry.models.entries() == [] and registry.sessions.entries() == []
+
+    def test_what_cannot_be_registered_says_why(self) -> None:
+        class Slots:
+            __slots__ = ()
+
+            def to(self, device: str) -> None:
+                pass
+
+        with pytest.raises(TypeError, match="no weak references"):
+            registry.register_model(Slots())
+        with pytest.raises(TypeError, match=r"no \.to\(device\)"):
+            registry.register_model(3)
+        with pytest.raises(TypeError, match="something to call"):
+            registry.register_cache("kv", None)  # type: ignore[arg-type]
+
+
+class TestCaches:
+    def test_methods_of_what_died_are_forgotten(self) -> None:
+        class Runner:
+            def __init__(self) -> None:
+                self.kv = {"a": torch.zeros(10)}
+
+            def clear(self) -> None:
+                self.kv.clear()
+
+        runner = Runner()
+        registry.register_cache("kv", runner.clear, size=lambda: 40)
+        hook = RegisteredCaches()
+        assert hook.missing() is None and hook.expect() == 40
+        assert hook.run(0) == [("cache kv", 40)] and runner.kv == {}
+        held = weakref.ref(runner)
+        del runner
+        assert held() is None, "the registry keeps no runner"
+        assert hook.run(0) == [] and registry.caches == {}
+
+    def test_every_kind_of_callable(self) -> None:
+        from collections import OrderedDict
+
+        plain, ordered, done = {"a": 1}, OrderedDict(a=1), []
+        registry.register_cache("plain", plain.clear)
+        registry.register_cache("ordered", ordered.clear)
+        remove = registry.register_cache("lambda", lambda: done.append(1))
+        RegisteredCaches().run(0)
+        assert plain == {} and ordered == {} and done == [1]
+        held = weakref.ref(ordered)
+        del ordered
+        assert held() is None
+        remove()
+        remove()
+        assert RegisteredCaches().run(0) == [("cache plain", None)] and done == [1]
+
+    def test_one_that_fails_stops_nobody(self) -> None:
+        def fails() -> None:
+            raise OSError("disk")
+
+        cleared: list[int] = []
+        registry.register_cache("bad", fails)
+        registry.register_cache("good", lambda: cleared.append(1))
+        with pytest.raises(PartlyDone, match=r"cache bad: OSError: disk \(done: cache good\)"):
+            RegisteredCaches().run(0)
+        assert cleared == [1]
+
+
+class TestSessions:
+    def test_an_onnx_session_is_emptied(self, monkeypatch: Any) -> None:
+        class InferenceSession:
+            def __init__(self) -> None:
+                self._sess = Thing(memory=torch.zeros(10))
+                self._inputs_meta = [self._sess]
+                self._providers = ["CUDAExecutionProvider"]
+
+        runtime = SimpleNamespace(InferenceSession=InferenceSession)
+        monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+        session = registry.register_session(InferenceSession(), name="reranker")
+        held = weakref.ref(session._sess)
+        hook = Sessions()
+        assert hook.missing() is None
+        assert hook.run(0) == [("session reranker", None)]
+        assert held() is None and session._providers == ["CUDAExecutionProvider"]
+        assert hook.run(0) == []
+
+    def test_others_by_their_close(self) -> None:
+        closed: list[str] = []
+
+        class Engine:
+            def close(self) -> None:
+                closed.append("own")
+
+        engine, other, mute = Engine(), Engine(), Thing()
+        registry.register_session(engine)
+        registry.register_session(other, close=lambda one: closed.append("given"))
+        registry.register_session(mute, name="mute")
+        with pytest.raises(PartlyDone, match="session mute: .*register it with close="):
+            Sessions().run(0)
+        assert sorted(closed) == ["given", "own"]
+        with pytest.raises(PartlyDone):
+            Sessions().run(0)
+        assert len(closed) == 2, "what is closed is not closed again"
+
+
+class TestToHost:
+    """The device is called "cpu" and the host "meta": what moves is what matters."""
+
+    @pytest.fixture
+    def device(self, monkeypatch: Any) -> Any:
+        return SimpleNamespace(kind="cuda", name="cpu")
+
+    class Model(torch.nn.Module):
+        """Moves to "meta" when told to go to the host, and back empty: nothing else is on a CPU."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(10, 10)
+            self.register_buffer("table", torch.zeros(100))
+            self.moves: list[str] = []
+
+        def to(self, device: str) -> Any:
+            self.moves.append(device)
+            if len(self.moves) % 2:
+                return super().to("meta")
+            return self.to_empty(device=device)
+
+    def test_there_and_back(self, device: Any) -> None:
+        model = registry.register_model(self.Model(), "encoder")
+        hook = ModelsToHost(device)
+        assert hook.missing() is None and hook.expect() == 840
+        assert hook.run(0) == [("model encoder", 840)]
+        assert {one.device.type for one in model.parameters()} == {"meta"}
+        assert hook.run(0) == [], "it is there already"
+        assert back() == [("model encoder", 840)]
+        assert model.moves == ["cpu", "cpu"]
+        assert {one.device.type for one in model.parameters()} == {"cpu"}
+        assert back() == []
+
+    def test_gradients_count_and_tied_weights_once(self, device: Any) -> None:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+        )
+        model[1].weight = model[0].weight
+        assert to_host.size_on(model, "cpu") == 256
+        model(torch.ones(8)).sum().backward()
+        assert to_host.size_on(model, "cpu") == 512
+        assert to_host.size_on(model, "cuda:0") == 0
+
+    def test_one_that_refuses_stops_nobody(self, device: Any) -> None:
+        class Refuses(torch.nn.Linear):
+            def to(self, device: str) -> Any:
+                raise RuntimeError("You can't move a model that has some modules offloaded")
+
+        bad = registry.register_model(Refuses(2, 2), "bad")
+        good = registry.register_model(self.Model(), "good")
+        with pytest.raises(PartlyDone, match="model bad: RuntimeError: You can't move") as failure:
+            ModelsToHost(device).run(0)
+        assert failure.value.touched == [("model good", 840)]
+        assert bad.weight.device.type == "cpu" and good.moves == ["cpu"]
+
+    def test_a_spread_model_is_spread_again(self) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        was = dict.fromkeys(("0.weight", "0.bias"), "meta") | dict.fromkeys(
+            ("1.weight", "1.bias"), "cpu"
+        )
+        to_host.put(model, was)
+        assert to_host.places(model) == was
+
+    def test_something_with_to_that_is_no_module(self, device: Any) -> None:
+        class Pipeline:
+            def __init__(self) -> None:
+                self.at = "cpu"
+                self.moves: list[str] = []
+
+            def to(self, device: str) -> None:
+                self.moves.append(device)
+
+        pipeline = registry.register_model(Pipeline())
+        assert ModelsToHost(device).run(0) == [("model Pipeline", None)]
+        back()
+        assert pipeline.moves == ["cpu", "cpu"]
+
+
+def test_every_hook_can_be_asked_and_run_twice(tmp_path: Any) -> None:
+    for hook in _rungs.hooks(CPU):
+        if hook.missing() is not None:
+            continue
+        assert hook.expect() is None or hook.expect() >= 0
+        for round in range(2):
+            touched = hook.run(round)
+            assert all(isinstance(what, str) and (n is None or n >= 0) for what, n in touched)

@@ -1,0 +1,277 @@
+"""`why` on real heaps: names, bytes, cuts, and that nothing is left behind.
+
+What the ways are in which memory stays is the zoo's matter; here it is about the answer itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+import lowtide
+
+MIB = 1 << 20
+
+
+def tensor(mib: int = 4) -> torch.Tensor:
+    return torch.ones(mib * MIB // 4)
+
+
+class Runner:
+    pass
+
+
+shelf: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelf() -> Any:
+    yield
+    shelf.clear()
+
+
+def test_r46_two_holders_are_named_with_the_cut_that_frees() -> None:
+    runner = Runner()
+    runner.model = torch.nn.Linear(1024, 1024)
+    shelf["cache"] = [runner.model]
+    answer = lowtide.why(runner.model)
+    (holder,) = answer.holders
+    assert holder.bytes == 4 * MIB + 4096
+    assert any(path.endswith("runner.model") for path in holder.paths), holder.paths
+    assert any(path.endswith("shelf['cache'][0]") for path in holder.paths), holder.paths
+    gentlest = answer.cuts[0]
+    assert len(gentlest.steps) == 2
+    assert gentlest.freed_bytes == holder.bytes
+    assert gentlest.beside_bytes == 0
+
+
+def test_r46_an_applied_cut_frees_and_leaves_the_rest() -> None:
+    shelf["runner"] = Runner()
+    shelf["runner"].model = torch.nn.Linear(8, 8)
+    shelf["runner"].name = "kept"
+    gone = weakref.ref(shelf["runner"].model)
+    answer = lowtide.why(gone())
+    assert answer.cuts[0].can_apply
+    answer.cuts[0].apply()
+    assert gone() is None
+    assert shelf["runner"].name == "kept"
+    answer.cuts[0].apply()  # What is gone needs no cut.
+
+
+def test_a_cut_that_is_not_there_any_more_says_so() -> None:
+    shelf["runner"] = Runner()
+    shelf["runner"].model = torch.nn.Linear(8, 8)
+    model = shelf["runner"].model
+    answer = lowtide.why(model)
+    shelf["other"] = model
+    shelf["runner"].model = None
+    with pytest.raises(LookupError, match="Ask again"):
+        answer.cuts[-1].apply()
+
+
+def test_the_answer_keeps_nothing_alive() -> None:
+    shelf["model"] = torch.nn.Linear(8, 8)
+    gone = weakref.ref(shelf["model"])
+    answers = [lowtide.why(shelf["model"]), lowtide.why(device="cpu")]
+    shelf.clear()
+    assert gone() is None
+    assert all(str(answer) for answer in answers)
+
+
+def test_counts_are_as_before() -> None:
+    held = tensor()
+    shelf["a"], shelf["b"] = held, [held]
+    everything = [held, shelf, shelf["b"], Runner, sys.modules, test_counts_are_as_before]
+    before = [sys.getrefcount(one) for one in everything]
+    for _ in range(3):
+        lowtide.why(held)
+        lowtide.why(device="cpu")
+    assert [sys.getrefcount(one) for one in everything] == before
+    assert gc.isenabled()
+
+
+def test_frames_keep_no_snapshot_of_their_variables() -> None:
+    """On older Pythons a look at a frame's variables leaves a dict that holds them."""
+    held = tensor()
+    gone = weakref.ref(held)
+    lowtide.why(device="cpu")
+    del held
+    assert gone() is None
+
+
+def test_views_share_their_storage_and_it_counts_once() -> None:
+    base = tensor(8)
+    shelf["views"] = [base[:1], base[1:2], base.view(-1, 2)]
+    del base
+    answer = lowtide.why(device="cpu")
+    (holder,) = [holder for holder in answer.holders if "views" in holder.path]
+    assert holder.bytes == 8 * MIB
+    assert holder.tensors == 1
+
+
+def test_a_dead_cycle_is_the_collectors() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        runner = Runner()
+        runner.self, runner.memory = runner, tensor(8)
+        del runner
+        answer = lowtide.why(device="cpu")
+        dead = [one for one in answer.dead if one.type == "Runner"]
+        assert [one.bytes for one in dead] == [8 * MIB]
+        actions = [action for action in answer.actions if action.action == "gc.collect()"]
+        assert actions[0].bytes is not None
+        assert actions[0].bytes >= 8 * MIB
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="how frozen objects hang is not known")
+def test_frozen_dead_objects_are_found_and_said_to_be_frozen() -> None:
+    gc.collect()
+    runner = Runner()
+    runner.self, runner.memory = runner, tensor(8)
+    gc.freeze()
+    try:
+        del runner
+        gc.collect()
+        answer = lowtide.why(device="cpu")
+        frozen = [one for one in answer.dead if one.frozen]
+        assert [one.bytes for one in frozen] == [8 * MIB]
+        assert answer.frozen_objects > 1000
+        assert any("unfreeze" in action.action for action in answer.actions)
+    finally:
+        gc.unfreeze()
+        gc.collect()
+
+
+def test_a_frozen_holder_is_named_like_any_other() -> None:
+    shelf["frozen"] = tensor(8)
+    gc.freeze()
+    try:
+        answer = lowtide.why(shelf["frozen"])
+        assert any(path.endswith("shelf['frozen']") for path in answer.holders[0].paths)
+        assert answer.holders[0].frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_a_frame_of_another_thread() -> None:
+    started, done = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        batch = tensor(8)
+        started.set()
+        done.wait()
+        del batch
+
+    thread = threading.Thread(target=serve, name="server")
+    thread.start()
+    try:
+        started.wait()
+        answer = lowtide.why(device="cpu")
+        paths = [holder.path for holder in answer.holders]
+        assert any("serve()" in path and path.endswith("batch") for path in paths), paths
+        assert any("server" in path for path in paths), paths
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_what_only_the_call_holds() -> None:
+    answer = lowtide.why(tensor())
+    assert answer.holders[0].path == "nobody but this call"
+    assert answer.cuts == ()
+
+
+def test_an_object_that_is_not_collected() -> None:
+    shelf["text"] = b"x" * 1000
+    answer = lowtide.why(shelf["text"])
+    assert any(path.endswith("shelf['text']") for path in answer.holders[0].paths)
+
+
+def test_data_first_and_a_text_that_fits_a_screen() -> None:
+    for number in range(40):
+        shelf[f"batch {number}"] = tensor(1)
+    answer = lowtide.why(device="cpu")
+    data = answer.to_dict()
+    assert data["held_bytes"] >= 40 * MIB
+    assert data["holders"][0]["bytes"] >= MIB
+    text = str(answer)
+    assert len(text.splitlines()) <= 40
+    assert max(map(len, text.splitlines())) <= 240
+    assert "more holder" in text
+
+
+def test_hostile_objects_run_no_code() -> None:
+    calls: list[str] = []
+
+    class Hostile:
+        def __getattribute__(self, name: str) -> Any:
+            calls.append(name)
+            raise RuntimeError(name)
+
+        def __repr__(self) -> str:
+            calls.append("repr")
+            raise RuntimeError("repr")
+
+        def __eq__(self, other: object) -> bool:
+            calls.append("eq")
+            raise RuntimeError("eq")
+
+        __hash__ = object.__hash__
+
+    hostile = Hostile()
+    object.__setattr__(hostile, "memory", tensor(8))
+    shelf["hostile"] = {hostile: [hostile]}
+    held = [holder for holder in lowtide.why(device="cpu").holders if "memory" in holder.path]
+    assert [holder.bytes for holder in held] == [8 * MIB]
+    assert calls == []
+    object.__setattr__(hostile, "memory", None)
+
+
+def test_an_autograd_graph_is_named_and_hooks_do_not_run() -> None:
+    unpacked: list[object] = []
+
+    def unpack(saved: object) -> object:
+        unpacked.append(saved)
+        return saved
+
+    weight = torch.ones(MIB, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
+        hooked = (weight * weight).exp().sum()
+    shelf["losses"] = [(weight * weight).exp().sum(), hooked]
+    del hooked
+    answer = lowtide.why(device="cpu")
+    assert any("losses" in path for holder in answer.holders for path in holder.paths)
+    assert unpacked == []
+
+
+def test_wrong_devices_are_refused_with_what_to_do() -> None:
+    with pytest.raises((ValueError, RuntimeError), match="toaster"):
+        lowtide.why(device="toaster")
+
+
+def test_many_threads_may_ask_at_once() -> None:
+    shelf["held"] = tensor()
+    answers: list[Any] = []
+
+    def ask() -> None:
+        for _ in range(3):
+            answers.append(lowtide.why(shelf["held"]))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 12
+    for answer in answers:
+        assert any(path.endswith("shelf['held']") for path in answer.holders[0].paths)

@@ -1,0 +1,95 @@
+"""The zoo: every way in which memory stays is named right, and freed or rightly called pinned.
+
+Each animal of `zoo/` runs in a process of its own. First the plant is
+proved without lowtide (it stays, and the hand-typed cure frees it), then lowtide is asked.
+
+`ZOO_DEVICE=cuda` puts them on a GPU. Where there is none, the animals that need one are skipped in
+words, or fail if `LOWTIDE_DEMAND_GPU=1`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+tour: Any = pytest.importorskip("zoo.tour", reason="the animals are tensors: torch is missing")
+
+ANIMALS = tour.animals()
+_spec = find_spec("lowtide")
+HAS_LOWTIDE = _spec is not None and _spec.origin is not None  # a folder of that name is no package
+
+
+Visits = dict[tuple[str, str], "Future[tuple[dict[str, Any], str]]"]
+
+
+@pytest.fixture(scope="module")
+def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
+    """Every visit that was asked for, under way: two at a time, in forks of warm processes.
+
+    On a GPU one at a time, since the driver's numbers are everybody's, and in fresh processes.
+    """
+    asked = [
+        (str(item.callspec.params["name"]), item.originalname.removeprefix("test_by_"))
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module
+        if item.originalname.startswith("test_by_")
+        if HAS_LOWTIDE or item.originalname != "test_by_lowtide"
+    ]
+    able = [visit for visit in asked if not tour.why_not(ANIMALS[visit[0]])]
+    if tour.DEVICE != "cpu" or not hasattr(os, "fork"):
+        with ThreadPoolExecutor(max_workers=1) as keeper:
+            yield {visit: keeper.submit(tour.run, *visit) for visit in able}
+        return
+    warm = [tour.Warm() for _ in range(2)]
+    keepers = [ThreadPoolExecutor(max_workers=1) for _ in warm]
+    turns = zip(able, itertools.cycle(range(len(warm))))
+    yield {visit: keepers[turn].submit(warm[turn].run, *visit) for visit, turn in turns}
+    for keeper, process in zip(keepers, warm):
+        keeper.shutdown(cancel_futures=True)
+        process.close()
+
+
+def _is_right(visits: Visits, name: str, mode: str) -> None:
+    reason = tour.why_not(ANIMALS[name])
+    if reason and os.environ.get("LOWTIDE_DEMAND_GPU") == "1" and not ANIMALS[name].cpu:
+        pytest.fail(f"a GPU is demanded: {reason}")
+    if reason:
+        pytest.skip(reason)
+    result, told = visits[name, mode].result()
+    assert result["problems"] == [], told
+
+
+@pytest.mark.parametrize("name", ANIMALS)
+def test_by_cure(visits: Visits, name: str) -> None:
+    """The plant: it holds memory in the claimed way, and only so."""
+    _is_right(visits, name, "cure")
+
+
+@pytest.mark.skipif(not HAS_LOWTIDE, reason="lowtide is not installed here")
+@pytest.mark.parametrize("name", ANIMALS)
+def test_by_lowtide(visits: Visits, name: str) -> None:
+    """What `why` names, what the release says, and what the memory says of both."""
+    _is_right(visits, name, "lowtide")
+
+
+def test_every_file_is_an_animal() -> None:
+    """An animal that nobody runs would be no proof."""
+    files = {path.stem for path in (tour.TESTS / "zoo").glob("*.py")}
+    assert files - {"__init__", "keeper", "tour", "visitors", "warm"} == set(ANIMALS)
+
+
+@pytest.mark.parametrize("name", ANIMALS)
+def test_an_animal_says_what_it_is(name: str) -> None:
+    """How it happens in real programs, and why it is right where it is not simply freed."""
+    animal = ANIMALS[name]
+    assert (sys.modules[f"zoo.{name}"].__doc__ or "").count("\n") >= 3
+    assert animal.names and animal.cut and animal.cure
+    if animal.verdict != "released":
+        assert animal.because and (animal.then or animal.frees)

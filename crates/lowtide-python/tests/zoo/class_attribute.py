@@ -1,0 +1,32 @@
+"""A class attribute.
+
+"Load it once for all instances." All instances are gone, and the class is still there, with it.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"Tokenizer\.table",),
+    cut=r"Tokenizer\.table",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="Tokenizer.table = None",
+    holder="Tokenizer",
+)
+
+
+class Tokenizer:
+    table: Any = None
+
+    def __init__(self) -> None:
+        if Tokenizer.table is None:
+            Tokenizer.table = big()
+
+
+if __name__ == "__main__":
+    tokenizer = Tokenizer()
+    del tokenizer
+    visit(ANIMAL)

@@ -1,0 +1,37 @@
+"""A DataLoader's pinned batches.
+
+With workers and `pin_memory=True` the loader prefetches: batches that nobody asked for yet wait, in
+pinned host memory, in a queue of its iterator, until the iterator goes. Pinned memory is not the
+device's, but it is the scarcest that the host has.
+"""
+
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from zoo.keeper import MIB, OWN, PINNED, Animal, visit, watch
+
+ANIMAL = Animal(
+    names=(r"batches\._data_queue",),
+    cut=r"batches",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del batches",
+    holder="batches",
+    memory=False,  # torch keeps pinned pages for its next batch
+    asked="cpu",
+    gpu="only a GPU's driver pins host memory",
+)
+
+
+if __name__ == "__main__":
+    rows = TensorDataset(torch.ones(4, 8 * MIB))
+    batches: Any = iter(DataLoader(rows, batch_size=1, num_workers=1, pin_memory=True))
+    next(batches)
+    while batches._data_queue.empty():  # the next one is on its way
+        time.sleep(0.01)
+    watch(batches._data_queue.queue[0][1][0])
+    visit(ANIMAL)

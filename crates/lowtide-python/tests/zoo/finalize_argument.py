@@ -1,0 +1,37 @@
+"""An argument of `weakref.finalize`.
+
+"When the session goes, give its buffer back to the pool." The finaliser holds the buffer until
+then, in a registry of the weakref module, and the session is a long one.
+"""
+
+import weakref
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"finalize",),
+    cut=r"finalize|detach",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="goodbye.detach()",
+    holder="weakref.finalize._registry[goodbye]",
+)
+
+pool: list[int] = []
+
+
+class Session:
+    """A client's connection."""
+
+
+def give_back(buffer: Any) -> None:
+    pool.append(buffer.shape[0])
+
+
+if __name__ == "__main__":
+    session = Session()
+    goodbye = weakref.finalize(session, give_back, big())
+    goodbye.atexit = False
+    visit(ANIMAL)

@@ -1,0 +1,39 @@
+"""A forward hook.
+
+Somebody looked at activations once. The hook is still registered, and its closure still keeps what
+the last pass gave it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zoo.keeper import DEVICE, MIB, OWN, PINNED, Animal, visit, watch
+
+ANIMAL = Animal(
+    names=(r"model", r"hook", r"seen"),
+    cut=r"model|hook|seen",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="handle.remove()",
+    holder="model[0]",
+)
+
+
+def remember() -> Callable[[Any, Any, Any], None]:
+    seen: dict[str, Any] = {}
+
+    def hook(module: Any, inputs: Any, output: Any) -> None:
+        seen["last"] = watch(output)
+
+    return hook
+
+
+if __name__ == "__main__":
+    model = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU()).to(DEVICE)
+    handle = model[0].register_forward_hook(remember())
+    with torch.no_grad():
+        model(torch.ones(MIB, 1, device=DEVICE))
+    visit(ANIMAL)

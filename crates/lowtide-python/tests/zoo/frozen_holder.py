@@ -1,0 +1,32 @@
+"""A holder that was frozen.
+
+The same `gc.freeze()`, and a registry that is alive. `gc.get_referrers` and all tools that are
+built on it see nothing of what is frozen: for them nobody holds the tensor.
+"""
+
+import gc
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"registry\.adapters\['base'\]",),
+    cut=r"registry\.adapters",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del registry.adapters['base']",
+    holder="registry",
+)
+
+
+class Registry:
+    def __init__(self) -> None:
+        self.adapters: dict[str, Any] = {}
+
+
+if __name__ == "__main__":
+    registry = Registry()
+    registry.adapters["base"] = big()
+    gc.freeze()
+    visit(ANIMAL)

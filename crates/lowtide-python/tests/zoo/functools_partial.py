@@ -1,0 +1,30 @@
+"""`functools.partial`.
+
+A pool of workers, a scheduler or a button is given `partial(score, table)`. The arguments live as
+long as the partial does.
+"""
+
+import functools
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"on_request", r"partial|args"),
+    cut=r"on_request",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del on_request",
+    holder="on_request",
+)
+
+
+def score(table: Any, row: int) -> float:
+    return float(table[row])
+
+
+if __name__ == "__main__":
+    on_request = functools.partial(score, big())
+    on_request(0)
+    visit(ANIMAL)

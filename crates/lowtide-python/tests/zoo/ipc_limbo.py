@@ -1,0 +1,40 @@
+"""Memory that was sent to another process.
+
+A tensor goes to a consumer through a queue. Both sides have let go of it. The sender keeps the
+block aside until it has looked whether the receiver is done, and it looks only at its next
+sending, or in `torch.cuda.ipc_collect()`.
+"""
+
+from typing import Any
+
+import torch.multiprocessing as mp
+
+from zoo.keeper import Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"(?i)\bipc|native|no Python object",),
+    cut=r"(?i)ipc|release\(\)",
+    cure="import torch; torch.cuda.ipc_collect(); torch.cuda.empty_cache()",
+    storages=False,
+    gpu="host memory is shared by files, not by the driver",
+)
+
+
+def consume(inbox: Any, done: Any, end: Any) -> None:
+    scores = inbox.get()
+    scores.sum().item()
+    del scores
+    done.set()
+    end.wait()
+
+
+if __name__ == "__main__":
+    spawn = mp.get_context("spawn")
+    inbox, done, end = spawn.Queue(), spawn.Event(), spawn.Event()
+    consumer = spawn.Process(target=consume, args=(inbox, done, end), daemon=True)
+    consumer.start()
+    inbox.put(big())
+    done.wait()
+    visit(ANIMAL)
+    end.set()
+    consumer.join()

@@ -1,0 +1,159 @@
+"""The keeper: what an animal is, how its memory is watched, and the visit to it.
+
+Whether memory is still there is never asked of lowtide. A storage tells by a weak reference of
+torch's own (the C++ storage, so that views and graphs count), and the memory by the kernel's
+resident pages of this process or, on a GPU, by the driver. The keeper keeps nothing alive: it holds
+weak references and text, and what a person would type is text that runs in the animal's `__main__`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+DEVICE = os.environ.get("ZOO_DEVICE", "cpu")
+MIB = 1 << 20
+RESULT = "ZOO-RESULT "
+"""A visit's last line is this and one JSON object."""
+
+
+class Animal(NamedTuple):
+    """What must be said of an animal, and what must free it. All texts run in its `__main__`."""
+
+    names: tuple[str, ...]
+    """Regexes, each found in the answer's text: the holder a person would recognise."""
+    cut: str
+    """A regex for what the answer says to do."""
+    cure: str
+    """Statements that free it by hand, without lowtide."""
+    release: str = "lowtide.release()"
+    """What a person types next."""
+    verdict: str = "released"
+    """A regex for the whole verdict of that receipt."""
+    because: str = ""
+    """Why another verdict than `released` is right."""
+    then: str = ""
+    """What frees it after such a verdict: `cut` (the answer's first), `cure`, or an expression."""
+    frees: bool | None = None
+    """Whether `release` frees what is watched; None: if its verdict is to be `released`."""
+    says: tuple[str, ...] = ()
+    """Regexes, each found in the receipt's text."""
+    after: str = ""
+    """An expression that has to be true at the end."""
+    holder: str = ""
+    """An expression for the holder, to judge other tools by; empty: no object stands for it."""
+    dies_by_gc: bool = False
+    """Whether `gc.collect()` alone frees it."""
+    mib: int = 128
+    """How much memory must come and go, at the least half of it."""
+    storages: bool = True
+    """Whether there are storages to watch; if not, only the driver can tell."""
+    memory: bool = True
+    """Whether the memory goes back at once; if not, only the storages tell."""
+    asked: str = ""
+    """The device to ask about, where it is not the one of `ZOO_DEVICE`."""
+    gpu: str = ""
+    """Why it needs a GPU; empty: it lives everywhere."""
+    cpu: str = ""
+    """Why it lives in host memory alone; empty: it lives everywhere."""
+
+
+PINNED = "pinned"
+OWN = "the reference is the program's own: only its author knows that it is done with"
+
+_watched: list[StorageWeakRef] = []
+
+
+def big(mib: int = 128, **options: Any) -> Any:
+    """A tensor of that size, written to, and watched."""
+    return watch(torch.ones(mib * MIB // 4, device=DEVICE, **options))
+
+
+def watch(tensor: Any) -> Any:
+    """Watches the tensor's storage, and hands the tensor through."""
+    _watched.append(StorageWeakRef(tensor.untyped_storage()))
+    return tensor
+
+
+def is_alive() -> bool:
+    """Whether any storage that is watched is still there."""
+    return any(not storage.expired() for storage in _watched)
+
+
+def in_use() -> int | None:
+    """Bytes in use: by the driver on a GPU, else this process's resident pages, by the kernel."""
+    if DEVICE != "cpu":
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
+    try:
+        with open("/proc/self/statm") as statm:
+            _, resident, shared, *_ = map(int, statm.read().split())
+    except OSError:  # not Linux: only the storages tell
+        return None
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Visit:
+    """One visit: where the animal stood at its beginning, and what was found."""
+
+    def __init__(self, animal: Animal) -> None:
+        self.animal = animal
+        self.scope = vars(sys.modules["__main__"])
+        self.planted = in_use()
+        self.found: dict[str, Any] = {}
+        self.problems: list[str] = []
+
+    def expect(self, is_so: bool, otherwise: str) -> bool:
+        """Notes a problem where something is not so."""
+        if not is_so:
+            self.problems.append(otherwise)
+        return is_so
+
+    def type_cure(self) -> None:
+        """What a person would type by hand."""
+        exec(self.animal.cure, self.scope)  # noqa: S102 (the animals are ours)
+
+    def what_stays(self) -> str:
+        """Empty if it is freed; else what tells that it is not."""
+        now = in_use()
+        if self.animal.storages and is_alive():
+            return "its storage is still there"
+        if self.animal.memory and self.planted is not None and now is not None:
+            fell = self.planted - now
+            if fell < self.animal.mib * MIB // 2:
+                where = "the process" if DEVICE == "cpu" else "the device"
+                return f"memory in use by {where} fell by only {fell / MIB:.1f} MiB"
+        return ""
+
+
+def visit(animal: Animal) -> None:
+    """Does to the animal what the command line asks for; called where a person would ask."""
+    from zoo import visitors
+
+    mode = sys.argv[1] if len(sys.argv) > 1 else "lowtide"
+    os.environ.setdefault("LOWTIDE_DEVICE", animal.asked or DEVICE)
+    this = Visit(animal)
+    if animal.storages:
+        this.expect(is_alive(), "the plant is gone before anybody looked")
+    try:
+        visitors.MODES[mode](this)
+    except Exception as error:  # noqa: BLE001 (it becomes a problem of the result)
+        # Its text alone: the traceback would be one more holder.
+        this.problems.append("".join(traceback.format_exception(error)))
+    for problem in this.problems:
+        print("problem:", problem)
+    spec = sys.modules["__main__"].__spec__
+    name = spec.name.rpartition(".")[2] if spec else "?"
+    result = {"animal": name, "mode": mode, **this.found, "problems": this.problems}
+    print(RESULT + json.dumps(result), flush=True)
+
+
+if len(sys.argv) > 1 and sys.argv[1] == "snapshot" and DEVICE != "cpu":
+    # The history has to be on before anything is planted.
+    torch.cuda.memory._record_memory_history()

@@ -1,0 +1,23 @@
+"""A numpy array over a tensor's memory.
+
+`tensor.numpy()` copies nothing: the array keeps the tensor, in its `base`. numpy's arrays do not
+take part in garbage collection, so the collector's tools do not see this reference at all.
+"""
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"scores|ndarray|native|not visible",),
+    cut=r"scores|ndarray|native|not visible",
+    verdict=PINNED,
+    because=OWN,
+    then="cure",
+    cure="scores = scores[:10].copy()",
+    holder="scores",
+    cpu="numpy has no arrays on a device",
+)
+
+
+if __name__ == "__main__":
+    scores = big().numpy()
+    visit(ANIMAL)

@@ -1,0 +1,1 @@
+"""Packages of other people, for the animals that live in them."""

@@ -1,0 +1,26 @@
+"""An item in a queue that nobody reads any more.
+
+The consumer ended with an error; the producer had put one more batch into the queue before it knew.
+"""
+
+import queue
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"inbox\.queue",),
+    cut=r"inbox",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="inbox.get_nowait()",
+    holder="inbox",
+)
+
+inbox: "queue.Queue[Any]" = queue.Queue(maxsize=4)
+
+
+if __name__ == "__main__":
+    inbox.put(("score", big()))
+    visit(ANIMAL)

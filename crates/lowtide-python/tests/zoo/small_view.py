@@ -1,0 +1,29 @@
+"""A view that keeps a large storage.
+
+The first row of the hidden states is all that is kept: a few kilobytes, it seems. It is a view, and
+the storage behind it is the whole tensor.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"features\[0\]", r"view"),
+    cut=r"features",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="features[0] = features[0].clone()",
+    holder="features",
+)
+
+
+def first_row() -> Any:
+    hidden = big().view(-1, 1024)
+    return hidden[0]
+
+
+if __name__ == "__main__":
+    features = [first_row()]
+    visit(ANIMAL)

@@ -1,0 +1,39 @@
+"""A thread-local of a pool's thread.
+
+Each thread makes its scratch space once and keeps it in a `threading.local`. The work is done; the
+pool's threads stay, and from any other thread the attribute does not even exist.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"(?i)local", r"scratch"),
+    cut=r"scratch|(?i:local)",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="pool.submit(forget).result()",
+    holder="LOCAL",
+)
+
+LOCAL = threading.local()
+
+
+def work() -> float:
+    if not hasattr(LOCAL, "scratch"):
+        LOCAL.scratch = big()
+    return float(LOCAL.scratch[0])
+
+
+def forget() -> None:
+    del LOCAL.scratch
+
+
+if __name__ == "__main__":
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scorer")
+    pool.submit(work).result()
+    visit(ANIMAL)
+    pool.shutdown()

@@ -1,0 +1,103 @@
+"""The tour: which animals there are, and a visit to one from outside, in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoo.keeper import DEVICE, RESULT, Animal
+
+TESTS = Path(__file__).parent.parent
+LIMIT_S = 120
+
+
+def animals() -> dict[str, Animal]:
+    """Every animal, by name. Importing one plants nothing."""
+    package = importlib.import_module("zoo")
+    names = [found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg]
+    modules = {name: importlib.import_module(f"zoo.{name}") for name in sorted(names)}
+    return {name: module.ANIMAL for name, module in modules.items() if hasattr(module, "ANIMAL")}
+
+
+def why_not(animal: Animal) -> str:
+    """Why it cannot live on this machine and device, in words; empty: it can."""
+    if DEVICE != "cpu" and not torch.cuda.is_available():
+        return f"ZOO_DEVICE is {DEVICE}, and torch sees no GPU"
+    if animal.gpu and DEVICE == "cpu":
+        return f"needs a GPU (ZOO_DEVICE=cuda): {animal.gpu}"
+    if animal.cpu and DEVICE != "cpu":
+        return f"lives in host memory only: {animal.cpu}"
+    return ""
+
+
+def run(name: str, mode: str) -> tuple[dict[str, Any], str]:
+    """One visit in a fresh process: its result, and all that it printed."""
+    done = subprocess.run(
+        [*_PYTHON, f"zoo.{name}", mode],
+        check=False,
+        cwd=TESTS,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    return _result(name, mode, done.returncode, done.stdout)
+
+
+class Warm:
+    """Visits as forks of a process that has torch already (`warm.py`). For one thread alone."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [*_PYTHON, "zoo.warm"],
+            cwd=TESTS,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, name: str, mode: str) -> tuple[dict[str, Any], str]:
+        """One visit in a fork: its result, and all that it printed."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{name} {mode}\n")
+        self._process.stdin.flush()
+        ended = json.loads(self._process.stdout.readline())
+        return _result(name, mode, ended["status"], ended["output"])
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+_PYTHON = (sys.executable, "-W", "ignore::FutureWarning", "-m")
+
+
+def _environment() -> dict[str, str]:
+    """The same lowtide as whoever sent us; one thread each, as two animals run at a time."""
+    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def _result(name: str, mode: str, status: int, output: str) -> tuple[dict[str, Any], str]:
+    told = f"python -m zoo.{name} {mode} (exit {status})\n{output}"
+    lines = [line for line in output.splitlines() if line.startswith(RESULT)]
+    if not lines:
+        return {"animal": name, "mode": mode, "problems": ["it ended without a result"]}, told
+    result: dict[str, Any] = json.loads(lines[-1].removeprefix(RESULT))
+    if status != 0:
+        result["problems"].append(f"it ended with exit status {status}")
+    return result, told
