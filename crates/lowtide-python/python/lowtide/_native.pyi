@@ -130,6 +130,7 @@ class Releaser:
         to: str | int | None = None,
         steps: list[Any] | None = None,
         witness: Callable[[], list[tuple[str, str, int, int | None]]] | None = None,
+        pins: bool = True,
         wait_s: float = 60.0,
         attempts: int = 1,
         every_rung: bool = False,
@@ -223,3 +224,20 @@ class _Device(Protocol):
     def trim(self) -> int: ...
     def hooks(self) -> Iterable[Any]: ...
     def settings(self) -> Iterable[Any]: ...
+
+def examine(asked: Any, /) -> dict[str, Any]:
+    """Walks the heap and answers a `_question.Question`.
+
+    `holders` have the object, `bytes`, how many `pieces` of memory, `retained`, whether it is
+    `reached` or `dead`, references that are `hidden`, whether it is `frozen`, `paths` and `cuts`
+    or why there is `no_cut`. A path is its root (kind, thread), the objects from it on, references
+    to the first that are hidden, and whether something on it is frozen.
+    """
+
+def leads_to(asked: Any, places: list[Any], values: list[Any], /) -> dict[str, Any]:
+    """What the references from some places to some values lead to.
+
+    `led` has for each value bytes, tensors, and the positions of other values that it leads to;
+    `freed` is what cutting all of them frees, `tensors` is all that they lead to, `stay` what
+    somebody else holds too, `path` leads to the first target.
+    """

@@ -28,7 +28,7 @@ GRADUAL = (
 """Towards a target: each rung only while it is missed, the gentle ones first (R30)."""
 ATTEMPTS = 3
 _WORTH = 1 << 20
-"""Less than this coming back is a device's noise."""
+"""Who has less than this on a device is not worth a line."""
 
 Told = tuple[str, str, int, "int | None"]
 """A holder as a witness tells it: path, what it holds, how many references, bytes."""
@@ -154,8 +154,6 @@ def _release(
 
     found = device_of(device)
     steps, witness = plan(objects)
-    if witness is None and found is not None:
-        witness = in_vain(found, to)
     if found is None and steps:
         # Without an accelerator the tensors are the host's, and go all the same.
         found = device_of("cpu")
@@ -167,7 +165,8 @@ def _release(
             ladder,
             to=to,
             steps=steps if objects or steps else None,
-            witness=witness,
+            witness=witness if objects or found is None else users(found),
+            pins=bool(objects),
             wait_s=_native.parse_seconds(wait),
             attempts=attempts,
             parts=groups(found) if process_groups else None,
@@ -195,15 +194,10 @@ def plan(objects: list[object]) -> tuple[list[Any], Callable[[], list[Told]] | N
     return steps, witness
 
 
-def in_vain(device: Device, to: str | int | None) -> Callable[[], list[Told]]:
-    """Who holds what is left, for a release that nobody gave an object: asked for where it was in
-    vain. Where something came back, what is left is in use."""
-    before = device.own()
+def users(device: Device) -> Callable[[], list[Told]]:
+    """Who has what is left on a device, for a release that was given no object."""
 
     def witness() -> list[Told]:
-        now = device.own()
-        if to is None and before is not None and now is not None and before - now >= _WORTH:
-            return []
         from ._why import holders
 
         return holders(device=device.name, least=_WORTH)
