@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("LOWTIDE_DEVICE", "cpu")
+os.environ.setdefault("LOWTIDE_DEVICE", os.environ.get("ZOO_DEVICE", "cpu"))
 os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
 
 

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _native
-from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted
+from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted, mib
 from ._look import full_type_name, type_name
 from ._path import Root, path_edges, path_text, path_verb
 from ._question import Question
-from ._torch import device_of, torch
+from ._torch import Device, device_of, torch
 
 _HOLDERS_MOST = 12
+_WORTH = 1 << 20
 
 
 def why(target: object = None, device: object = None) -> Answer:
@@ -212,20 +213,38 @@ class Naming:
         if dead > frozen:
             actions.append(Action("gc.collect()", dead - frozen))
         if frozen:
-            actions.append(Action("lowtide.release(unfreeze=True), or gc.unfreeze() and gc.collect()", frozen))
+            text = "lowtide.release(unfreeze=True), or gc.unfreeze() and gc.collect()"
+            actions.append(Action(text, frozen))
         found = None if device in (None, "cpu") else device_of(device)
         if found is not None:
-            allocated, reserved = found.counts()
-            if reserved > allocated:
-                actions.append(Action("lowtide.empty_device_cache()", reserved - allocated))
+            actions += self._beyond_python(found)
         return tuple(actions)
+
+    def _beyond_python(self, device: Device) -> list[Action]:
+        """What the device and the framework's allocator know of, and no Python object holds."""
+        actions = []
+        allocated, reserved = device.counts()
+        if reserved > allocated:
+            text = f"lowtide.empty_device_cache(), for what {device.name}'s allocator has cached"
+            actions.append(Action(text, reserved - allocated))
+        unseen = allocated - self._found["memory"][1]
+        if unseen >= _WORTH:
+            text = (
+                "lowtide.release(), for some of what native code has and no Python object holds: "
+                f"{mib(unseen)}, such as cuBLAS workspaces, what IPC left"
+            )
+            actions.append(Action(text, None))
+        for name, size in device.others():
+            text = f"end another process, {name}, which has {mib(size)} of the same device"
+            actions.append(Action(text, size))
+        return actions
 
     def _notes(self, frozen: int, frozen_seen: bool, target: str | None) -> tuple[str, ...]:
         notes = []
         pieces, size, largest = self._found["native_memory"]
         if pieces and largest is not None and target is None:
             notes.append(
-                f"{counted(pieces, 'piece')} of memory ({size / 2**20:,.1f} MiB) "
+                f"{counted(pieces, 'piece')} of memory ({mib(size)}) "
                 "have holders in native code beyond what Python explains"
             )
         if frozen and not frozen_seen:

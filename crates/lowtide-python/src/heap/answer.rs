@@ -13,7 +13,6 @@ use pyo3::types::{PyDict, PyList};
 use super::kinds::Kind;
 use super::memory::{self, Heap};
 use super::question::Question;
-use super::resting::Resting;
 
 /// Ways that are shown to each holder.
 const PATHS_MOST: usize = 4;
@@ -29,20 +28,17 @@ const DEAD_MOST: usize = 5;
 pub(crate) fn examine<'py>(asked: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let py = asked.py();
     let (question, mut kinds) = Question::new(asked)?;
-    let resting = Resting::begin(py)?;
     let heap = memory::take(py, &question, &mut kinds)?;
     let analysis = Analysis::new(&heap.graph);
     let answering = Answering { py, heap: &heap, analysis: &analysis };
     let one_by_one = question.targets.is_some() && !question.grouped;
-    let answer = answering.all(one_by_one, question.most);
-    resting.end()?;
-    answer
+    answering.all(one_by_one, question.most)
 }
 
 /// What an answer is made from.
 pub(crate) struct Answering<'a, 'py> {
     pub(crate) py: Python<'py>,
-    pub(crate) heap: &'a Heap,
+    pub(crate) heap: &'a Heap<'py>,
     pub(crate) analysis: &'a Analysis<'a>,
 }
 
@@ -175,10 +171,10 @@ impl<'py> Answering<'_, 'py> {
     /// What kind of root, of which thread; every object from it on; references to the root that were
     /// not seen; and whether something on the way is frozen.
     pub(crate) fn path(&self, path: &Path) -> PyResult<Bound<'py, PyAny>> {
-        let root = self.heap.walked.roots.get(&path.root);
+        let first = path.nodes().find(|node| self.heap.has_object(*node)).unwrap_or(path.root);
+        let root = self.heap.walked.roots.get(&first);
         let root = root.map_or(("native", 0), |root| (root.kind, root.thread));
         let frozen = path.nodes().any(|node| self.heap.is_frozen(node));
-        let first = path.nodes().find(|node| self.heap.has_object(*node)).unwrap_or(path.root);
         let hidden = self.heap.hidden(first);
         let objects = path.nodes().filter_map(|node| self.heap.object(self.py, node));
         let objects = PyList::new(self.py, objects.collect::<Vec<_>>())?;

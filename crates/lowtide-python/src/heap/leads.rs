@@ -12,7 +12,6 @@ use super::answer::Answering;
 use super::kinds::Kind;
 use super::memory::{self, Heap};
 use super::question::Question;
-use super::resting::Resting;
 
 /// What the references from some places to some values lead to. The places are the objects that are
 /// asked about and the dicts in which they keep what they have. See `_native.pyi`.
@@ -24,7 +23,6 @@ pub(crate) fn leads_to<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = asked.py();
     let (question, mut kinds) = Question::new(asked)?;
-    let resting = Resting::begin(py)?;
     let heap = memory::take(py, &question, &mut kinds)?;
     let analysis = Analysis::new(&heap.graph);
     let places: HashSet<Node> = nodes(&heap, places).into_iter().flatten().collect();
@@ -62,11 +60,10 @@ pub(crate) fn leads_to<'py>(
     let answering = Answering { py, heap: &heap, analysis: &analysis };
     let path = heap.walked.targets.first().and_then(|target| analysis.path(*target));
     answer.set_item("path", path.map(|path| answering.path(&path)).transpose()?)?;
-    resting.end()?;
     Ok(answer)
 }
 
-fn nodes(heap: &Heap, objects: &Bound<'_, PyList>) -> Vec<Option<Node>> {
+fn nodes(heap: &Heap<'_>, objects: &Bound<'_, PyList>) -> Vec<Option<Node>> {
     let wanted: Vec<usize> = objects.iter().map(|object| object.as_ptr().addr()).collect();
     let mut found = vec![None; wanted.len()];
     for (node, address) in (0..).map(Node).zip(&heap.walked.addresses) {
@@ -77,12 +74,12 @@ fn nodes(heap: &Heap, objects: &Bound<'_, PyList>) -> Vec<Option<Node>> {
     found
 }
 
-struct Leading<'a> {
-    heap: &'a Heap,
+struct Leading<'a, 'py> {
+    heap: &'a Heap<'py>,
     places: &'a HashSet<Node>,
 }
 
-impl Leading<'_> {
+impl Leading<'_, '_> {
     /// Everything that a value leads to by references of its own, not over those who own it.
     fn seen(&self, value: Node) -> HashSet<Node> {
         let mut seen = HashSet::from([value]);

@@ -11,10 +11,13 @@ use pyo3::types::PyList;
 use super::frozen;
 use super::kinds::{Kind, Kinds, class_of};
 use super::question::Question;
+use super::resting::Resting;
 use super::roots::Root;
 use super::walk::{Walked, tracked, walk};
 
-/// How many steps native code is away.
+/// How many steps other threads are away.
+const ELSEWHERE_AWAY: usize = 6;
+/// And native code, which nobody can look into.
 const NATIVE_AWAY: usize = 12;
 
 /// A piece of device memory.
@@ -28,10 +31,14 @@ pub(crate) struct Memory {
 }
 
 /// The heap with the memory that its objects hold.
-pub(crate) struct Heap {
+pub(crate) struct Heap<'py> {
     pub(crate) graph: Graph,
     pub(crate) walked: Known,
     pub(crate) memories: Vec<Memory>,
+    /// What we hold. It is let go after the answer is made: a tensor that ends lets other threads run.
+    _held: Vec<Bound<'py, PyAny>>,
+    /// So that nobody is freed meanwhile.
+    _resting: Resting<'py>,
 }
 
 /// What is known of nodes when the walk is over.
@@ -62,7 +69,7 @@ pub(crate) fn take<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,
-) -> PyResult<Heap> {
+) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
     let found = tracked(py)?.into_iter().map(object_at);
     let found = found.filter(|object| kinds.of(class_of(*object)).kind == Kind::Holder);
@@ -70,15 +77,21 @@ pub(crate) fn take<'py>(
     let found = found.map(|object| unsafe { Bound::from_borrowed_ptr(py, object) }).collect();
     told.ask(py, question, found)?;
     loop {
-        let walked = walk(py, question, kinds, &told.held)?;
+        let resting = Resting::begin(py)?;
+        let mut held = std::mem::take(&mut told.held);
+        let asked = held.len();
+        let walked = walk(py, question, kinds, &mut held)?;
         let unasked = |node: &&Node| !told.by_address.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.holders.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
         if unasked.is_empty() {
-            return Ok(Adding::new(question, walked).all(&told));
+            return Ok(Adding::new(question, walked).all(&told, held, resting));
         }
         drop(walked);
+        held.truncate(asked);
+        told.held = held;
+        drop(resting);
         told.ask(py, question, unasked)?;
     }
 }
@@ -142,7 +155,12 @@ impl<'a, 'py> Adding<'a, 'py> {
         Adding { question, walked, by_key: HashMap::new(), memories: Vec::new() }
     }
 
-    fn all(mut self, told: &Tellings<'_>) -> Heap {
+    fn all(
+        mut self,
+        told: &Tellings<'_>,
+        held: Vec<Bound<'py, PyAny>>,
+        resting: Resting<'py>,
+    ) -> Heap<'py> {
         for node in std::mem::take(&mut self.walked.holders) {
             let address = self.walked.addresses[node.index()];
             if let Some(Some(told)) = told.by_address.get(&address)
@@ -174,7 +192,7 @@ impl<'a, 'py> Adding<'a, 'py> {
                 }
             }
         }
-        self.done()
+        self.done(held, resting)
     }
 
     /// Memory that keeps the object by which Python knows it, once Python has no other use for it: that
@@ -213,7 +231,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self) -> Heap {
+    fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>) -> Heap<'py> {
         let Adding { question, mut walked, memories, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =
@@ -221,7 +239,10 @@ impl<'a, 'py> Adding<'a, 'py> {
         walked.native.retain(is_hidden);
         let targets = question.targets.iter().flatten();
         let targets = targets.filter_map(|target| walked.table.get(*target)).map(Node).collect();
-        hold(&mut walked);
+        let elsewhere = std::mem::take(&mut walked.elsewhere);
+        hold_from_afar(&mut walked, &elsewhere, ELSEWHERE_AWAY);
+        let native = walked.native.clone();
+        hold_from_afar(&mut walked, &native, NATIVE_AWAY);
         walked.listed.resize(walked.addresses.len(), false);
         // Few are looked at, but all have to be asked before the next object is made.
         let frozen = if walked.frozen_count > 0 {
@@ -244,22 +265,25 @@ impl<'a, 'py> Adding<'a, 'py> {
             frozen_seen: walked.frozen_seen,
             tracked: walked.tracked,
         };
-        Heap { graph: walked.builder.finish(), walked: known, memories }
+        let graph = walked.builder.finish();
+        Heap { graph, walked: known, memories, _held: held, _resting: resting }
     }
 }
 
-/// Lets native code hold what only it can be holding.
-///
-/// From far away: where Python leads to it as well, that way is the shorter one, and the one to show.
-fn hold(walked: &mut Walked) {
-    let Some(first) = walked.native.first().map(|_| walked.builder.node()) else { return };
+/// A root that is some steps away from these, so that a way over them is shown only where no shorter
+/// one leads to the same: who asks knows the names of modules and of its own functions best.
+fn hold_from_afar(walked: &mut Walked, nodes: &[Node], steps: usize) {
+    if nodes.is_empty() {
+        return;
+    }
+    let first = walked.builder.node();
     let mut last = first;
-    for _ in 0..NATIVE_AWAY {
+    for _ in 0..steps {
         let next = walked.builder.node();
         walked.builder.late_edge(last, next);
         last = next;
     }
-    for node in &walked.native {
+    for node in nodes {
         walked.builder.late_edge(last, *node);
     }
     walked.builder.root(first);
@@ -267,7 +291,7 @@ fn hold(walked: &mut Walked) {
     walked.kinds.resize(last.index() + 1, Kind::Ours);
 }
 
-impl Heap {
+impl Heap<'_> {
     pub(crate) fn kind(&self, node: Node) -> Kind {
         self.walked.kinds[node.index()]
     }

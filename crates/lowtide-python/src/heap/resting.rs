@@ -1,4 +1,7 @@
-//! The collector, resting: what a walk has met must not be freed before the walk is over.
+//! The collector, resting: what a walk has met must not be freed before the answer is made.
+//!
+//! From the beginning of a walk to the end of its answer no Python code runs, so nobody else can switch
+//! it on or off meanwhile.
 
 use pyo3::prelude::*;
 
@@ -15,22 +18,13 @@ impl<'py> Resting<'py> {
         gc.call_method0("disable")?;
         Ok(Resting { gc, was_enabled })
     }
-
-    pub(crate) fn end(mut self) -> PyResult<()> {
-        self.restore()
-    }
-
-    fn restore(&mut self) -> PyResult<()> {
-        if std::mem::take(&mut self.was_enabled) {
-            self.gc.call_method0("enable")?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Resting<'_> {
     fn drop(&mut self) {
-        // There is an error already, which is the one to tell.
-        let _ = self.restore();
+        if self.was_enabled {
+            // It cannot fail, and there would be nobody to tell.
+            let _ = self.gc.call_method0("enable");
+        }
     }
 }

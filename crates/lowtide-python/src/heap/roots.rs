@@ -20,13 +20,20 @@ pub(crate) struct Root {
     pub(crate) kind: &'static str,
     /// Of frames and exceptions, the thread's number.
     pub(crate) thread: u64,
+    /// Whether it is everybody's, or of the thread that asks.
+    pub(crate) is_here: bool,
     pub(crate) address: usize,
 }
 
 /// Where the walk begins.
 #[derive(Default)]
-pub(crate) struct Roots {
+pub(crate) struct Roots<'py> {
     pub(crate) all: Vec<Root>,
+    /// The number of the thread that asks.
+    here: u64,
+    /// What we hold on to while we look: to empty a snapshot may end something, and while that says
+    /// goodbye other threads run.
+    pub(crate) held: Vec<Bound<'py, PyAny>>,
     /// By the address of a running frame: what its variables hold.
     pub(crate) locals: HashMap<usize, Vec<usize>>,
     /// Frames of this package.
@@ -37,13 +44,13 @@ pub(crate) struct Roots {
 
 /// Finds them. Only the interpreter's own functions are called, so that nothing else runs from here
 /// to the end of the walk.
-pub(crate) fn find(py: Python<'_>, package: &str) -> PyResult<Roots> {
-    let mut found = Roots::default();
+pub(crate) fn find<'py>(py: Python<'py>, package: &str) -> PyResult<Roots<'py>> {
+    let here = py.import("_thread")?.call_method0("get_ident")?.extract()?;
+    let mut found = Roots { here, ..Roots::default() };
     let sys = py.import("sys")?;
     let modules = sys.getattr("modules")?.cast_into::<PyDict>()?;
-    found.push("modules", 0, &modules);
-    let interpreter = state_dicts(py);
-    for dict in &interpreter {
+    found.push("modules", 0, modules.clone().into_any());
+    for dict in state_dicts(py) {
         found.push("interpreter", 0, dict);
     }
     let frames = sys.call_method0("_current_frames")?.cast_into::<PyDict>()?;
@@ -64,23 +71,25 @@ pub(crate) fn find(py: Python<'_>, package: &str) -> PyResult<Roots> {
             Err(_) => handled,
         };
         if !exception.is_none() {
-            found.push("exception", thread.extract()?, &exception);
+            found.push("exception", thread.extract()?, exception);
         }
     }
     Ok(found)
 }
 
-impl Roots {
-    fn push(&mut self, kind: &'static str, thread: u64, object: &Bound<'_, PyAny>) {
+impl<'py> Roots<'py> {
+    fn push(&mut self, kind: &'static str, thread: u64, object: Bound<'py, PyAny>) {
         let address = object.as_ptr().expose_provenance();
-        self.all.push(Root { kind, thread, address });
+        let is_here = thread == 0 || thread == self.here;
+        self.all.push(Root { kind, thread, is_here, address });
+        self.held.push(object);
     }
 
     fn frame(
         &mut self,
-        frame: &Bound<'_, PyAny>,
+        frame: &Bound<'py, PyAny>,
         thread: u64,
-        modules: &Bound<'_, PyDict>,
+        modules: &Bound<'py, PyDict>,
         package: &str,
     ) -> PyResult<()> {
         let py = frame.py();
@@ -88,46 +97,48 @@ impl Roots {
         let file = code.getattr(intern!(py, "co_filename"))?;
         let is_ours = file.extract::<&str>().is_ok_and(|file| file.starts_with(package));
         let address = frame.as_ptr().expose_provenance();
-        self.locals.insert(address, locals(frame, &code, modules)?);
+        let locals = locals(frame, &code, modules)?;
+        let addresses = locals.iter().map(|held| held.as_ptr().expose_provenance());
+        self.locals.insert(address, addresses.collect());
+        self.held.extend(locals);
         self.running.insert(code.as_ptr().addr(), address);
         if is_ours {
             self.ours.push(address);
+            self.held.push(frame.clone());
         } else {
-            self.push("frame", thread, frame);
+            self.push("frame", thread, frame.clone());
         }
         Ok(())
     }
 }
 
 /// What the variables of a running frame hold.
-fn locals(
-    frame: &Bound<'_, PyAny>,
-    code: &Bound<'_, PyAny>,
-    modules: &Bound<'_, PyDict>,
-) -> PyResult<Vec<usize>> {
+fn locals<'py>(
+    frame: &Bound<'py, PyAny>,
+    code: &Bound<'py, PyAny>,
+    modules: &Bound<'py, PyDict>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let py = frame.py();
-    let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
     let flags: i64 = code.getattr(intern!(py, "co_flags"))?.extract()?;
     let locals = frame.getattr(intern!(py, "f_locals"))?;
     if flags & OPTIMISED == 0 {
         // The body of a module or a class: its variables are in a real dict.
         let globals = frame.getattr(intern!(py, "f_globals"))?;
         let is_known = is_namespace(&globals, modules)?;
-        let dicts = if locals.is(&globals) { vec![globals] } else { vec![globals, locals] };
-        let dicts = dicts.iter().skip(usize::from(is_known)).map(address);
-        return Ok(dicts.collect());
+        let mut dicts = if is_known { Vec::new() } else { vec![globals.clone()] };
+        dicts.extend(Some(locals).filter(|locals| !locals.is(&globals)));
+        return Ok(dicts);
     }
     match locals.cast_into::<PyDict>() {
         Ok(snapshot) => {
-            let held = snapshot.values().iter().map(|held| address(&held)).collect();
+            let held = snapshot.values().iter().collect();
             snapshot.clear();
             Ok(held)
         }
         // From Python 3.13 on it is a view, and leaves nothing behind.
         Err(error) => {
             let view = error.into_inner();
-            let held = view.call_method0(intern!(py, "values"))?.try_iter()?;
-            held.map(|held| Ok(address(&held?))).collect()
+            view.call_method0(intern!(py, "values"))?.try_iter()?.collect()
         }
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Walked {
     pub(crate) listed: Vec<bool>,
     /// Whoever nobody in the heap leads to, though somebody has a reference to it.
     pub(crate) native: Vec<Node>,
+    /// Roots of other threads than the one that asks.
+    pub(crate) elsewhere: Vec<Node>,
     pub(crate) roots: HashMap<Node, Root>,
     /// How many objects are frozen, says the collector.
     pub(crate) frozen_count: usize,
@@ -52,21 +54,22 @@ struct Walk<'q, 'py> {
     question: &'q Question<'py>,
     kinds_of: &'q mut Kinds,
     walked: Walked,
-    roots: Roots,
+    roots: Roots<'py>,
     /// Nodes up to here have been traversed.
     next: usize,
     referents: Vec<usize>,
 }
 
 /// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` is what
-/// we have a reference to ourselves.
+/// we have a reference to ourselves; what joins it on the way is to be held until the answer is there.
 pub(crate) fn walk<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds_of: &mut Kinds,
-    held: &[Bound<'py, PyAny>],
+    held: &mut Vec<Bound<'py, PyAny>>,
 ) -> PyResult<Walked> {
-    let roots = roots::find(py, &question.package)?;
+    let mut roots = roots::find(py, &question.package)?;
+    held.append(&mut roots.held);
     let listed = tracked(py)?;
     let frozen_count = py.import("gc")?.call_method0("get_freeze_count")?.extract()?;
     let room = listed.len() + listed.len() / 8;
@@ -79,6 +82,7 @@ pub(crate) fn walk<'py>(
         hidden: Vec::new(),
         listed: Vec::new(),
         native: Vec::new(),
+        elsewhere: Vec::new(),
         roots: HashMap::new(),
         frozen_count,
         frozen_seen: false,
@@ -110,7 +114,11 @@ impl Walk<'_, '_> {
             if root.kind == "modules" {
                 self.walked.kinds[node.index()] = Kind::Modules;
             }
-            self.walked.builder.root(node);
+            if root.is_here {
+                self.walked.builder.root(node);
+            } else {
+                self.walked.elsewhere.push(node);
+            }
             self.walked.roots.entry(node).or_insert(root);
         }
         self.on();

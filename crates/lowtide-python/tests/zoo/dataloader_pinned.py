@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from zoo.keeper import MIB, OWN, PINNED, Animal, visit, watch
 
@@ -18,7 +18,7 @@ ANIMAL = Animal(
     cut=r"batches",
     verdict=PINNED,
     because=OWN,
-    then="cut",
+    then="cure",
     cure="del batches",
     holder="batches",
     memory=False,  # torch keeps pinned pages for its next batch
@@ -27,11 +27,18 @@ ANIMAL = Animal(
 )
 
 
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Any:
+        return torch.full((8 * MIB,), float(number))
+
+
 if __name__ == "__main__":
-    rows = TensorDataset(torch.ones(4, 8 * MIB))
-    batches: Any = iter(DataLoader(rows, batch_size=1, num_workers=1, pin_memory=True))
+    batches: Any = iter(DataLoader(Rows(), batch_size=1, num_workers=1, pin_memory=True))
     next(batches)
     while batches._data_queue.empty():  # the next one is on its way
         time.sleep(0.01)
-    watch(batches._data_queue.queue[0][1][0])
+    watch(batches._data_queue.queue[0][1])
     visit(ANIMAL)
