@@ -1,4 +1,4 @@
-"""The native part: releases. What Python tells it is described by the protocols at the end."""
+"""The native part: the walk over the heap, and releases. What Python tells it is described by the protocols at the end."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, final
@@ -19,6 +19,8 @@ __all__ = [
     "Working",
     "WouldNotFit",
     "__version__",
+    "examine",
+    "leads_to",
     "malloc_counts",
     "malloc_trim",
     "nvml_usage",
@@ -129,7 +131,7 @@ class Releaser:
         *,
         to: str | int | None = None,
         steps: list[Any] | None = None,
-        witness: Callable[[], list[tuple[str, str, int, int | None]]] | None = None,
+        witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
         wait_s: float = 60.0,
         attempts: int = 1,
         every_rung: bool = False,
@@ -192,7 +194,7 @@ class Stages:
         *,
         to: str | int | None = None,
         steps: list[Any] | None = None,
-        witness: Callable[[], list[tuple[str, str, int, int | None]]] | None = None,
+        witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
         wait_s: float = 60.0,
         parts: dict[str, list[Any]] | None = None,
     ) -> Receipt: ...
@@ -204,6 +206,8 @@ class Opened:
     @property
     def before_bytes(self) -> int | None: ...
 
+def examine(asked: Any) -> dict[str, Any]: ...
+def leads_to(asked: Any, places: Sequence[object], values: Sequence[object]) -> dict[str, Any]: ...
 def malloc_counts() -> tuple[int, int]: ...
 def malloc_trim() -> bool: ...
 def nvml_usage(uuid: str) -> tuple[int, int, int | None, list[tuple[str, int]]]: ...

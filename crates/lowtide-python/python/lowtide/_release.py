@@ -159,6 +159,7 @@ def _release(
     if found is None and steps:
         # Without an accelerator the tensors are the host's, and go all the same.
         found = device_of("cpu")
+    tidy(found)
     if unfreeze:
         steps[:0] = thaw()
     return say(
@@ -175,7 +176,7 @@ def _release(
     )
 
 
-def plan(objects: list[object]) -> tuple[list[Any], Callable[[], list[Told]] | None]:
+def plan(objects: list[object]) -> tuple[list[Any], Callable[[], Sequence[Told]] | None]:
     """What is to be cut for some objects, wrappers first, and who can tell what survived. Refers to
     none of the objects itself, and the steps are taken out of their list when they are done."""
     if not objects:
@@ -188,20 +189,30 @@ def plan(objects: list[object]) -> tuple[list[Any], Callable[[], list[Told]] | N
     tensors: list[Callable[[], object]] = list(planned.tensors)
     planned.steps.clear()
 
-    def witness() -> list[Told]:
+    def witness() -> Sequence[Told]:
         alive = [one for one in (tensor() for tensor in tensors) if one is not None]
         return holders(alive) if alive else []
 
     return steps, witness
 
 
-def in_vain(device: Device, to: str | int | None) -> Callable[[], list[Told]]:
+def tidy(device: Device | None) -> None:
+    """On the host, what our own look at the heap took is of the memory that is measured: it goes back
+    before a release begins, and is none of what the release gives back."""
+    if device is not None and device.kind == "cpu":
+        try:
+            _native.malloc_trim()
+        except OSError:
+            pass  # Not every C library can, and then the numbers have that noise.
+
+
+def in_vain(device: Device, to: str | int | None) -> Callable[[], Sequence[Told]]:
     """Who holds what is left, for a release that nobody gave an object: asked for where it was in
     vain. Where something came back, what is left is in use."""
-    before = device.own()
+    before = _own(device)
 
-    def witness() -> list[Told]:
-        now = device.own()
+    def witness() -> Sequence[Told]:
+        now = _own(device)
         if to is None and before is not None and now is not None and before - now >= _WORTH:
             return []
         from ._why import holders
@@ -209,6 +220,13 @@ def in_vain(device: Device, to: str | int | None) -> Callable[[], list[Told]]:
         return holders(device=device.name, least=_WORTH)
 
     return witness
+
+
+def _own(device: Device) -> int | None:
+    try:
+        return device.own()
+    except Exception:  # noqa: BLE001 - a device that cannot be asked is told of by the receipt.
+        return None
 
 
 def thaw() -> list[Step]:
