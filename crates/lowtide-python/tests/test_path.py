@@ -304,7 +304,7 @@ def test_threads() -> None:
 def test_other_roots() -> None:
     held = Held()
     assert path_text(Root("interpreter", "atexit"), [[held], held]) == "atexit[0]"
-    assert path_text(Root("native", "torch"), [held]) == "torch"
+    assert path_text(Root("native", ""), [held]) == "native code's Held"
     assert path_text(Root("frozen", ""), [{"k": held}, held]) == "frozen dict['k']"
 
 

@@ -149,6 +149,10 @@ def segment(pool: tuple[int, int], allocated: int, total: int, device: int = 0) 
 
 
 class TestWhichDevice:
+    @pytest.fixture(autouse=True)
+    def _nobody_has_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("LOWTIDE_DEVICE", raising=False)
+
     def test_importing_devices_imports_no_torch(self) -> None:
         program = (
             "import sys; from lowtide import _torch, _cuda, _cpu, _rungs, _probe;"

@@ -85,6 +85,7 @@ def test_the_answer_keeps_nothing_alive() -> None:
 
 
 def test_counts_are_as_before() -> None:
+    gc.collect()
     held = tensor()
     shelf["a"], shelf["b"] = held, [held]
     everything = [held, shelf, shelf["b"], Runner, sys.modules, test_counts_are_as_before]
@@ -198,9 +199,13 @@ def test_an_object_that_is_not_collected() -> None:
 
 
 def test_data_first_and_a_text_that_fits_a_screen() -> None:
-    for number in range(40):
-        shelf[f"batch {number}"] = tensor(1)
-    answer = lowtide.why(device="cpu")
+    names = [f"batch_{number}" for number in range(40)]
+    globals().update({name: tensor(1) for name in names})
+    try:
+        answer = lowtide.why(device="cpu")
+    finally:
+        for name in names:
+            del globals()[name]
     data = answer.to_dict()
     assert data["held_bytes"] >= 40 * MIB
     assert data["holders"][0]["bytes"] >= MIB

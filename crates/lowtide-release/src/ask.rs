@@ -21,7 +21,11 @@ pub enum WhenBusy {
 
 /// Who is asked, after a climb, who still holds what it was meant to free.
 #[derive(Clone)]
-pub(crate) struct Witness(Arc<dyn Fn() -> Vec<Holder> + Send + Sync>);
+pub(crate) struct Witness {
+    ask: Arc<dyn Fn() -> Vec<Holder> + Send + Sync>,
+    /// Whether whom it names should have let go.
+    pins: bool,
+}
 
 impl fmt::Debug for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,13 +106,27 @@ impl Ask {
     /// it names stands in the receipt, and makes it `pinned`. Such a release is [alone](Ask::alone).
     #[must_use]
     pub fn asking(mut self, witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync>) -> Ask {
-        self.witness = Some(Witness(witness));
+        self.witness = Some(Witness { ask: witness, pins: true });
         self.alone()
+    }
+
+    /// With a witness of who uses what is left, for a release that was meant for nobody's memory in
+    /// particular. Whom it names stands in the receipt, which is `pinned` only where the release was in
+    /// vain.
+    #[must_use]
+    pub fn asking_users(mut self, witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync>) -> Ask {
+        self.witness = Some(Witness { ask: witness, pins: false });
+        self.alone()
+    }
+
+    /// Whether whom the witness names should have let go.
+    pub(crate) fn pins(&self) -> bool {
+        self.witness.as_ref().is_some_and(|witness| witness.pins)
     }
 
     /// Whom the witness names; nobody, where there is none or it panics.
     pub(crate) fn survivors(&self) -> Vec<Holder> {
-        let Some(Witness(ask)) = &self.witness else { return Vec::new() };
+        let Some(Witness { ask, .. }) = &self.witness else { return Vec::new() };
         catch_unwind(AssertUnwindSafe(|| ask())).unwrap_or_default()
     }
 

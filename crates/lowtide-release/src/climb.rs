@@ -128,7 +128,9 @@ impl Inner {
             }
         }
         let mut holders = self.scene.owners().holders();
+        let mut is_held = !holders.is_empty();
         holders.extend(ask.survivors());
+        is_held |= ask.pins() && !holders.is_empty();
         let verdict = judge(&Judged {
             reached: match (ask.to, is_met(&last)) {
                 (None, _) => Reached::None,
@@ -138,7 +140,8 @@ impl Inner {
             },
             freed: last.freed_since(&before),
             noise,
-            is_held: !holders.is_empty(),
+            is_held,
+            is_in_use: !holders.is_empty(),
             rungs: &rungs,
         });
         let mut receipt = self.receipt(ask, verdict, (before, last), rungs, "");
@@ -246,7 +249,10 @@ struct Judged<'a> {
     freed: Option<i64>,
     /// So much, and less, is none.
     noise: i64,
+    /// Somebody has what should be gone.
     is_held: bool,
+    /// Somebody has something.
+    is_in_use: bool,
     rungs: &'a [RungReceipt],
 }
 
@@ -266,8 +272,9 @@ fn judge(judged: &Judged<'_>) -> Verdict {
         Reached::Unknown => return Verdict::Unverified,
         Reached::Met => return Verdict::Released,
         _ if judged.is_held => return Verdict::Pinned,
-        Reached::Missed if freed > judged.noise => return Verdict::Partial,
         Reached::None if freed > judged.noise => return Verdict::Released,
+        _ if judged.is_in_use => return Verdict::Pinned,
+        Reached::Missed if freed > judged.noise => return Verdict::Partial,
         _ => {}
     }
     let mut climbed =

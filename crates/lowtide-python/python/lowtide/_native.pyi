@@ -132,6 +132,7 @@ class Releaser:
         to: str | int | None = None,
         steps: list[Any] | None = None,
         witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
+        pins: bool = True,
         wait_s: float = 60.0,
         attempts: int = 1,
         every_rung: bool = False,
@@ -206,8 +207,6 @@ class Opened:
     @property
     def before_bytes(self) -> int | None: ...
 
-def examine(asked: Any) -> dict[str, Any]: ...
-def leads_to(asked: Any, places: Sequence[object], values: Sequence[object]) -> dict[str, Any]: ...
 def malloc_counts() -> tuple[int, int]: ...
 def malloc_trim() -> bool: ...
 def nvml_usage(uuid: str) -> tuple[int, int, int | None, list[tuple[str, int]]]: ...
@@ -227,3 +226,20 @@ class _Device(Protocol):
     def trim(self) -> int: ...
     def hooks(self) -> Iterable[Any]: ...
     def settings(self) -> Iterable[Any]: ...
+
+def examine(asked: Any) -> dict[str, Any]:
+    """Walks the heap and answers a `_question.Question`.
+
+    `holders` have the object, `bytes`, how many `pieces` of memory, `retained`, whether it is
+    `reached` or `dead`, references that are `hidden`, whether it is `frozen`, `paths` and `cuts`
+    or why there is `no_cut`. A path is its root (kind, thread), the objects from it on, references
+    to the first that are hidden, and whether something on it is frozen.
+    """
+
+def leads_to(asked: Any, places: list[Any], values: list[Any]) -> dict[str, Any]:
+    """What the references from some places to some values lead to.
+
+    `led` has for each value bytes, tensors, and the positions of other values that it leads to;
+    `freed` is what cutting all of them frees, `tensors` is all that they lead to, `stay` what
+    somebody else holds too, `path` leads to the first target.
+    """

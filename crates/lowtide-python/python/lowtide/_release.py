@@ -28,7 +28,7 @@ GRADUAL = (
 """Towards a target: each rung only while it is missed, the gentle ones first (R30)."""
 ATTEMPTS = 3
 _WORTH = 1 << 20
-"""Less than this coming back is a device's noise."""
+"""Who has less than this on a device is not worth a line."""
 
 Told = tuple[str, str, int, "int | None"]
 """A holder as a witness tells it: path, what it holds, how many references, bytes."""
@@ -154,12 +154,11 @@ def _release(
 
     found = device_of(device)
     steps, witness = plan(objects)
-    if witness is None and found is not None:
-        witness = in_vain(found, to)
     if found is None and steps:
         # Without an accelerator the tensors are the host's, and go all the same.
         found = device_of("cpu")
-    tidy(found)
+    if objects:
+        tidy(found)
     if unfreeze:
         steps[:0] = thaw()
     return say(
@@ -168,7 +167,8 @@ def _release(
             ladder,
             to=to,
             steps=steps if objects or steps else None,
-            witness=witness,
+            witness=witness if objects or found is None else users(found),
+            pins=bool(objects),
             wait_s=_native.parse_seconds(wait),
             attempts=attempts,
             parts=groups(found) if process_groups else None,
@@ -206,27 +206,15 @@ def tidy(device: Device | None) -> None:
             pass  # Not every C library can, and then the numbers have that noise.
 
 
-def in_vain(device: Device, to: str | int | None) -> Callable[[], Sequence[Told]]:
-    """Who holds what is left, for a release that nobody gave an object: asked for where it was in
-    vain. Where something came back, what is left is in use."""
-    before = _own(device)
+def users(device: Device) -> Callable[[], Sequence[Told]]:
+    """Who has what is left on a device, for a release that was given no object."""
 
     def witness() -> Sequence[Told]:
-        now = _own(device)
-        if to is None and before is not None and now is not None and before - now >= _WORTH:
-            return []
         from ._why import holders
 
         return holders(device=device.name, least=_WORTH)
 
     return witness
-
-
-def _own(device: Device) -> int | None:
-    try:
-        return device.own()
-    except Exception:  # noqa: BLE001 - a device that cannot be asked is told of by the receipt.
-        return None
 
 
 def thaw() -> list[Step]:

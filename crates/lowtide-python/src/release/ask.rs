@@ -65,6 +65,8 @@ pub(crate) struct Wishes<'py> {
     pub(crate) to: Option<Bound<'py, PyAny>>,
     pub(crate) steps: Option<Bound<'py, PyList>>,
     pub(crate) witness: Option<Py<PyAny>>,
+    /// Whether whom the witness names should have let go.
+    pub(crate) pins: bool,
     pub(crate) wait_s: f64,
     pub(crate) attempts: u32,
     pub(crate) every_rung: bool,
@@ -120,7 +122,8 @@ pub(crate) fn ask(
     }
     if let Some(witness) = wishes.witness {
         let device = device.cloned();
-        ask = ask.asking(Arc::new(move || testimony(&witness, device.as_deref())));
+        let heard = Arc::new(move || testimony(&witness, device.as_deref()));
+        ask = if wishes.pins { ask.asking(heard) } else { ask.asking_users(heard) };
     }
     Ok(ask)
 }

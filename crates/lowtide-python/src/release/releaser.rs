@@ -64,7 +64,7 @@ impl Releaser {
 
     /// Climbs a ladder, given by the names of its rungs, and says what that did.
     #[pyo3(signature = (
-        name, ladder, *, to=None, steps=None, witness=None, wait_s=60.0, attempts=1,
+        name, ladder, *, to=None, steps=None, witness=None, pins=true, wait_s=60.0, attempts=1,
         every_rung=false, beside_work=false, parts=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -77,6 +77,7 @@ impl Releaser {
         to: Option<Bound<'_, PyAny>>,
         steps: Option<Bound<'_, PyList>>,
         witness: Option<Py<PyAny>>,
+        pins: bool,
         wait_s: f64,
         attempts: u32,
         every_rung: bool,
@@ -84,7 +85,7 @@ impl Releaser {
         parts: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Receipt> {
         let wishes =
-            Wishes { to, steps, witness, wait_s, attempts, every_rung, beside_work, parts };
+            Wishes { to, steps, witness, pins, wait_s, attempts, every_rung, beside_work, parts };
         let ask = ask(name, &ladder, wishes, self.device.as_ref())?;
         let releaser = self.inner.clone();
         Ok(self.told(waiting(py, move || releaser.release(ask))?))

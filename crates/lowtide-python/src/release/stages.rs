@@ -93,6 +93,7 @@ impl Stages {
             to,
             steps,
             witness,
+            pins: true,
             wait_s,
             attempts: 1,
             every_rung: true,

@@ -11,7 +11,7 @@ import torch
 from zoo.keeper import Animal, big, visit, watch
 
 ANIMAL = Animal(
-    names=(r"optimizer\.(param_groups|state)",),
+    names=(r"optimizer\b",),
     cut=r"optimizer",
     release="lowtide.release(optimizer)",
     cure="del optimizer",

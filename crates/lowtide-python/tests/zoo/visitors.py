@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, MIB, Visit, is_alive
+from zoo.keeper import DEVICE, MIB, PINNED, Visit, is_alive
 
 
 @contextmanager
@@ -134,6 +134,9 @@ def by_lowtide(visit: Visit) -> None:
     """lowtide: it names the holder, and its release frees, or rightly says that it does not."""
     lowtide: Any = importlib.import_module("lowtide")
     _ask(visit, lowtide)
+    if visit.animal.verdict == PINNED:
+        # What nobody has goes first, so that nothing but the animal is left to come back.
+        lowtide.empty_device_cache()
     with _timed(visit, "release_s"):
         receipt = eval(visit.animal.release, visit.scope, {"lowtide": lowtide})
     verdict, told = str(receipt.verdict), str(receipt)
