@@ -31,9 +31,9 @@ def test_r45_what_a_receipt_says_is_what_the_kernel_says() -> None:
     before = in_use()
     receipt = lowtide.shutdown(runner, device="cpu")
     after = in_use()
-    assert is_about(receipt.before.own_bytes or 0, before, 2 * MIB)
+    assert is_about(receipt.before.own_bytes or 0, before)
     assert is_about(receipt.after.own_bytes or 0, after, 2 * MIB)
-    assert is_about(receipt.freed_bytes or 0, before - after, 4 * MIB)
+    assert is_about(receipt.freed_bytes or 0, before - after)
     by_rung = sum(rung.freed_bytes or 0 for rung in receipt.rungs)
     assert is_about(by_rung, receipt.freed_bytes or 0, 2 * MIB)
 
@@ -322,9 +322,11 @@ def test_assert_released_fails_with_who_holds_it_and_passes_otherwise() -> None:
     with lowtide.assert_released(device="cpu"):
         Runner()
     leaked = []
-    with pytest.raises(AssertionError, match=r"MiB of device memory are still in use") as told:
-        with lowtide.assert_released(device="cpu"):
-            leaked.append(weights())
+    with (
+        pytest.raises(AssertionError, match=r"MiB of device memory are still in use") as told,
+        lowtide.assert_released(device="cpu"),
+    ):
+        leaked.append(weights())
     assert "held" in str(told.value) or "hold" in str(told.value)
     with lowtide.assert_released(within=10.0, device="cpu"):
         leaked.append(weights())

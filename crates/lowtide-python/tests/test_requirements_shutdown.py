@@ -130,7 +130,8 @@ def test_r21_who_survives_is_named_by_path_and_count() -> None:
     held = [runner.model, runner.model]
     before = in_use()
     receipt = lowtide.shutdown(runner, device="cpu")
-    assert is_about(in_use(), before), "held"
+    # Whoever looked for the holders took some memory too.
+    assert is_about(in_use(), before, 32 * MIB), "held"
     assert receipt.verdict == "pinned"
     assert receipt.holders, receipt
     assert all(holder.path and holder.count >= 1 for holder in receipt.holders)

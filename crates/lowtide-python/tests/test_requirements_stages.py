@@ -136,6 +136,15 @@ def test_r4_the_trim_comes_after_the_model_and_before_the_parent() -> None:
     assert [rung.rung for rung in receipt.rungs] == ["drop", "collect", "trim"]
 
 
+def test_r4_who_else_holds_a_named_model_is_named() -> None:
+    module = Compressor()
+    beside = [module.model]
+    receipt = module.teardown()
+    assert receipt.verdict == "pinned"
+    assert "beside" in receipt.holders[0].path
+    assert beside and module.model is None
+
+
 def test_r5_the_contract_is_a_context_manager_and_never_only_del() -> None:
     before = in_use()
     for kind in (Reranker, Generator, Compressor, Embedder):
@@ -282,7 +291,9 @@ def test_r8_what_is_not_installed_is_skipped_by_name_and_the_model_goes() -> Non
     assert (rung.outcome, rung.skipped) == ("done", ["vllm: vllm is not installed"])
     assert device.log.count("vllm") == 0
     assert "skipped vllm: vllm is not installed" in str(receipt)
+    kept = device.allocate()
     receipt = lowtide.release(to=0, device=device)
+    del kept
     rung = receipt.rung("sessions")
     assert rung is not None
     assert (rung.outcome, rung.why) == ("skipped", "onnxruntime: onnxruntime is not installed")

@@ -37,10 +37,10 @@ from ._stage import Stage, Stages, stage
 from ._testing import assert_released
 
 if TYPE_CHECKING:
-    from ._rungs.registry import register_cache, register_model, register_session
-    from ._rungs.to_host import back
     from ._answer import Answer
     from ._plan import Audit, audit
+    from ._rungs.registry import register_cache, register_model, register_session
+    from ._rungs.to_host import back
     from ._why import why
 
 __all__ = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._log import say
-from ._release import Step, _releaser, shutdown
+from ._log import logger, say
+from ._release import CACHE, Step, _releaser, plan, shutdown, tidy
 from ._stage import stages_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Releasable:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.teardown()
+        _end(self.teardown, exception)
 
 
 def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
@@ -78,10 +78,20 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
         if not hasattr(cls, "__enter__"):
             made: Any = cls
             made.__enter__ = lambda self: self
-            made.__exit__ = lambda self, *exception: getattr(self, teardown)() and None
+            made.__exit__ = lambda self, *exception: _end(getattr(self, teardown), exception[1])
         return cls
 
     return decorate
+
+
+def _end(teardown: Callable[[], object], exception: BaseException | None) -> None:
+    try:
+        teardown()
+    except Exception as failure:
+        if exception is None:
+            raise
+        # The program's own exception goes on; this one is told.
+        logger().error("a teardown failed: %s: %s", type(failure).__name__, failure)
 
 
 def _title(cls: type) -> str:
@@ -98,10 +108,18 @@ def _drop(module: Any, names: tuple[str, ...]) -> Receipt:
         for name in names
         if held.get(name, getattr(type(module), name, None)) is not None
     ]
+    # What the heap says is not cut here: it only tells afterwards who has survived.
+    planned, witness = plan([module])
+    planned.clear()
+    title = _title(type(module))
+    del module
     device = device_of(None) or device_of("cpu")
-    ladder = ("drop", "collect", "trim")
-    releaser = _releaser(device)
-    return say(releaser.release(_title(type(module)), ladder, steps=steps, beside_work=True))
+    tidy(device)
+    return say(
+        _releaser(device).release(
+            title, ("drop", *CACHE), steps=steps, witness=witness, beside_work=True
+        )
+    )
 
 
 def _setter(module: Any, name: str) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""The native part: releases. What Python tells it is described by the protocols at the end."""
+"""The native part: the walk over the heap, and releases. What Python tells it is described by the protocols at the end."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, final
@@ -19,6 +19,8 @@ __all__ = [
     "Working",
     "WouldNotFit",
     "__version__",
+    "examine",
+    "leads_to",
     "malloc_counts",
     "malloc_trim",
     "nvml_usage",
@@ -129,7 +131,7 @@ class Releaser:
         *,
         to: str | int | None = None,
         steps: list[Any] | None = None,
-        witness: Callable[[], list[tuple[str, str, int, int | None]]] | None = None,
+        witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
         pins: bool = True,
         wait_s: float = 60.0,
         attempts: int = 1,
@@ -193,7 +195,7 @@ class Stages:
         *,
         to: str | int | None = None,
         steps: list[Any] | None = None,
-        witness: Callable[[], list[tuple[str, str, int, int | None]]] | None = None,
+        witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
         wait_s: float = 60.0,
         parts: dict[str, list[Any]] | None = None,
     ) -> Receipt: ...
@@ -225,7 +227,7 @@ class _Device(Protocol):
     def hooks(self) -> Iterable[Any]: ...
     def settings(self) -> Iterable[Any]: ...
 
-def examine(asked: Any, /) -> dict[str, Any]:
+def examine(asked: Any) -> dict[str, Any]:
     """Walks the heap and answers a `_question.Question`.
 
     `holders` have the object, `bytes`, how many `pieces` of memory, `retained`, whether it is
@@ -234,7 +236,7 @@ def examine(asked: Any, /) -> dict[str, Any]:
     to the first that are hidden, and whether something on it is frozen.
     """
 
-def leads_to(asked: Any, places: list[Any], values: list[Any], /) -> dict[str, Any]:
+def leads_to(asked: Any, places: list[Any], values: list[Any]) -> dict[str, Any]:
     """What the references from some places to some values lead to.
 
     `led` has for each value bytes, tensors, and the positions of other values that it leads to;

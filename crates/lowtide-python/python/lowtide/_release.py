@@ -157,6 +157,8 @@ def _release(
     if found is None and steps:
         # Without an accelerator the tensors are the host's, and go all the same.
         found = device_of("cpu")
+    if objects:
+        tidy(found)
     if unfreeze:
         steps[:0] = thaw()
     return say(
@@ -174,7 +176,7 @@ def _release(
     )
 
 
-def plan(objects: list[object]) -> tuple[list[Any], Callable[[], list[Told]] | None]:
+def plan(objects: list[object]) -> tuple[list[Any], Callable[[], Sequence[Told]] | None]:
     """What is to be cut for some objects, wrappers first, and who can tell what survived. Refers to
     none of the objects itself, and the steps are taken out of their list when they are done."""
     if not objects:
@@ -187,17 +189,27 @@ def plan(objects: list[object]) -> tuple[list[Any], Callable[[], list[Told]] | N
     tensors: list[Callable[[], object]] = list(planned.tensors)
     planned.steps.clear()
 
-    def witness() -> list[Told]:
+    def witness() -> Sequence[Told]:
         alive = [one for one in (tensor() for tensor in tensors) if one is not None]
         return holders(alive) if alive else []
 
     return steps, witness
 
 
-def users(device: Device) -> Callable[[], list[Told]]:
+def tidy(device: Device | None) -> None:
+    """On the host, what our own look at the heap took is of the memory that is measured: it goes back
+    before a release begins, and is none of what the release gives back."""
+    if device is not None and device.kind == "cpu":
+        try:
+            _native.malloc_trim()
+        except OSError:
+            pass  # Not every C library can, and then the numbers have that noise.
+
+
+def users(device: Device) -> Callable[[], Sequence[Told]]:
     """Who has what is left on a device, for a release that was given no object."""
 
-    def witness() -> list[Told]:
+    def witness() -> Sequence[Told]:
         from ._why import holders
 
         return holders(device=device.name, least=_WORTH)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _native
 from ._log import logger, say
-from ._release import CACHE, _releaser, groups, plan, releaser_of
+from ._release import CACHE, _releaser, groups, plan, releaser_of, tidy
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -173,7 +173,8 @@ class Stage:
         self.look()
         steps, witness = plan(owned)
         owned.clear()
-        device = self.stages._releaser.device if self._process_groups else None
+        device = self.stages._releaser.device
+        tidy(device)
         self.receipt = say(
             self.stages._native.close(
                 opened,
