@@ -106,7 +106,11 @@ def main() -> None:
     tracked = len(gc.get_objects())
     before = counts(world)
     own = sys.getrefcount(target)
-    figures: dict[str, Any] = {"tracked_objects": tracked, "why_s": [], "python": sys.version.split()[0]}
+    figures: dict[str, Any] = {
+        "tracked_objects": tracked,
+        "why_s": [],
+        "python": sys.version.split()[0],
+    }
     for _ in range(arguments.repeats):
         forget_highest()
         start = in_use()
@@ -126,7 +130,9 @@ def main() -> None:
         chain = objgraph.find_backref_chain(target, objgraph.is_proper_module)
         figures["objgraph_s"] = time.perf_counter() - began
         figures["objgraph_chain"] = [type(one).__name__ for one in chain]
-        figures["ratio"] = figures["objgraph_s"] / sorted(figures["why_s"])[len(figures["why_s"]) // 2]
+        figures["ratio"] = (
+            figures["objgraph_s"] / sorted(figures["why_s"])[len(figures["why_s"]) // 2]
+        )
     figures["machine"] = platform.processor() or platform.machine()
     for name, value in figures.items():
         if "text" not in name and name != "answer":

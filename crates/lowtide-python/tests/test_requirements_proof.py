@@ -353,7 +353,7 @@ def test_the_fixture_fails_a_test_that_leaves_memory_behind(tmp_path: Path) -> N
         "    kept.append(torch.ones(1 << 26, dtype=torch.uint8))\n"
         "    assert False\n"
     )
-    options = ["-p", "lowtide.pytest_plugin", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path]
+    options = ["-p", "no:cacheprovider", "-q", "--rootdir", tmp_path]
     command = [sys.executable, "-m", "pytest", *map(str, options), str(test)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "1 failed, 3 passed, 1 error" in done.stdout, done.stdout

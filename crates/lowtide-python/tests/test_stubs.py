@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import types
 
 import lowtide
 import pytest
@@ -70,6 +69,6 @@ def test_free_threaded_builds_are_refused_by_name(monkeypatch: pytest.MonkeyPatc
     spec = importlib.util.find_spec("lowtide")
     assert spec is not None and spec.loader is not None
     monkeypatch.setattr(sys, "abiflags", "t", raising=False)
-    module = types.ModuleType("lowtide")
+    module = importlib.util.module_from_spec(spec)
     with pytest.raises(ImportError, match="free-threaded"):
         spec.loader.exec_module(module)

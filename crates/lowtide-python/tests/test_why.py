@@ -11,10 +11,9 @@ import threading
 import weakref
 from typing import Any
 
+import lowtide
 import pytest
 import torch
-
-import lowtide
 
 MIB = 1 << 20
 

@@ -167,4 +167,3 @@ def audit(runner: object, *, also: Iterable[object] = ()) -> Audit:
     del stays, runner
     others = tuple((path, holds, size) for path, holds, _, size in outside)
     return Audit(made.name, drops, made.freed_bytes, others)
-

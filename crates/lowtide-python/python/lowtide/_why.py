@@ -102,7 +102,8 @@ class Naming:
         self._found = found
         self._apply = apply
         self._threads = {
-            thread.ident: thread.name for thread in threading._active.values()  # type: ignore[attr-defined]
+            thread.ident: thread.name
+            for thread in threading._active.values()  # type: ignore[attr-defined]
         }
 
     def answer(self, device: str | None, target: str | None, took_s: float) -> Answer:
