@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import array
 import gc
+import itertools
 import json
 import os
 import platform
@@ -45,7 +46,7 @@ def requests(objects: int) -> list[Request]:
     """So many objects that the collector tracks: three for each request."""
     made = [Request(number) for number in range(objects // 3)]
     dice = random.Random(SEED)
-    for request, following in zip(made, made[1:]):
+    for request, following in itertools.pairwise(made):
         request.next = following
         request.related = made[dice.randrange(len(made))]
     return made
