@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 CACHE = ("collect", "trim")
 """Beside running work: it touches only what nobody has."""
-SHUTDOWN = ("quiesce", "drop", "libraries", "caches", "collect", "trim")
-STANDARD = ("quiesce", "drop", "caches", "collect", "trim")
+STANDARD = ("quiesce", "drop", "libraries", "caches", "collect", "trim")
 GRADUAL = (
     *("quiesce", "drop", "collect", "trim", "caches", "libraries"),
     *("to_host", "sessions", "fraction", "sleep", "context_reset", "fallback"),
@@ -97,7 +96,7 @@ def release(
     """
     ladder: tuple[str, ...] = GRADUAL
     if to is None:
-        ladder = STANDARD if obj is None else SHUTDOWN
+        ladder = STANDARD
     return _release(
         name or "release",
         ladder,
@@ -129,7 +128,7 @@ def shutdown(
     """
     return _release(
         name or f"shutdown {type(runner).__name__}",
-        SHUTDOWN,
+        STANDARD,
         [runner, *also],
         device=device,
         unfreeze=unfreeze,

@@ -13,7 +13,7 @@ use super::kinds::{Kind, Kinds, class_of};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::Root;
-use super::walk::{Walked, tracked, walk};
+use super::walk::{AHEAD, Walked, prefetch, tracked, walk};
 
 /// How many steps other threads are away.
 const ELSEWHERE_AWAY: usize = 6;
@@ -71,11 +71,7 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    let found = tracked(py)?.into_iter().map(object_at);
-    let found = found.filter(|object| kinds.of(class_of(*object)).kind == Kind::Holder);
-    // SAFETY: they are alive: nothing has run since they were listed.
-    let found = found.map(|object| unsafe { Bound::from_borrowed_ptr(py, object) }).collect();
-    told.ask(py, question, found)?;
+    told.ask(py, question, holders(py, kinds)?)?;
     loop {
         let resting = Resting::begin(py)?;
         let mut held = std::mem::take(&mut told.held);
@@ -94,6 +90,21 @@ pub(crate) fn take<'py>(
         drop(resting);
         told.ask(py, question, unasked)?;
     }
+}
+
+/// What may hold device memory, of what the collector lists.
+fn holders<'py>(py: Python<'py>, kinds: &mut Kinds) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let listed = tracked(py)?;
+    let mut found = Vec::new();
+    for (at, address) in listed.iter().enumerate() {
+        if let Some(ahead) = listed.get(at + AHEAD) {
+            prefetch(object_at(*ahead));
+        }
+        if kinds.of(class_of(object_at(*address))).kind == Kind::Holder {
+            found.push(object(py, *address));
+        }
+    }
+    Ok(found)
 }
 
 /// What tensors hold and their graphs keep, by their addresses.
@@ -368,6 +379,6 @@ fn object_at(address: usize) -> *mut PyObject {
 }
 
 fn object(py: Python<'_>, address: usize) -> Bound<'_, PyAny> {
-    // SAFETY: it was alive when it was walked, and no Python code has run since.
+    // SAFETY: it was alive when it was listed or walked, and no Python code has run since.
     unsafe { Bound::from_borrowed_ptr(py, object_at(address)) }
 }

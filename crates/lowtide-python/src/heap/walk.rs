@@ -19,7 +19,7 @@ use super::table::Table;
 /// So many objects are traversed before what they refer to is looked at.
 const BATCH: usize = 64;
 /// So far ahead memory is asked for.
-const AHEAD: usize = 12;
+pub(crate) const AHEAD: usize = 12;
 /// From this count on an object is immortal, and its count says nothing.
 const IMMORTAL: u32 = 1 << 29;
 
@@ -128,11 +128,9 @@ impl Walk<'_, '_> {
             self.ours(*address);
         }
         self.on();
-        for address in listed {
-            self.meet(*address, false);
-        }
+        self.list(listed);
         self.on();
-        self.mark(listed);
+        self.walked.listed.resize(self.walked.addresses.len(), false);
         if self.walked.frozen_count > 0 && self.question.finds_frozen {
             let frozen = frozen::find(&self.walked).unwrap_or_default();
             self.walked.frozen_seen = !frozen.is_empty();
@@ -160,12 +158,19 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn mark(&mut self, listed: &[usize]) {
-        self.walked.listed = vec![false; self.walked.addresses.len()];
-        for address in listed {
-            if let Some(node) = self.walked.table.get(*address) {
-                self.walked.listed[node as usize] = true;
+    /// Meets whatever the collector lists, and remembers that it does.
+    fn list(&mut self, listed: &[usize]) {
+        self.walked.listed.resize(self.walked.addresses.len(), false);
+        for (at, address) in listed.iter().enumerate() {
+            if let Some(ahead) = listed.get(at + AHEAD) {
+                self.walked.table.prefetch(*ahead);
             }
+            let known = self.walked.table.get(*address);
+            let Some(node) = known.map(Node).or_else(|| self.meet(*address, false)) else {
+                continue;
+            };
+            self.walked.listed.resize(self.walked.addresses.len(), false);
+            self.walked.listed[node.index()] = true;
         }
     }
 

@@ -16,6 +16,7 @@ from zoo.keeper import MIB, OWN, PINNED, Animal, visit, watch
 ANIMAL = Animal(
     names=(r"batches\._data_queue",),
     cut=r"batches",
+    release="lowtide.release(device='cpu')",
     verdict=PINNED,
     because=OWN,
     then="cure",

@@ -11,7 +11,7 @@ class RegisteredCaches(Hook):
     name = "registered caches"
 
     def missing(self) -> str | None:
-        return None if registry.caches else "no cache is registered with lowtide.register_cache"
+        return None if registry.caches else "none; lowtide.register_cache adds one"
 
     def expect(self) -> int | None:
         sizes = [size() for clear, size in list(registry.caches.values()) if size and clear()]

@@ -25,7 +25,7 @@ class CudaLibrary(Hook):
 
     def missing(self) -> str | None:
         if self._device.kind != "cuda":
-            return f"{self.name} are a matter of CUDA, and this is {self._device.name}"
+            return f"a matter of CUDA, not of {self._device.name}"
         if self._torch() is None:
             return "the program has not used CUDA"
         return None

@@ -35,7 +35,7 @@ class ProcessGroups(Hook):
         if distributed() is None:
             return absent("torch.distributed") or "this torch has no torch.distributed"
         if not self._asked:
-            return "process groups are left alone unless process_groups=True"
+            return "left alone unless process_groups=True"
         return None
 
     def run(self, round: int) -> Touched:

@@ -35,7 +35,7 @@ class Sessions(Hook):
     def missing(self) -> str | None:
         if registry.sessions.entries():
             return None
-        none = "no session is registered with lowtide.register_session"
+        none = "none; lowtide.register_session adds one"
         unknown = absent(RUNTIME)
         return f"{unknown}, and {none}" if unknown else none
 

@@ -26,7 +26,7 @@ class ModelsToHost(Hook):
         if self._device.kind == "cpu":
             return "the device is the host's memory already"
         if not registry.models.entries():
-            return "no model is registered with lowtide.register_model"
+            return "none; lowtide.register_model adds one"
         return None
 
     def expect(self) -> int | None:
