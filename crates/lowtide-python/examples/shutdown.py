@@ -5,10 +5,9 @@ Somebody has planted a reference to the model where the engine's author does not
     python examples/shutdown.py
 """
 
+import lowtide
 import metrics
 import torch
-
-import lowtide
 
 
 class PoolingRunner:
