@@ -27,6 +27,7 @@ import os
 import platform
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,19 +47,32 @@ def missing(tool: str, device: str) -> str:
     return ""
 
 
-def measure(names: list[str], tools: list[str]) -> Rows:
-    """Every animal with every tool."""
+def measure(names: list[str], tools: list[str], jobs: int) -> Rows:
+    """Every animal with every tool.
+
+    Those that free something alone, since the driver's numbers are everybody's; the others may run
+    `jobs` at a time, which their seconds then tell of.
+    """
     from zoo import tour
 
-    rows: Rows = {}
+    rows: Rows = {name: {} for name in names}
+
+    def look(name: str, tool: str) -> None:
+        result, told = tour.run(name, tool)
+        rows[name][tool] = result
+        print(f"{name} {tool}: {result.get('seconds', '?')} s", file=sys.stderr, flush=True)
+        if "freed" not in result:
+            print(told, file=sys.stderr)
+
+    lookers = [tool for tool in tools if tool in ("objgraph", "snapshot")]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        looks = [pool.submit(look, name, tool) for name in names for tool in lookers]
+        for one in looks:
+            one.result()
     for name in names:
-        rows[name] = {}
         for tool in tools:
-            result, told = tour.run(name, tool)
-            rows[name][tool] = result
-            print(f"{name} {tool}: {result.get('seconds', '?')} s", file=sys.stderr)
-            if "freed" not in result:
-                print(told, file=sys.stderr)
+            if tool not in lookers:
+                look(name, tool)
     return rows
 
 
@@ -96,6 +110,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The zoo, looked at with four tools.")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--only", nargs="+", help="these animals alone")
+    parser.add_argument("--jobs", type=int, default=1, help="tools that free nothing, at a time")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
     os.environ["ZOO_DEVICE"] = asked.device
@@ -108,7 +123,7 @@ def main() -> int:
     able = [name for name in asked.only or animals if not tour.why_not(animals[name])]
     left_out = {tool: missing(tool, asked.device) for tool in TOOLS}
     tools = [tool for tool in TOOLS if not left_out[tool]]
-    rows = measure(able, tools)
+    rows = measure(able, tools, asked.jobs)
 
     is_gpu = asked.device == "cuda"
     machine = torch.cuda.get_device_name() if is_gpu else f"{os.cpu_count()} cores"
