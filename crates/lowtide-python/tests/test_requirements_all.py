@@ -12,7 +12,7 @@ TABLE = HERE.parent.parent.parent / "docs" / "requirements.md"
 WANTED = set(range(1, 48))
 
 
-def tests() -> dict[str, int]:
+def numbered() -> dict[str, int]:
     """Each test that carries a number, as the table names it, and the number."""
     found = {}
     for file in HERE.glob("test_*.py"):
@@ -22,7 +22,7 @@ def tests() -> dict[str, int]:
 
 
 def test_every_number_has_a_test_of_its_own() -> None:
-    assert set(tests().values()) >= WANTED, sorted(WANTED - set(tests().values()))
+    assert set(numbered().values()) >= WANTED, sorted(WANTED - set(numbered().values()))
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="the docs are not here, only the tests")
@@ -33,4 +33,4 @@ def test_the_table_names_them_all() -> None:
         for number, row in rows
         for test in re.findall(r"`(test_\w+\.py::\w+)`", row)
     }
-    assert named == tests()
+    assert named == numbered()
