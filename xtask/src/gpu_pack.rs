@@ -12,14 +12,16 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use crate::peers;
-use crate::steps::cargo;
+use crate::steps::{self, cargo};
 
 const MOST_MIB: u64 = 60;
 const TEST_PROGRAMS: [&str; 5] =
     ["conformance_cuda", "conformance_host", "rules_cuda", "turns_cuda", "requirements_cuda"];
 /// Says what a pack is of; also tells a pack from another folder.
 const COMMIT: &str = "commit.txt";
-const SCRIPTS: [&str; 2] = ["run.sh", "plain_copy.py"];
+const SCRIPTS: [&str; 3] = ["run.sh", "python.sh", "plain_copy.py"];
+/// What GPU machines do not have, and the tests of the Python package need.
+const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 
 /// Writes the pack, with the peers that the benchmarks compare with or without.
 pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
@@ -52,18 +54,44 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }
     size += copy_folder(Path::new("bench"), &to.join("bench"))?;
+    size += python_package(&to.join("python"))?;
     for peer in if with_peers { peers::fetched()? } else { Vec::new() } {
         size += copy_folder(&peer, &to.join("peers"))?;
     }
-    fs::set_permissions(to.join("run.sh"), fs::Permissions::from_mode(0o755))?;
+    for script in ["run.sh", "python.sh"] {
+        fs::set_permissions(to.join(script), fs::Permissions::from_mode(0o755))?;
+    }
     fs::write(to.join(COMMIT), commit()?)?;
     ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
     println!(
-        "{}: {} MiB. There: ./run.sh RESULTS, and python3 bench/side_by_side.py RESULTS",
+        "{}: {} MiB. There: ./run.sh RESULTS, ./python.sh RESULTS, python3 bench/side_by_side.py RESULTS",
         to.display(),
         size.div_ceil(1 << 20)
     );
     Ok(())
+}
+
+/// The wheel, what its tests need, and the tests. Returns how many bytes that is.
+fn python_package(to: &Path) -> anyhow::Result<u64> {
+    let python = steps::python(Path::new("target/pack-environment"))?;
+    let pip = |arguments: &[&str]| {
+        let mut command = Command::new(&python);
+        command.args(["-m", "pip", "--disable-pip-version-check"]).args(arguments);
+        command.arg("--quiet");
+        command
+    };
+    steps::run("wheel", pip(&["wheel", "--no-deps", "."]).arg("--wheel-dir").arg(to))?;
+    let mut needs = pip(&["download", "--only-binary=:all:", "--python-version", peers::PYTHON]);
+    steps::run("what its tests need", needs.args(PYTHON_NEEDS).arg("--dest").arg(to))?;
+    let mut size = 0;
+    for entry in fs::read_dir(to)? {
+        size += entry?.metadata()?.len();
+    }
+    for folder in ["tests", "bench", "examples"] {
+        let from = Path::new("crates/lowtide-python").join(folder);
+        size += copy_folder(&from, &to.join(folder))?;
+    }
+    Ok(size)
 }
 
 // Returns how many bytes it copied.

@@ -11,7 +11,8 @@ use anyhow::Context;
 
 use crate::steps::{python, run};
 
-const PYTHON: &str = "3.12";
+/// The Python of GPU machines.
+pub(crate) const PYTHON: &str = "3.12";
 const PLATFORMS: [&str; 2] = ["manylinux_2_28_x86_64", "manylinux2014_x86_64"];
 
 struct Peer {

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The Python package on a machine with a GPU: its tests, the zoo on the device, the zoo with other
+# tools, models one after another. What each printed goes to the folder of results.
+#   ./python.sh RESULTS [tests zoo compare stages speed]
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+results=$(realpath -m "$1")
+shift
+parts=${*:-tests zoo compare stages speed}
+mkdir -p "$results" "$here/site"
+for wheel in "$here"/python/*.whl; do
+    python3 -m zipfile -e "$wheel" "$here/site"
+done
+export PYTHONPATH="$here/site:$here/python/tests" PYTHONDONTWRITEBYTECODE=1
+cd "$here/python" || exit 3
+failed=0
+part() { # name, command: whether it passed, and its last lines
+    local name=$1
+    shift
+    if "$@" >"$results/$name.txt" 2>&1; then
+        echo "$name: passed"
+    else
+        echo "$name: failed"
+        failed=1
+    fi
+    tail -n 6 "$results/$name.txt" | cut -c1-160
+}
+for name in $parts; do
+    case $name in
+    tests) part tests python3 -X faulthandler -m pytest -q -p no:cacheprovider tests ;;
+    zoo) part zoo env ZOO_DEVICE=cuda LOWTIDE_DEMAND_GPU=1 python3 -m pytest -q -p no:cacheprovider tests/test_zoo.py -k by_lowtide ;;
+    compare) part compare python3 bench/compare_zoo.py --device cuda --jobs 6 --json "$results/compare.json" ;;
+    stages) part stages python3 bench/stages.py --json "$results/stages.json" ;;
+    speed) part speed python3 bench/why_speed.py --json "$results/why_speed.json" ;;
+    *) echo "there is no part $name" && exit 2 ;;
+    esac
+done
+exit $failed
