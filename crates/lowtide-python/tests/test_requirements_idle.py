@@ -55,7 +55,7 @@ def test_r26_it_needs_all_four_conditions() -> None:
     def native(switch: str) -> tuple[Caching, _native.Idle]:
         device = Caching()
         device.free(device.allocate())
-        return device, _native.Idle(lowtide._release.releaser_of(device), switch, to="24 MiB")
+        return device, _native.Idle(lowtide._release.releaser_of(device), switch, to="48 MiB")
 
     device, idle = native("off")
     idle.work().leave()
@@ -211,10 +211,10 @@ def test_r30_stronger_steps_only_while_the_target_is_missed() -> None:
     strong = Piece(device.log, "sessions", "sessions", lambda: device.free(held.pop()))
     device.pieces = [strong]
     device.free(device.allocate())
-    enough = lowtide.release(to=SIZE + 24 * MIB, device=device)
+    enough = lowtide.release(to=SIZE + 48 * MIB, device=device)
     assert (enough.verdict, "sessions" in device.log) == ("released", False)
     assert held, "what is in use stays"
-    more = lowtide.release(to="24 MiB", device=device)
+    more = lowtide.release(to="48 MiB", device=device)
     assert (more.verdict, "sessions" in device.log) == ("released", True)
     assert more.target == "at most 24.0 MiB"
 
@@ -228,7 +228,7 @@ def test_r30_several_attempts_until_the_target_is_met() -> None:
             device.free(held.pop())
 
     device.pieces = [Piece(device.log, "caches", "caches", one)]
-    receipt = lowtide.release(to="24 MiB", device=device)
+    receipt = lowtide.release(to="40 MiB", device=device)
     assert receipt.verdict == "released", receipt
     assert max(rung.attempt for rung in receipt.rungs) == 2
 
