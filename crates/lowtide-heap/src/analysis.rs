@@ -8,7 +8,7 @@
 //! | graph: rows 8, references 16 | 24 | |
 //! | shortest ways: who led to it 4; the queue 4 | 4 | 4 |
 //! | order: number 4, node 4, rows 8, referrers 16; first meetings 4, how deep we are 8 | 32 | 12 |
-//! | dominators 4; links 8, semidominators 4, ways to shorten 4 | 4 | 16 |
+//! | dominators 4; links 8 where it is no leaf, semidominators 4, ways to shorten 4 | 4 | 16 |
 //! | tree: spans 8; sizes 4 | 8 | 4 |
 //! | a cut: levels 4, what was seen 4; for each node that flow passes 50 | | 8 |
 //!

@@ -5,6 +5,9 @@
 //! dominator: the first ancestor in the tree of first meetings that is not above the semidominator.
 //! (Georgiadis, "Linear-time algorithms for dominators and related problems", 2005.)
 //!
+//! Leaves have the highest numbers, and no way leads over them. Each is looked at where the search
+//! that gave the numbers met it: whoever has a higher number than that was met later.
+//!
 //! Nothing recurs: ways are shortened with a list of our own.
 
 use crate::order::{Order, Parents};
@@ -19,26 +22,26 @@ struct Link {
 }
 
 /// By number: the nearest that is on every way to it. 0 is its own.
-pub(crate) fn dominators(order: &Order, parents: Parents) -> Vec<u32> {
-    let mut links: Vec<Link> = (0..).zip(&parents).map(|(low, up)| Link { up: *up, low }).collect();
+pub(crate) fn dominators(order: &Order, mut parents: Parents) -> Vec<u32> {
+    let met = (0..).zip(&parents[..order.leaves()]);
+    let mut ways = Ways {
+        order,
+        links: met.map(|(low, up)| Link { up: *up, low }).collect(),
+        passed: Vec::new(),
+    };
     let mut semis = vec![0; parents.len()];
-    let mut passed = Vec::new();
-    for number in (1..order.len() as u32).rev() {
-        let mut semi = parents[number as usize];
-        for from in order.referrers(number) {
-            // Whoever has a lower number is a way of its own; of higher ones the lowest counts
-            // that is passed on the way down from a lower one.
-            let low = if *from <= number {
-                *from
-            } else {
-                lowest(&mut links, *from, number, &mut passed)
-            };
-            semi = semi.min(low);
+    let mut leaves = order.leaves()..order.len();
+    for number in (0..order.leaves()).rev() {
+        while !leaves.is_empty() && parents[leaves.start] as usize == number {
+            let leaf = leaves.start;
+            (semis[leaf], parents[leaf]) = ways.semi(leaf as u32, number as u32);
+            leaves.start += 1;
         }
-        semis[number as usize] = semi;
-        links[number as usize].low = semi;
+        let (semi, _) = ways.semi(number as u32, number as u32);
+        semis[number] = semi;
+        ways.links[number].low = semi;
     }
-    drop(links);
+    drop(ways);
     let mut dominators = parents;
     for number in 1..dominators.len() {
         let mut up = dominators[number];
@@ -48,6 +51,33 @@ pub(crate) fn dominators(order: &Order, parents: Parents) -> Vec<u32> {
         dominators[number] = up;
     }
     dominators
+}
+
+struct Ways<'o> {
+    order: &'o Order,
+    /// Of those from which ways lead on.
+    links: Vec<Link>,
+    passed: Vec<u32>,
+}
+
+impl Ways<'_> {
+    /// The semidominator of a number that was met when numbers were as far as `at`, and the highest
+    /// up to there that refers to it.
+    fn semi(&mut self, of: u32, at: u32) -> (u32, u32) {
+        let (mut semi, mut parent) = (at, 0);
+        for from in self.order.referrers(of) {
+            // Whoever has a lower number is a way of its own; of higher ones the lowest counts
+            // that is passed on the way down from a lower one.
+            let low = if *from <= at {
+                parent = *from;
+                *from
+            } else {
+                lowest(&mut self.links, *from, at, &mut self.passed)
+            };
+            semi = semi.min(low);
+        }
+        (semi, parent)
+    }
 }
 
 /// The lowest semidominator on the way up from `from` that is still above `number`; shortens the

@@ -7,96 +7,12 @@
 //! long, it halves again.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::Clock;
+use crate::idle_options::IdleOptions;
 use crate::sync::{Arc, Mutex, MutexGuard};
-
-/// The environment variable that switches it on.
-const VARIABLE: &str = "LOWTIDE_FREE_ON_IDLE";
-
-/// Whether and when an idle program gives its memory back.
-///
-/// ```
-/// use std::time::Duration;
-/// use lowtide_release::IdleOptions;
-///
-/// let options: IdleOptions = "30s".parse()?;
-/// assert!(options.enabled && options.after == Duration::from_secs(30));
-/// let options = IdleOptions::from_env(|_name| None)?;
-/// assert!(!options.enabled, "the variable is not set");
-/// # Ok::<(), lowtide_release::ParseIdleError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IdleOptions {
-    /// The switch. Where it is off, nothing ever happens.
-    pub enabled: bool,
-    /// How long nothing may have run.
-    pub after: Duration,
-    /// How many times `after` the quiet time may grow to where tasks come back too soon; with 1 it
-    /// stays as it is.
-    pub calm: u32,
-}
-
-impl Default for IdleOptions {
-    fn default() -> IdleOptions {
-        IdleOptions { enabled: false, after: Duration::from_secs(5 * 60), calm: 16 }
-    }
-}
-
-impl IdleOptions {
-    /// What `LOWTIDE_FREE_ON_IDLE` says, in the words of [`IdleOptions::from_str`]; off where it
-    /// is not set.
-    ///
-    /// # Errors
-    /// If it says something else.
-    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<IdleOptions, ParseIdleError> {
-        get(VARIABLE).map_or_else(|| Ok(IdleOptions::default()), |value| value.parse())
-    }
-}
-
-impl FromStr for IdleOptions {
-    type Err = ParseIdleError;
-
-    /// Nothing, `0`, `false`, `off` and `no` switch it off; `1`, `true`, `on` and `yes` switch it
-    /// on; a time such as `250ms`, `30s`, `5m` or `1h` switches it on with that quiet time.
-    fn from_str(text: &str) -> Result<IdleOptions, ParseIdleError> {
-        let options = IdleOptions::default();
-        match text.trim().to_ascii_lowercase().as_str() {
-            "" | "0" | "false" | "off" | "no" => Ok(options),
-            "1" | "true" | "on" | "yes" => Ok(IdleOptions { enabled: true, ..options }),
-            word => match time(word) {
-                Some(after) => Ok(IdleOptions { enabled: true, after, ..options }),
-                None => Err(ParseIdleError { value: text.to_owned() }),
-            },
-        }
-    }
-}
-
-fn time(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let unit_ms = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60 * 1000,
-        "h" => 60 * 60 * 1000,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
-}
-
-/// Text that says neither whether memory is freed on idle nor after what time.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{value:?} does not say when to free on idle: 1, true, on or yes, 0, false, off or no, \
-     or a time such as 250ms, 30s, 5m or 1h"
-)]
-pub struct ParseIdleError {
-    /// The text.
-    pub value: String,
-}
 
 /// Whether to release now, and if not, why not.
 #[derive(Debug)]
@@ -422,42 +338,6 @@ mod tests {
         drop(tasks);
         assert_eq!(idle.books().active, 0);
         assert!(matches!(decide(), Decision::Off));
-    }
-
-    #[test]
-    fn r25_one_variable_switches_it_on() {
-        let of = |value: Option<&str>| {
-            IdleOptions::from_env(|name| {
-                assert_eq!(name, "LOWTIDE_FREE_ON_IDLE");
-                value.map(str::to_owned)
-            })
-        };
-        let off = IdleOptions::default();
-        assert_eq!((off.enabled, off.after, off.calm), (false, 300 * SECOND, 16));
-        for value in [None, Some(""), Some(" "), Some("0"), Some("false"), Some("OFF"), Some("no")]
-        {
-            assert_eq!(of(value), Ok(off), "{value:?}");
-        }
-        for value in ["1", "true", "on", "Yes", " 1 "] {
-            assert_eq!(of(Some(value)), Ok(IdleOptions { enabled: true, ..off }), "{value:?}");
-        }
-        let times =
-            [("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000), ("250ms", 250), ("0s", 0)];
-        for (value, after_ms) in times {
-            let after = Duration::from_millis(after_ms);
-            assert_eq!(of(Some(value)), Ok(IdleOptions { enabled: true, after, ..off }), "{value}");
-        }
-        for value in ["2", "30", "s", "-5s", "+5s", "5 m", "5d", "1.5h", "maybe", "5m30s", "５s"] {
-            assert_eq!(of(Some(value)), Err(ParseIdleError { value: value.to_owned() }));
-        }
-        // More than there is.
-        for value in ["18446744073709551615h", "18446744073709551616ms"] {
-            assert!(of(Some(value)).is_err(), "{value}");
-        }
-        let error = of(Some("soon")).unwrap_err().to_string();
-        for allowed in ["\"soon\"", "1,", "yes", "off", "no", "250ms", "1h"] {
-            assert!(error.contains(allowed), "{error}");
-        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Who is reached, dominators, retained bytes and islands, each against its definition on random
-//! graphs.
+//! Who is reached, dominators, retained bytes, what is lost and islands, each against its definition
+//! on random graphs.
 
-use lowtide_heap::{Analysis, Edge, Island, Node};
+use std::cell::Cell;
+
+use lowtide_heap::{Analysis, Edge, Graph, Island, Node};
 
 use crate::naive::{Small, each};
 use lowtide_testing::Dice;
@@ -71,7 +73,37 @@ fn what_goes_with_several_nodes_or_references() {
         let lost = reached & !small.reached(0, |index| gone.contains(&index));
         cut.reverse();
         assert_eq!(heap.freed_by(&cut), small.freed(lost), "{cut:?}");
+        let mut by_name = heap.lost_by(&cut);
+        by_name.sort_unstable();
+        let wanted: Vec<Node> = small.all().filter(|node| lost >> node.0 & 1 == 1).collect();
+        assert_eq!(by_name, wanted, "each once: {cut:?}");
     });
+}
+
+#[test]
+fn references_named_late_are_the_same_graph() {
+    let late = Cell::new(0);
+    every_size(|small| {
+        let mut dice = Dice(small.edges.len() as u64 + 1);
+        late.set(late.get() + usize::from(small.late.contains(&true)));
+        let mut shuffled = Small { late: vec![true; small.edges.len()], ..small.clone() };
+        dice.shuffle(&mut shuffled.edges);
+        let (graph, all_late) = (small.graph(), shuffled.graph());
+        assert_eq!((graph.edges(), all_late.edges()), (small.edges.len(), small.edges.len()));
+        for node in small.all() {
+            let targets = |graph: &Graph| graph.references(node).map(|edge| edge.to.0).collect();
+            let row = small.edges.iter().filter(|(from, _)| *from == node.0);
+            let mut row: Vec<u32> = row.map(|(_, to)| *to).collect();
+            let (found, mut any_order): (Vec<u32>, Vec<u32>) =
+                (targets(&graph), targets(&all_late));
+            assert_eq!(found, row, "{node:?}: in time first, then late, as they were named");
+            row.sort_unstable();
+            any_order.sort_unstable();
+            assert_eq!(any_order, row, "{node:?}: the same, whatever comes when");
+        }
+    });
+    println!("{} with late references", late.get());
+    assert!(late.get() > 5_000, "dull dice");
 }
 
 #[test]

@@ -226,10 +226,8 @@ fn larger_graphs_against_a_plain_flow() {
                 && case.targets.iter().any(|target| leads >> target.0 & 1 == 1)
         });
         for node in beside.filter(|node| !case.targets.contains(node)) {
-            let edges = case.small.edges.clone();
-            let mut roots = case.small.roots.clone();
-            roots.push(node.0);
-            let small = Small { nodes: case.small.nodes, edges, roots, bytes: Vec::new() };
+            let mut small = Small { bytes: Vec::new(), ..case.small.clone() };
+            small.roots.push(node.0);
             let forced =
                 Case { small, targets: case.targets.clone(), classes: case.classes.clone() };
             assert!(flow(&forced).is_none_or(|more| more > weight), "{node:?} could stay");

@@ -1,6 +1,7 @@
 //! Small graphs, and everything about them by its definition: take something away and see what is
 //! still reached.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -28,21 +29,23 @@ pub(crate) fn each<Case: std::fmt::Debug>(
 }
 
 /// Up to 64 nodes; a set of them is a number.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Small {
     pub(crate) nodes: u32,
-    /// In the order of `from`.
+    /// In the order of `from`, and in each row those that are named in time first.
     pub(crate) edges: Vec<(u32, u32)>,
+    /// Which of them are named late.
+    pub(crate) late: Vec<bool>,
     pub(crate) roots: Vec<u32>,
     pub(crate) bytes: Vec<(u32, u64)>,
 }
 
 impl Small {
-    /// Anything: empty, without roots, with loops and with several references between two nodes.
+    /// Anything: empty, without roots, with loops and with several references between two nodes;
+    /// half of them with references that are named late.
     pub(crate) fn roll(dice: &mut Dice, (nodes_most, edges_most): (u64, u64)) -> Small {
         let nodes = dice.roll(nodes_most + 1);
-        let mut small =
-            Small { nodes: nodes as u32, edges: Vec::new(), roots: Vec::new(), bytes: Vec::new() };
+        let mut small = Small { nodes: nodes as u32, ..Small::default() };
         if nodes == 0 {
             return small;
         }
@@ -64,13 +67,28 @@ impl Small {
         for _ in 0..dice.roll(5) {
             small.bytes.push((dice.roll(nodes) as u32, 1 << dice.roll(40)));
         }
+        let some_late = dice.one_in(2);
+        let mut named: Vec<_> =
+            small.edges.iter().map(|edge| (*edge, some_late && dice.one_in(4))).collect();
+        named.sort_by_key(|((from, _), late)| (*from, *late));
+        (small.edges, small.late) = named.into_iter().unzip();
         small
     }
 
     pub(crate) fn graph(&self) -> Graph {
         let mut builder = GraphBuilder::default();
         (0..self.nodes).for_each(|_| _ = builder.node());
-        self.edges.iter().for_each(|(from, to)| builder.edge(Node(*from), Node(*to)));
+        let named = self.edges.iter().zip(&self.late);
+        let named = named.map(|((from, to), late)| (Node(*from), Node(*to), *late));
+        let (mut late, in_time): (Vec<_>, Vec<_>) = named.partition(|(.., late)| *late);
+        for (from, to, _) in in_time {
+            builder.edge(from, to);
+        }
+        // Rows may be late in any order: the last one first.
+        late.sort_by_key(|(from, ..)| Reverse(*from));
+        for (from, to, _) in late {
+            builder.late_edge(from, to);
+        }
         self.roots.iter().for_each(|root| builder.root(Node(*root)));
         self.bytes.iter().for_each(|(node, bytes)| builder.bytes(Node(*node), Bytes(*bytes)));
         builder.finish()
