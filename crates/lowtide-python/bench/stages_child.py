@@ -179,7 +179,7 @@ def main() -> None:
     asked = parser.parse_args()
     run = models.Run(**asked.run)
     if run.device == "cpu":
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)  # Where others work too, threads wait for each other.
     if asked.way == "uuid":
         uuid = str(torch.cuda.get_device_properties(run.device).uuid)
         say("uuid", uuid=uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
