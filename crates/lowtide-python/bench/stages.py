@@ -173,7 +173,7 @@ def same_results(ways: dict[str, Told]) -> bool:
         for one in way["told"]:
             results.setdefault(one["name"], []).append(one["result"])
     return all(
-        math.isclose(one, found[0], rel_tol=1e-2, abs_tol=1e-3)
+        math.isclose(one, found[0], rel_tol=1e-2, abs_tol=1e-2)
         for found in results.values()
         for one in found
     )

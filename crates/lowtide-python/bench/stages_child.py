@@ -49,7 +49,7 @@ def evaluate_in_stages(run: models.Run) -> list[Told]:
                 inputs = models.batch(spec, run, number)
                 with torch.inference_mode():
                     outputs = spec.ask(model, inputs)
-            result = outputs.double().mean().item()
+            result = models.digest(outputs)
             ended = time.perf_counter()
         cleaned = time.perf_counter()
         say("after")
@@ -82,7 +82,7 @@ def evaluate_with_del(run: models.Run) -> list[Told]:
             inputs = models.batch(spec, run, number)
             with torch.inference_mode():
                 outputs = spec.ask(model, inputs)
-        result = outputs.double().mean().item()
+        result = models.digest(outputs)
         ended = time.perf_counter()
         del model
         cleaned = time.perf_counter()
@@ -102,7 +102,7 @@ def evaluate_alone(run: models.Run, which: int) -> list[Told]:
         inputs = models.batch(spec, run, number)
         with torch.inference_mode():
             outputs = spec.ask(model, inputs)
-    result = outputs.double().mean().item()
+    result = models.digest(outputs)
     ended = time.perf_counter()
     say("after")
     return [figures(spec, about, result, began, ended, ended)]

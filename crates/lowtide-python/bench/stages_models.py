@@ -230,3 +230,9 @@ def batch(spec: Spec, run: Run, number: int) -> Config:
 def weights_bytes(model: Any) -> int:
     every = [*model.parameters(), *model.buffers()]
     return sum(one.nbytes for one in {one.data_ptr(): one for one in every}.values())
+
+
+def digest(outputs: Any) -> float:
+    """One number that differs where the first outputs do. A mean would not: layers normalise it."""
+    first = outputs.flatten()[:256].double().cpu()
+    return float((first * torch.cos(torch.arange(len(first), dtype=torch.float64))).sum())
