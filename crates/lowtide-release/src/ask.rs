@@ -46,6 +46,8 @@ pub struct Ask {
     pub when_busy: WhenBusy,
     /// Whether rungs are climbed though the target is met.
     pub every_rung: bool,
+    /// What it took to find out what to ask for: part of what the release costs.
+    pub planned: Duration,
     /// Whether whoever asks writes the log line.
     pub(crate) quiet: bool,
     /// What was done before the release began, and belongs to it.
@@ -66,6 +68,7 @@ impl Ask {
             to: None,
             when_busy,
             every_rung: false,
+            planned: Duration::ZERO,
             quiet: false,
             done: None,
             witness: None,

@@ -59,7 +59,7 @@ impl Inner {
     pub(crate) fn closed_climb(&self, ask: &Ask) -> Receipt {
         let began = self.scene.clock().now();
         let mut receipt = self.climb_or_refuse(ask);
-        receipt.took_s = self.scene.clock().since(began).as_secs_f64();
+        receipt.took_s = (self.scene.clock().since(began) + ask.planned).as_secs_f64();
         receipt
     }
 

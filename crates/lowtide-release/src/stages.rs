@@ -148,7 +148,8 @@ impl Stages {
     /// Ends a stage by a release, whose ladder tears its modules down.
     pub fn close(&self, mut opened: Opened, ask: Ask) -> Arc<Receipt> {
         self.look(&mut opened);
-        let began = self.releaser.scene().clock().now();
+        // What planning took is part of a teardown.
+        let began = self.releaser.scene().clock().now().saturating_sub(ask.planned);
         let receipt = self.releaser.release(ask);
         self.closed(&opened, began, &receipt);
         receipt

@@ -134,6 +134,7 @@ class Releaser:
         witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
         pins: bool = True,
         wait_s: float = 60.0,
+        planned_s: float = 0.0,
         attempts: int = 1,
         every_rung: bool = False,
         beside_work: bool = False,
@@ -197,6 +198,7 @@ class Stages:
         steps: list[Any] | None = None,
         witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
         wait_s: float = 60.0,
+        planned_s: float = 0.0,
         parts: dict[str, list[Any]] | None = None,
     ) -> Receipt: ...
     def between(self, name: str) -> Receipt: ...

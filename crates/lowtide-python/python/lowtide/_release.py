@@ -7,6 +7,7 @@ what nobody has.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -152,6 +153,7 @@ def _release(
     from ._torch import device_of
 
     found = device_of(device)
+    began = time.perf_counter()
     steps, witness = plan(objects)
     if found is None and steps:
         # Without an accelerator the tensors are the host's, and go all the same.
@@ -169,6 +171,7 @@ def _release(
             witness=witness if objects or found is None else users(found),
             pins=bool(objects),
             wait_s=_native.parse_seconds(wait),
+            planned_s=time.perf_counter() - began,
             attempts=attempts,
             parts=groups(found) if process_groups else None,
         )

@@ -7,6 +7,7 @@ sum, and a receipt stands between each two.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -171,6 +172,7 @@ class Stage:
         if opened is None:
             return
         self.look()
+        began = time.perf_counter()
         steps, witness = plan(owned)
         owned.clear()
         device = self.stages._releaser.device
@@ -183,6 +185,7 @@ class Stage:
                 to=self._to,
                 steps=steps,
                 witness=witness,
+                planned_s=time.perf_counter() - began,
                 parts=groups(device) if self._process_groups else None,
             )
         )

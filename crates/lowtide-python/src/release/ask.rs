@@ -68,6 +68,8 @@ pub(crate) struct Wishes<'py> {
     /// Whether whom the witness names should have let go.
     pub(crate) pins: bool,
     pub(crate) wait_s: f64,
+    /// What planning it has taken.
+    pub(crate) planned_s: f64,
     pub(crate) attempts: u32,
     pub(crate) every_rung: bool,
     pub(crate) beside_work: bool,
@@ -114,6 +116,7 @@ pub(crate) fn ask(
         wait_s if wait_s <= 0.0 => WhenBusy::Refuse,
         wait_s => WhenBusy::Wait(seconds(wait_s)?),
     };
+    ask.planned = seconds(wishes.planned_s)?;
     if let Some(to) = &wishes.to {
         ask = ask.to(target(to)?);
     }

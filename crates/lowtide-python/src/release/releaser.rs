@@ -64,7 +64,7 @@ impl Releaser {
 
     /// Climbs a ladder, given by the names of its rungs, and says what that did.
     #[pyo3(signature = (
-        name, ladder, *, to=None, steps=None, witness=None, pins=true, wait_s=60.0, attempts=1,
+        name, ladder, *, to=None, steps=None, witness=None, pins=true, wait_s=60.0, planned_s=0.0, attempts=1,
         every_rung=false, beside_work=false, parts=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -79,13 +79,24 @@ impl Releaser {
         witness: Option<Py<PyAny>>,
         pins: bool,
         wait_s: f64,
+        planned_s: f64,
         attempts: u32,
         every_rung: bool,
         beside_work: bool,
         parts: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Receipt> {
-        let wishes =
-            Wishes { to, steps, witness, pins, wait_s, attempts, every_rung, beside_work, parts };
+        let wishes = Wishes {
+            to,
+            steps,
+            witness,
+            pins,
+            wait_s,
+            planned_s,
+            attempts,
+            every_rung,
+            beside_work,
+            parts,
+        };
         let ask = ask(name, &ladder, wishes, self.device.as_ref())?;
         let releaser = self.inner.clone();
         Ok(self.told(waiting(py, move || releaser.release(ask))?))

@@ -74,7 +74,7 @@ impl Stages {
     }
 
     /// Ends a stage by a release.
-    #[pyo3(signature = (opened, name, ladder, *, to=None, steps=None, witness=None, wait_s=60.0, parts=None))]
+    #[pyo3(signature = (opened, name, ladder, *, to=None, steps=None, witness=None, wait_s=60.0, planned_s=0.0, parts=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     #[expect(clippy::needless_pass_by_value, reason = "a list of Python is copied")]
     fn close(
@@ -87,6 +87,7 @@ impl Stages {
         steps: Option<Bound<'_, PyList>>,
         witness: Option<Py<PyAny>>,
         wait_s: f64,
+        planned_s: f64,
         parts: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Receipt> {
         let wishes = Wishes {
@@ -95,6 +96,7 @@ impl Stages {
             witness,
             pins: true,
             wait_s,
+            planned_s,
             attempts: 1,
             every_rung: true,
             // What a stage owns is its own: work of others goes on.
