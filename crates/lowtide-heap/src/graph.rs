@@ -151,23 +151,27 @@ impl GraphBuilder {
         Graph { rows: self.rows, targets: self.targets, bytes: self.bytes, roots: self.roots }
     }
 
-    /// Late references into their rows. From the last row to the first, so that nothing is needed
-    /// beside the list: each row moves by as many places as there are late ones before it.
+    /// Late references into their rows. From the last to the first, so that nothing is needed beside
+    /// the list: all rows between two that have some move as one, by as many places as there are late
+    /// ones before them.
     fn sort_in(&mut self) {
         self.late.sort_by_key(|(from, _)| *from);
-        self.targets.resize(self.targets.len() + self.late.len(), 0);
-        for node in (0..self.nodes as usize).rev() {
-            if self.late.is_empty() {
-                return;
+        let mut end = self.targets.len();
+        self.targets.resize(end + self.late.len(), 0);
+        let mut last = self.nodes as usize;
+        while let Some((from, _)) = self.late.last().copied() {
+            let node = from as usize;
+            let shift = self.late.len();
+            // From the end of this node's row on.
+            let begin = self.rows[node + 1];
+            self.targets.copy_within(begin..end, begin + shift);
+            self.rows[node + 1..=last].iter_mut().for_each(|row| *row += shift);
+            let mut at = begin + shift;
+            while let Some((_, to)) = self.late.pop_if(|(late, _)| *late == from) {
+                at -= 1;
+                self.targets[at] = to;
             }
-            let row = self.rows[node]..self.rows[node + 1];
-            let mut end = row.end + self.late.len();
-            self.rows[node + 1] = end;
-            while let Some((_, to)) = self.late.pop_if(|(from, _)| *from as usize == node) {
-                end -= 1;
-                self.targets[end] = to;
-            }
-            self.targets.copy_within(row.clone(), end - row.len());
+            (end, last) = (begin, node);
         }
     }
 }
