@@ -15,6 +15,9 @@ use super::resting::Resting;
 use super::roots::Root;
 use super::walk::{Walked, tracked, walk};
 
+/// So often the walk is done again because it met tensors that nobody had asked about. Other threads may
+/// make new ones faster than we ask; those of the last moment are left out.
+const WALKS_MOST: u32 = 4;
 /// How many steps other threads are away.
 const ELSEWHERE_AWAY: usize = 6;
 /// And native code, which nobody can look into.
@@ -35,10 +38,11 @@ pub(crate) struct Heap<'py> {
     pub(crate) graph: Graph,
     pub(crate) walked: Known,
     pub(crate) memories: Vec<Memory>,
-    /// What we hold. It is let go after the answer is made: a tensor that ends lets other threads run.
-    _held: Vec<Bound<'py, PyAny>>,
-    /// So that nobody is freed meanwhile.
+    /// So that nobody is freed before the answer is made.
     _resting: Resting<'py>,
+    /// What we hold. It is let go last: what ends with it may run the program's code, and a tensor that
+    /// ends lets other threads run.
+    _held: Vec<Bound<'py, PyAny>>,
 }
 
 /// What is known of nodes when the walk is over.
@@ -71,27 +75,28 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    let found = tracked(py)?.into_iter().map(object_at);
+    let found = tracked(question)?.into_iter().map(object_at);
     let found = found.filter(|object| kinds.of(class_of(*object)).kind == Kind::Holder);
     // SAFETY: they are alive: nothing has run since they were listed.
     let found = found.map(|object| unsafe { Bound::from_borrowed_ptr(py, object) }).collect();
     told.ask(py, question, found)?;
+    let mut walks = 0;
     loop {
-        let resting = Resting::begin(py)?;
+        walks += 1;
         let mut held = std::mem::take(&mut told.held);
         let asked = held.len();
-        let walked = walk(py, question, kinds, &mut held)?;
+        let (walked, resting) = walk(py, question, kinds, &mut held)?;
         let unasked = |node: &&Node| !told.by_address.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.holders.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
-        if unasked.is_empty() {
+        if unasked.is_empty() || walks == WALKS_MOST {
             return Ok(Adding::new(question, walked).all(&told, held, resting));
         }
         drop(walked);
+        drop(resting);
         held.truncate(asked);
         told.held = held;
-        drop(resting);
         told.ask(py, question, unasked)?;
     }
 }
@@ -266,7 +271,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             tracked: walked.tracked,
         };
         let graph = walked.builder.finish();
-        Heap { graph, walked: known, memories, _held: held, _resting: resting }
+        Heap { graph, walked: known, memories, _resting: resting, _held: held }
     }
 }
 
