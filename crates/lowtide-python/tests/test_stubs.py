@@ -71,5 +71,6 @@ def test_free_threaded_builds_are_refused_by_name(monkeypatch: pytest.MonkeyPatc
     assert spec is not None and spec.loader is not None
     monkeypatch.setattr(sys, "abiflags", "t", raising=False)
     module = types.ModuleType("lowtide")
+    module.__spec__ = spec
     with pytest.raises(ImportError, match="free-threaded"):
         spec.loader.exec_module(module)
