@@ -16,7 +16,7 @@ mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use super::heap::{examine, leads_to};
+    use super::heap::{examine, frozen_mortals, leads_to};
     #[pymodule_export]
     use super::release::{
         Busy, Gate, Holder, Idle, Opened, Pass, Pauses, Reading, Receipt, Releaser, RungReceipt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import lowtide
 import pytest
 import torch
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from lowtide._frozen import frozen_count
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -135,7 +137,7 @@ def test_frozen_holders_are_unfrozen_only_when_asked() -> None:
         receipt = lowtide.release(device="cpu", unfreeze=True)
         assert is_about(before - in_use(), SIZE)
         assert "the frozen set was not restored" in str(receipt)
-        assert gc.get_freeze_count() == 0
+        assert frozen_count() == 0
     finally:
         gc.unfreeze()
 
@@ -151,6 +153,8 @@ def test_a_release_keeps_nothing_alive() -> None:
 
 
 def interrupted_after(seconds: float) -> threading.Timer:
+    # A shell that runs tests in the background has them ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     return timer
@@ -353,7 +357,10 @@ def test_the_fixture_fails_a_test_that_leaves_memory_behind(tmp_path: Path) -> N
         "    kept.append(torch.ones(1 << 26, dtype=torch.uint8))\n"
         "    assert False\n"
     )
-    options = ["-p", "no:cacheprovider", "-q", "--rootdir", tmp_path]
+    # Under the name that it was installed by, where it was: pytest takes it from there by itself.
+    installed = importlib.metadata.entry_points(group="pytest11", name="lowtide")
+    plugin = "lowtide" if installed else "lowtide.pytest_plugin"
+    options = ["-p", plugin, "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path]
     command = [sys.executable, "-m", "pytest", *map(str, options), str(test)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "1 failed, 3 passed, 1 error" in done.stdout, done.stdout

@@ -16,6 +16,7 @@ import torch
 from lowtide import _rungs
 from lowtide._cpu import CpuDevice
 from lowtide._cuda import CudaDevice
+from lowtide._frozen import frozen_count
 from lowtide._rungs import PartlyDone, lru_caches, process_groups, registry, to_host
 from lowtide._rungs.caches import RegisteredCaches
 from lowtide._rungs.collector import Collector
@@ -108,7 +109,7 @@ class TestCollector:
             assert tensor() is not None, "frozen objects are left alone"
             touched = Collector(unfreeze=True).run(0)
             assert "unfrozen; the set was not restored" in touched[0][0]
-            assert tensor() is None and gc.get_freeze_count() == 0
+            assert tensor() is None and frozen_count() == 0
         finally:
             gc.unfreeze()
 

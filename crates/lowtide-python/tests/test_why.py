@@ -63,6 +63,17 @@ def test_r46_an_applied_cut_frees_and_leaves_the_rest() -> None:
     answer.cuts[0].apply()  # What is gone needs no cut.
 
 
+def test_a_cut_has_every_reference_of_a_holder() -> None:
+    shelf["runner"] = Runner()
+    shelf["runner"].model = shelf["runner"].also = torch.nn.Linear(8, 8)
+    shelf["list"] = [shelf["runner"].model] * 2
+    gone = weakref.ref(shelf["runner"].model)
+    cut = lowtide.why(gone()).cuts[0]
+    assert len(cut.steps) == 4, cut
+    cut.apply()
+    assert gone() is None
+
+
 def test_a_cut_that_is_not_there_any_more_says_so() -> None:
     shelf["runner"] = Runner()
     shelf["runner"].model = torch.nn.Linear(8, 8)

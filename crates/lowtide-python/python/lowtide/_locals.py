@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
 from ._look import is_a, pairs, plain
@@ -90,15 +90,21 @@ def awaits(value: object) -> object:
 
 def is_running(frame: FrameType) -> bool:
     """Whether some thread is inside this frame now."""
-    return any(other is frame for other in _stacks())
-
-
-def _stacks() -> Iterator[FrameType]:
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+    stacks = list(sys._current_frames().values())
+    found: FrameType | None = None
+    try:
+        while stacks:
+            found = stacks.pop()
+            while found is not None:
+                if found is frame:
+                    return True
+                found = found.f_back
+        return False
+    finally:
+        # Our own frame is one of them. A variable that has it would keep it, and all that called it
+        # with all their variables, until the collector runs.
+        found = None
+        stacks.clear()
 
 
 def place(frame: FrameType, line: int | None = None) -> str:

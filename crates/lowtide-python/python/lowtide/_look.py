@@ -20,6 +20,8 @@ _CLASS_NAME = type.__dict__["__name__"].__get__
 _CLASS_MODULE = type.__dict__["__module__"].__get__
 _MODULE_DICT = vars(ModuleType)["__dict__"].__get__
 
+_MODULES = sys.modules
+
 _KEY_CHARACTERS = 40
 _KEY_PARTS = 4
 
@@ -153,9 +155,14 @@ def module_dict(module: ModuleType) -> dict[str, Any]:
     return found
 
 
+def _modules() -> dict[str, Any]:
+    """The table of modules; the one that was there when this was imported, where it is no dict any more."""
+    return sys.modules if is_a(sys.modules, dict) else _MODULES
+
+
 def module_value(module_name: str, name: str) -> Any:
     """`module.name` of an imported module, or None: nothing is imported, no `__getattr__` runs."""
-    module = dict.get(sys.modules, module_name)
+    module = dict.get(_modules(), module_name)
     if module is None or not is_a(module, ModuleType):
         return None
     return dict.get(module_dict(module), name)
@@ -166,7 +173,7 @@ def namespace_of(mapping: dict[Any, Any]) -> str | None:
     name = item(mapping, "__name__")
     if type(name) is not str:
         return None
-    module = dict.get(sys.modules, name)
+    module = dict.get(_modules(), name)
     if module is not None and is_a(module, ModuleType) and module_dict(module) is mapping:
         return name
     return None

@@ -20,6 +20,7 @@ __all__ = [
     "WouldNotFit",
     "__version__",
     "examine",
+    "frozen_mortals",
     "leads_to",
     "malloc_counts",
     "malloc_trim",
@@ -237,6 +238,10 @@ def examine(asked: Any) -> dict[str, Any]:
     or why there is `no_cut`. A path is its root (kind, thread), the objects from it on, references
     to the first that are hidden, and whether something on it is frozen.
     """
+
+def frozen_mortals(count: int, member: object) -> int:
+    """How many objects are frozen that are not immortal. `count` is what the collector says, `member`
+    may be one of them."""
 
 def leads_to(asked: Any, places: list[Any], values: list[Any]) -> dict[str, Any]:
     """What the references from some places to some values lead to.

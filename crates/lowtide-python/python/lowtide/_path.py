@@ -102,18 +102,26 @@ class _Text:
         return [*([places + ": "] if places else []), *self.parts, *remark]
 
 
-def path_text(root: Root, objects: Sequence[object], limit: int | None = None) -> str:
+def path_text(
+    root: Root,
+    objects: Sequence[object],
+    limit: int | None = None,
+    last: Reference | None = None,
+) -> str:
     """The path from `root` along `objects`, which begin with the root object itself.
 
-    Paths of more than `limit` characters (100) keep both ends around "…".
+    Paths of more than `limit` characters (100) keep both ends around "…". `last` is which of several
+    references to the last object is meant; the nearest, if none is given.
     """
-    text = _write(root, objects, path_edges(objects))
+    text = _write(root, objects, _with_last(path_edges(objects), last))
     return _shorten(text.pieces(), _LONGEST_CHARACTERS if limit is None else limit)
 
 
-def path_verb(root: Root, objects: Sequence[object]) -> str | None:
+def path_verb(
+    root: Root, objects: Sequence[object], last: Reference | None = None
+) -> str | None:
     """What a person does to cut the last reference of a path, or None where it cannot be cut."""
-    edges = path_edges(objects)
+    edges = _with_last(path_edges(objects), last)
     if not edges:
         return None
     reference = edges[-1].reference
@@ -132,6 +140,24 @@ def path_verb(root: Root, objects: Sequence[object]) -> str | None:
     words = reference.verb.format(path=path.expression(), holder=name)
     inside = path.places if "{path}" in reference.verb else holder.places
     return f"{words} in {', '.join(inside)}" if inside else words
+
+
+def _with_last(edges: list[Edge], last: Reference | None) -> list[Edge]:
+    if edges and last is not None:
+        edges[-1] = edges[-1]._replace(reference=last)
+    return edges
+
+
+def last_references(objects: Sequence[object]) -> list[Reference]:
+    """Every reference by which the last but one of a path holds the last: it may have several."""
+    edges = path_edges(objects)
+    if not edges:
+        return []
+    start, end, nearest = edges[-1]
+    between = {id(plumbing) for plumbing in objects[start + 1 : end]}
+    found = references(objects[start], objects[end])
+    same = [one for one in found if between <= set(one.via) and one.can_cut]
+    return same or [nearest]
 
 
 def _outer_verb(root: Root, objects: Sequence[object], edges: list[Edge]) -> str | None:

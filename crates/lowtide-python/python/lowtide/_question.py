@@ -6,14 +6,17 @@ mistaken for the program's; who can tell what a tensor holds.
 
 from __future__ import annotations
 
+import _thread
 import collections
 import functools
+import gc
 import os
 import sys
 import types
 from collections.abc import Sequence
 from typing import Final
 
+from ._frozen import IMMORTAL
 from ._probe import autograd_edges, candidate_types, probe
 from ._torch import torch
 
@@ -21,6 +24,27 @@ _PACKAGE: Final = os.path.dirname(__file__) + os.sep
 
 # How frozen objects hang together is known for these interpreters.
 _FINDS_FROZEN: Final = (3, 10) <= sys.version_info[:2] <= (3, 13)
+
+# Up to Python 3.10 a running frame shows its variables to the collector.
+_FRAMES_SHOW: Final = sys.version_info < (3, 11)
+
+
+def _view() -> type:
+    """What the variables of a function come in: a dict, and a view of the frame from Python 3.13 on."""
+    return type(sys._getframe().f_locals)
+
+
+_VIEW: Final = _view()
+
+
+class _Interpreter:
+    """What the walk asks of the interpreter itself, as it was when this was imported."""
+
+    get_objects = gc.get_objects
+    get_freeze_count = gc.get_freeze_count
+    current_frames = sys._current_frames
+    current_exceptions = sys._current_exceptions
+
 
 _KINDS: Final[list[tuple[type, str, bool]]] = [
     (dict, "dict", False),
@@ -75,6 +99,11 @@ class Question:
         self.sample = _Sample
         self.package = _PACKAGE
         self.finds_frozen = _FINDS_FROZEN
+        self.immortal = IMMORTAL
+        self.frames_show = _FRAMES_SHOW
+        self.view = _VIEW
+        self.thread = _thread.get_ident()
+        self.interpreter = _Interpreter
 
 
 def _wholes() -> list[type]:

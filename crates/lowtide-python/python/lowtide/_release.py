@@ -223,7 +223,9 @@ def thaw() -> list[Step]:
     """What lets the collector see frozen objects; they cannot be frozen again as they were."""
     import gc
 
-    frozen = gc.get_freeze_count()
+    from ._frozen import frozen_count
+
+    frozen = frozen_count()
     said = f"{frozen} frozen objects unfrozen; the frozen set was not restored"
     return [Step(said, None, gc.unfreeze)] if frozen else []
 

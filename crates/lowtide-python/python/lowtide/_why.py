@@ -14,8 +14,9 @@ from typing import Any
 
 from . import _native
 from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted, mib
+from ._contexts import thread_name
 from ._look import full_type_name, type_name
-from ._path import Root, path_edges, path_text, path_verb
+from ._path import Root, last_references, path_text, path_verb
 from ._question import Question
 from ._torch import Device, device_of, torch
 
@@ -101,10 +102,9 @@ class Naming:
     def __init__(self, found: dict[str, Any], apply: Any) -> None:
         self._found = found
         self._apply = apply
-        self._threads = {
-            thread.ident: thread.name
-            for thread in threading._active.values()  # type: ignore[attr-defined]
-        }
+        # In one go: threads begin and end meanwhile.
+        threads = list(dict.items(threading._active))  # type: ignore[attr-defined]
+        self._threads = {number: thread_name(thread) for number, thread in threads}
 
     def answer(self, device: str | None, target: str | None, took_s: float) -> Answer:
         found = self._found
@@ -133,7 +133,7 @@ class Naming:
 
     def _root(self, kind: str, thread: int, hidden: int) -> Root:
         if kind in ("frame", "exception"):
-            return Root(kind, self._threads.get(thread, f"thread {thread}"))
+            return Root(kind, self._threads.get(thread) or f"thread {thread}")
         if kind == "native":
             return Root(kind, f"{counted(hidden, 'reference')} not visible")
         return Root(kind, "")
@@ -169,13 +169,12 @@ class Naming:
                 continue
             root, objects = self.path(way)
             objects = [*objects, held]
-            edges = path_edges(objects)
-            last = edges[-1].reference if edges else None
-            text = path_text(root, objects)
-            action = path_verb(root, objects) or f"let go of {text}"
-            kind = last.kind if last is not None else "reference"
-            can_apply = last is not None and last.can_cut
-            steps.append((Step(text, action, kind, can_apply), last))
+            for last in last_references(objects) or [None]:
+                text = path_text(root, objects, last=last)
+                action = path_verb(root, objects, last) or f"let go of {text}"
+                kind = last.kind if last is not None else "reference"
+                can_apply = last is not None and last.can_cut
+                steps.append((Step(text, action, kind, can_apply), last))
             del holder, held
         return steps
 

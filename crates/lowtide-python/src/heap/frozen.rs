@@ -8,13 +8,16 @@
 //! object: the ring's own head, in the interpreter's state. Where an object has its count, the head has
 //! two zeros, and no live object has a count of zero. The ring has to have as many objects as the
 //! collector says; where it has not, nothing is believed of it.
+//!
+//! Python 3.12 puts immortal objects among them at every collection. Those nobody has frozen.
 
 use std::ptr::with_exposed_provenance;
 
 use lowtide_heap::Node;
 use pyo3::ffi;
+use pyo3::prelude::*;
 
-use super::walk::Walked;
+use super::walk::{Walked, is_immortal};
 
 /// What stands in front of an object that the collector knows.
 #[repr(C)]
@@ -26,19 +29,45 @@ struct Header {
 /// Bits of an address that are used for something else.
 const FLAGS: usize = 3;
 
+/// So many objects are tried. One that is being collected by another thread is in no list either.
+const TRIED_MOST: usize = 8;
+
+/// How many objects are frozen that are not immortal. `count` is what the collector says, `member` is
+/// an object that may be one of them.
+#[pyfunction]
+pub(crate) fn frozen_mortals(count: usize, member: &Bound<'_, PyAny>) -> usize {
+    let member = member.as_ptr().expose_provenance();
+    let ring = if is_tracked(member) { ring(member, count) } else { None };
+    ring.map_or(count, |ring| mortals(&ring))
+}
+
+/// How many of some objects are not immortal.
+pub(crate) fn mortals(objects: &[usize]) -> usize {
+    objects.iter().filter(|object| !is_immortal(**object)).count()
+}
+
 /// Every frozen object. `None` where the ring is not as we think.
-pub(crate) fn find(walked: &Walked) -> Option<Vec<usize>> {
-    let mut nodes = (0..walked.addresses.len() as u32).map(Node);
-    let first = nodes.find(|node| is_frozen(walked, *node))?;
-    ring(walked.addresses[first.index()], walked.frozen_count)
+/// `immortal` is an object that may be one of them.
+pub(crate) fn find(walked: &Walked, immortal: usize) -> Option<Vec<usize>> {
+    let nodes = (0..walked.addresses.len() as u32).map(Node);
+    let tried = nodes.filter(|node| is_unlisted(walked, *node)).take(TRIED_MOST);
+    let tried = tried.map(|node| walked.addresses[node.index()]);
+    let tried = tried.chain(Some(immortal).filter(|object| is_tracked(*object)));
+    tried.into_iter().find_map(|object| ring(object, walked.frozen_count))
+}
+
+/// Whether somebody has frozen an object.
+pub(crate) fn is_frozen(walked: &Walked, node: Node) -> bool {
+    is_unlisted(walked, node) && !is_immortal(walked.addresses[node.index()])
 }
 
 /// Whether the collector tracks an object and does not list it.
-pub(crate) fn is_frozen(walked: &Walked, node: Node) -> bool {
+fn is_unlisted(walked: &Walked, node: Node) -> bool {
     let address = walked.addresses[node.index()];
-    if address == 0 || walked.listed[node.index()] {
-        return false;
-    }
+    address != 0 && !walked.listed[node.index()] && is_tracked(address)
+}
+
+fn is_tracked(address: usize) -> bool {
     let object = std::ptr::with_exposed_provenance_mut(address);
     // SAFETY: the object is alive; one that is not collected at all is not tracked.
     (unsafe { ffi::PyObject_GC_IsTracked(object) }) != 0

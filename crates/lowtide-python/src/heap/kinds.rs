@@ -119,6 +119,12 @@ impl Kinds {
         Ok(kinds)
     }
 
+    /// Forgets every type that was met. While Python runs a type may end, and another begin where it was.
+    pub(crate) fn forget(&mut self) {
+        self.table = Table::with_room(4096);
+        self.infos.clear();
+    }
+
     /// What is known of a type.
     pub(crate) fn of(&mut self, class: *mut PyTypeObject) -> Info {
         let (place, number) = self.table.place(class.addr());

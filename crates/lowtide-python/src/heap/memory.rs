@@ -15,6 +15,9 @@ use super::resting::Resting;
 use super::roots::Root;
 use super::walk::{AHEAD, Walked, prefetch, tracked, walk};
 
+/// So often the walk is done again because it met tensors that nobody had asked about. Other threads may
+/// make new ones faster than we ask; those of the last moment are left out.
+const WALKS_MOST: u32 = 4;
 /// How many steps other threads are away.
 const ELSEWHERE_AWAY: usize = 6;
 /// And native code, which nobody can look into.
@@ -35,10 +38,11 @@ pub(crate) struct Heap<'py> {
     pub(crate) graph: Graph,
     pub(crate) walked: Known,
     pub(crate) memories: Vec<Memory>,
-    /// What we hold. It is let go after the answer is made: a tensor that ends lets other threads run.
-    _held: Vec<Bound<'py, PyAny>>,
-    /// So that nobody is freed meanwhile.
+    /// So that nobody is freed before the answer is made.
     _resting: Resting<'py>,
+    /// What we hold. It is let go last: what ends with it may run the program's code, and a tensor that
+    /// ends lets other threads run.
+    _held: Vec<Bound<'py, PyAny>>,
 }
 
 /// What is known of nodes when the walk is over.
@@ -71,30 +75,35 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    told.ask(py, question, holders(py, kinds)?)?;
+    told.ask(py, question, holders(py, question, kinds)?)?;
+    let mut walks = 0;
     loop {
-        let resting = Resting::begin(py)?;
+        walks += 1;
         let mut held = std::mem::take(&mut told.held);
         let asked = held.len();
-        let walked = walk(py, question, kinds, &mut held)?;
+        let (walked, resting) = walk(py, question, kinds, &mut held)?;
         let unasked = |node: &&Node| !told.by_address.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.holders.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
-        if unasked.is_empty() {
+        if unasked.is_empty() || walks == WALKS_MOST {
             return Ok(Adding::new(question, walked).all(&told, held, resting));
         }
         drop(walked);
+        drop(resting);
         held.truncate(asked);
         told.held = held;
-        drop(resting);
         told.ask(py, question, unasked)?;
     }
 }
 
 /// What may hold device memory, of what the collector lists.
-fn holders<'py>(py: Python<'py>, kinds: &mut Kinds) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let listed = tracked(py)?;
+fn holders<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    kinds: &mut Kinds,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let listed = tracked(question)?;
     let mut found = Vec::new();
     for (at, address) in listed.iter().enumerate() {
         if let Some(ahead) = listed.get(at + AHEAD) {
@@ -277,7 +286,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             tracked: walked.tracked,
         };
         let graph = walked.builder.finish();
-        Heap { graph, walked: known, memories, _held: held, _resting: resting }
+        Heap { graph, walked: known, memories, _resting: resting, _held: held }
     }
 }
 

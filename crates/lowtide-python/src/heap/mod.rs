@@ -14,7 +14,9 @@ mod question;
 mod resting;
 mod roots;
 mod table;
+mod variables;
 mod walk;
 
 pub(crate) use answer::examine;
+pub(crate) use frozen::frozen_mortals;
 pub(crate) use leads::leads_to;

@@ -1,6 +1,8 @@
 //! What Python asks, and what it brings along: what it knows of types, and who can tell what a tensor
 //! holds.
 
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -23,12 +25,31 @@ pub(crate) struct Asked<'py> {
     package: String,
     /// Whether frozen objects can be found in this interpreter.
     finds_frozen: bool,
+    /// An immortal object. The interpreter may have it among the frozen.
+    immortal: Bound<'py, PyAny>,
+    /// Whether the traverse slot of a running frame shows its variables.
+    frames_show: bool,
+    /// What `f_locals` gives where it is no dict.
+    view: Bound<'py, PyType>,
+    /// The number of the thread that asks.
+    thread: u64,
+    interpreter: Interpreter<'py>,
     /// Says what tensors hold.
     probe: Bound<'py, PyAny>,
     /// Says what graphs of tensors keep.
     autograd: Bound<'py, PyAny>,
     /// How many holders are wanted.
     most: usize,
+}
+
+/// Functions of the interpreter's own, as they were when the package was imported: to import them now
+/// would run the program's `__import__`, and to look them up what it may have put in their place.
+#[derive(FromPyObject)]
+pub(crate) struct Interpreter<'py> {
+    pub(crate) get_objects: Bound<'py, PyAny>,
+    pub(crate) get_freeze_count: Bound<'py, PyAny>,
+    pub(crate) current_frames: Bound<'py, PyAny>,
+    pub(crate) current_exceptions: Bound<'py, PyAny>,
 }
 
 /// The same, with addresses in the place of objects: nothing in it refers to what is asked about.
@@ -42,6 +63,11 @@ pub(crate) struct Question<'py> {
     pub(crate) device: Option<String>,
     pub(crate) package: String,
     pub(crate) finds_frozen: bool,
+    pub(crate) immortal: usize,
+    pub(crate) frames_show: bool,
+    pub(crate) view: Bound<'py, PyType>,
+    pub(crate) thread: u64,
+    pub(crate) interpreter: Interpreter<'py>,
     pub(crate) probe: Bound<'py, PyAny>,
     pub(crate) autograd: Bound<'py, PyAny>,
     pub(crate) most: usize,
@@ -52,6 +78,13 @@ impl<'py> Question<'py> {
     pub(crate) fn new(asked: &Bound<'py, PyAny>) -> PyResult<(Question<'py>, Kinds)> {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
         let told: Asked<'py> = asked.extract()?;
+        // SAFETY: it is alive, and this thread is attached.
+        if unsafe { ffi::PyCFunction_Check(told.interpreter.get_objects.as_ptr()) } == 0 {
+            // Python code in its place would let other threads run in the middle of a walk.
+            let words =
+                "gc.get_objects is not the interpreter's own: import lowtide before it is replaced";
+            return Err(PyRuntimeError::new_err(words));
+        }
         let targets: Option<Vec<usize>> =
             told.targets.map(|targets| targets.iter().map(address).collect());
         let mut sorted = targets.clone().unwrap_or_default();
@@ -64,6 +97,11 @@ impl<'py> Question<'py> {
             device: told.device,
             package: told.package,
             finds_frozen: told.finds_frozen,
+            immortal: address(&told.immortal),
+            frames_show: told.frames_show,
+            view: told.view,
+            thread: told.thread,
+            interpreter: told.interpreter,
             probe: told.probe,
             autograd: told.autograd,
             most: told.most,

@@ -1,30 +1,31 @@
 //! The collector, resting: what a walk has met must not be freed before the answer is made.
 //!
-//! From the beginning of a walk to the end of its answer no Python code runs, so nobody else can switch
-//! it on or off meanwhile.
+//! It begins in the same breath as the walk, behind the last call that could run Python code: whoever
+//! runs before could switch the collector on again.
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// While this lives the collector does not run by itself.
 pub(crate) struct Resting<'py> {
-    gc: Bound<'py, PyModule>,
     was_enabled: bool,
+    /// The collector is switched by threads that are attached.
+    _attached: Python<'py>,
 }
 
 impl<'py> Resting<'py> {
-    pub(crate) fn begin(py: Python<'py>) -> PyResult<Resting<'py>> {
-        let gc = py.import("gc")?;
-        let was_enabled = gc.call_method0("isenabled")?.extract()?;
-        gc.call_method0("disable")?;
-        Ok(Resting { gc, was_enabled })
+    pub(crate) fn begin(py: Python<'py>) -> Resting<'py> {
+        // SAFETY: this thread is attached. No Python code runs.
+        let was_enabled = unsafe { ffi::PyGC_Disable() } == 1;
+        Resting { was_enabled, _attached: py }
     }
 }
 
 impl Drop for Resting<'_> {
     fn drop(&mut self) {
         if self.was_enabled {
-            // It cannot fail, and there would be nobody to tell.
-            let _ = self.gc.call_method0("enable");
+            // SAFETY: this thread is attached. No Python code runs.
+            unsafe { ffi::PyGC_Enable() };
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Where the walk begins: the modules, the frames of every thread, exceptions being handled, and what
 //! the interpreter and this thread keep for themselves.
 //!
-//! A running frame shows its variables to nobody but `f_locals`, which up to Python 3.12 leaves a
-//! snapshot in the frame that holds them too. We take addresses out of it and empty it again.
+//! What is found here is held: an audit hook, or what ends when a frame's variables are read, may let
+//! other threads run.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyModule as Module};
+use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 
-/// The code of a function: its variables are not a dict.
-const OPTIMISED: i64 = 1;
+use super::question::Question;
+use super::variables;
 
 /// What kind of root something is, and what tells it from others of its kind.
 #[derive(Debug, Clone)]
@@ -31,43 +31,39 @@ pub(crate) struct Roots<'py> {
     pub(crate) all: Vec<Root>,
     /// The number of the thread that asks.
     here: u64,
-    /// What we hold on to while we look: to empty a snapshot may end something, and while that says
-    /// goodbye other threads run.
+    /// What we hold on to until the answer is made.
     pub(crate) held: Vec<Bound<'py, PyAny>>,
     /// By the address of a running frame: what its variables hold.
     pub(crate) locals: HashMap<usize, Vec<usize>>,
+    /// By the address of a running frame: its code.
+    pub(crate) codes: HashMap<usize, usize>,
     /// Frames of this package.
     pub(crate) ours: Vec<usize>,
     /// By the address of code that is running: a frame of it.
     pub(crate) running: HashMap<usize, usize>,
+    /// Dicts of modules that everybody can import.
+    namespaces: HashSet<usize>,
 }
 
-/// Finds them. Only the interpreter's own functions are called, so that nothing else runs from here
-/// to the end of the walk.
-pub(crate) fn find<'py>(py: Python<'py>, package: &str) -> PyResult<Roots<'py>> {
-    let here = py.import("_thread")?.call_method0("get_ident")?.extract()?;
-    let mut found = Roots { here, ..Roots::default() };
-    let sys = py.import("sys")?;
-    let modules = sys.getattr("modules")?.cast_into::<PyDict>()?;
-    found.push("modules", 0, modules.clone().into_any());
+/// Finds them, by the interpreter's own functions.
+pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
+    let mut found = Roots { here: question.thread, ..Roots::default() };
+    for modules in tables_of_modules(py) {
+        found.namespaces.extend(namespaces(&modules));
+        found.push("modules", 0, modules);
+    }
     for dict in state_dicts(py) {
         found.push("interpreter", 0, dict);
     }
-    let frames = sys.call_method0("_current_frames")?.cast_into::<PyDict>()?;
+    let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
-        let thread: u64 = thread.extract()?;
-        let mut frame = Some(frame);
-        while let Some(running) = frame {
-            found.frame(&running, thread, &modules, package)?;
-            let back = running.getattr(intern!(py, "f_back"))?;
-            frame = (!back.is_none()).then_some(back);
-        }
+        found.stack(frame, thread.extract()?, question)?;
     }
-    let exceptions = sys.call_method0("_current_exceptions")?.cast_into::<PyDict>()?;
+    let exceptions = question.interpreter.current_exceptions.call0()?.cast_into::<PyDict>()?;
     for (thread, handled) in exceptions.iter() {
         // Up to Python 3.11 it is what `sys.exc_info` gives: the exception is the second of three.
-        let exception = match handled.get_item(1) {
-            Ok(exception) => exception,
+        let exception = match handled.cast::<PyTuple>() {
+            Ok(triple) => triple.get_item(1)?,
             Err(_) => handled,
         };
         if !exception.is_none() {
@@ -85,71 +81,82 @@ impl<'py> Roots<'py> {
         self.held.push(object);
     }
 
+    /// The frames of a thread, the one that runs first.
+    fn stack(
+        &mut self,
+        top: Bound<'py, PyAny>,
+        thread: u64,
+        question: &Question<'py>,
+    ) -> PyResult<()> {
+        // Frames that others have in their variables: those that a debugger may be looking at.
+        let mut looked_at = HashSet::new();
+        let mut next = Some(top);
+        while let Some(frame) = next {
+            let back = frame.getattr(intern!(frame.py(), "f_back"))?;
+            self.frame(frame, thread, &mut looked_at, question)?;
+            next = (!back.is_none()).then_some(back);
+        }
+        Ok(())
+    }
+
     fn frame(
         &mut self,
-        frame: &Bound<'py, PyAny>,
+        frame: Bound<'py, PyAny>,
         thread: u64,
-        modules: &Bound<'py, PyDict>,
-        package: &str,
+        looked_at: &mut HashSet<usize>,
+        question: &Question<'py>,
     ) -> PyResult<()> {
         let py = frame.py();
         let code = frame.getattr(intern!(py, "f_code"))?;
         let file = code.getattr(intern!(py, "co_filename"))?;
-        let is_ours = file.extract::<&str>().is_ok_and(|file| file.starts_with(package));
+        let is_ours = file.extract::<&str>().is_ok_and(|file| file.starts_with(&question.package));
         let address = frame.as_ptr().expose_provenance();
-        let locals = locals(frame, &code, modules)?;
-        let addresses = locals.iter().map(|held| held.as_ptr().expose_provenance());
-        self.locals.insert(address, addresses.collect());
-        self.held.extend(locals);
+        // Where a frame shows its variables by itself they need not be read.
+        if is_ours || !question.frames_show {
+            let is_looked_at = looked_at.contains(&address);
+            let variables =
+                variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?;
+            if !is_ours {
+                looked_at.extend(variables::frames_in(&variables, &frame));
+            }
+            let addresses = variables.iter().map(|held| held.as_ptr().expose_provenance());
+            self.locals.insert(address, addresses.collect());
+            self.held.extend(variables);
+        }
         self.running.insert(code.as_ptr().addr(), address);
+        self.codes.insert(address, code.as_ptr().addr());
         if is_ours {
             self.ours.push(address);
-            self.held.push(frame.clone());
+            self.held.push(frame);
         } else {
-            self.push("frame", thread, frame.clone());
+            self.push("frame", thread, frame);
         }
         Ok(())
     }
 }
 
-/// What the variables of a running frame hold.
-fn locals<'py>(
-    frame: &Bound<'py, PyAny>,
-    code: &Bound<'py, PyAny>,
-    modules: &Bound<'py, PyDict>,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let py = frame.py();
-    let flags: i64 = code.getattr(intern!(py, "co_flags"))?.extract()?;
-    let locals = frame.getattr(intern!(py, "f_locals"))?;
-    if flags & OPTIMISED == 0 {
-        // The body of a module or a class: its variables are in a real dict.
-        let globals = frame.getattr(intern!(py, "f_globals"))?;
-        let is_known = is_namespace(&globals, modules)?;
-        let mut dicts = if is_known { Vec::new() } else { vec![globals.clone()] };
-        dicts.extend(Some(locals).filter(|locals| !locals.is(&globals)));
-        return Ok(dicts);
+/// The interpreter's own table of modules, and what stands in `sys` in its place, where that is another.
+fn tables_of_modules(py: Python<'_>) -> Vec<Bound<'_, PyAny>> {
+    // SAFETY: this thread is attached. What it returns is the interpreter's.
+    let own = unsafe { ffi::PyImport_GetModuleDict() };
+    // SAFETY: the same; it looks into the dict of `sys`, and runs nothing.
+    let shown = unsafe { ffi::PySys_GetObject(c"modules".as_ptr()) };
+    let mut tables = vec![own];
+    if shown != own {
+        tables.push(shown);
     }
-    match locals.cast_into::<PyDict>() {
-        Ok(snapshot) => {
-            let held = snapshot.values().iter().collect();
-            snapshot.clear();
-            Ok(held)
-        }
-        // From Python 3.13 on it is a view, and leaves nothing behind.
-        Err(error) => {
-            let view = error.into_inner();
-            view.call_method0(intern!(py, "values"))?.try_iter()?.collect()
-        }
-    }
+    // SAFETY: each is null or alive.
+    let object = |table| unsafe { Bound::from_borrowed_ptr_or_opt(py, table) };
+    tables.into_iter().filter_map(object).collect()
 }
 
-/// Whether a dict is that of a module that everybody can import.
-fn is_namespace(globals: &Bound<'_, PyAny>, modules: &Bound<'_, PyDict>) -> PyResult<bool> {
-    let py = globals.py();
-    let Ok(globals) = globals.cast::<PyDict>() else { return Ok(false) };
-    let Some(name) = globals.get_item(intern!(py, "__name__"))? else { return Ok(false) };
-    let Some(module) = modules.get_item(name)? else { return Ok(false) };
-    Ok(module.cast::<Module>().is_ok_and(|module| module.dict().is(globals)))
+/// The dicts of the modules in a table; not every table is a dict, and not everything in it a module.
+fn namespaces(modules: &Bound<'_, PyAny>) -> HashSet<usize> {
+    let Ok(modules) = modules.cast::<PyDict>() else { return HashSet::new() };
+    let modules = modules.values();
+    let modules = modules.iter().filter(PyAnyMethods::is_instance_of::<Module>);
+    // SAFETY: it is a module. One that was never initialised has no dict, and no namespace is at 0.
+    modules.map(|module| unsafe { ffi::PyModule_GetDict(module.as_ptr()) }.addr()).collect()
 }
 
 /// Dicts in which the interpreter, and this thread, keep things of their own.

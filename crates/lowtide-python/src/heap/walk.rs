@@ -13,6 +13,7 @@ use pyo3::types::PyList;
 use super::frozen;
 use super::kinds::{Kind, Kinds, class_of};
 use super::question::Question;
+use super::resting::Resting;
 use super::roots::{self, Root, Roots};
 use super::table::Table;
 
@@ -61,17 +62,21 @@ struct Walk<'q, 'py> {
 }
 
 /// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` is what
-/// we have a reference to ourselves; what joins it on the way is to be held until the answer is there.
+/// we have a reference to ourselves; what joins it on the way is to be held until the answer is there,
+/// and so long the collector has to rest.
 pub(crate) fn walk<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds_of: &mut Kinds,
     held: &mut Vec<Bound<'py, PyAny>>,
-) -> PyResult<Walked> {
-    let mut roots = roots::find(py, &question.package)?;
+) -> PyResult<(Walked, Resting<'py>)> {
+    let mut roots = roots::find(py, question)?;
     held.append(&mut roots.held);
-    let listed = tracked(py)?;
-    let frozen_count = py.import("gc")?.call_method0("get_freeze_count")?.extract()?;
+    let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
+    // The last call into Python: an audit hook may run at its beginning, nothing after that.
+    let listed = tracked(question)?;
+    let resting = Resting::begin(py);
+    kinds_of.forget();
     let room = listed.len() + listed.len() / 8;
     let walked = Walked {
         builder: GraphBuilder::with_capacity(room, listed.len() * 4),
@@ -90,14 +95,13 @@ pub(crate) fn walk<'py>(
     };
     let referents = Vec::with_capacity(4096);
     let mut walk = Walk { question, kinds_of, walked, roots, next: 0, referents };
-    walk.all(py, &listed, held);
-    Ok(walk.walked)
+    walk.all(&listed, held);
+    Ok((walk.walked, resting))
 }
 
 /// Where every object is that the collector lists. They stay alive without the list: nothing runs.
-pub(crate) fn tracked(py: Python<'_>) -> PyResult<Vec<usize>> {
-    let list = py.import("gc")?.call_method0("get_objects")?;
-    let list = list.cast_into::<PyList>()?;
+pub(crate) fn tracked(question: &Question<'_>) -> PyResult<Vec<usize>> {
+    let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
     let mut addresses = Vec::with_capacity(list.len());
     for at in 0..list.len() {
         // SAFETY: the index is less than the list's length.
@@ -108,7 +112,7 @@ pub(crate) fn tracked(py: Python<'_>) -> PyResult<Vec<usize>> {
 }
 
 impl Walk<'_, '_> {
-    fn all(&mut self, py: Python<'_>, listed: &[usize], held: &[Bound<'_, PyAny>]) {
+    fn all(&mut self, listed: &[usize], held: &[Bound<'_, PyAny>]) {
         for root in std::mem::take(&mut self.roots.all) {
             let Some(node) = self.meet(root.address, false) else { continue };
             if root.kind == "modules" {
@@ -132,8 +136,11 @@ impl Walk<'_, '_> {
         self.on();
         self.walked.listed.resize(self.walked.addresses.len(), false);
         if self.walked.frozen_count > 0 && self.question.finds_frozen {
-            let frozen = frozen::find(&self.walked).unwrap_or_default();
+            let frozen = frozen::find(&self.walked, self.question.immortal).unwrap_or_default();
             self.walked.frozen_seen = !frozen.is_empty();
+            if self.walked.frozen_seen {
+                self.walked.frozen_count = frozen::mortals(&frozen);
+            }
             for address in frozen {
                 self.meet(address, false);
             }
@@ -145,7 +152,7 @@ impl Walk<'_, '_> {
                 self.walked.table.explain(place);
             }
         }
-        self.count(py, reached, &ours);
+        self.count(reached, &ours);
     }
 
     /// Something of ours: its references are seen, and hold nothing.
@@ -203,6 +210,7 @@ impl Walk<'_, '_> {
         let address = self.walked.addresses[node];
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let info = self.kinds_of.of(class_of(object));
+        let begin = self.referents.len();
         if let Some(traverse) = info.traverse {
             let list = (&raw mut self.referents).cast::<c_void>();
             // SAFETY: the object is alive and of the type whose slot this is, and it is collected
@@ -210,10 +218,27 @@ impl Walk<'_, '_> {
             unsafe { traverse(object, note, list) };
         }
         if info.kind == Kind::Frame
+            && !self.question.frames_show
             && let Some(locals) = self.roots.locals.get(&address)
         {
             self.referents.extend(locals);
         }
+        if info.kind == Kind::Generator {
+            self.once(begin);
+        }
+    }
+
+    /// A generator that is running may show its variables, and its frame has them in its own: they are
+    /// one reference each. What the generator shows begins here.
+    fn once(&mut self, begin: usize) {
+        let shown = &self.referents[begin..];
+        let is_its_frame =
+            |frame: &&usize| self.roots.codes.get(*frame).is_some_and(|code| shown.contains(code));
+        let frame = shown.iter().find(is_its_frame);
+        let Some(locals) = frame.and_then(|frame| self.roots.locals.get(frame)) else { return };
+        let mut shown = self.referents.split_off(begin);
+        shown.retain(|object| !locals.contains(object));
+        self.referents.extend(shown);
     }
 
     /// A node refers to what stands in the list at this place.
@@ -237,15 +262,8 @@ impl Walk<'_, '_> {
 
     /// Whether a tuple is a closure.
     fn begins_with_cell(&mut self, tuple: usize) -> bool {
-        let tuple = with_exposed_provenance_mut::<PyObject>(tuple);
-        // SAFETY: it is alive, and where it is no tuple or empty the answer is null and an error.
-        let first = unsafe { ffi::PyTuple_GetItem(tuple, 0) };
-        if first.is_null() {
-            // SAFETY: this thread is attached.
-            unsafe { ffi::PyErr_Clear() };
-            return false;
-        }
-        self.kinds_of.of(class_of(first)).kind == Kind::Cell
+        first_of(with_exposed_provenance_mut(tuple))
+            .is_some_and(|first| self.kinds_of.of(class_of(first)).kind == Kind::Cell)
     }
 
     /// The node of an object, made where it is met for the first time. None where it refers to nobody
@@ -284,7 +302,7 @@ impl Walk<'_, '_> {
     /// Who has more references than we saw. Those that nobody leads to are held by native code.
     ///
     /// What our own functions have in their variables may be on their way into a call, too, and is not.
-    fn count(&mut self, py: Python<'_>, reached: usize, ours: &[usize]) {
+    fn count(&mut self, reached: usize, ours: &[usize]) {
         let ours = ours.iter().filter_map(|frame| self.roots.locals.get(frame)).flatten();
         let ours: HashSet<usize> = ours.copied().collect();
         let mut hidden: Vec<(Node, u32)> =
@@ -295,7 +313,7 @@ impl Walk<'_, '_> {
             if ours.contains(&self.walked.addresses[node.index()]) {
                 continue;
             }
-            match self.running(py, *node) {
+            match self.running(*node) {
                 Some(frame) => self.walked.builder.late_edge(frame, *node),
                 None => self.walked.native.push(*node),
             }
@@ -304,18 +322,29 @@ impl Walk<'_, '_> {
     }
 
     /// The frame in which a function is running: it holds the function and shows it to nobody.
-    fn running(&self, py: Python<'_>, node: Node) -> Option<Node> {
+    fn running(&mut self, node: Node) -> Option<Node> {
         if self.walked.kinds[node.index()] != Kind::Function {
             return None;
         }
-        let function = with_exposed_provenance_mut(self.walked.addresses[node.index()]);
-        // SAFETY: it is alive, as is everything that was met.
-        let function = unsafe { Borrowed::<PyAny>::from_ptr(py, function) };
-        // The interpreter's own getter: no Python code runs.
-        let code = function.getattr("__code__").ok()?;
-        let frame = self.roots.running.get(&code.as_ptr().addr())?;
+        // Its code is one of those it refers to. (To read `__code__` would run audit hooks.)
+        self.referents.clear();
+        self.traverse(node.index());
+        let frame = self.referents.iter().find_map(|code| self.roots.running.get(code))?;
         self.walked.table.get(*frame).map(Node)
     }
+}
+
+/// The first element of a tuple; `None` where it has none, or is no tuple.
+fn first_of(tuple: *mut PyObject) -> Option<*mut PyObject> {
+    // SAFETY: it is alive.
+    let is_tuple = unsafe { ffi::PyTuple_Check(tuple) } != 0;
+    // SAFETY: it is a tuple.
+    if !is_tuple || unsafe { ffi::PyTuple_Size(tuple) } == 0 {
+        return None;
+    }
+    // SAFETY: it is a tuple with at least one element. One that is being made may lack it.
+    let first = unsafe { ffi::PyTuple_GetItem(tuple, 0) };
+    (!first.is_null()).then_some(first)
 }
 
 /// What a traverse slot calls for each reference.
@@ -327,9 +356,14 @@ unsafe extern "C" fn note(object: *mut PyObject, list: *mut c_void) -> c_int {
 }
 
 /// How many references to a live object there are. Newer interpreters keep flags above the lower half.
-fn count_of(object: *mut PyObject) -> u32 {
+pub(crate) fn count_of(object: *mut PyObject) -> u32 {
     // SAFETY: the object is alive, and a count is the first thing in it.
     unsafe { object.cast::<u32>().read() }
+}
+
+/// Whether a live object never ends.
+pub(crate) fn is_immortal(object: usize) -> bool {
+    count_of(with_exposed_provenance_mut(object)) >= IMMORTAL
 }
 
 /// Asks for the cache line at an address.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+from .._frozen import frozen_count
 from .hook import Hook, Touched
 
 OLDEST = 2
@@ -20,7 +21,7 @@ class Collector(Hook):
 
     def run(self, round: int) -> Touched:
         touched: Touched = []
-        frozen = gc.get_freeze_count()
+        frozen = frozen_count()
         if frozen and self._unfreeze:
             gc.unfreeze()
             touched.append((f"{frozen} frozen objects unfrozen; the set was not restored", None))

@@ -1,0 +1,487 @@
+"""The walk against programs that get in its way: what runs while it looks, what is odd in an
+interpreter, what must be as it was afterwards.
+
+Where a mistake would crash the interpreter or cannot be undone, the test runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+import weakref
+from typing import Any
+
+import lowtide
+import pytest
+import torch
+from lowtide import _native
+from lowtide._question import Question
+
+MIB = 1 << 20
+
+
+class Runner:
+    pass
+
+
+shelf: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelf() -> Any:
+    yield
+    shelf.clear()
+
+
+def paths_to(target: object) -> tuple[str, ...]:
+    return lowtide.why(target).holders[0].paths
+
+
+def alone(code: str) -> str:
+    """What a program prints that runs by itself."""
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Quiet(Question):
+    """Asks with a probe that imports nothing."""
+
+    def __init__(self, targets: list[object] | None = None) -> None:
+        super().__init__(targets, most=3)
+        self.probe = lambda objects: [None] * len(objects)
+        self.autograd = lambda tensors: []
+
+
+# What runs meanwhile.
+
+
+def test_the_programs_import_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    real = builtins.__import__
+
+    def spy(name: str, *args: Any, **kwargs: Any) -> Any:
+        called.append(name)
+        return real(name, *args, **kwargs)
+
+    question = Quiet([shelf])
+    monkeypatch.setattr(builtins, "__import__", spy)
+    found = _native.examine(question)
+    monkeypatch.undo()
+    assert found["holders"][0]["reached"]
+    assert called == []
+
+
+def test_no_hook_runs_once_the_objects_are_listed() -> None:
+    """An audit hook is Python code: while it runs, others do, and objects end."""
+    said = alone(
+        """
+        import sys, lowtide
+        from lowtide._question import Question
+        from lowtide import _native
+
+        events = []
+        question = None
+
+        def ask():
+            class Kept: pass
+            kept = Kept()
+            def inner():
+                # Nobody but its own frame has this function now.
+                sys.addaudithook(lambda event, args: events.append(event))
+                _native.examine(question)
+                events.append("answered")
+                return kept
+            return inner
+
+        question = Question([sys])
+        ask()()
+        listed = len(events) - 1 - events[::-1].index("gc.get_objects")
+        print(events[listed : events.index("answered") + 1])
+        """
+    )
+    assert said.strip() == "['gc.get_objects', 'answered']"
+
+
+def test_functions_of_the_interpreter_that_were_replaced_are_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mine(*args: Any) -> Any:
+        raise AssertionError("this is not the interpreter's")
+
+    for module, name in [
+        (gc, "get_objects"),
+        (gc, "get_freeze_count"),
+        (gc, "disable"),
+        (gc, "isenabled"),
+        (sys, "_current_frames"),
+        (sys, "_current_exceptions"),
+    ]:
+        monkeypatch.setattr(module, name, mine)
+    found = _native.examine(Quiet([shelf]))
+    monkeypatch.undo()
+    assert found["holders"][0]["reached"]
+
+
+def test_a_listing_written_in_python_is_refused() -> None:
+    question = Quiet([shelf])
+    question.interpreter = type("Mine", (question.interpreter,), {"get_objects": lambda: []})
+    with pytest.raises(RuntimeError, match="import lowtide before"):
+        _native.examine(question)
+
+
+def test_a_class_that_ends_meanwhile_and_another_in_its_place() -> None:
+    """Between the first look and the walk Python runs; what was known of types may be wrong then."""
+    asked: list[type] = []
+    made: list[Any] = []
+
+    def probe(objects: list[object]) -> list[None]:
+        asked.extend(type(one) for one in objects)
+        if not made:
+            at = id(shelf.pop("class"))
+            gc.collect()
+            while len(made) < 20_000 and (not made or id(type(made[-1])) != at):
+                made.append(type("Plain", (), {})())
+            shelf["plain"] = made[-1] if id(type(made[-1])) == at else None
+        return [None] * len(objects)
+
+    for _ in range(20):
+        made.clear()
+        asked.clear()
+        shelf["class"] = type("Gone", (torch.Tensor,), {})
+        one = shelf["class"]()
+        del one
+        question = Quiet([shelf])
+        # The kind of an object decides who is asked about it: a holder is what this class has.
+        question.kinds = [(shelf["class"], "holder", True), *question.kinds]
+        question.probe = probe
+        keep = [shelf["class"]()]
+        del keep
+        question.kinds.pop(0)
+        _native.examine(question)
+        if shelf["plain"] is not None:
+            break
+    else:
+        pytest.skip("no class came to lie where another had been")
+    assert not any(of.__name__ == "Plain" for of in asked)
+
+
+def test_tensors_that_are_made_all_the_time_do_not_keep_it_from_answering() -> None:
+    shelf["made"] = []
+    question = Quiet([shelf])
+
+    def probe(objects: list[object]) -> list[None]:
+        assert len(shelf["made"]) < 50, "it would never end"
+        shelf["made"].append(torch.ones(1))
+        return [None] * len(objects)
+
+    question.probe = probe
+    assert _native.examine(question)["holders"][0]["reached"]
+
+
+def test_the_collector_is_as_it_was_when_the_programs_code_runs_again() -> None:
+    """What only the walk still holds ends with it, and its finaliser may look."""
+    seen: list[bool] = []
+
+    class Last:
+        def __del__(self) -> None:
+            seen.append(gc.isenabled())
+
+    question = Quiet([shelf])
+    calls: list[int] = []
+
+    def autograd(tensors: list[object]) -> list[tuple[int, list[object]]]:
+        calls.append(len(tensors))
+        # The answer is kept by nobody but the walk.
+        return [(0, [Last()])] if len(calls) == 1 else []
+
+    shelf["tensor"] = torch.ones(1)
+    question.autograd = autograd
+    for enabled in (True, False):
+        seen.clear()
+        calls.clear()
+        (gc.enable if enabled else gc.disable)()
+        try:
+            _native.examine(question)
+            assert seen == [enabled]
+            assert gc.isenabled() is enabled
+        finally:
+            gc.enable()
+
+
+def test_threads_that_begin_while_names_are_given() -> None:
+    class Named(threading.Thread):
+        """Its name is the program's code, and begins another thread."""
+
+        @property  # type: ignore[override]
+        def name(self) -> str:
+            other = threading.Thread(target=done.wait)
+            others.append(other)
+            other.start()
+            return "named"
+
+        @name.setter
+        def name(self, name: str) -> None: ...
+
+    done = threading.Event()
+    others: list[threading.Thread] = []
+    thread = Named(target=done.wait)
+    thread.start()
+    others.clear()
+    try:
+        shelf["held"] = Runner()
+        assert any(path.endswith("shelf['held']") for path in paths_to(shelf["held"]))
+        assert others == []
+    finally:
+        done.set()
+        thread.join()
+        for other in others:
+            other.join()
+
+
+# What frames have.
+
+
+def test_variables_that_the_program_has_asked_for_stay() -> None:
+    held = Runner()
+    mine = locals()
+    before = dict(mine)
+    lowtide.why(held)
+    lowtide.why(device="cpu")
+    # Up to Python 3.12 it is the frame's, and knows of later variables, too.
+    assert before.items() <= mine.items()
+    assert mine["held"] is held
+
+
+@pytest.mark.parametrize("install", ["settrace", "setprofile"])
+def test_a_debugger_keeps_the_variables_of_what_it_looks_at(install: str) -> None:
+    """Behind a trace function the interpreter writes the snapshot back into the frame."""
+    asked: list[Any] = []
+
+    def look(frame: types.FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is debugged.__code__ and not asked:
+            asked.append(None)
+            asked.append(lowtide.why(shelf["held"]))
+        return look
+
+    def look_at_all(*args: Any) -> Any:
+        return look(*args)
+
+    def debugged() -> tuple[Any, int]:
+        held, number = shelf["held"], 7
+        abs(number)
+        return held, number
+
+    shelf["held"] = Runner()
+    before = getattr(sys, install.replace("set", "get"))()
+    for one in (look, look_at_all):
+        asked.clear()
+        getattr(sys, install)(one)
+        try:
+            found = debugged()
+        finally:
+            getattr(sys, install)(before)
+        assert found == (shelf["held"], 7)
+        assert asked
+
+
+def test_a_trace_function_that_asks_in_the_middle() -> None:
+    lines: list[int] = []
+
+    def look(frame: types.FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is debugged.__code__ and event == "line":
+            lines.append(frame.f_lineno)
+            lowtide.why(shelf["held"])
+        return look
+
+    def debugged() -> list[Any]:
+        held = shelf["held"]
+        number = 7
+        text = "x"
+        return [held, number, text]
+
+    shelf["held"] = Runner()
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        found = debugged()
+    finally:
+        sys.settrace(before)
+    assert found == [shelf["held"], 7, "x"]
+    assert len(lines) == 4
+
+
+def test_bodies_run_in_mappings_of_every_kind() -> None:
+    class Names(dict):  # type: ignore[type-arg]
+        def __getitem__(self, name: str) -> Any:
+            ran.append(name)
+            return dict.__getitem__(self, name)
+
+        def values(self) -> Any:
+            raise AssertionError("the program's code ran")
+
+    class Strange:
+        """A mapping that is no dict."""
+
+        def __init__(self) -> None:
+            self.names: dict[str, Any] = {}
+
+        def __getitem__(self, name: str) -> Any:
+            return self.names[name]
+
+        def __setitem__(self, name: str, value: object) -> None:
+            self.names[name] = value
+
+        def values(self) -> Any:
+            raise AssertionError("the program's code ran")
+
+    ran: list[str] = []
+    code = "held = Runner(); answer = ask(held)"
+    names = {"Runner": Runner, "ask": paths_to}
+    for local in ({}, Names(), Strange()):
+        exec(code, dict(names), local)
+        assert local["answer"], local
+        exec(code, Names(names), local)
+    fresh = dict(names)
+    exec(code, fresh)
+    assert any("held" in path for path in fresh["answer"]), fresh["answer"]
+
+
+def test_a_namespace_with_a_strange_name() -> None:
+    class Name:
+        def __hash__(self) -> int:
+            raise AssertionError("the program's code ran")
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("the program's code ran")
+
+    names = {"__name__": Name(), "held": Runner(), "ask": paths_to}
+    exec("answer = ask(held)", names)
+    assert names["answer"]
+
+
+def test_variables_of_comprehensions_in_bodies() -> None:
+    """From Python 3.12 on a comprehension has no frame of its own."""
+    said = alone(
+        """
+        import lowtide
+        class Held: pass
+        held = [lowtide.why(one).holders[0].path for one in [Held()]]
+        class Body:
+            inner = Held()
+            held = [lowtide.why(inner).holders[0].path for inner in [inner]]
+        print(held, Body.held)
+        """
+    )
+    assert "nobody but this call" not in said
+
+
+def test_an_exception_that_can_be_indexed() -> None:
+    class Failure(Exception):
+        def __getitem__(self, at: int) -> Any:
+            raise AssertionError("the program's code ran")
+
+    failure = None
+    try:
+        held = Runner()
+        raise Failure(held)
+    except Failure as error:
+        failure = weakref.ref(error)
+        del held
+        paths = lowtide.why(error.args[0]).holders[0].paths
+    assert any("args" in path for path in paths), paths
+    del failure
+
+
+def test_a_variable_of_a_running_generator_is_one_reference() -> None:
+    def rows() -> Any:
+        held = Runner()
+        yield lowtide.why(held)
+
+    answer = next(rows())
+    (holder,) = answer.holders
+    assert holder.path != "nobody but this call"
+    assert all(len(cut.steps) == 1 for cut in holder.cuts), holder.cuts
+
+
+# What is odd in an interpreter.
+
+
+def test_a_table_of_modules_with_anything_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError("the program's code ran")
+
+    monkeypatch.setitem(sys.modules, "not_a_module", Runner())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "nothing", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    bare = types.ModuleType.__new__(types.ModuleType)
+    monkeypatch.setitem(sys.modules, "bare", bare)
+    sys.modules["not_a_module"].model = Runner()  # type: ignore[attr-defined]
+    model = sys.modules["not_a_module"].model  # type: ignore[attr-defined]
+    assert any("not_a_module" in path for path in paths_to(model)), paths_to(model)
+
+
+def test_a_table_of_modules_that_was_replaced() -> None:
+    for table in ("dict(sys.modules)", "collections.UserDict(sys.modules)"):
+        said = alone(
+            f"""
+            import collections, sys, lowtide
+            class Held: pass
+            shelf = [Held()]
+            lowtide.why(shelf[0])
+            sys.modules = {table}
+            print(lowtide.why(shelf[0]).holders[0].paths)
+            """
+        )
+        assert "shelf[0]" in said, said
+
+
+def test_classes_whose_metaclass_lies() -> None:
+    class Liar(type):
+        def mro(cls) -> list[type]:
+            return [cls, *list(object.__mro__)]
+
+        def __getattribute__(cls, name: str) -> Any:
+            raise AssertionError("the program's code ran")
+
+        def __instancecheck__(cls, one: object) -> bool:
+            raise AssertionError("the program's code ran")
+
+    lying = Liar("Lying", (), {})
+    one = object.__new__(lying)
+    object.__setattr__(one, "held", Runner())
+    shelf["liar"] = one
+    held = object.__getattribute__(one, "held")
+    del one
+    assert any("shelf['liar'].held" in path for path in paths_to(held))
+
+
+# What is left afterwards.
+
+
+def test_nothing_is_left_of_many_questions() -> None:
+    shelf["model"] = torch.nn.Linear(8, 8)
+    for _ in range(10):
+        lowtide.why(shelf["model"])
+        lowtide.why(device="cpu")
+    gc.collect()
+    objects, size = len(gc.get_objects()), resident()
+    for _ in range(60):
+        lowtide.why(shelf["model"])
+        lowtide.why(device="cpu")
+    gc.collect()
+    # Caches of classes fill at first; nothing is made for each question.
+    assert len(gc.get_objects()) - objects < 60
+    assert resident() - size < 8 * MIB
+
+
+def resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
