@@ -237,10 +237,10 @@ impl<'py> Answering<'_, 'py> {
         (bytes, keepers)
     }
 
-    /// Islands that are the program's, not ours.
+    /// Islands that are the program's. What hangs together and is no cycle only we hold.
     fn islands(&self) -> impl Iterator<Item = &Island> {
         let islands = self.analysis.islands().iter();
-        islands.filter(|island| self.heap.kind(island.head) != Kind::Ours)
+        islands.filter(|island| island.cycle && self.heap.kind(island.head) != Kind::Ours)
     }
 
     /// Whether only dead objects lead to a node, and not this question alone.

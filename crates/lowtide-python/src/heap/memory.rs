@@ -13,7 +13,7 @@ use super::kinds::{Kind, Kinds, class_of};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::Root;
-use super::walk::{AHEAD, Walked, prefetch, tracked, walk};
+use super::walk::{AHEAD, Listed, Walked, prefetch, walk};
 
 /// So often the walk is done again because it met tensors that nobody had asked about. Other threads may
 /// make new ones faster than we ask; those of the last moment are left out.
@@ -42,8 +42,11 @@ pub(crate) struct Heap<'py> {
     _resting: Resting<'py>,
     /// What we hold. It is let go last: what ends with it may run the program's code, and a tensor that
     /// ends lets other threads run.
-    _held: Vec<Bound<'py, PyAny>>,
+    _held: Held<'py>,
 }
+
+/// Tensors, frames and what they hold; and whatever the collector listed.
+type Held<'py> = (Vec<Bound<'py, PyAny>>, Listed<'py>);
 
 /// What is known of nodes when the walk is over.
 pub(crate) struct Known {
@@ -75,19 +78,21 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    told.ask(py, question, holders(py, question, kinds)?)?;
+    let mut listed = Listed::now(question)?;
+    let found = holders(py, &listed.addresses, kinds);
+    told.ask(py, question, found)?;
     let mut walks = 0;
     loop {
         walks += 1;
         let mut held = std::mem::take(&mut told.held);
         let asked = held.len();
-        let (walked, resting) = walk(py, question, kinds, &mut held)?;
+        let (walked, resting) = walk(py, question, kinds, &mut held, &mut listed)?;
         let unasked = |node: &&Node| !told.by_address.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.holders.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
         if unasked.is_empty() || walks == WALKS_MOST {
-            return Ok(Adding::new(question, walked).all(&told, held, resting));
+            return Ok(Adding::new(question, walked).all(&told, (held, listed), resting));
         }
         drop(walked);
         drop(resting);
@@ -98,12 +103,7 @@ pub(crate) fn take<'py>(
 }
 
 /// What may hold device memory, of what the collector lists.
-fn holders<'py>(
-    py: Python<'py>,
-    question: &Question<'py>,
-    kinds: &mut Kinds,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let listed = tracked(question)?;
+fn holders<'py>(py: Python<'py>, listed: &[usize], kinds: &mut Kinds) -> Vec<Bound<'py, PyAny>> {
     let mut found = Vec::new();
     for (at, address) in listed.iter().enumerate() {
         if let Some(ahead) = listed.get(at + AHEAD) {
@@ -113,7 +113,7 @@ fn holders<'py>(
             found.push(object(py, *address));
         }
     }
-    Ok(found)
+    found
 }
 
 /// What tensors hold and their graphs keep, by their addresses.
@@ -175,12 +175,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Adding { question, walked, by_key: HashMap::new(), memories: Vec::new() }
     }
 
-    fn all(
-        mut self,
-        told: &Tellings<'_>,
-        held: Vec<Bound<'py, PyAny>>,
-        resting: Resting<'py>,
-    ) -> Heap<'py> {
+    fn all(mut self, told: &Tellings<'_>, held: Held<'py>, resting: Resting<'py>) -> Heap<'py> {
         for node in std::mem::take(&mut self.walked.holders) {
             let address = self.walked.addresses[node.index()];
             if let Some(Some(told)) = told.by_address.get(&address)
@@ -251,7 +246,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>) -> Heap<'py> {
+    fn done(self, held: Held<'py>, resting: Resting<'py>) -> Heap<'py> {
         let Adding { question, mut walked, memories, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =

@@ -43,10 +43,16 @@ pub(crate) struct Roots<'py> {
     pub(crate) running: HashMap<usize, usize>,
     /// Dicts of modules that everybody can import.
     namespaces: HashSet<usize>,
+    /// Snapshots of frames that a list of ours has.
+    listed: HashSet<usize>,
 }
 
-/// Finds them, by the interpreter's own functions.
-pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
+/// Finds them, by the interpreter's own functions. `listed` is what a list of ours has.
+pub(crate) fn find<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    listed: &[usize],
+) -> PyResult<Roots<'py>> {
     let mut found = Roots { here: question.thread, ..Roots::default() };
     for modules in tables_of_modules(py) {
         found.namespaces.extend(namespaces(&modules));
@@ -56,6 +62,9 @@ pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<R
         found.push("interpreter", 0, dict);
     }
     let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
+    if !question.frames_show {
+        found.listed = variables::listed(frames.iter().map(|(_, frame)| frame), listed)?;
+    }
     for (thread, frame) in frames.iter() {
         found.stack(frame, thread.extract()?, question)?;
     }
@@ -114,8 +123,14 @@ impl<'py> Roots<'py> {
         // Where a frame shows its variables by itself they need not be read.
         if is_ours || !question.frames_show {
             let is_looked_at = looked_at.contains(&address);
-            let variables =
-                variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?;
+            let variables = variables::read(
+                &frame,
+                &code,
+                is_looked_at,
+                &question.view,
+                &self.namespaces,
+                &self.listed,
+            )?;
             if !is_ours {
                 looked_at.extend(variables::frames_in(&variables, &frame));
             }

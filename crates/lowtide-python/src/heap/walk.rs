@@ -69,13 +69,18 @@ pub(crate) fn walk<'py>(
     question: &Question<'py>,
     kinds_of: &mut Kinds,
     held: &mut Vec<Bound<'py, PyAny>>,
+    listed: &mut Listed<'py>,
 ) -> PyResult<(Walked, Resting<'py>)> {
-    let mut roots = roots::find(py, question)?;
+    let mut roots = roots::find(py, question, &listed.addresses)?;
     held.append(&mut roots.held);
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
-    // The last call into Python: an audit hook may run at its beginning, nothing after that.
-    let listed = tracked(question)?;
+    if frozen_count > 0 {
+        // What is tracked and not listed is frozen, so the list has to be of this moment. This is the
+        // last call into Python: an audit hook may run at its beginning, nothing after that.
+        *listed = Listed::now(question)?;
+    }
     let resting = Resting::begin(py);
+    let listed = &listed.addresses;
     kinds_of.forget();
     let room = listed.len() + listed.len() / 8;
     let walked = Walked {
@@ -95,20 +100,28 @@ pub(crate) fn walk<'py>(
     };
     let referents = Vec::with_capacity(4096);
     let mut walk = Walk { question, kinds_of, walked, roots, next: 0, referents };
-    walk.all(&listed, held);
+    walk.all(listed, held);
     Ok((walk.walked, resting))
 }
 
-/// Where every object is that the collector lists. They stay alive without the list: nothing runs.
-pub(crate) fn tracked(question: &Question<'_>) -> PyResult<Vec<usize>> {
-    let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
-    let mut addresses = Vec::with_capacity(list.len());
-    for at in 0..list.len() {
-        // SAFETY: the index is less than the list's length.
-        let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
-        addresses.push(object.expose_provenance());
+/// What the collector lists. The list keeps all of it alive, until the answer is there.
+pub(crate) struct Listed<'py> {
+    pub(crate) addresses: Vec<usize>,
+    _list: Bound<'py, PyList>,
+}
+
+impl<'py> Listed<'py> {
+    /// Of this moment.
+    pub(crate) fn now(question: &Question<'py>) -> PyResult<Listed<'py>> {
+        let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
+        let mut addresses = Vec::with_capacity(list.len());
+        for at in 0..list.len() {
+            // SAFETY: the index is less than the list's length.
+            let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
+            addresses.push(object.expose_provenance());
+        }
+        Ok(Listed { addresses, _list: list })
     }
-    Ok(addresses)
 }
 
 impl Walk<'_, '_> {
@@ -172,12 +185,14 @@ impl Walk<'_, '_> {
             if let Some(ahead) = listed.get(at + AHEAD) {
                 self.walked.table.prefetch(*ahead);
             }
-            let known = self.walked.table.get(*address);
-            let Some(node) = known.map(Node).or_else(|| self.meet(*address, false)) else {
-                continue;
-            };
-            self.walked.listed.resize(self.walked.addresses.len(), false);
-            self.walked.listed[node.index()] = true;
+            let (place, known) = self.walked.table.place(*address);
+            if let Some(node) = known {
+                // One of its references is the list's.
+                self.walked.table.explain(place);
+                self.walked.listed[node as usize] = true;
+            } else if self.meet(*address, true).is_some() {
+                self.walked.listed.push(true);
+            }
         }
     }
 
