@@ -31,7 +31,10 @@ for name in $parts; do
     zoo) part zoo env ZOO_DEVICE=cuda LOWTIDE_DEMAND_GPU=1 python3 -m pytest -q -p no:cacheprovider tests/test_zoo.py -k by_lowtide ;;
     compare) part compare python3 bench/compare_zoo.py --device cuda --jobs 6 --json "$results/compare.json" ;;
     stages) part stages python3 bench/stages.py --json "$results/stages.json" ;;
-    speed) part speed python3 bench/why_speed.py --json "$results/why_speed.json" ;;
+    speed)
+        part speed python3 bench/why_speed.py --json "$results/why_speed.json"
+        part scattered python3 bench/why_speed.py --scattered --json "$results/why_scattered.json"
+        ;;
     *) echo "there is no part $name" && exit 2 ;;
     esac
 done

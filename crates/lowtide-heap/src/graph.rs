@@ -10,6 +10,8 @@ use lowtide_device::Bytes;
 
 /// The most nodes a graph can have: two numbers stay free for "none" and "the roots".
 const NODES_MOST: u32 = u32::MAX - 1;
+/// The most references: places in their list are four bytes long.
+const REFERENCES_MOST: usize = u32::MAX as usize;
 
 /// An object, by the order in which the walker met it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,7 +54,7 @@ pub struct Edge {
 pub struct GraphBuilder {
     nodes: u32,
     /// Where each row begins, up to the one being written.
-    rows: Vec<usize>,
+    rows: Vec<u32>,
     targets: Vec<u32>,
     /// References that were named out of order.
     late: Vec<(u32, u32)>,
@@ -83,7 +85,8 @@ impl GraphBuilder {
     /// `from` refers to `to`. Twice, if it is said twice.
     ///
     /// # Panics
-    /// If a reference of a higher node was named before, or one of the two was never made.
+    /// If a reference of a higher node was named before, or one of the two was never made; at more than
+    /// 2³² − 1 references.
     pub fn edge(&mut self, from: Node, to: Node) {
         assert!(from.0 < self.nodes && to.0 < self.nodes, "{from:?} and {to:?} were made here");
         let begun = self.rows.len();
@@ -93,8 +96,9 @@ impl GraphBuilder {
             begun - 1
         );
         if from.index() >= begun {
-            self.rows.resize(from.index() + 1, self.targets.len());
+            self.rows.resize(from.index() + 1, self.targets.len() as u32);
         }
+        assert!(self.targets.len() < REFERENCES_MOST, "at most {REFERENCES_MOST} references");
         self.targets.push(to.0);
     }
 
@@ -130,12 +134,10 @@ impl GraphBuilder {
     /// The walk is over.
     ///
     /// # Panics
-    /// If one node has more than 2³² − 1 references.
+    /// At more than 2³² − 1 references.
     pub fn finish(mut self) -> Graph {
-        self.rows.resize(self.nodes as usize + 1, self.targets.len());
+        self.rows.resize(self.nodes as usize + 1, self.targets.len() as u32);
         self.sort_in();
-        let longest = self.rows.windows(2).map(|row| row[1] - row[0]).max().unwrap_or(0);
-        assert!(u32::try_from(longest).is_ok(), "one node has {longest} references");
         self.rows.shrink_to_fit();
         self.targets.shrink_to_fit();
         self.roots.sort_unstable();
@@ -157,15 +159,17 @@ impl GraphBuilder {
     fn sort_in(&mut self) {
         self.late.sort_by_key(|(from, _)| *from);
         let mut end = self.targets.len();
-        self.targets.resize(end + self.late.len(), 0);
+        let all = end + self.late.len();
+        assert!(all <= REFERENCES_MOST, "at most {REFERENCES_MOST} references, not {all}");
+        self.targets.resize(all, 0);
         let mut last = self.nodes as usize;
         while let Some((from, _)) = self.late.last().copied() {
             let node = from as usize;
             let shift = self.late.len();
             // From the end of this node's row on.
-            let begin = self.rows[node + 1];
+            let begin = self.rows[node + 1] as usize;
             self.targets.copy_within(begin..end, begin + shift);
-            self.rows[node + 1..=last].iter_mut().for_each(|row| *row += shift);
+            self.rows[node + 1..=last].iter_mut().for_each(|row| *row += shift as u32);
             let mut at = begin + shift;
             while let Some((_, to)) = self.late.pop_if(|(late, _)| *late == from) {
                 at -= 1;
@@ -180,7 +184,7 @@ impl GraphBuilder {
 #[derive(Debug)]
 pub struct Graph {
     /// Where each node's row begins, and where the last one ends.
-    rows: Vec<usize>,
+    rows: Vec<u32>,
     targets: Vec<u32>,
     /// By node, only where there are any.
     bytes: Vec<(u32, u64)>,
@@ -240,7 +244,7 @@ impl Graph {
     }
 
     fn span(&self, node: u32) -> Range<usize> {
-        self.rows[node as usize]..self.rows[node as usize + 1]
+        self.rows[node as usize] as usize..self.rows[node as usize + 1] as usize
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Order {
     /// The first number of a leaf; while searching, the last that was given.
     leaves: usize,
     /// Where each number's referrers begin, and where the last one's end.
-    rows: Vec<usize>,
+    rows: Vec<u32>,
     referrers: Vec<u32>,
 }
 
@@ -128,13 +128,13 @@ impl Order {
         for row in &mut self.rows {
             sum += std::mem::replace(row, sum);
         }
-        self.referrers = vec![0; sum];
+        self.referrers = vec![0; sum as usize];
         for from in 0..self.leaves as u32 {
             for to in self.row(graph, from) {
                 // From here on: one ahead of the number, where its next referrer goes. When all are
                 // there that is where the next row begins, as it should be.
                 let next = &mut self.rows[self.numbers[*to as usize] as usize + 1];
-                self.referrers[*next] = from;
+                self.referrers[*next as usize] = from;
                 *next += 1;
             }
         }
@@ -167,7 +167,8 @@ impl Order {
 
     /// Who refers to it, by number: once for each reference, lowest first. A root has 0 among them.
     pub(crate) fn referrers(&self, number: u32) -> &[u32] {
-        &self.referrers[self.rows[number as usize]..self.rows[number as usize + 1]]
+        &self.referrers
+            [self.rows[number as usize] as usize..self.rows[number as usize + 1] as usize]
     }
 }
 

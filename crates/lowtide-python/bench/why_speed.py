@@ -1,11 +1,12 @@
 """How long `why` takes on a heap of millions, beside objgraph, and what it costs.
 
-The heap is like a service's: requests with headers and items, each knowing the next and a random
-other one. In it one tensor, eight references deep. Measured: the whole answer of `why` with its
+The heap is like a service's: requests with headers and items, each knowing the next and one of the
+thousand before it; with `--scattered` one from anywhere, which no cache is made for. In it one
+tensor, eight references deep. Measured: the whole answer of `why` with its
 text, the time objgraph needs for one chain, the memory at the highest above what was there before,
 and whether every object has as many references afterwards as before.
 
-    python why_speed.py [--objects 2000000] [--json FILE]
+    python why_speed.py [--objects 2000000] [--scattered] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import json
 import os
 import platform
 import random
-import resource
 import sys
 import time
 from typing import Any
@@ -42,13 +42,14 @@ class Service:
     pass
 
 
-def requests(objects: int) -> list[Request]:
+def requests(objects: int, scattered: bool) -> list[Request]:
     """So many objects that the collector tracks: three for each request."""
     made = [Request(number) for number in range(objects // 3)]
     dice = random.Random(SEED)
     for request, following in itertools.pairwise(made):
         request.next = following
-        request.related = made[dice.randrange(len(made))]
+        near = request.number - dice.randrange(1000)
+        request.related = made[dice.randrange(len(made)) if scattered else max(0, near)]
     return made
 
 
@@ -68,11 +69,6 @@ def counts(world: list[Request]) -> array.array[int]:
         every.append(sys.getrefcount(headers))
         every.append(sys.getrefcount(headers["tags"]))
     return every
-
-
-def highest() -> int:
-    """The most memory that this process has had at once."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def in_use() -> int:
@@ -96,11 +92,12 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", help="where to write the figures")
+    parser.add_argument("--scattered", action="store_true")
     parser.add_argument("--no-objgraph", action="store_true")
     arguments = parser.parse_args()
 
     print(f"seed {SEED}, {arguments.objects:,} objects", flush=True)
-    world = requests(arguments.objects)
+    world = requests(arguments.objects, arguments.scattered)
     target = torch.zeros(1 << 20)
     globals()["service"] = plant(target)
     gc.collect()

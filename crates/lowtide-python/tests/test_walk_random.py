@@ -145,7 +145,9 @@ def evaluates(path: str, target: object) -> bool | None:
         return None  # Words, for what no expression reaches.
 
 
-@pytest.mark.parametrize("number", range(SEED, SEED + (1 if "LOWTIDE_SEED" in os.environ else HEAPS)))
+@pytest.mark.parametrize(
+    "number", range(SEED, SEED + (1 if "LOWTIDE_SEED" in os.environ else HEAPS))
+)
 def test_random_heaps(number: int) -> None:
     print(f"LOWTIDE_SEED={number}")
     gc.collect()

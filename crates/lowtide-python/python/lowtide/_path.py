@@ -117,9 +117,7 @@ def path_text(
     return _shorten(text.pieces(), _LONGEST_CHARACTERS if limit is None else limit)
 
 
-def path_verb(
-    root: Root, objects: Sequence[object], last: Reference | None = None
-) -> str | None:
+def path_verb(root: Root, objects: Sequence[object], last: Reference | None = None) -> str | None:
     """What a person does to cut the last reference of a path, or None where it cannot be cut."""
     edges = _with_last(path_edges(objects), last)
     if not edges:
