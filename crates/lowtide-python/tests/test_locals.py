@@ -76,13 +76,13 @@ def test_locals_of_a_known_snapshot_stay() -> None:
 
 def test_locals_under_exec_stay() -> None:
     spaces: dict[str, Any] = {"locals_of": locals_of, "sys": sys}
-    exec("batch = 7\nfound = locals_of(sys._getframe())", spaces)  # noqa: S102
+    exec("batch = 7\nfound = locals_of(sys._getframe())", spaces)
     assert spaces["batch"] == 7
     assert spaces["found"]["batch"] == 7
 
     def inside() -> Any:
         batch = Held()
-        exec("new = 5\nlocals_of(sys._getframe(1))\nassert new == 5")  # noqa: S102
+        exec("new = 5\nlocals_of(sys._getframe(1))\nassert new == 5")
         return batch
 
     assert type(inside()) is Held
@@ -102,7 +102,7 @@ def test_namespaces_of_modules_and_classes_are_never_cleared() -> None:
             raise KeyError(key)
 
     space = Space(batch=1)
-    exec("locals_of(sys._getframe())", {"locals_of": locals_of, "sys": sys}, space)  # noqa: S102
+    exec("locals_of(sys._getframe())", {"locals_of": locals_of, "sys": sys}, space)
     assert dict.__len__(space) == 1
 
 

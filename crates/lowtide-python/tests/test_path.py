@@ -81,7 +81,7 @@ def test_main_has_no_name() -> None:
 def test_a_namespace_on_the_way_begins_the_path_anew(shop: Any) -> None:
     held = Held()
     shop.cache = {"k": held}
-    exec("def serve(): ...", vars(shop))  # noqa: S102
+    exec("def serve(): ...", vars(shop))
     frame = sys._getframe()
     objects = [frame, shop.serve, vars(shop), shop.cache, held]
     assert path_text(MAIN_THREAD, objects) == "shop.cache['k']"
@@ -189,7 +189,7 @@ def test_shared_variable_of_a_frame() -> None:
 def test_frame_of_a_module(shop: Any) -> None:
     code = compile("frame = sys._getframe()\nheld = Held()\ntext = ask(frame, held)", "m", "exec")
     vars(shop).update(sys=sys, Held=Held, ask=lambda f, h: path_text(MAIN_THREAD, [f, h]))
-    exec(code, vars(shop))  # noqa: S102
+    exec(code, vars(shop))
     assert shop.text == "shop.held"
 
 

@@ -131,7 +131,7 @@ def test_functions_of_the_interpreter_that_were_replaced_are_not_called(
 
 def test_a_listing_written_in_python_is_refused() -> None:
     question = Quiet([shelf])
-    question.interpreter = type("Mine", (question.interpreter,), {"get_objects": lambda: []})
+    question.interpreter = type("Mine", (question.interpreter,), {"get_objects": list})
     with pytest.raises(RuntimeError, match="import lowtide before"):
         _native.examine(question)
 

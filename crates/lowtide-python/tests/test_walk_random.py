@@ -52,7 +52,7 @@ def remembered(held: object) -> Any:
     return lambda: held
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cached(key: int, *held: object) -> tuple[object, ...]:
     return held
 

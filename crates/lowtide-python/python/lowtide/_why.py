@@ -15,6 +15,7 @@ from typing import Any
 from . import _native
 from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted, mib
 from ._contexts import thread_name
+from ._cut import Reference
 from ._look import full_type_name, type_name
 from ._path import Root, last_references, path_text, path_verb
 from ._question import Question
@@ -169,7 +170,8 @@ class Naming:
                 continue
             root, objects = self.path(way)
             objects = [*objects, held]
-            for last in last_references(objects) or [None]:
+            found: list[Reference | None] = [*last_references(objects)]
+            for last in found or [None]:
                 text = path_text(root, objects, last=last)
                 action = path_verb(root, objects, last) or f"let go of {text}"
                 kind = last.kind if last is not None else "reference"

@@ -117,7 +117,7 @@ class Visit:
 
     def type_cure(self) -> None:
         """What a person would type by hand."""
-        exec(self.animal.cure, self.scope)  # noqa: S102 (the animals are ours)
+        exec(self.animal.cure, self.scope)
 
     def what_stays(self) -> str:
         """Empty if it is freed; else what tells that it is not."""
