@@ -39,10 +39,6 @@ class Target:
     """What is looked for."""
 
 
-class Names(types.ModuleType):
-    pass
-
-
 def suspended(*held: object) -> Any:
     mine = held
     yield mine
@@ -50,11 +46,6 @@ def suspended(*held: object) -> Any:
 
 def remembered(held: object) -> Any:
     return lambda: held
-
-
-@functools.lru_cache(maxsize=None)
-def cached(key: int, *held: object) -> tuple[object, ...]:
-    return held
 
 
 class Heap:
@@ -145,7 +136,9 @@ def evaluates(path: str, target: object) -> bool | None:
         return None  # Words, for what no expression reaches.
 
 
-@pytest.mark.parametrize("number", range(SEED, SEED + (1 if "LOWTIDE_SEED" in os.environ else HEAPS)))
+@pytest.mark.parametrize(
+    "number", range(SEED, SEED + (1 if "LOWTIDE_SEED" in os.environ else HEAPS))
+)
 def test_random_heaps(number: int) -> None:
     print(f"LOWTIDE_SEED={number}")
     gc.collect()

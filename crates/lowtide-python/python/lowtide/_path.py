@@ -117,9 +117,7 @@ def path_text(
     return _shorten(text.pieces(), _LONGEST_CHARACTERS if limit is None else limit)
 
 
-def path_verb(
-    root: Root, objects: Sequence[object], last: Reference | None = None
-) -> str | None:
+def path_verb(root: Root, objects: Sequence[object], last: Reference | None = None) -> str | None:
     """What a person does to cut the last reference of a path, or None where it cannot be cut."""
     edges = _with_last(path_edges(objects), last)
     if not edges:
@@ -146,6 +144,12 @@ def _with_last(edges: list[Edge], last: Reference | None) -> list[Edge]:
     if edges and last is not None:
         edges[-1] = edges[-1]._replace(reference=last)
     return edges
+
+
+def holder_of(objects: Sequence[object]) -> object:
+    """Who holds the last object of a path, as people see it: an instance, not its dict."""
+    edges = path_edges(objects)
+    return objects[edges[-1].start] if edges else objects[0]
 
 
 def last_references(objects: Sequence[object]) -> list[Reference]:
