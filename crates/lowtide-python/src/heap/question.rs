@@ -81,7 +81,8 @@ impl<'py> Question<'py> {
         // SAFETY: it is alive, and this thread is attached.
         if unsafe { ffi::PyCFunction_Check(told.interpreter.get_objects.as_ptr()) } == 0 {
             // Python code in its place would let other threads run in the middle of a walk.
-            let words = "gc.get_objects is not the interpreter's own: import lowtide before it is replaced";
+            let words =
+                "gc.get_objects is not the interpreter's own: import lowtide before it is replaced";
             return Err(PyRuntimeError::new_err(words));
         }
         let targets: Option<Vec<usize>> =

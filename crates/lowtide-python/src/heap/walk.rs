@@ -227,9 +227,8 @@ impl Walk<'_, '_> {
     /// one reference each. What the generator shows begins here.
     fn once(&mut self, begin: usize) {
         let shown = &self.referents[begin..];
-        let is_its_frame = |frame: &&usize| {
-            self.roots.codes.get(*frame).is_some_and(|code| shown.contains(code))
-        };
+        let is_its_frame =
+            |frame: &&usize| self.roots.codes.get(*frame).is_some_and(|code| shown.contains(code));
         let frame = shown.iter().find(is_its_frame);
         let Some(locals) = frame.and_then(|frame| self.roots.locals.get(frame)) else { return };
         let mut shown = self.referents.split_off(begin);
