@@ -39,10 +39,6 @@ class Target:
     """What is looked for."""
 
 
-class Names(types.ModuleType):
-    pass
-
-
 def suspended(*held: object) -> Any:
     mine = held
     yield mine
@@ -50,11 +46,6 @@ def suspended(*held: object) -> Any:
 
 def remembered(held: object) -> Any:
     return lambda: held
-
-
-@functools.cache
-def cached(key: int, *held: object) -> tuple[object, ...]:
-    return held
 
 
 class Heap:

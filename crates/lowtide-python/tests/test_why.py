@@ -74,6 +74,19 @@ def test_a_cut_has_every_reference_of_a_holder() -> None:
     assert gone() is None
 
 
+def test_a_cut_is_applied_though_another_way_to_it_is_shorter_now() -> None:
+    """Naming looks at attributes, which up to Python 3.12 makes dicts and lengthens paths."""
+    part = Runner()
+    part.model = torch.nn.Linear(8, 8)
+    shelf["first"] = Runner()
+    shelf["first"].part = part
+    shelf["second"] = [part]
+    gone = weakref.ref(part.model)
+    del part
+    lowtide.why(gone()).cuts[0].apply()
+    assert gone() is None
+
+
 def test_a_cut_that_is_not_there_any_more_says_so() -> None:
     shelf["runner"] = Runner()
     shelf["runner"].model = torch.nn.Linear(8, 8)

@@ -146,6 +146,12 @@ def _with_last(edges: list[Edge], last: Reference | None) -> list[Edge]:
     return edges
 
 
+def holder_of(objects: Sequence[object]) -> object:
+    """Who holds the last object of a path, as people see it: an instance, not its dict."""
+    edges = path_edges(objects)
+    return objects[edges[-1].start] if edges else objects[0]
+
+
 def last_references(objects: Sequence[object]) -> list[Reference]:
     """Every reference by which the last but one of a path holds the last: it may have several."""
     edges = path_edges(objects)

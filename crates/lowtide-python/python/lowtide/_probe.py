@@ -70,6 +70,11 @@ def _probe(objects: list[Any]) -> list[Memory | None]:
     # Both: subclasses' and modes' functions, and what dispatches beneath them.
     with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
         plain = _sort(objects, kinds, _bases(module), rare)
+        own = module._C.TensorBase._fix_weakref
+        for i in plain:
+            # Found in a list, not handed out by torch: where native code owns a tensor's object, torch
+            # has to hear that somebody else has it too, or the tensor ends under it.
+            own(objects[i])
         memories = _Memories(module)
         memories.add(objects, plain, rare)
         memories.add_storages([(i, objects[i]) for i, kind in rare if kind == "storage"])

@@ -10,16 +10,22 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from . import _native
 from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted, mib
 from ._contexts import thread_name
-from ._cut import Reference
 from ._look import full_type_name, type_name
-from ._path import Root, last_references, path_text, path_verb
+from ._path import Root, holder_of, last_references, path_text, path_verb
 from ._question import Question
 from ._torch import Device, device_of, torch
+
+Key = tuple[int, str, int]
+"""Which reference: where its holder is, the step, and where what it holds is. How one comes there may
+change from one question to the next, and with it the words: to look at an instance's attributes makes
+its dict, up to Python 3.12, which lengthens some paths."""
+Keys = frozenset[Key]
 
 _HOLDERS_MOST = 12
 _WORTH = 1 << 20
@@ -76,7 +82,7 @@ class _Asking:
         del target, targets
         return _native.examine(question)
 
-    def _apply(self, cut: Cut) -> None:
+    def _apply(self, cut: Cut, keys: Keys) -> None:
         target = None
         if self._is_about_target:
             if self._weak is None:
@@ -89,7 +95,7 @@ class _Asking:
                 return
         found = self._examine(target)
         del target
-        references = Naming(found, self._apply).references(cut)
+        references = Naming(found, self._apply).references(keys)
         del found
         if references is None:
             raise LookupError(f"these references are not there any more: {cut}. Ask again")
@@ -162,44 +168,45 @@ class Naming:
             why_no_cut=why_no_cut,
         )
 
-    def _steps(self, cut: dict[str, Any]) -> list[tuple[Step, Any]]:
-        """Each reference of a cut, in words and itself."""
+    def _steps(self, cut: dict[str, Any]) -> list[tuple[Step, Key, Any]]:
+        """Each reference of a cut: in words, what tells it from others, and itself."""
         steps = []
         for holder, held, way in cut["edges"]:
             if way is None:
                 continue
             root, objects = self.path(way)
             objects = [*objects, held]
-            found: list[Reference | None] = [*last_references(objects)]
-            for last in found or [None]:
+            ways: list[Any] = last_references(objects)
+            for last in ways or [None]:
                 text = path_text(root, objects, last=last)
                 action = path_verb(root, objects, last) or f"let go of {text}"
                 kind = last.kind if last is not None else "reference"
                 can_apply = last is not None and last.can_cut
-                steps.append((Step(text, action, kind, can_apply), last))
+                key = (id(holder_of(objects)), "" if last is None else last.step, id(held))
+                steps.append((Step(text, action, kind, can_apply), key, last))
             del holder, held
         return steps
 
     def _cut(self, found: dict[str, Any]) -> Cut:
-        steps = [step for step, _ in self._steps(found)]
-        unique = {step.action: step for step in steps}
+        steps = self._steps(found)
+        unique = {step.action: step for step, _, _ in steps}
+        apply = self._apply and partial(self._apply, keys=_keys(steps))
         return Cut(
             steps=tuple(unique.values()),
             freed=found["freed"],
             beside=found["beside"],
             kept_bytes=found["kept"],
             invisible=sum(count for _, count in found["keepers"]),
-            apply=self._apply,
+            apply=apply,
         )
 
-    def references(self, wanted: Cut) -> list[Any] | None:
-        """The references of a cut that says the same as this one; None if there is none."""
-        actions = {step.action for step in wanted.steps}
+    def references(self, wanted: Keys) -> list[Any] | None:
+        """The references of the cut with these; None if there is none."""
         for holder in self._found["holders"]:
             for cut in holder["cuts"]:
                 steps = self._steps(cut)
-                if {step.action for step, _ in steps} == actions:
-                    return [reference for _, reference in steps if reference is not None]
+                if _keys(steps) == wanted:
+                    return [reference for _, _, reference in steps if reference is not None]
         return None
 
     def _native(self) -> tuple[Native, ...]:
@@ -257,6 +264,10 @@ class Naming:
         if torch() is None and target is None:
             notes.append("torch is not imported: no tensors were looked for")
         return tuple(notes)
+
+
+def _keys(steps: list[tuple[Step, Key, Any]]) -> Keys:
+    return frozenset(key for _, key, _ in steps)
 
 
 def _unheld(found: dict[str, Any]) -> str:

@@ -78,7 +78,8 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    let mut listed = Listed::now(question)?;
+    let mut listed = Listed::default();
+    listed.anew(question)?;
     let found = holders(py, &listed.addresses, kinds);
     told.ask(py, question, found)?;
     let mut walks = 0;

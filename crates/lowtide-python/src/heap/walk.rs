@@ -77,7 +77,7 @@ pub(crate) fn walk<'py>(
     if frozen_count > 0 {
         // What is tracked and not listed is frozen, so the list has to be of this moment. This is the
         // last call into Python: an audit hook may run at its beginning, nothing after that.
-        *listed = Listed::now(question)?;
+        listed.anew(question)?;
     }
     let resting = Resting::begin(py);
     let listed = &listed.addresses;
@@ -105,22 +105,27 @@ pub(crate) fn walk<'py>(
 }
 
 /// What the collector lists. The list keeps all of it alive, until the answer is there.
+#[derive(Default)]
 pub(crate) struct Listed<'py> {
     pub(crate) addresses: Vec<usize>,
-    _list: Bound<'py, PyList>,
+    list: Option<Bound<'py, PyList>>,
 }
 
 impl<'py> Listed<'py> {
-    /// Of this moment.
-    pub(crate) fn now(question: &Question<'py>) -> PyResult<Listed<'py>> {
+    /// Lists what there is at this moment. What was listed before is let go first: one list would be an
+    /// object of the other.
+    pub(crate) fn anew(&mut self, question: &Question<'py>) -> PyResult<()> {
+        self.list = None;
         let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
-        let mut addresses = Vec::with_capacity(list.len());
+        self.addresses.clear();
+        self.addresses.reserve(list.len());
         for at in 0..list.len() {
             // SAFETY: the index is less than the list's length.
             let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
-            addresses.push(object.expose_provenance());
+            self.addresses.push(object.expose_provenance());
         }
-        Ok(Listed { addresses, _list: list })
+        self.list = Some(list);
+        Ok(())
     }
 }
 

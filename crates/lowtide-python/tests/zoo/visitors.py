@@ -136,7 +136,7 @@ def by_lowtide(visit: Visit) -> None:
     _ask(visit, lowtide)
     if visit.animal.verdict == PINNED:
         # What nobody has goes first, so that nothing but the animal is left to come back.
-        lowtide.empty_device_cache()
+        lowtide.release()
     with _timed(visit, "release_s"):
         receipt = eval(visit.animal.release, visit.scope, {"lowtide": lowtide})
     verdict, told = str(receipt.verdict), str(receipt)
