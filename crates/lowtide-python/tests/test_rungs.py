@@ -93,14 +93,6 @@ class TestCollector:
             collector.run(round)
         assert asked == [2, 1, 2, 0, 1, 2, 0, 1, 2]
 
-    def test_where_nothing_died_nothing_follows(self, monkeypatch: Any) -> None:
-        asked: list[int] = []
-        monkeypatch.setattr(gc, "collect", lambda generation: asked.append(generation) or 0)
-        collector = Collector()
-        for round in [0, 1, 2, 0]:
-            collector.run(round)
-        assert asked == [2, 2]
-
     def test_frozen_objects(self, no_collector: None) -> None:
         tensor = self.dead_cycle()
         gc.freeze()

@@ -230,7 +230,11 @@ def _close(holder: Any) -> None:
         # aclose() only makes an awaitable: to finish it here, drive it, which works if no await runs.
         _drive(holder.aclose())
     else:
+        frame = frame_of(holder)
         holder.close()
+        # Some Pythons (3.12.3) close without letting go of the variables.
+        if frame is not None:
+            frame.clear()
 
 
 def _drive(closing: Any) -> None:

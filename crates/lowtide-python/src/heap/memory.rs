@@ -13,7 +13,7 @@ use super::kinds::{Kind, Kinds, class_of};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::Root;
-use super::walk::{AHEAD, Listed, Walked, prefetch, walk};
+use super::walk::{AHEAD, Walked, prefetch, tracked, walk};
 
 /// So often the walk is done again because it met tensors that nobody had asked about. Other threads may
 /// make new ones faster than we ask; those of the last moment are left out.
@@ -42,11 +42,8 @@ pub(crate) struct Heap<'py> {
     _resting: Resting<'py>,
     /// What we hold. It is let go last: what ends with it may run the program's code, and a tensor that
     /// ends lets other threads run.
-    _held: Held<'py>,
+    _held: Vec<Bound<'py, PyAny>>,
 }
-
-/// Tensors, frames and what they hold; and whatever the collector listed.
-type Held<'py> = (Vec<Bound<'py, PyAny>>, Listed<'py>);
 
 /// What is known of nodes when the walk is over.
 pub(crate) struct Known {
@@ -78,22 +75,20 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    let mut listed = Listed::default();
-    listed.anew(question)?;
-    let found = holders(py, &listed.addresses, kinds);
+    let found = holders(py, &tracked(question)?, kinds);
     told.ask(py, question, found)?;
     let mut walks = 0;
     loop {
         walks += 1;
         let mut held = std::mem::take(&mut told.held);
         let asked = held.len();
-        let (walked, resting) = walk(py, question, kinds, &mut held, &mut listed)?;
+        let (walked, resting) = walk(py, question, kinds, &mut held)?;
         let unasked = |node: &&Node| !told.by_address.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.holders.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
         if unasked.is_empty() || walks == WALKS_MOST {
-            return Ok(Adding::new(question, walked).all(&told, (held, listed), resting));
+            return Ok(Adding::new(question, walked).all(&told, held, resting));
         }
         drop(walked);
         drop(resting);
@@ -176,7 +171,12 @@ impl<'a, 'py> Adding<'a, 'py> {
         Adding { question, walked, by_key: HashMap::new(), memories: Vec::new() }
     }
 
-    fn all(mut self, told: &Tellings<'_>, held: Held<'py>, resting: Resting<'py>) -> Heap<'py> {
+    fn all(
+        mut self,
+        told: &Tellings<'_>,
+        held: Vec<Bound<'py, PyAny>>,
+        resting: Resting<'py>,
+    ) -> Heap<'py> {
         for node in std::mem::take(&mut self.walked.holders) {
             let address = self.walked.addresses[node.index()];
             if let Some(Some(told)) = told.by_address.get(&address)
@@ -247,7 +247,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: Held<'py>, resting: Resting<'py>) -> Heap<'py> {
+    fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>) -> Heap<'py> {
         let Adding { question, mut walked, memories, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =

@@ -43,16 +43,10 @@ pub(crate) struct Roots<'py> {
     pub(crate) running: HashMap<usize, usize>,
     /// Dicts of modules that everybody can import.
     namespaces: HashSet<usize>,
-    /// Snapshots of frames that a list of ours has.
-    listed: HashSet<usize>,
 }
 
-/// Finds them, by the interpreter's own functions. `listed` is what a list of ours has.
-pub(crate) fn find<'py>(
-    py: Python<'py>,
-    question: &Question<'py>,
-    listed: &[usize],
-) -> PyResult<Roots<'py>> {
+/// Finds them, by the interpreter's own functions.
+pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
     let mut found = Roots { here: question.thread, ..Roots::default() };
     for modules in tables_of_modules(py) {
         found.namespaces.extend(namespaces(&modules));
@@ -62,9 +56,6 @@ pub(crate) fn find<'py>(
         found.push("interpreter", 0, dict);
     }
     let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
-    if !question.frames_show {
-        found.listed = variables::listed(frames.iter().map(|(_, frame)| frame), listed)?;
-    }
     for (thread, frame) in frames.iter() {
         found.stack(frame, thread.extract()?, question)?;
     }
@@ -123,14 +114,8 @@ impl<'py> Roots<'py> {
         // Where a frame shows its variables by itself they need not be read.
         if is_ours || !question.frames_show {
             let is_looked_at = looked_at.contains(&address);
-            let variables = variables::read(
-                &frame,
-                &code,
-                is_looked_at,
-                &question.view,
-                &self.namespaces,
-                &self.listed,
-            )?;
+            let variables =
+                variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?;
             if !is_ours {
                 looked_at.extend(variables::frames_in(&variables, &frame));
             }

@@ -15,20 +15,18 @@ use super::walk::count_of;
 const OPTIMISED: i64 = 1;
 /// References to a snapshot that nobody wants: the frame's, and ours.
 const UNWANTED: u32 = 2;
-const FILTER_WORDS: usize = 1024;
 
 /// What the variables of a running frame hold.
 ///
 /// `is_looked_at`: a function that it called has the frame itself. That may be a debugger's, and behind
 /// it the interpreter will write the snapshot back into the frame. An empty one would end all variables.
-/// `view` is what `f_locals` gives where it is no dict. `listed` are snapshots that a list of ours has.
+/// `view` is what `f_locals` gives where it is no dict.
 pub(crate) fn read<'py>(
     frame: &Bound<'py, PyAny>,
     code: &Bound<'py, PyAny>,
     is_looked_at: bool,
     view: &Bound<'py, PyType>,
     namespaces: &HashSet<usize>,
-    listed: &HashSet<usize>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let py = frame.py();
     let flags: i64 = code.getattr(intern!(py, "co_flags"))?.extract()?;
@@ -53,41 +51,13 @@ pub(crate) fn read<'py>(
     } else if flags & OPTIMISED != 0 {
         let snapshot = locals.cast_into::<PyDict>()?;
         held.extend(snapshot.values().iter());
-        let ours = u32::from(listed.contains(&snapshot.as_ptr().addr()));
-        if is_looked_at || count_of(snapshot.as_ptr()) != UNWANTED + ours {
+        if is_looked_at || count_of(snapshot.as_ptr()) != UNWANTED {
             held.push(snapshot.into_any());
         } else {
             snapshot.clear();
         }
     }
     Ok(held)
-}
-
-/// Which snapshots of the frames of all threads are among what the collector listed. They are there from
-/// an earlier look.
-pub(crate) fn listed<'py>(
-    frames: impl Iterator<Item = Bound<'py, PyAny>>,
-    addresses: &[usize],
-) -> PyResult<HashSet<usize>> {
-    let mut snapshots = HashSet::new();
-    for top in frames {
-        let py = top.py();
-        let mut next = Some(top);
-        while let Some(frame) = next {
-            snapshots.insert(frame.getattr(intern!(py, "f_locals"))?.as_ptr().addr());
-            let back = frame.getattr(intern!(py, "f_back"))?;
-            next = (!back.is_none()).then_some(back);
-        }
-    }
-    // Nearly all addresses are none of them, which one bit tells.
-    let bit = |address: usize| (address >> 4) % (64 * FILTER_WORDS);
-    let mut filter = [0_u64; FILTER_WORDS];
-    for address in &snapshots {
-        filter[bit(*address) / 64] |= 1 << (bit(*address) % 64);
-    }
-    let may_be = |address: usize| filter[bit(address) / 64] >> (bit(address) % 64) & 1 == 1;
-    let found = addresses.iter().filter(|address| may_be(**address) && snapshots.contains(address));
-    Ok(found.copied().collect())
 }
 
 /// The frames among some variables, or in a tuple of theirs, but not the frame whose they are.

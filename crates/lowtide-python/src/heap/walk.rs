@@ -69,18 +69,13 @@ pub(crate) fn walk<'py>(
     question: &Question<'py>,
     kinds_of: &mut Kinds,
     held: &mut Vec<Bound<'py, PyAny>>,
-    listed: &mut Listed<'py>,
 ) -> PyResult<(Walked, Resting<'py>)> {
-    let mut roots = roots::find(py, question, &listed.addresses)?;
+    let mut roots = roots::find(py, question)?;
     held.append(&mut roots.held);
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
-    if frozen_count > 0 {
-        // What is tracked and not listed is frozen, so the list has to be of this moment. This is the
-        // last call into Python: an audit hook may run at its beginning, nothing after that.
-        listed.anew(question)?;
-    }
+    // The last call into Python: an audit hook may run at its beginning, nothing after that.
+    let listed = &tracked(question)?;
     let resting = Resting::begin(py);
-    let listed = &listed.addresses;
     kinds_of.forget();
     let room = listed.len() + listed.len() / 8;
     let walked = Walked {
@@ -104,29 +99,17 @@ pub(crate) fn walk<'py>(
     Ok((walk.walked, resting))
 }
 
-/// What the collector lists. The list keeps all of it alive, until the answer is there.
-#[derive(Default)]
-pub(crate) struct Listed<'py> {
-    pub(crate) addresses: Vec<usize>,
-    list: Option<Bound<'py, PyList>>,
-}
-
-impl<'py> Listed<'py> {
-    /// Lists what there is at this moment. What was listed before is let go first: one list would be an
-    /// object of the other.
-    pub(crate) fn anew(&mut self, question: &Question<'py>) -> PyResult<()> {
-        self.list = None;
-        let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
-        self.addresses.clear();
-        self.addresses.reserve(list.len());
-        for at in 0..list.len() {
-            // SAFETY: the index is less than the list's length.
-            let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
-            self.addresses.push(object.expose_provenance());
-        }
-        self.list = Some(list);
-        Ok(())
+/// Where every object is that the collector lists. The list itself goes at once: others may be in the
+/// middle of making a tuple, and find out that somebody else has it.
+pub(crate) fn tracked(question: &Question<'_>) -> PyResult<Vec<usize>> {
+    let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
+    let mut addresses = Vec::with_capacity(list.len());
+    for at in 0..list.len() {
+        // SAFETY: the index is less than the list's length.
+        let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
+        addresses.push(object.expose_provenance());
     }
+    Ok(addresses)
 }
 
 impl Walk<'_, '_> {
@@ -190,12 +173,9 @@ impl Walk<'_, '_> {
             if let Some(ahead) = listed.get(at + AHEAD) {
                 self.walked.table.prefetch(*ahead);
             }
-            let (place, known) = self.walked.table.place(*address);
-            if let Some(node) = known {
-                // One of its references is the list's.
-                self.walked.table.explain(place);
+            if let Some(node) = self.walked.table.get(*address) {
                 self.walked.listed[node as usize] = true;
-            } else if self.meet(*address, true).is_some() {
+            } else if self.meet(*address, false).is_some() {
                 self.walked.listed.push(true);
             }
         }

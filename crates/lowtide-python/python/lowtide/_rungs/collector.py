@@ -17,7 +17,6 @@ class Collector(Hook):
 
     def __init__(self, *, unfreeze: bool = False) -> None:
         self._unfreeze = unfreeze
-        self._found = 0
 
     def run(self, round: int) -> Touched:
         touched: Touched = []
@@ -25,13 +24,10 @@ class Collector(Hook):
         if frozen and self._unfreeze:
             gc.unfreeze()
             touched.append((f"{frozen} frozen objects unfrozen; the set was not restored", None))
-        elif round > 0 and self._found == 0:
-            return touched  # Nothing died in the last round, so nothing can have followed it.
         # The oldest generation first; later rounds begin younger, so that what finalizers have just
         # made is aged and gone by the time the oldest is looked at again.
         youngest = max(0, OLDEST - round)
         found = sum(gc.collect(generation) for generation in range(youngest, OLDEST + 1))
-        self._found = found
         if found:
             touched.append((f"{found} unreachable objects", None))
         if gc.garbage and round == 0:
