@@ -180,6 +180,59 @@ def test_tensors_that_are_made_all_the_time_do_not_keep_it_from_answering() -> N
     assert _native.examine(question)["holders"][0]["reached"]
 
 
+def test_tuples_that_other_threads_are_making_may_grow() -> None:
+    """The interpreter lets no tuple grow that somebody else has, and a list of all objects has it."""
+    begun, on = threading.Event(), threading.Event()
+    made: list[Any] = []
+
+    def numbers() -> Any:
+        yield 0
+        begun.set()
+        on.wait()
+        yield from range(1, 100)
+
+    def make() -> None:
+        try:
+            made.append(tuple(numbers()))
+        except SystemError as error:
+            made.append(error)
+
+    def probe(objects: list[object]) -> list[None]:
+        on.set()
+        thread.join()
+        return [None] * len(objects)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    begun.wait()
+    question = Quiet([shelf])
+    question.probe = probe
+    _native.examine(question)
+    assert made == [tuple(range(100))]
+
+
+def test_a_question_within_a_question() -> None:
+    """As of another thread: what the outer one holds meanwhile is nobody's."""
+    shelf["part"] = Runner()
+    shelf["part"].held = Runner()
+    gone = weakref.ref(shelf["part"].held)
+    by_itself = lowtide.why(gone()).holders[0]
+    within: list[Any] = []
+    question = Quiet([Runner()])
+
+    def probe(objects: list[object]) -> list[None]:
+        within.append(lowtide.why(gone()).holders[0])
+        return [None] * len(objects)
+
+    question.probe = probe
+    _native.examine(question)
+    assert within
+    for holder in within:
+        assert holder.paths == by_itself.paths
+        assert [str(cut) for cut in holder.cuts] == [str(cut) for cut in by_itself.cuts]
+        assert holder.invisible == by_itself.invisible
+
+
 def test_the_collector_is_as_it_was_when_the_programs_code_runs_again() -> None:
     """What only the walk still holds ends with it, and its finaliser may look."""
     seen: list[bool] = []
