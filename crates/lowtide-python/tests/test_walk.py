@@ -180,6 +180,28 @@ def test_tensors_that_are_made_all_the_time_do_not_keep_it_from_answering() -> N
     assert _native.examine(question)["holders"][0]["reached"]
 
 
+def test_a_tuple_that_is_being_made_is_shown_to_nobody() -> None:
+    """Its empty places would end whoever reads them, so it runs by itself."""
+    code = """
+        import threading, lowtide, torch
+        held, begun, done = torch.ones(4), threading.Event(), threading.Event()
+
+        def parts():
+            yield held
+            begun.set()
+            done.wait()
+
+        maker = threading.Thread(target=lambda: tuple(parts()))
+        maker.start()
+        begun.wait()
+        answer = lowtide.why(held)
+        print([path for path in answer.holders[0].paths if "tuple" in path], len(str(answer)) > 0)
+        done.set()
+        maker.join()
+    """
+    assert alone(code).strip() == "[] True"
+
+
 def test_tuples_that_other_threads_are_making_may_grow() -> None:
     """The interpreter lets no tuple grow that somebody else has, and a list of all objects has it."""
     begun, on = threading.Event(), threading.Event()

@@ -310,7 +310,8 @@ impl Walk<'_, '_> {
         hidden.sort_unstable();
         hidden.retain(|(node, _)| self.walked.kinds[node.index()] != Kind::Ours);
         for (node, _) in hidden.iter().filter(|(node, _)| node.index() >= reached) {
-            if ours.contains(&self.walked.addresses[node.index()]) {
+            let address = self.walked.addresses[node.index()];
+            if ours.contains(&address) || is_being_made(with_exposed_provenance_mut(address)) {
                 continue;
             }
             match self.running(*node) {
@@ -345,6 +346,19 @@ fn first_of(tuple: *mut PyObject) -> Option<*mut PyObject> {
     // SAFETY: it is a tuple with at least one element. One that is being made may lack it.
     let first = unsafe { ffi::PyTuple_GetItem(tuple, 0) };
     (!first.is_null()).then_some(first)
+}
+
+/// Whether somebody is still filling a tuple. It holds what it has for a moment only, and is not to be
+/// shown to Python: whoever reads a place that is empty ends the process.
+fn is_being_made(tuple: *mut PyObject) -> bool {
+    // SAFETY: it is alive.
+    if unsafe { ffi::PyTuple_Check(tuple) } == 0 {
+        return false;
+    }
+    // SAFETY: it is a tuple.
+    let size = unsafe { ffi::PyTuple_Size(tuple) };
+    // SAFETY: it is a tuple, and the place is less than its size.
+    (0..size).any(|at| unsafe { ffi::PyTuple_GetItem(tuple, at) }.is_null())
 }
 
 /// What a traverse slot calls for each reference.
