@@ -87,6 +87,8 @@ fn python_package(to: &Path) -> anyhow::Result<u64> {
     for entry in fs::read_dir(to)? {
         size += entry?.metadata()?.len();
     }
+    // The tests hold receipts against their schema.
+    size += copy_folder(Path::new("docs/schemas"), &to.join("docs/schemas"))?;
     for folder in ["tests", "bench", "examples"] {
         let from = Path::new("crates/lowtide-python").join(folder);
         size += copy_folder(&from, &to.join(folder))?;

@@ -201,13 +201,15 @@ impl<'g> Analysis<'g> {
     fn ground(&self) -> Ground<'_> {
         let is_new = self.reach.get().is_none() && self.ordered.get().is_none();
         if is_new && self.graph.len() >= WORTH_A_THREAD {
-            // Neither needs the other.
-            let reach = thread::scope(|scope| {
-                let reach = scope.spawn(|| Reach::all(self.graph));
+            // Neither needs the other. Where no thread is to be had, one comes after the other.
+            thread::scope(|scope| {
+                let reach = thread::Builder::new().spawn_scoped(scope, || Reach::all(self.graph));
                 self.ordered();
-                reach.join()
+                if let Ok(reach) = reach {
+                    let reach = reach.join().unwrap_or_else(|panic| resume_unwind(panic));
+                    self.reach.get_or_init(|| reach);
+                }
             });
-            self.reach.get_or_init(|| reach.unwrap_or_else(|panic| resume_unwind(panic)));
         }
         let (order, tree) = self.ordered();
         Ground { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }

@@ -1,6 +1,9 @@
 """The zoo's programs, looked at with four tools: a Markdown table, and the figures as JSON.
 
-    python bench/compare_zoo.py [--json FILE] [--only NAME ...] [--device cpu|cuda]
+    python bench/compare_zoo.py [--json FILE] [--only NAME ...] [--tools NAME ...] [--device cpu|cuda]
+
+The figures are written as they come, and what is in FILE already is not measured again: to go on
+where it was stopped, call it again.
 
 For each animal of `tests/zoo/` and each tool, in a process of its own: is the holder *named*, is
 the memory *freed*, and how long did the tool take?
@@ -27,9 +30,11 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
@@ -47,33 +52,36 @@ def missing(tool: str, device: str) -> str:
     return ""
 
 
-def measure(names: list[str], tools: list[str], jobs: int) -> Rows:
-    """Every animal with every tool.
+def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -> None:
+    """Every animal with every tool that is not in its row yet.
 
     Those that free something alone, since the driver's numbers are everybody's; the others may run
     `jobs` at a time, which their seconds then tell of.
     """
     from zoo import tour
 
-    rows: Rows = {name: {} for name in names}
+    writing = Lock()
 
     def look(name: str, tool: str) -> None:
+        if tool in rows[name]:
+            return
         result, told = tour.run(name, tool)
-        rows[name][tool] = result
+        with writing:
+            rows[name][tool] = result
+            keep()
         print(f"{name} {tool}: {result.get('seconds', '?')} s", file=sys.stderr, flush=True)
-        if "freed" not in result:
+        if result.get("problems") or "freed" not in result:
             print(told, file=sys.stderr)
 
     lookers = [tool for tool in tools if tool in ("objgraph", "snapshot")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        looks = [pool.submit(look, name, tool) for name in names for tool in lookers]
+        looks = [pool.submit(look, name, tool) for name in rows for tool in lookers]
         for one in looks:
             one.result()
-    for name in names:
+    for name in rows:
         for tool in tools:
             if tool not in lookers:
                 look(name, tool)
-    return rows
 
 
 def cell(result: dict[str, Any]) -> str:
@@ -93,11 +101,11 @@ def table(rows: Rows, tools: list[str]) -> str:
     """The Markdown table, with the sums in its last line."""
     lines = ["| animal | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
     for name, row in rows.items():
-        cells = [cell(row[tool]) for tool in tools]
+        cells = [cell(row[tool]) if tool in row else "" for tool in tools]
         lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
     sums = []
     for tool in tools:
-        results = [row[tool] for row in rows.values()]
+        results = [row[tool] for row in rows.values() if tool in row]
         named = sum(bool(result.get("named")) for result in results)
         freed = sum(bool(result.get("freed")) and not result.get("by_hand") for result in results)
         sums.append(f"**{named} named, {freed} freed of {len(results)}**")
@@ -110,6 +118,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The zoo, looked at with four tools.")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--only", nargs="+", help="these animals alone")
+    parser.add_argument(
+        "--tools", nargs="+", choices=TOOLS, default=TOOLS, help="these tools alone"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="tools that free nothing, at a time")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
@@ -122,9 +133,7 @@ def main() -> int:
     animals = tour.animals()
     able = [name for name in asked.only or animals if not tour.why_not(animals[name])]
     left_out = {tool: missing(tool, asked.device) for tool in TOOLS}
-    tools = [tool for tool in TOOLS if not left_out[tool]]
-    rows = measure(able, tools, asked.jobs)
-
+    tools = [tool for tool in asked.tools if not left_out[tool]]
     is_gpu = asked.device == "cuda"
     machine = torch.cuda.get_device_name() if is_gpu else f"{os.cpu_count()} cores"
     where = {
@@ -134,14 +143,30 @@ def main() -> int:
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
-    print(table(rows, tools))
+    rows: Rows = {name: {} for name in able}
+    if asked.json and asked.json.exists():
+        before = json.loads(asked.json.read_text())
+        if before["where"] != where:
+            raise SystemExit(
+                f"{asked.json} was measured elsewhere: {before['where']}. Name another"
+            )
+        rows |= before["animals"]
+
+    def keep() -> None:
+        if asked.json:
+            figures = {"where": where, "left_out": left_out, "animals": rows}
+            # In one go: a file that is cut short could not be gone on with.
+            part = asked.json.with_suffix(".part")
+            part.write_text(json.dumps(figures, indent=1) + "\n")
+            part.replace(asked.json)
+
+    measure(rows, tools, asked.jobs, keep)
+    shown = [tool for tool in TOOLS if any(tool in row for row in rows.values())]
+    print(table(rows, shown))
     print("\n" + ", ".join(f"{key} {value}" for key, value in where.items()) + ".")
     for tool, reason in left_out.items():
         if reason:
             print(f"Without {tool}: {reason}.")
-    if asked.json:
-        figures = {"where": where, "left_out": left_out, "animals": rows}
-        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

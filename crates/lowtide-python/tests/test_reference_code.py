@@ -7,6 +7,7 @@ import contextvars
 import sys
 import threading
 import types
+import weakref
 from typing import Any
 
 import names
@@ -14,20 +15,54 @@ import pytest
 from names import Held, failure, generator, only, steps
 
 references = names.load("_reference").references
+callables = names.load("_callables")
 
 
 # Suspended code, frames and exceptions
 
 
-def test_suspended_generator() -> None:
+@pytest.mark.parametrize("close_lets_go", [True, False, None])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_suspended_generator(
+    has_begun: bool, close_lets_go: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Some Pythons' close() does not let go of the variables; None: as it is in this one.
+    if close_lets_go is not None:
+        if close_lets_go and not callables._close_lets_go(has_begun):
+            pytest.skip("close() does not let go of the variables in this Python")
+        monkeypatch.setattr(callables, "_close_lets_go", lambda _: close_lets_go)
     held = Held()
+    gone = weakref.ref(held)
     holder = generator(held)
-    next(holder)
+    if has_begun:
+        next(holder)
     found = only(holder, held)
-    assert (found.step, found.kind, found.verb) == (": batch", "local", "{holder}.close()")
+    assert (found.step, found.kind) == (": batch", "local")
+    if close_lets_go is not None:
+        call = "close()" if close_lets_go else "throw(GeneratorExit)"
+        assert found.verb == "{holder}." + call
     found.cut()
     assert holder.gi_frame is None
     assert references(holder, held) == []
+    del held, found
+    assert gone() is None
+
+
+def test_a_generator_that_will_not_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stubborn(held: object) -> Any:
+        try:
+            yield held
+        except GeneratorExit:
+            yield held
+
+    for lets_go in (True, False):
+        monkeypatch.setattr(callables, "_close_lets_go", lambda _, answer=lets_go: answer)
+        held = Held()
+        holder = stubborn(held)
+        next(holder)
+        with pytest.raises(TypeError, match="not cut: RuntimeError: .* ignored GeneratorExit"):
+            only(holder, held).cut()
+        assert holder.gi_frame is not None
 
 
 def test_iterator_in_use_by_a_generator() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from types import AsyncGeneratorType, CellType, CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
@@ -208,14 +209,14 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     frame = frame_of(holder)
     if frame is None:
         return
+    verb = "{holder}.close()" if _closes(holder, frame) else "{holder}.throw(GeneratorExit)"
     if frame is held:
-        yield Reference("", "frame", "{holder}.close()", lambda: _close(holder))
+        yield Reference("", "frame", verb, lambda: _close(holder))
         return
     if awaits(holder) is held:
-        yield Reference("", "awaits", "{holder}.close()", lambda: _close(holder))
+        yield Reference("", "awaits", verb, lambda: _close(holder))
         return
-    known = snapshots_of(holder)
-    verb, via = "{holder}.close()", (id(frame),)
+    known, via = snapshots_of(holder), (id(frame),)
     names = variables(frame, held, known)
     for name in names:
         yield Reference(f": {name}", "local", verb, lambda: _close(holder), via=via)
@@ -223,18 +224,53 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
         yield Reference(": (a value in use)", "stack", verb, lambda: _close(holder), via=via)
 
 
+@functools.cache
+def _close_lets_go(has_begun: bool) -> bool:
+    """Whether `close()` lets go of the variables, and not only the generator itself when it goes.
+
+    Some Pythons skip that where no code has to run: up to 3.12.3 (gh-118272), and later ones where the
+    generator has not begun (gh-142766). This one is asked, by a generator that has one variable.
+    """
+    held = {1}
+    gone = weakref.ref(held)
+
+    def wait(_: object) -> Iterator[None]:
+        yield
+
+    waiting = wait(held)
+    del held
+    if has_begun:
+        next(waiting)
+    waiting.close()
+    return gone() is None
+
+
+def _closes(holder: object, frame: FrameType) -> bool:
+    return type(holder) is AsyncGeneratorType or _close_lets_go(frame.f_lasti >= 0)
+
+
 def _close(holder: Any) -> None:
-    if frame_of(holder) is None:
+    frame = frame_of(holder)
+    if frame is None:
         return
+    closes = _closes(holder, frame)
+    del frame
     if type(holder) is AsyncGeneratorType:
         # aclose() only makes an awaitable: to finish it here, drive it, which works if no await runs.
         _drive(holder.aclose())
-    else:
-        frame = frame_of(holder)
+    elif closes:
         holder.close()
-        # Some Pythons (3.12.3) close without letting go of the variables.
-        if frame is not None:
-            frame.clear()
+    else:
+        _throw(holder)
+
+
+def _throw(holder: Any) -> None:
+    """What `close()` does; always by running what is left of the code, behind which all goes."""
+    try:
+        holder.throw(GeneratorExit)
+    except (GeneratorExit, StopIteration):
+        return
+    raise RuntimeError("it ignored GeneratorExit, and went on")
 
 
 def _drive(closing: Any) -> None:

@@ -17,7 +17,8 @@ use lowtide_heap::Node;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::walk::{Walked, is_immortal};
+use super::object;
+use super::walked::Walked;
 
 /// What stands in front of an object that the collector knows.
 #[repr(C)]
@@ -65,6 +66,10 @@ pub(crate) fn is_frozen(walked: &Walked, node: Node) -> bool {
 fn is_unlisted(walked: &Walked, node: Node) -> bool {
     let address = walked.addresses[node.index()];
     address != 0 && !walked.listed[node.index()] && is_tracked(address)
+}
+
+fn is_immortal(address: usize) -> bool {
+    object::is_immortal(object::count_of(std::ptr::with_exposed_provenance_mut(address)))
 }
 
 fn is_tracked(address: usize) -> bool {

@@ -80,7 +80,27 @@ pub(crate) struct Info {
     pub(crate) traverse: Option<ffi::traverseproc>,
     /// Asked where only some of its objects are collected: classes written in C are not.
     pub(crate) is_gc: Option<ffi::inquiry>,
+    /// Where in its objects, in bytes from their address, there are pointers to what the slot reads
+    /// beside them. A hint: it is asked of memory ahead of time, and not used otherwise.
+    pub(crate) beside: [isize; 2],
 }
+
+impl Info {
+    /// Of a type whose objects refer to nobody.
+    pub(crate) const NOTHING: Info =
+        Info { kind: Kind::Opaque, traverse: None, is_gc: None, beside: NOWHERE };
+}
+
+/// The type itself: every object has that.
+const NOWHERE: [isize; 2] = [8, 8];
+/// A list's items.
+const LIST_ITEMS: [isize; 2] = [24, 24];
+/// A dict's keys, and its values where they are on their own.
+const DICT_KEYS: [isize; 2] = [32, 40];
+/// What an instance has: since Python 3.11, in front of what the collector keeps there.
+const ATTRIBUTES: [isize; 2] = [-24, -32];
+/// A type's flag for that.
+const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
 
 /// Every type that was met.
 pub(crate) struct Kinds {
@@ -91,6 +111,7 @@ pub(crate) struct Kinds {
     /// How objects of classes written in Python are traversed.
     plain: usize,
     exception: usize,
+    list: usize,
 }
 
 impl Kinds {
@@ -102,11 +123,12 @@ impl Kinds {
     ) -> PyResult<Kinds> {
         let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
         let mut kinds = Kinds {
-            table: Table::with_room(4096),
+            table: Table::with_room(0),
             infos: Vec::new(),
             known: Vec::with_capacity(known.len()),
             plain: 0,
             exception: exception.as_ptr().addr(),
+            list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
         for (class, name, subclasses) in known {
             let kind = Kind::named(&name).ok_or_else(|| {
@@ -121,7 +143,7 @@ impl Kinds {
 
     /// Forgets every type that was met. While Python runs a type may end, and another begin where it was.
     pub(crate) fn forget(&mut self) {
-        self.table = Table::with_room(4096);
+        self.table = Table::with_room(0);
         self.infos.clear();
     }
 
@@ -132,7 +154,7 @@ impl Kinds {
             return self.infos[number as usize];
         }
         let info = self.learn(class);
-        self.table.fill(place, class.addr(), self.infos.len() as u32, 0);
+        self.table.fill(place, self.infos.len() as u32);
         self.infos.push(info);
         info
     }
@@ -143,7 +165,17 @@ impl Kinds {
         let is_gc = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_is_gc) };
         // SAFETY: where the slot is set, it holds a function of this type.
         let is_gc = unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::inquiry>>(is_gc) };
-        Info { kind: self.kind(class, traverse), traverse, is_gc }
+        let kind = self.kind(class, traverse);
+        Info { kind, traverse, is_gc, beside: self.beside(class, kind) }
+    }
+
+    fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {
+        match kind {
+            _ if class.addr() == self.list => LIST_ITEMS,
+            Kind::Dict => DICT_KEYS,
+            Kind::Instance | Kind::Whole if flags(class) & MANAGED_DICT != 0 => ATTRIBUTES,
+            _ => NOWHERE,
+        }
     }
 
     fn kind(&self, class: *mut PyTypeObject, traverse: Option<ffi::traverseproc>) -> Kind {

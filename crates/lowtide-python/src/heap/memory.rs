@@ -10,10 +10,12 @@ use pyo3::types::PyList;
 
 use super::frozen;
 use super::kinds::{Kind, Kinds, class_of};
+use super::object::{AHEAD, prefetch};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::Root;
-use super::walk::{AHEAD, Walked, prefetch, tracked, walk};
+use super::walk::{tracked, walk};
+use super::walked::Walked;
 
 /// So often the walk is done again because it met tensors that nobody had asked about. Other threads may
 /// make new ones faster than we ask; those of the last moment are left out.

@@ -10,12 +10,15 @@ mod frozen;
 mod kinds;
 mod leads;
 mod memory;
+mod object;
 mod question;
 mod resting;
 mod roots;
 mod table;
+mod traverse;
 mod variables;
 mod walk;
+mod walked;
 
 pub(crate) use answer::examine;
 pub(crate) use frozen::frozen_mortals;

@@ -1,100 +1,118 @@
 //! Addresses to numbers, for as many objects as an interpreter has.
 //!
-//! Open addressing, one cache line for each look-up. Beside its number an object has room for a
-//! count: the references to it that nobody has explained yet.
+//! Objects that are made together lie together, and refer to each other. So each page of memory that has
+//! an object has a row of numbers, one for each place where an object could begin, and what is near in
+//! the heap is near here; a table of places by hash would ask for a cache line that nobody has for each.
+//! It takes a quarter of the memory that the objects are in.
 
-/// What is known of an address.
+use super::object::prefetch;
+
+/// Objects lie at multiples of 16, or are at least as long: none begins where another does.
+const PLACE_BITS: u32 = 4;
+const PAGE_BITS: u32 = 14;
+/// Places of a page.
+const PLACES: usize = 1 << (PAGE_BITS - PLACE_BITS);
+
+/// A page of memory, and where its numbers begin, counted in rows.
 #[derive(Clone, Copy)]
-struct Slot {
-    /// 0 where the slot is free: no object is there.
-    address: usize,
-    number: u32,
-    /// References that no edge has explained.
-    left: i32,
+struct Page {
+    /// 0 where this is free: nothing is ever there.
+    page: usize,
+    row: usize,
 }
 
-const FREE: Slot = Slot { address: 0, number: 0, left: 0 };
+const FREE: Page = Page { page: 0, row: 0 };
 
 /// Addresses and their numbers.
 pub(crate) struct Table {
-    slots: Vec<Slot>,
+    /// By hash, the next one where that is taken.
+    pages: Vec<Page>,
     len: usize,
-    /// How far a product is shifted to be a place in `slots`.
+    /// How far a product is shifted to be a place in `pages`.
     shift: u32,
+    /// Rows of numbers, each one higher than it is; 0 where there is none.
+    numbers: Vec<u32>,
 }
 
-/// Where an address is, or would be.
+/// Where the number of an address is, or would be.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(usize);
 
 impl Table {
-    /// With room for so many before it has to grow.
-    pub(crate) fn with_room(addresses: usize) -> Table {
-        let slots = (addresses * 3 / 2).max(64).next_power_of_two();
-        Table { slots: vec![FREE; slots], len: 0, shift: u64::BITS - slots.ilog2() }
+    /// With room for the numbers of so many objects of the usual size, before it has to grow.
+    pub(crate) fn with_room(objects: usize) -> Table {
+        let mut table = Table::with_pages(256);
+        table.numbers.reserve(objects * 5);
+        table
+    }
+
+    fn with_pages(pages: usize) -> Table {
+        let shift = u64::BITS - pages.ilog2();
+        Table { pages: vec![FREE; pages], len: 0, shift, numbers: Vec::new() }
     }
 
     /// Asks for the cache line that an address will be looked for in.
     pub(crate) fn prefetch(&self, address: usize) {
-        super::walk::prefetch(&raw const self.slots[self.home(address)]);
+        if let Some(Place(at)) = self.find(address) {
+            prefetch(&raw const self.numbers[at]);
+        }
     }
 
     /// The number of an address.
     pub(crate) fn get(&self, address: usize) -> Option<u32> {
-        let Place(at) = self.find(address);
-        (self.slots[at].address == address).then(|| self.slots[at].number)
+        self.find(address).and_then(|Place(at)| self.numbers[at].checked_sub(1))
     }
 
     /// Where an address is, and its number, where it has one.
     pub(crate) fn place(&mut self, address: usize) -> (Place, Option<u32>) {
-        if self.len * 3 >= self.slots.len() * 2 {
+        let Place(at) = self.find(address).unwrap_or_else(|| self.add(address));
+        (Place(at), self.numbers[at].checked_sub(1))
+    }
+
+    /// Gives the address of a place a number.
+    pub(crate) fn fill(&mut self, Place(at): Place, number: u32) {
+        debug_assert_eq!(self.numbers[at], 0, "the place is free");
+        self.numbers[at] = number + 1;
+    }
+
+    fn find(&self, address: usize) -> Option<Place> {
+        let found = self.pages[self.slot(address >> PAGE_BITS)];
+        (found.page != 0).then(|| place(found.row, address))
+    }
+
+    /// Where a page is, or would be.
+    fn slot(&self, page: usize) -> usize {
+        let product = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut at = (product >> self.shift) as usize;
+        while self.pages[at].page != page && self.pages[at].page != 0 {
+            at = (at + 1) & (self.pages.len() - 1);
+        }
+        at
+    }
+
+    /// A row for the page of an address.
+    fn add(&mut self, address: usize) -> Place {
+        if self.len * 3 >= self.pages.len() * 2 {
             self.grow();
         }
-        let Place(at) = self.find(address);
-        let slot = self.slots[at];
-        (Place(at), (slot.address == address).then_some(slot.number))
-    }
-
-    /// Gives the address of a free place a number.
-    pub(crate) fn fill(&mut self, Place(at): Place, address: usize, number: u32, left: i32) {
-        debug_assert_eq!(self.slots[at].address, 0, "the place is free");
-        self.slots[at] = Slot { address, number, left };
+        let page = address >> PAGE_BITS;
+        let (slot, row) = (self.slot(page), self.len);
+        self.pages[slot] = Page { page, row };
         self.len += 1;
-    }
-
-    /// One of the references is explained.
-    pub(crate) fn explain(&mut self, Place(at): Place) {
-        self.slots[at].left -= 1;
-    }
-
-    /// Every number that has references left, and how many.
-    pub(crate) fn unexplained(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let used = self.slots.iter().filter(|slot| slot.left > 0);
-        used.map(|slot| (slot.number, slot.left.unsigned_abs()))
-    }
-
-    fn home(&self, address: usize) -> usize {
-        // Objects lie at multiples of 16.
-        let product = (address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (product >> self.shift) as usize
-    }
-
-    fn find(&self, address: usize) -> Place {
-        let mut at = self.home(address);
-        while self.slots[at].address != 0 && self.slots[at].address != address {
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-        Place(at)
+        self.numbers.resize(self.len * PLACES, 0);
+        place(row, address)
     }
 
     fn grow(&mut self) {
-        let mut larger = Table::with_room(self.slots.len());
-        debug_assert!(larger.slots.len() > self.slots.len());
-        for slot in self.slots.iter().filter(|slot| slot.address != 0) {
-            let Place(at) = larger.find(slot.address);
-            larger.slots[at] = *slot;
+        let mut larger = Table::with_pages(self.pages.len() * 2);
+        for page in self.pages.iter().filter(|page| page.page != 0) {
+            let slot = larger.slot(page.page);
+            larger.pages[slot] = *page;
         }
-        larger.len = self.len;
-        *self = larger;
+        (self.pages, self.shift) = (larger.pages, larger.shift);
     }
+}
+
+fn place(row: usize, address: usize) -> Place {
+    Place(row * PLACES + (address >> PLACE_BITS) % PLACES)
 }

@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::walk::count_of;
+use super::object::count_of;
 
 /// The code of a function: its variables are not a dict.
 const OPTIMISED: i64 = 1;
