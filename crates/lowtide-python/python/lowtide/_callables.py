@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import AsyncGeneratorType, CellType, CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
@@ -18,6 +18,7 @@ from ._locals import (
     awaits,
     code_name,
     frame_of,
+    has_begun,
     is_running,
     locals_of,
     parameter_names,
@@ -209,7 +210,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     frame = frame_of(holder)
     if frame is None:
         return
-    verb = "{holder}.close()" if _closes(holder, frame) else "{holder}.throw(GeneratorExit)"
+    verb = "{holder}.close()" if _closes(holder) else "{holder}.throw(GeneratorExit)"
     if frame is held:
         yield Reference("", "frame", verb, lambda: _close(holder))
         return
@@ -225,7 +226,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
 
 
 @functools.cache
-def _close_lets_go(has_begun: bool) -> bool:
+def _close_lets_go(begun: bool) -> bool:
     """Whether `close()` lets go of the variables, and not only the generator itself when it goes.
 
     Some Pythons skip that where no code has to run: up to 3.12.3 (gh-118272), and later ones where the
@@ -234,31 +235,28 @@ def _close_lets_go(has_begun: bool) -> bool:
     held = {1}
     gone = weakref.ref(held)
 
-    def wait(_: object) -> Iterator[None]:
+    def wait(_: object) -> Generator[None]:
         yield
 
     waiting = wait(held)
     del held
-    if has_begun:
+    if begun:
         next(waiting)
     waiting.close()
     return gone() is None
 
 
-def _closes(holder: object, frame: FrameType) -> bool:
-    return type(holder) is AsyncGeneratorType or _close_lets_go(frame.f_lasti >= 0)
+def _closes(holder: object) -> bool:
+    return type(holder) is AsyncGeneratorType or _close_lets_go(has_begun(holder))
 
 
 def _close(holder: Any) -> None:
-    frame = frame_of(holder)
-    if frame is None:
+    if frame_of(holder) is None:
         return
-    closes = _closes(holder, frame)
-    del frame
     if type(holder) is AsyncGeneratorType:
         # aclose() only makes an awaitable: to finish it here, drive it, which works if no await runs.
         _drive(holder.aclose())
-    elif closes:
+    elif _closes(holder):
         holder.close()
     else:
         _throw(holder)

@@ -11,6 +11,8 @@ from ._torch import Device
 
 class CpuDevice(Device):
     kind = "cpu"
+    # The numbers are a whole process's, and the interpreter gives its own memory back a MiB at a time.
+    noise_bytes = 4 << 20
 
     def __init__(self) -> None:
         super().__init__("cpu", 0)

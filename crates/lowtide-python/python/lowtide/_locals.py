@@ -77,6 +77,16 @@ def frame_of(value: object) -> FrameType | None:
     return None
 
 
+def has_begun(value: object) -> bool:
+    """Whether code that waits has run up to a `yield` or an `await`, and not only been called."""
+    if sys.version_info < (3, 11):
+        frame = frame_of(value)
+        return frame is not None and frame.f_lasti >= 0
+    if type(value) is GeneratorType:
+        return value.gi_suspended
+    return type(value) is CoroutineType and value.cr_suspended
+
+
 def awaits(value: object) -> object:
     """What a generator, coroutine or async generator waits for."""
     if type(value) is GeneratorType:

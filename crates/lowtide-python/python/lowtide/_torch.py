@@ -49,6 +49,8 @@ class Device:
     """What a release works on. Every method may raise: errors become text in the receipt."""
 
     kind: str = ""
+    noise_bytes: int = 0
+    """So much, and less, the numbers change by themselves, and proves nothing."""
 
     def __init__(self, name: str, index: int) -> None:
         self.name = name

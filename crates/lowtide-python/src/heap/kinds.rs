@@ -102,10 +102,20 @@ const ATTRIBUTES: [isize; 2] = [-24, -32];
 /// A type's flag for that.
 const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
 
+/// So many types are at hand.
+const RECENT: usize = 64;
+
+/// Where a type is at hand, if it is. Types lie at multiples of 16, and are hundreds of bytes long.
+fn recent(class: *mut PyTypeObject) -> usize {
+    (class.addr() >> 4 ^ class.addr() >> 10) % RECENT
+}
+
 /// Every type that was met.
 pub(crate) struct Kinds {
     table: Table,
     infos: Vec<Info>,
+    /// Those that were asked for last: most objects are of few types.
+    recent: [(usize, Info); RECENT],
     /// Types and the kinds of their objects; of their subclasses too, where that is said.
     known: Vec<(usize, Kind, bool)>,
     /// How objects of classes written in Python are traversed.
@@ -125,6 +135,7 @@ impl Kinds {
         let mut kinds = Kinds {
             table: Table::with_room(0),
             infos: Vec::new(),
+            recent: [(0, Info::NOTHING); RECENT],
             known: Vec::with_capacity(known.len()),
             plain: 0,
             exception: exception.as_ptr().addr(),
@@ -145,17 +156,26 @@ impl Kinds {
     pub(crate) fn forget(&mut self) {
         self.table = Table::with_room(0);
         self.infos.clear();
+        self.recent = [(0, Info::NOTHING); RECENT];
     }
 
     /// What is known of a type.
+    #[inline]
     pub(crate) fn of(&mut self, class: *mut PyTypeObject) -> Info {
-        let (place, number) = self.table.place(class.addr());
-        if let Some(number) = number {
-            return self.infos[number as usize];
-        }
-        let info = self.learn(class);
-        self.table.fill(place, self.infos.len() as u32);
-        self.infos.push(info);
+        let (known, info) = self.recent[recent(class)];
+        if known == class.addr() { info } else { self.look_up(class) }
+    }
+
+    fn look_up(&mut self, class: *mut PyTypeObject) -> Info {
+        let place = self.table.place(class.addr());
+        let number = self.table.number(place).unwrap_or_else(|| {
+            let number = self.infos.len() as u32;
+            self.table.fill(place, number);
+            self.infos.push(self.learn(class));
+            number
+        });
+        let info = self.infos[number as usize];
+        self.recent[recent(class)] = (class.addr(), info);
         info
     }
 

@@ -10,11 +10,11 @@ use pyo3::types::PyList;
 
 use super::frozen;
 use super::kinds::{Kind, Kinds, class_of};
-use super::object::{AHEAD, prefetch};
+use super::listing;
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::Root;
-use super::walk::{tracked, walk};
+use super::walk::walk;
 use super::walked::Walked;
 
 /// So often the walk is done again because it met tensors that nobody had asked about. Other threads may
@@ -77,7 +77,7 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut told = Tellings::default();
-    let found = holders(py, &tracked(question)?, kinds);
+    let found = holders(py, question, kinds)?;
     told.ask(py, question, found)?;
     let mut walks = 0;
     loop {
@@ -101,17 +101,18 @@ pub(crate) fn take<'py>(
 }
 
 /// What may hold device memory, of what the collector lists.
-fn holders<'py>(py: Python<'py>, listed: &[usize], kinds: &mut Kinds) -> Vec<Bound<'py, PyAny>> {
+fn holders<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    kinds: &mut Kinds,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut found = Vec::new();
-    for (at, address) in listed.iter().enumerate() {
-        if let Some(ahead) = listed.get(at + AHEAD) {
-            prefetch(object_at(*ahead));
+    listing::each(question, |at| {
+        if kinds.of(class_of(at)).kind == Kind::Holder {
+            found.push(object(py, at.expose_provenance()));
         }
-        if kinds.of(class_of(object_at(*address))).kind == Kind::Holder {
-            found.push(object(py, *address));
-        }
-    }
-    found
+    })?;
+    Ok(found)
 }
 
 /// What tensors hold and their graphs keep, by their addresses.

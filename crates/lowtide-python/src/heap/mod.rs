@@ -9,6 +9,7 @@ mod answer;
 mod frozen;
 mod kinds;
 mod leads;
+mod listing;
 mod memory;
 mod object;
 mod question;

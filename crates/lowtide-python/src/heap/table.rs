@@ -51,36 +51,40 @@ impl Table {
         Table { pages: vec![FREE; pages], len: 0, shift, numbers: Vec::new() }
     }
 
-    /// Asks for the cache line that an address will be looked for in.
-    pub(crate) fn prefetch(&self, address: usize) {
-        if let Some(Place(at)) = self.find(address) {
-            prefetch(&raw const self.numbers[at]);
-        }
-    }
-
     /// The number of an address.
     pub(crate) fn get(&self, address: usize) -> Option<u32> {
-        self.find(address).and_then(|Place(at)| self.numbers[at].checked_sub(1))
+        self.find(address).and_then(|place| self.number(place))
     }
 
-    /// Where an address is, and its number, where it has one.
-    pub(crate) fn place(&mut self, address: usize) -> (Place, Option<u32>) {
-        let Place(at) = self.find(address).unwrap_or_else(|| self.add(address));
-        (Place(at), self.numbers[at].checked_sub(1))
+    /// Where an address has its number, whether it has one or not. Asks for the memory there.
+    #[inline]
+    pub(crate) fn place(&mut self, address: usize) -> Place {
+        let place = self.find(address).unwrap_or_else(|| self.add(address));
+        prefetch(&raw const self.numbers[place.0]);
+        place
+    }
+
+    /// The number at a place.
+    #[inline]
+    pub(crate) fn number(&self, Place(at): Place) -> Option<u32> {
+        self.numbers[at].checked_sub(1)
     }
 
     /// Gives the address of a place a number.
+    #[inline]
     pub(crate) fn fill(&mut self, Place(at): Place, number: u32) {
         debug_assert_eq!(self.numbers[at], 0, "the place is free");
         self.numbers[at] = number + 1;
     }
 
+    #[inline]
     fn find(&self, address: usize) -> Option<Place> {
         let found = self.pages[self.slot(address >> PAGE_BITS)];
         (found.page != 0).then(|| place(found.row, address))
     }
 
     /// Where a page is, or would be.
+    #[inline]
     fn slot(&self, page: usize) -> usize {
         let product = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut at = (product >> self.shift) as usize;
@@ -91,6 +95,7 @@ impl Table {
     }
 
     /// A row for the page of an address.
+    #[cold]
     fn add(&mut self, address: usize) -> Place {
         if self.len * 3 >= self.pages.len() * 2 {
             self.grow();

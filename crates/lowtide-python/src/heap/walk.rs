@@ -9,13 +9,12 @@ use std::collections::HashSet;
 use std::ptr::with_exposed_provenance_mut;
 
 use lowtide_heap::Node;
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 
 use super::frozen;
 use super::kinds::{Kind, Kinds};
-use super::object::{AHEAD, is_being_made};
+use super::listing;
+use super::object::is_being_made;
 use super::question::Question;
 use super::resting::Resting;
 use super::roots;
@@ -44,7 +43,7 @@ pub(crate) fn walk<'py>(
     held.append(&mut roots.held);
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
     // The last call into Python: an audit hook may run at its beginning, nothing after that.
-    let listed = &tracked(question)?;
+    let listed = &listing::addresses(question)?;
     let resting = Resting::begin(py);
     let mut walk = Walk {
         question,
@@ -55,19 +54,6 @@ pub(crate) fn walk<'py>(
     };
     walk.all(listed, held);
     Ok((walk.walked, resting))
-}
-
-/// Where every object is that the collector lists. The list itself goes at once: others may be in the
-/// middle of making a tuple, and find out that somebody else has it.
-pub(crate) fn tracked(question: &Question<'_>) -> PyResult<Vec<usize>> {
-    let list = question.interpreter.get_objects.call0()?.cast_into::<PyList>()?;
-    let mut addresses = Vec::with_capacity(list.len());
-    for at in 0..list.len() {
-        // SAFETY: the index is less than the list's length.
-        let object = unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) };
-        addresses.push(object.expose_provenance());
-    }
-    Ok(addresses)
 }
 
 impl Walk<'_, '_> {
@@ -132,10 +118,7 @@ impl Walk<'_, '_> {
     /// Meets whatever the collector lists, and remembers that it does.
     fn list(&mut self, listed: &[usize]) {
         self.walked.listed.resize(self.walked.addresses.len(), false);
-        for (at, address) in listed.iter().enumerate() {
-            if let Some(ahead) = listed.get(at + AHEAD) {
-                self.walked.table.prefetch(*ahead);
-            }
+        for address in listed {
             if let Some(node) = self.walked.table.get(*address) {
                 self.walked.listed[node as usize] = true;
             } else if self.meet(*address).is_some() {

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use lowtide_heap::{GraphBuilder, Node};
 
 use super::kinds::Kind;
-use super::object::{AHEAD, is_immortal};
+use super::object::is_immortal;
 use super::roots::Root;
-use super::table::Table;
+use super::table::{Place, Table};
 use super::traverse::{Batch, Seen};
 
 /// The heap as it was walked, still open for what is found out about device memory.
@@ -38,6 +38,8 @@ pub(crate) struct Walked {
     pub(crate) frozen_seen: bool,
     /// How many objects the collector lists.
     pub(crate) tracked: usize,
+    /// Room for those of a batch.
+    places: Vec<Place>,
 }
 
 impl Walked {
@@ -59,20 +61,25 @@ impl Walked {
             frozen_count,
             frozen_seen: false,
             tracked,
+            places: Vec::new(),
         }
     }
 
     /// The node of an object, made where it is met for the first time.
     pub(crate) fn meet(&mut self, seen: Seen) -> Node {
-        let (place, known) = self.table.place(seen.address);
-        if let Some(number) = known {
+        let place = self.table.place(seen.address);
+        self.meet_at(place, seen)
+    }
+
+    fn meet_at(&mut self, place: Place, seen: Seen) -> Node {
+        if let Some(number) = self.table.number(place) {
             return Node(number);
         }
         let node = self.builder.node();
         let left = if is_immortal(seen.count) { i32::MIN / 2 } else { seen.count.cast_signed() };
         self.table.fill(place, node.0);
-        self.left.push(left);
         self.addresses.push(seen.address);
+        self.left.push(left);
         self.kinds.push(seen.kind);
         if seen.kind == Kind::Holder {
             self.holders.push(node);
@@ -82,21 +89,24 @@ impl Walked {
 
     /// Takes in what some nodes refer to, the first of which is this one.
     pub(crate) fn take_in(&mut self, first: usize, batch: &Batch) {
+        // All places first: when the numbers are read, memory has had time to bring them.
+        let mut places = std::mem::take(&mut self.places);
+        places.clear();
+        places.extend(batch.seen.iter().map(|seen| self.table.place(seen.address)));
+        let mut references = places.iter().zip(&batch.seen);
         let mut begin = 0;
         for (from, end) in (first as u32..).map(Node).zip(&batch.ends) {
-            for at in begin..*end as usize {
-                if let Some(ahead) = batch.seen.get(at + AHEAD) {
-                    self.table.prefetch(ahead.address);
-                }
-                self.refer(from, batch.seen[at]);
+            for (place, seen) in references.by_ref().take((end - begin) as usize) {
+                self.refer(from, *place, *seen);
             }
-            begin = *end as usize;
+            begin = *end;
         }
+        self.places = places;
     }
 
     /// A node refers to an object, which explains one of the object's references.
-    fn refer(&mut self, from: Node, seen: Seen) {
-        let to = self.meet(seen);
+    fn refer(&mut self, from: Node, place: Place, seen: Seen) {
+        let to = self.meet_at(place, seen);
         self.left[to.index()] -= 1;
         self.builder.edge(from, to);
         // What it is to this one says more than its type did.

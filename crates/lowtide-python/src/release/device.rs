@@ -30,12 +30,10 @@ pub(crate) struct PythonDevice {
 impl PythonDevice {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonDevice> {
         let name: String = object.getattr("name")?.extract()?;
-        // The host's is what the kernel says of a whole process, in which Python itself is at work.
-        let usual = if name == "cpu" { Bytes::mib(1) } else { Bytes::ZERO };
-        let told = object.getattr("noise_bytes").ok().and_then(|noise| noise.extract().ok());
+        let noise = object.getattr("noise_bytes").ok().and_then(|noise| noise.extract().ok());
         Ok(PythonDevice {
             id: id_of(&name),
-            noise: told.map_or(usual, Bytes),
+            noise: noise.map_or(Bytes::ZERO, Bytes),
             object: object.clone().unbind(),
             unheard: Mutex::default(),
         })

@@ -14,7 +14,7 @@ ANIMAL = Animal(
     verdict=PINNED,
     because=OWN,
     then="cut",
-    cure="rows.close()",
+    cure="del rows",
     holder="rows",
 )
 
