@@ -90,8 +90,11 @@ def cell(result: dict[str, Any]) -> str:
         return "broke"
     named = "named" if result["named"] else "–"
     freed = "freed" if result["freed"] else "–"
-    if result["mode"] == "lowtide" and result.get("verdict") != "released" and result["freed"]:
-        freed = "pinned, by hand" if result["by_hand"] else "pinned, then freed"
+    if result["mode"] == "lowtide" and result["freed"]:
+        if result["by_hand"]:
+            freed = f"{result['verdict']}, the rest by hand"
+        elif result["verdict"] != "released":
+            freed = f"{result['verdict']}, then freed"
     if result["freed"] is None:
         return f"{named} ({result['seconds']:.2f} s)"
     return f"{named}, {freed} ({result['seconds']:.2f} s)"

@@ -74,6 +74,21 @@ def test_a_cut_has_every_reference_of_a_holder() -> None:
     assert gone() is None
 
 
+def test_a_cut_can_be_typed_as_it_stands() -> None:
+    part = Runner()
+    shelf["runner"] = Runner()
+    shelf["runner"].parts = [part, 1, part, 2, 3, part]
+    shelf["keys"] = {0: None, part: None, 2: None}
+    gone = weakref.ref(part)
+    del part
+    cut = lowtide.why(gone()).cuts[0]
+    assert len(cut.steps) == 4, cut
+    for step in cut.steps:
+        exec(step.action, {__name__: sys.modules[__name__]})
+    assert gone() is None
+    assert (shelf["runner"].parts, shelf["keys"]) == ([1, 2, 3], {0: None, 2: None})
+
+
 def test_a_cut_is_applied_though_another_way_to_it_is_shorter_now() -> None:
     """Naming looks at attributes, which up to Python 3.12 makes dicts and lengthens paths."""
     part = Runner()

@@ -29,7 +29,10 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
         }
     }
     for holder in &receipt.holders {
-        lines.push(format!("drop {}, which holds {}", holder.path, holder.holds));
+        lines.push(match &holder.cut {
+            Some(cut) => format!("{cut}, which lets {} go", holder.holds),
+            None => format!("drop {}, which holds {}", holder.path, holder.holds),
+        });
     }
     if receipt.target.is_none() {
         return lines;

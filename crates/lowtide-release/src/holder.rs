@@ -17,4 +17,6 @@ pub struct Holder {
     #[serde(rename = "bytes")]
     #[schemars(with = "Option<u64>")]
     pub held: Option<Bytes>,
+    /// What to write so that it lets go, where somebody knows: `del cache["model"]`.
+    pub cut: Option<String>,
 }

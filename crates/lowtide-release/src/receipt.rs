@@ -229,7 +229,7 @@ impl fmt::Display for Receipt {
         for rung in &self.rungs {
             writeln!(f, "  {rung}")?;
         }
-        for Holder { path, holds, count, held } in &self.holders {
+        for Holder { path, holds, count, held, .. } in &self.holders {
             let held = held.map_or_else(String::new, |held| format!(", {held}"));
             writeln!(f, "  held: {holds} by {path}, {count} reference(s){held}")?;
         }

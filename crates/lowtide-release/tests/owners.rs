@@ -53,7 +53,7 @@ fn planned(owners: &Owners) -> Vec<String> {
 }
 
 fn holder(path: &str, holds: &str, count: usize, held: Option<Bytes>) -> Holder {
-    Holder { path: path.to_owned(), holds: holds.to_owned(), count, held }
+    Holder { path: path.to_owned(), holds: holds.to_owned(), count, held, cut: None }
 }
 
 fn gone(name: &str) -> Dropped {

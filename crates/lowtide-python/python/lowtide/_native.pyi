@@ -60,6 +60,8 @@ class Holder:
     def count(self) -> int: ...
     @property
     def bytes(self) -> int | None: ...
+    @property
+    def cut(self) -> str | None: ...
 
 @final
 class RungReceipt:
@@ -132,7 +134,7 @@ class Releaser:
         *,
         to: str | int | None = None,
         steps: list[Any] | None = None,
-        witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
+        witness: Callable[[], Sequence[tuple[str, str, int, int | None, str | None]]] | None = None,
         pins: bool = True,
         wait_s: float = 60.0,
         planned_s: float = 0.0,
@@ -197,7 +199,7 @@ class Stages:
         *,
         to: str | int | None = None,
         steps: list[Any] | None = None,
-        witness: Callable[[], Sequence[tuple[str, str, int, int | None]]] | None = None,
+        witness: Callable[[], Sequence[tuple[str, str, int, int | None, str | None]]] | None = None,
         wait_s: float = 60.0,
         planned_s: float = 0.0,
         parts: dict[str, list[Any]] | None = None,

@@ -140,6 +140,18 @@ def path_verb(root: Root, objects: Sequence[object], last: Reference | None = No
     return f"{words} in {', '.join(inside)}" if inside else words
 
 
+def way_to_cut(root: Root, objects: Sequence[object]) -> str | None:
+    """What a person does to cut a path, as near to its end as that can be done."""
+    for edge in reversed(path_edges(objects)):
+        way = objects[: edge.end + 1]
+        # Elements go last first: each that goes moves those behind it.
+        verbs = [path_verb(root, way, last) for last in reversed(last_references(way))]
+        known = dict.fromkeys(verb for verb in verbs if verb is not None)
+        if known:
+            return "; ".join(known)
+    return None
+
+
 def _with_last(edges: list[Edge], last: Reference | None) -> list[Edge]:
     if edges and last is not None:
         edges[-1] = edges[-1]._replace(reference=last)

@@ -165,5 +165,5 @@ def audit(runner: object, *, also: Iterable[object] = ()) -> Audit:
     stays = _alive(made.stays)
     outside = holders(stays, besides=runner) if stays else []
     del stays, runner
-    others = tuple((path, holds, size) for path, holds, _, size in outside)
+    others = tuple((path, holds, size) for path, holds, _, size, _ in outside)
     return Audit(made.name, drops, made.freed_bytes, others)

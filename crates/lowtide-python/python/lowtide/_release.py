@@ -30,8 +30,8 @@ ATTEMPTS = 3
 _WORTH = 1 << 20
 """Who has less than this on a device is not worth a line."""
 
-Told = tuple[str, str, int, "int | None"]
-"""A holder as a witness tells it: path, what it holds, how many references, bytes."""
+Told = tuple[str, str, int, "int | None", "str | None"]
+"""A holder as a witness tells it: path, what it holds, how many references, bytes, how to cut it."""
 
 
 class Step(NamedTuple):

@@ -17,7 +17,7 @@ from . import _native
 from ._answer import Action, Answer, Cut, Dead, Holder, Native, Step, counted, mib
 from ._contexts import thread_name
 from ._look import full_type_name, type_name
-from ._path import Root, holder_of, last_references, path_text, path_verb
+from ._path import Root, holder_of, last_references, path_text, path_verb, way_to_cut
 from ._question import Question
 from ._torch import Device, device_of, torch
 
@@ -29,6 +29,7 @@ Keys = frozenset[Key]
 
 _HOLDERS_MOST = 12
 _WORTH = 1 << 20
+_MOVING = ("element", "key")
 
 
 def why(target: object = None, device: object = None) -> Answer:
@@ -185,7 +186,7 @@ class Naming:
                 key = (id(holder_of(objects)), "" if last is None else last.step, id(held))
                 steps.append((Step(text, action, kind, can_apply), key, last))
             del holder, held
-        return steps
+        return _as_typed(steps)
 
     def _cut(self, found: dict[str, Any]) -> Cut:
         steps = self._steps(found)
@@ -266,6 +267,13 @@ class Naming:
         return tuple(notes)
 
 
+def _as_typed(steps: list[tuple[Step, Key, Any]]) -> list[tuple[Step, Key, Any]]:
+    """In an order in which each is right when it comes: an element that goes moves those behind it, so
+    that the last goes first."""
+    moving = iter([step for step in steps if step[0].kind in _MOVING][::-1])
+    return [next(moving) if step[0].kind in _MOVING else step for step in steps]
+
+
 def _keys(steps: list[tuple[Step, Key, Any]]) -> Keys:
     return frozenset(key for _, key, _ in steps)
 
@@ -283,9 +291,9 @@ def holders(
     besides: object = None,
     device: str | None = None,
     least: int = 0,
-) -> list[tuple[str, str, int, int]]:
+) -> list[tuple[str, str, int, int, str | None]]:
     """Who holds the memory of these tensors, or of a device: path, what it holds, how many paths,
-    bytes.
+    bytes, and what cuts it.
 
     Paths over `besides` are left out: it is known to hold them. So is who holds less than `least`.
     """
@@ -303,11 +311,11 @@ def holders(
             for path in holder["paths"]
             if besides is None or not any(one is besides for one in path[1])
         ]
-        texts = list(dict.fromkeys(path_text(*naming.path(path)) for path in paths))
+        cuts = {path_text(*way): way_to_cut(*way) for way in map(naming.path, paths)}
         holds = type_name(type(holder["object"]))
-        lines += [(text, holds, 1, holder["bytes"]) for text in texts]
+        lines += [(text, holds, 1, holder["bytes"], cut) for text, cut in cuts.items()]
     for head, objects, size, frozen in found["dead"]:
         if frozen and size >= least:
             what = f"{counted(objects, 'object')} of a cycle with {type_name(type(head))}"
-            lines.append(("gc.freeze()", what, 1, size))
+            lines.append(("gc.freeze()", what, 1, size, "lowtide.release(unfreeze=True)"))
     return lines

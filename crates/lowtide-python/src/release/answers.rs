@@ -19,14 +19,17 @@ pub(crate) fn touches(answer: &Bound<'_, PyAny>) -> PyResult<Vec<Touch>> {
     Ok(touched.into_iter().map(|(what, size)| Touch { what, bytes: size.map(Bytes) }).collect())
 }
 
+/// A holder: path, what it holds, how many references, bytes, what cuts it.
+type Told = (String, String, usize, Option<u64>, Option<String>);
+
 /// Who holds something.
 pub(crate) fn holders(answer: &Bound<'_, PyAny>) -> PyResult<Vec<lowtide::Holder>> {
-    let holders: Vec<(String, String, usize, Option<u64>)> = answer.extract()?;
-    let holder = |(path, holds, count, held): (_, _, _, Option<u64>)| lowtide::Holder {
+    let holder = |(path, holds, count, held, cut): Told| lowtide::Holder {
         path,
         holds,
         count,
         held: held.map(Bytes),
+        cut,
     };
-    Ok(holders.into_iter().map(holder).collect())
+    Ok(answer.extract::<Vec<Told>>()?.into_iter().map(holder).collect())
 }

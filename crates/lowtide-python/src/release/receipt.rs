@@ -318,6 +318,12 @@ impl Holder {
         self.0.held.map(number)
     }
 
+    /// What to write so that it lets go, where that is known.
+    #[getter]
+    fn cut(&self) -> Option<&str> {
+        self.0.cut.as_deref()
+    }
+
     fn __repr__(&self) -> String {
         let lowtide::Holder { path, holds, count, .. } = &self.0;
         format!("<Holder {path} holds {holds}, {count} reference(s)>")

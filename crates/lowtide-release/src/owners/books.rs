@@ -68,6 +68,7 @@ impl Known {
             holds: self.name.to_string(),
             count,
             held: self.bytes,
+            cut: None,
         })
     }
 }

@@ -121,7 +121,7 @@ impl fmt::Display for Shutdown {
                 Outcome::Panicked { message } => writeln!(f, ": panicked: {message}")?,
             }
         }
-        for Holder { path, holds, count, held } in &self.holders {
+        for Holder { path, holds, count, held, .. } in &self.holders {
             let plural = if *count == 1 { "" } else { "s" };
             write!(f, "{path} holds {holds}: {count} reference{plural}")?;
             write_bytes(f, *held)?;
