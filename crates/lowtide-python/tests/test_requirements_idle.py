@@ -51,6 +51,21 @@ def test_r25_one_switch_turns_it_on_and_off_changes_nothing(
     until(lambda: threading.active_count() == threads)
 
 
+@pytest.mark.parametrize(
+    ("after", "seconds"), [("90s", 90.0), (2, 2.0), (0.25, 0.25), (False, None), (None, None)]
+)
+def test_r25_a_time_is_a_text_or_a_number_of_seconds(
+    after: float | str | None, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOWTIDE_FREE_ON_IDLE", raising=False)
+    switch = lowtide.idle(after, device="cpu")
+    try:
+        assert switch.enabled == (seconds is not None)
+        assert seconds is None or switch.after_s == seconds
+    finally:
+        switch.close()
+
+
 def test_r26_it_needs_all_four_conditions() -> None:
     def native(switch: str) -> tuple[Caching, _native.Idle]:
         device = Caching()

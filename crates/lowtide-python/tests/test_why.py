@@ -302,6 +302,17 @@ def test_wrong_devices_are_refused_with_what_to_do() -> None:
         lowtide.why(device="toaster")
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator here")
+@pytest.mark.parametrize("device", ["cuda", "cuda:9", 3, torch.device("cuda", 1)])
+def test_r2_a_device_that_is_not_there_holds_nothing_and_says_so(device: object) -> None:
+    shelf["held"] = tensor()
+    for answer in (lowtide.why(device=device), lowtide.why(shelf["held"], device=device)):
+        assert sum(holder.bytes for holder in answer.holders) == 0, answer
+        (note,) = answer.notes
+        assert note.startswith(f"torch has no {answer.device} here"), note
+        assert "cpu" not in str(answer.device)
+
+
 def test_many_threads_may_ask_at_once() -> None:
     shelf["held"] = tensor()
     answers: list[Any] = []

@@ -27,16 +27,22 @@ _LOOK_LEAST_S, _LOOK_MOST_S = 0.01, 1.0
 """The policy is asked no more and no less often, so that the thread ends soon after it is told to."""
 
 
-def idle(after: str | None = "5m", *, device: object = None, to: str | int | None = None) -> Idle:
+def idle(
+    after: float | str | None = "5m", *, device: object = None, to: str | int | None = None
+) -> Idle:
     """Switches free-on-idle on: when nothing has worked for so long, memory is given back.
 
-    The environment variable LOWTIDE_FREE_ON_IDLE, where it is set, has the last word: "off", "on" or
+    A time is a text such as "30s", or a number of seconds. The environment variable LOWTIDE_FREE_ON_IDLE, where it is set, has the last word: "off", "on" or
     a time such as "30s". `after=None` leaves it to the variable alone. `to` is the target (the floor,
     where none is given).
     """
     import os
 
     word = os.environ.get(ENVIRONMENT, "").strip()
+    if isinstance(after, bool):
+        after = "on" if after else "off"
+    elif isinstance(after, (int, float)):
+        after = f"{round(after * 1000)}ms"
     return Idle(word or after or "off", device=device, to=to)
 
 

@@ -43,15 +43,19 @@ def why(target: object = None, device: object = None) -> Answer:
 
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
-    if target is None:
-        return _Asking(None, _device_name(device)).answer()
-    name = None if device is None else _device_name(device)
-    return _Asking(target, name).answer()
-
-
-def _device_name(device: object) -> str:
+    if target is not None and device is None:
+        return _Asking(target, None).answer()
     found = device_of(device)
-    return "cpu" if found is None else found.name
+    if found is not None:
+        return _Asking(target, found.name).answer()
+    if device is None:
+        return _Asking(target, "cpu").answer()
+    # A program that runs on machines of both kinds is not wrong where there is none (R2).
+    return _Asking(target, _absent(device)).answer()
+
+
+def _absent(device: object) -> str:
+    return f"accelerator {device}" if isinstance(device, int) else str(device)
 
 
 class _Asking:
@@ -133,7 +137,7 @@ class Naming:
             dead=dead,
             native=self._native(),
             actions=self._actions(device),
-            notes=self._notes(frozen_objects, frozen_seen, target),
+            notes=self._notes(frozen_objects, frozen_seen, device, target),
             objects=found["objects"],
             frozen_objects=frozen_objects,
             took_s=took_s,
@@ -225,7 +229,7 @@ class Naming:
         if frozen:
             text = "lowtide.release(unfreeze=True), or gc.unfreeze() and gc.collect()"
             actions.append(Action(text, frozen))
-        found = None if device in (None, "cpu") else device_of(device)
+        found = _found(device)
         if found is not None:
             actions += self._beyond_python(found)
         return tuple(actions)
@@ -249,8 +253,14 @@ class Naming:
             actions.append(Action(text, size))
         return actions
 
-    def _notes(self, frozen: int, frozen_seen: bool, target: str | None) -> tuple[str, ...]:
+    def _notes(
+        self, frozen: int, frozen_seen: bool, device: str | None, target: str | None
+    ) -> tuple[str, ...]:
         notes = []
+        if device not in (None, "cpu") and torch() is not None and _found(device) is None:
+            notes.append(
+                f"torch has no {device} here: lowtide.why(device='cpu') asks for the host's"
+            )
         pieces, size, largest = self._found["native_memory"]
         if pieces and largest is not None and target is None:
             notes.append(
@@ -272,6 +282,12 @@ def _as_typed(steps: list[tuple[Step, Key, Any]]) -> list[tuple[Step, Key, Any]]
     that the last goes first."""
     moving = iter([step for step in steps if step[0].kind in _MOVING][::-1])
     return [next(moving) if step[0].kind in _MOVING else step for step in steps]
+
+
+def _found(device: str | None) -> Device | None:
+    if device in (None, "cpu") or str(device).startswith("accelerator "):
+        return None
+    return device_of(device)
 
 
 def _keys(steps: list[tuple[Step, Key, Any]]) -> Keys:
