@@ -9,8 +9,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 
-/// Below this it makes no difference.
-const LARGE: usize = 1 << 20;
+/// Below this there is no huge page in it.
+const LARGE: usize = HUGE_PAGE;
+const HUGE_PAGE: usize = 2 << 20;
 /// What every mapping is aligned to, at the least.
 const PAGE: usize = 4096;
 
@@ -39,7 +40,7 @@ unsafe impl GlobalAlloc for HugePages {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         if is_large(layout) {
             // SAFETY: it was mapped with this size, and nobody uses it any more.
-            unsafe { libc::munmap(memory.cast(), layout.size()) };
+            unsafe { libc::munmap(memory.cast(), whole(layout.size())) };
         } else {
             // SAFETY: the caller's promises are the ones that are asked for.
             unsafe { System.dealloc(memory, layout) };
@@ -80,7 +81,14 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }
 
+/// In whole huge pages: the kernel aligns such mappings, and moves them with their huge pages. What
+/// nobody touches of the last one costs nothing but addresses.
+fn whole(size: usize) -> usize {
+    size.next_multiple_of(HUGE_PAGE)
+}
+
 fn map(size: usize) -> *mut u8 {
+    let size = whole(size);
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping, where the kernel has room.
@@ -88,6 +96,7 @@ fn map(size: usize) -> *mut u8 {
 }
 
 unsafe fn remap(memory: *mut u8, size: usize, new: usize) -> *mut u8 {
+    let (size, new) = (whole(size), whole(new));
     // SAFETY: the caller's mapping, of this size, which may move.
     mapped(unsafe { libc::mremap(memory.cast(), size, new, libc::MREMAP_MAYMOVE) }, new)
 }

@@ -71,7 +71,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
     let shutdown = act(&answer, "shutdown");
     let model = &shutdown["plan"].as_array().unwrap().last().unwrap()["bytes"];
     let holder = json!({
-        "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model
+        "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model, "cut": null
     });
     assert_eq!(shutdown["holders"], json!([holder]));
     assert_eq!(shutdown["after_bytes"], 0, "the runner is kept, its memory is not");

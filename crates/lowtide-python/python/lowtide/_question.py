@@ -22,12 +22,6 @@ from ._torch import torch
 
 _PACKAGE: Final = os.path.dirname(__file__) + os.sep
 
-# How frozen objects hang together is known for these interpreters.
-_FINDS_FROZEN: Final = (3, 10) <= sys.version_info[:2] <= (3, 13)
-
-# Up to Python 3.10 a running frame shows its variables to the collector.
-_FRAMES_SHOW: Final = sys.version_info < (3, 11)
-
 
 def _view() -> type:
     """What the variables of a function come in: a dict, and a view of the frame from Python 3.13 on."""
@@ -44,6 +38,13 @@ class _Interpreter:
     get_freeze_count = gc.get_freeze_count
     current_frames = sys._current_frames
     current_exceptions = sys._current_exceptions
+
+    # How frozen objects hang together is known for these.
+    finds_frozen = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    # And for these how objects are laid out: the walk asks for memory ahead by it.
+    knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
+    # Up to Python 3.10 a running frame shows its variables to the collector.
+    frames_show = sys.version_info < (3, 11)
 
 
 _KINDS: Final[list[tuple[type, str, bool]]] = [
@@ -98,9 +99,7 @@ class Question:
         ]
         self.sample = _Sample
         self.package = _PACKAGE
-        self.finds_frozen = _FINDS_FROZEN
         self.immortal = IMMORTAL
-        self.frames_show = _FRAMES_SHOW
         self.view = _VIEW
         self.thread = _thread.get_ident()
         self.interpreter = _Interpreter

@@ -97,10 +97,11 @@ const NOWHERE: [isize; 2] = [8, 8];
 const LIST_ITEMS: [isize; 2] = [24, 24];
 /// A dict's keys, and its values where they are on their own.
 const DICT_KEYS: [isize; 2] = [32, 40];
-/// What an instance has: since Python 3.11, in front of what the collector keeps there.
+/// What an instance has, where that is not in itself: since Python 3.11, in front of what the collector
+/// keeps there. (What is farther in front is something else since 3.12.)
 const ATTRIBUTES: [isize; 2] = [-24, -32];
-/// A type's flag for that.
-const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
+/// A type's flags for that: it has a managed dict, and is collected.
+const IN_FRONT: std::ffi::c_ulong = 1 << 4 | ffi::Py_TPFLAGS_HAVE_GC;
 
 /// So many types are at hand.
 const RECENT: usize = 64;
@@ -122,6 +123,8 @@ pub(crate) struct Kinds {
     plain: usize,
     exception: usize,
     list: usize,
+    /// Whether it is known where objects of this interpreter have what.
+    knows_layout: bool,
 }
 
 impl Kinds {
@@ -130,6 +133,7 @@ impl Kinds {
     pub(crate) fn new(
         known: Vec<(Bound<'_, PyType>, String, bool)>,
         sample: &Bound<'_, PyType>,
+        knows_layout: bool,
     ) -> PyResult<Kinds> {
         let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
         let mut kinds = Kinds {
@@ -139,6 +143,7 @@ impl Kinds {
             known: Vec::with_capacity(known.len()),
             plain: 0,
             exception: exception.as_ptr().addr(),
+            knows_layout,
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
         for (class, name, subclasses) in known {
@@ -191,9 +196,10 @@ impl Kinds {
 
     fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {
         match kind {
+            _ if !self.knows_layout => NOWHERE,
             _ if class.addr() == self.list => LIST_ITEMS,
             Kind::Dict => DICT_KEYS,
-            Kind::Instance | Kind::Whole if flags(class) & MANAGED_DICT != 0 => ATTRIBUTES,
+            Kind::Instance | Kind::Whole if flags(class) & IN_FRONT == IN_FRONT => ATTRIBUTES,
             _ => NOWHERE,
         }
     }

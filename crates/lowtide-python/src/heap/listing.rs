@@ -20,9 +20,12 @@ pub(crate) fn addresses(question: &Question<'_>) -> PyResult<Vec<usize>> {
     Ok((0..list.len()).map(|at| object_in(&list, at).expose_provenance()).collect())
 }
 
-/// Shows every object that the collector lists, and some that it does not. It must not run Python code.
+/// Shows every object that the collector lists, and some that it does not. `show` must not run Python
+/// code.
 pub(crate) fn each(question: &Question<'_>, mut show: impl FnMut(*mut PyObject)) -> PyResult<()> {
-    if let Some(visit) = visit_objects() {
+    if question.interpreter.knows_layout
+        && let Some(visit) = visit_objects()
+    {
         let mut show: &mut dyn FnMut(*mut PyObject) = &mut show;
         // SAFETY: this thread is attached. `pass_on` is called with what is given here and nothing else,
         // while this call lasts.
@@ -53,7 +56,7 @@ type PassOn = unsafe extern "C" fn(*mut PyObject, *mut c_void) -> c_int;
 type VisitObjects = unsafe extern "C" fn(PassOn, *mut c_void);
 
 /// Since Python 3.12 the interpreter shows its objects one by one, and no list is made of them. That is
-/// not of the stable ABI, so it is taken where it is.
+/// not of the stable ABI: it is taken where it is, and only from interpreters that are known.
 fn visit_objects() -> Option<VisitObjects> {
     static FOUND: OnceLock<Option<VisitObjects>> = OnceLock::new();
     *FOUND.get_or_init(|| {

@@ -44,7 +44,7 @@ pub(crate) fn is_being_made(tuple: *mut PyObject) -> bool {
     (0..size).any(|at| unsafe { ffi::PyTuple_GetItem(tuple, at) }.is_null())
 }
 
-/// Asks for the cache line at an address.
+/// Asks for the cache line at an address; on other processors than x86-64 they are left to themselves.
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: this is a hint; it reads nothing, whatever the address.

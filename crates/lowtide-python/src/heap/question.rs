@@ -23,12 +23,8 @@ pub(crate) struct Asked<'py> {
     device: Option<String>,
     /// Where our own files are: frames of functions from there are not the program's.
     package: String,
-    /// Whether frozen objects can be found in this interpreter.
-    finds_frozen: bool,
     /// An immortal object. The interpreter may have it among the frozen.
     immortal: Bound<'py, PyAny>,
-    /// Whether the traverse slot of a running frame shows its variables.
-    frames_show: bool,
     /// What `f_locals` gives where it is no dict.
     view: Bound<'py, PyType>,
     /// The number of the thread that asks.
@@ -42,14 +38,21 @@ pub(crate) struct Asked<'py> {
     most: usize,
 }
 
-/// Functions of the interpreter's own, as they were when the package was imported: to import them now
-/// would run the program's `__import__`, and to look them up what it may have put in their place.
+/// What is known of the interpreter, and functions of its own, as they were when the package was
+/// imported: to import them now would run the program's `__import__`, and to look them up what it may
+/// have put in their place.
 #[derive(FromPyObject)]
 pub(crate) struct Interpreter<'py> {
     pub(crate) get_objects: Bound<'py, PyAny>,
     pub(crate) get_freeze_count: Bound<'py, PyAny>,
     pub(crate) current_frames: Bound<'py, PyAny>,
     pub(crate) current_exceptions: Bound<'py, PyAny>,
+    /// Whether frozen objects can be found in it.
+    pub(crate) finds_frozen: bool,
+    /// Whether it is known where its objects have what.
+    pub(crate) knows_layout: bool,
+    /// Whether the traverse slot of a running frame shows its variables.
+    pub(crate) frames_show: bool,
 }
 
 /// The same, with addresses in the place of objects: nothing in it refers to what is asked about.
@@ -62,9 +65,7 @@ pub(crate) struct Question<'py> {
     pub(crate) grouped: bool,
     pub(crate) device: Option<String>,
     pub(crate) package: String,
-    pub(crate) finds_frozen: bool,
     pub(crate) immortal: usize,
-    pub(crate) frames_show: bool,
     pub(crate) view: Bound<'py, PyType>,
     pub(crate) thread: u64,
     pub(crate) interpreter: Interpreter<'py>,
@@ -89,6 +90,7 @@ impl<'py> Question<'py> {
             told.targets.map(|targets| targets.iter().map(address).collect());
         let mut sorted = targets.clone().unwrap_or_default();
         sorted.sort_unstable();
+        let knows_layout = told.interpreter.knows_layout;
         let question = Question {
             asked: address(asked),
             targets,
@@ -96,9 +98,7 @@ impl<'py> Question<'py> {
             grouped: told.grouped,
             device: told.device,
             package: told.package,
-            finds_frozen: told.finds_frozen,
             immortal: address(&told.immortal),
-            frames_show: told.frames_show,
             view: told.view,
             thread: told.thread,
             interpreter: told.interpreter,
@@ -106,7 +106,7 @@ impl<'py> Question<'py> {
             autograd: told.autograd,
             most: told.most,
         };
-        Ok((question, Kinds::new(told.kinds, &told.sample)?))
+        Ok((question, Kinds::new(told.kinds, &told.sample, knows_layout)?))
     }
 
     /// Whether the memory of this tensor is asked about.

@@ -112,7 +112,7 @@ impl<'py> Roots<'py> {
         let is_ours = file.extract::<&str>().is_ok_and(|file| file.starts_with(&question.package));
         let address = frame.as_ptr().expose_provenance();
         // Where a frame shows its variables by itself they need not be read.
-        if is_ours || !question.frames_show {
+        if is_ours || !question.interpreter.frames_show {
             let is_looked_at = looked_at.contains(&address);
             let variables =
                 variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?;

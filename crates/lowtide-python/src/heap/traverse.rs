@@ -1,5 +1,5 @@
 //! What objects refer to, asked of their types' traverse slots: the one side of the walk, the only one
-//! that touches objects. It stays on the thread that has the interpreter's lock.
+//! that touches objects.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -125,7 +125,10 @@ impl<'q, 'py> Traverser<'q, 'py> {
         for offset in info.beside {
             let place = object.wrapping_byte_offset(offset).cast::<*const u8>();
             // SAFETY: objects of its type have a pointer there, or something else as long.
-            prefetch(unsafe { place.read() });
+            let beside = unsafe { place.read() };
+            if !beside.is_null() {
+                prefetch(beside);
+            }
         }
         info
     }
@@ -141,7 +144,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
             unsafe { traverse(object, note, list) };
         }
         if info.kind == Kind::Frame
-            && !self.question.frames_show
+            && !self.question.interpreter.frames_show
             && let Some(locals) = self.roots.locals.get(&address)
         {
             self.referents.extend(locals);

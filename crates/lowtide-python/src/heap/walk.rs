@@ -80,7 +80,7 @@ impl Walk<'_, '_> {
         self.list(listed);
         self.on();
         self.walked.listed.resize(self.walked.addresses.len(), false);
-        if self.walked.frozen_count > 0 && self.question.finds_frozen {
+        if self.walked.frozen_count > 0 && self.question.interpreter.finds_frozen {
             let frozen = frozen::find(&self.walked, self.question.immortal).unwrap_or_default();
             self.walked.frozen_seen = !frozen.is_empty();
             if self.walked.frozen_seen {
