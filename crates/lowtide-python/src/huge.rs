@@ -1,4 +1,4 @@
-//! Large tables in mappings of their own, in huge pages.
+//! Tables in mappings of their own, large ones in huge pages.
 //!
 //! A walk looks things up all over tables of a hundred MiB. With pages of 4 KiB each look-up misses
 //! the processor's table of pages, too, and each first touch is a fault; with 2 MiB hardly any. And when
@@ -9,8 +9,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 
-/// Below this there is no huge page in it.
-const LARGE: usize = HUGE_PAGE;
+/// Below this the C library may keep it.
+const LARGE: usize = 128 << 10;
 const HUGE_PAGE: usize = 2 << 20;
 /// What every mapping is aligned to, at the least.
 const PAGE: usize = 4096;
@@ -81,10 +81,10 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }
 
-/// In whole huge pages: the kernel aligns such mappings, and moves them with their huge pages. What
-/// nobody touches of the last one costs nothing but addresses.
+/// In whole huge pages, where there is one in it: the kernel aligns such mappings, and moves them with
+/// their huge pages. What nobody touches of the last one costs nothing but addresses.
 fn whole(size: usize) -> usize {
-    size.next_multiple_of(HUGE_PAGE)
+    if size < HUGE_PAGE { size } else { size.next_multiple_of(HUGE_PAGE) }
 }
 
 fn map(size: usize) -> *mut u8 {
@@ -106,8 +106,10 @@ fn mapped(memory: *mut libc::c_void, size: usize) -> *mut u8 {
     if memory == libc::MAP_FAILED {
         return null_mut();
     }
-    // SAFETY: the range is a mapping of ours, and advice changes nothing in it. A kernel that does not
-    // take it is slower, no more.
-    unsafe { libc::madvise(memory, size, libc::MADV_HUGEPAGE) };
+    if size >= HUGE_PAGE {
+        // SAFETY: the range is a mapping of ours, and advice changes nothing in it. A kernel that does
+        // not take it is slower, no more.
+        unsafe { libc::madvise(memory, size, libc::MADV_HUGEPAGE) };
+    }
     memory.cast()
 }
