@@ -32,9 +32,9 @@ def idle(
 ) -> Idle:
     """Switches free-on-idle on: when nothing has worked for so long, memory is given back.
 
-    A time is a text such as "30s", or a number of seconds. The environment variable LOWTIDE_FREE_ON_IDLE, where it is set, has the last word: "off", "on" or
-    a time such as "30s". `after=None` leaves it to the variable alone. `to` is the target (the floor,
-    where none is given).
+    A time is a text such as "30s", or a number of seconds; `after=None` leaves it to the environment
+    variable LOWTIDE_FREE_ON_IDLE alone, which has the last word where it is set: "off", "on" or a
+    time. `to` is the target (the floor, where none is given).
     """
     import os
 

@@ -43,19 +43,18 @@ def why(target: object = None, device: object = None) -> Answer:
 
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
-    if target is not None and device is None:
-        return _Asking(target, None).answer()
+    name = None if target is not None and device is None else _device_name(device)
+    return _Asking(target, name).answer()
+
+
+def _device_name(device: object) -> str:
     found = device_of(device)
     if found is not None:
-        return _Asking(target, found.name).answer()
+        return found.name
     if device is None:
-        return _Asking(target, "cpu").answer()
-    # A program that runs on machines of both kinds is not wrong where there is none (R2).
-    return _Asking(target, _absent(device)).answer()
-
-
-def _absent(device: object) -> str:
-    return f"accelerator {device}" if isinstance(device, int) else str(device)
+        return "cpu"
+    # A program for machines of both kinds is not wrong where there is none (R2): the answer says so.
+    return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
 class _Asking:
@@ -285,9 +284,7 @@ def _as_typed(steps: list[tuple[Step, Key, Any]]) -> list[tuple[Step, Key, Any]]
 
 
 def _found(device: str | None) -> Device | None:
-    if device in (None, "cpu") or str(device).startswith("accelerator "):
-        return None
-    return device_of(device)
+    return None if device in (None, "cpu") else device_of(device)
 
 
 def _keys(steps: list[tuple[Step, Key, Any]]) -> Keys:
