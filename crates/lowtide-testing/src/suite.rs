@@ -91,7 +91,7 @@ impl Target {
 }
 
 #[derive(Serialize)]
-struct Outcome {
+struct CaseOutcome {
     name: String,
     passed: bool,
     message: Option<String>,
@@ -108,7 +108,7 @@ struct Results<'a> {
     passed: usize,
     failed: usize,
     skipped: Option<String>,
-    cases: &'a [Outcome],
+    cases: &'a [CaseOutcome],
 }
 
 /// Runs a suite as a test program.
@@ -143,14 +143,14 @@ pub fn main(suite: &'static str, target: Target, cases: Vec<Case>) -> ExitCode {
     conclusion.exit_code()
 }
 
-fn trial(case: Case, target: Target, outcomes: &Arc<Mutex<Vec<Outcome>>>) -> Trial {
+fn trial(case: Case, target: Target, outcomes: &Arc<Mutex<Vec<CaseOutcome>>>) -> Trial {
     let (name, outcomes) = (format!("{target}::{}", case.name), Arc::clone(outcomes));
     Trial::test(name.clone(), move || {
         let began = Instant::now();
         let result = panic::catch_unwind(AssertUnwindSafe(|| (case.run)(target)));
         let message = result.err().map(|panic| said(panic.as_ref()));
         let ms = began.elapsed().as_millis();
-        let outcome = Outcome { name, passed: message.is_none(), message: message.clone(), ms };
+        let outcome = CaseOutcome { name, passed: message.is_none(), message: message.clone(), ms };
         outcomes.lock().expect("no case holds the lock when it fails").push(outcome);
         message.map_or(Ok(()), |message| Err(Failed::from(message)))
     })
@@ -161,7 +161,7 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
 }
 
-fn results(suite: &str, target: Target, skipped: Option<String>, cases: &[Outcome]) -> String {
+fn results(suite: &str, target: Target, skipped: Option<String>, cases: &[CaseOutcome]) -> String {
     let device = target.device().ok().map(|device| device.info().name.clone());
     let driver = if target == Target::Host {
         None
