@@ -24,8 +24,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUmemAccess_flags, CUmemAccessDesc};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::device::Source;
-use crate::{Address, Bytes, Device, DeviceInfo, Error, Result, Usage, nvml::Nvml};
+use crate::{Address, Bytes, Device, DeviceInfo, Error, Result, Source, Usage, nvml::Nvml};
 
 pub(crate) use card::Card;
 use context::Session;
