@@ -60,6 +60,9 @@ pub struct Receipt {
     pub freed_bytes: Option<i64>,
     /// The rungs in the order in which they were climbed.
     pub rungs: Vec<RungReceipt>,
+    /// The rung before which the caller stopped the release; `None` if it ran to its end.
+    #[serde(default)]
+    pub stopped_before: Option<RungName>,
     /// References that keep alive what should be gone.
     pub holders: Vec<Holder>,
     /// A breakdown of what is left; `None` where the device could not be asked.
@@ -87,6 +90,7 @@ impl Receipt {
             after,
             freed_bytes: after.freed_since(&before),
             rungs: Vec::new(),
+            stopped_before: None,
             holders: Vec::new(),
             ledger: None,
             advice: Vec::new(),
