@@ -4,9 +4,10 @@ use lowtide_device::{Bytes, DeviceId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::Pool;
-use crate::books::ROOMS;
-use crate::tags::{Phase, SleepPolicy};
+use crate::pool::Pool;
+use crate::room::Room;
+use crate::tag::{Phase, SleepPolicy};
+use crate::tags::TagEntry;
 
 /// What a pool holds at one moment. Its JSON schema is `docs/schemas/pool-snapshot.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -78,16 +79,15 @@ pub struct TagSnapshot {
 impl Pool {
     /// What the pool holds right now.
     pub fn snapshot(&self) -> Snapshot {
-        let books = self.books();
-        let counts = books.counts;
-        let tag = |(index, known): (usize, &crate::tags::Known)| {
-            let rooms = &books.rooms[index * ROOMS..(index + 1) * ROOMS];
+        let state = self.state();
+        let counts = state.counts();
+        let tag = |(known, rooms): (&TagEntry, &[Room])| {
             let physical: Bytes = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum();
-            let asleep = if known.phase == Phase::Asleep { known.live } else { Bytes::ZERO };
+            let asleep = if known.phase() == Phase::Asleep { known.live } else { Bytes::ZERO };
             TagSnapshot {
                 name: known.name.to_string(),
                 policy: known.policy,
-                phase: known.phase,
+                phase: known.phase(),
                 live_bytes: known.live,
                 live_peak_bytes: known.peak,
                 asleep_bytes: asleep,
@@ -97,7 +97,8 @@ impl Pool {
                 blocks: known.blocks,
             }
         };
-        let tags: Vec<TagSnapshot> = books.tags.known.iter().enumerate().map(tag).collect();
+        let tags: Vec<TagSnapshot> =
+            state.tags.known.iter().zip(state.rooms.by_tag()).map(tag).collect();
         Snapshot {
             device: self.shared.device.info().id,
             live_bytes: counts.live,
