@@ -2,13 +2,14 @@
 //! `miss.rs`.
 
 use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
 
 use crate::fence::StreamId;
 use crate::limit::Limit;
 use crate::policy::GRAIN;
 use crate::pool::Pool;
 use crate::state::BlockRequest;
-use crate::tag::{Phase, Scope, Tag};
+use crate::tag::{Scope, Tag};
 use crate::{Error, Result};
 
 impl Pool {

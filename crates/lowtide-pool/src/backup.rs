@@ -310,7 +310,7 @@ mod tests {
         let refused = backups.take(2, &books, mib(9), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &refused), [false, false]);
         // Another time it may be granted.
-        let granted = backups.take(1, &device(), mib(9)).unwrap();
+        let granted = backups.take(1, &device(), mib(9), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &granted), [true]);
         assert_eq!((backups.direct(), backups.held()), (mib(1), mib(3)));
     }

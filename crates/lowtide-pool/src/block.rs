@@ -1,12 +1,13 @@
 //! A block that frees itself, and whose bytes can be read and written from the host.
 
 use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
 
 use crate::fence::StreamId;
 use crate::hand::{Hand, Spot};
 use crate::limit::Limit;
 use crate::pool::Pool;
-use crate::tag::{Phase, Tag};
+use crate::tag::Tag;
 use crate::tags::Tags;
 use crate::{Error, Result};
 

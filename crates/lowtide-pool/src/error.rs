@@ -1,9 +1,10 @@
 //! The errors of a pool: each variant carries facts, and its message begins with the conclusion.
 
 use lowtide_device::{Address, Bytes, DeviceId};
+use lowtide_types::SleepPolicy;
 
 use crate::limit::TurnStep;
-use crate::tag::{SleepPolicy, Tag};
+use crate::tag::Tag;
 
 /// The reasons why a pool refuses.
 #[derive(Debug, thiserror::Error)]

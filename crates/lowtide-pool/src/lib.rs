@@ -57,8 +57,7 @@ pub use policy::Policy;
 pub use pool::{Pool, PoolBuilder};
 pub use pressure::{Pressure, PressureAnswer, Subscription};
 pub use record::Recording;
-pub use sleep::SleepReport;
-pub use snapshot::{Snapshot, TagSnapshot};
 pub use state::PoolCounts;
-pub use tag::{Phase, Scope, SleepPolicy, Tag};
-pub use wake::WakeReport;
+pub use tag::{Scope, Tag};
+
+pub use lowtide_types::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};

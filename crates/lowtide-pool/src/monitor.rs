@@ -3,10 +3,12 @@
 //! Only the part that synchronises is here, so that `tests/loom.rs` can try every order in which
 //! threads can come. What a turn does to memory is in `turn.rs`.
 
+use lowtide_types::Phase;
+
 use crate::Result;
 use crate::limit::{Limit, Progress, TurnStep};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
-use crate::tag::{Phase, Scope};
+use crate::tag::Scope;
 use crate::tags::{Tags, Turning};
 
 /// A lock around a pool's state, with what threads wait for.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use lowtide_device::{Address, Bytes, Device, Reservation};
+use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
 use crate::arena::Arena;
@@ -20,7 +21,7 @@ use crate::room::{ROOMS, Room};
 use crate::shelf::Shelf;
 use crate::state::{PoolCounts, State};
 use crate::sync::MutexGuard;
-use crate::tag::{Phase, SleepPolicy, Tag};
+use crate::tag::Tag;
 
 /// Address space for the small and the large blocks of a tag, in multiples of the device: holes
 /// cost nothing.

@@ -1,11 +1,12 @@
 //! Settling: blocks whose stream has passed become anybody's.
 
+use lowtide_types::Phase;
+
 use crate::Result;
 use crate::limit::{Limit, Progress, TurnStep};
 use crate::pool::Pool;
 use crate::state::State;
 use crate::streams::Seen;
-use crate::tag::Phase;
 
 impl Pool {
     /// Asks the fence about every stream, or waits for each, and lets anybody have what the streams

@@ -4,8 +4,8 @@
 //! is on the device or it is saved; so whatever fails, what has left is brought back, and where even
 //! that fails the tag is asleep with nothing lost.
 
-use lowtide_device::{Bytes, Mapping};
-use serde::{Deserialize, Serialize};
+use lowtide_device::Mapping;
+use lowtide_types::{Phase, SleepPolicy, SleepReport};
 
 use crate::Result;
 use crate::carry::Carriers;
@@ -16,27 +16,8 @@ use crate::room::RoomId;
 use crate::saving::Saving;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::state::State;
-use crate::tag::{Phase, Scope, SleepPolicy, Tag};
+use crate::tag::{Scope, Tag};
 use crate::turn::Turn;
-
-/// The result of a sleep, in bytes of whole pages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SleepReport {
-    /// The number of tags that fell asleep.
-    pub tags: usize,
-    /// Copied to the host.
-    #[serde(rename = "copied_bytes")]
-    pub copied: Bytes,
-    /// Not copied, because the backup has the same content already.
-    #[serde(rename = "unchanged_bytes")]
-    pub unchanged: Bytes,
-    /// Not copied, because the pages are all zeros.
-    #[serde(rename = "zero_bytes")]
-    pub zero: Bytes,
-    /// Device memory given back.
-    #[serde(rename = "freed_bytes")]
-    pub freed: Bytes,
-}
 
 impl Pool {
     /// Waits for all work on the device, then puts tags to sleep: their memory leaves the device,

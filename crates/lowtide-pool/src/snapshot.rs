@@ -1,69 +1,15 @@
-//! A snapshot: what a pool holds, as plain data.
+//! A snapshot: the pool's numbers as plain data.
 
-use lowtide_device::{Bytes, DeviceId};
-use schemars::JsonSchema;
-use serde::Serialize;
+use lowtide_device::Bytes;
+use lowtide_types::{Phase, PoolSnapshot, TagSnapshot};
 
 use crate::pool::Pool;
 use crate::room::Room;
-use crate::tag::{Phase, SleepPolicy};
 use crate::tags::TagEntry;
 
-/// What a pool holds at one moment. Its JSON schema is `docs/schemas/pool-snapshot.json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Snapshot {
-    /// The device.
-    pub device: DeviceId,
-    /// In blocks that callers have, asleep or not.
-    pub live_bytes: Bytes,
-    /// The most of it there ever was.
-    pub live_peak_bytes: Bytes,
-    /// Of the live bytes: what has no memory on the device now.
-    pub asleep_bytes: Bytes,
-    /// Taken from the device and in no caller's block.
-    pub cached_bytes: Bytes,
-    /// Taken from the device.
-    pub physical_bytes: Bytes,
-    /// The most of it there ever was.
-    pub physical_peak_bytes: Bytes,
-    /// Backups of blocks, in the host's memory.
-    pub backup_bytes: Bytes,
-    /// Taken from the host for backups.
-    pub host_bytes: Bytes,
-    /// Blocks that callers have.
-    pub blocks: u64,
-    /// By tag, in the order in which they were made.
-    pub tags: Vec<TagSnapshot>,
-}
-
-/// What the blocks of one tag hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct TagSnapshot {
-    /// Its name.
-    pub name: String,
-    /// What becomes of it in a sleep.
-    pub policy: SleepPolicy,
-    /// Whether its memory is on the device.
-    pub phase: Phase,
-    /// In blocks that callers have, asleep or not.
-    pub live_bytes: Bytes,
-    /// The most of it there ever was.
-    pub live_peak_bytes: Bytes,
-    /// Of the live bytes: what has no memory on the device now.
-    pub asleep_bytes: Bytes,
-    /// Taken from the device and in no caller's block.
-    pub cached_bytes: Bytes,
-    /// Taken from the device.
-    pub physical_bytes: Bytes,
-    /// Backups of its blocks, in the host's memory.
-    pub backup_bytes: Bytes,
-    /// Blocks that callers have.
-    pub blocks: u64,
-}
-
 impl Pool {
-    /// What the pool holds right now.
-    pub fn snapshot(&self) -> Snapshot {
+    /// Returns the pool's numbers at this moment, by tag.
+    pub fn snapshot(&self) -> PoolSnapshot {
         let state = self.state();
         let counts = state.counts();
         let tag = |(known, rooms): (&TagEntry, &[Room])| {
@@ -84,7 +30,7 @@ impl Pool {
         };
         let tags: Vec<TagSnapshot> =
             state.tags.known.iter().zip(state.rooms.by_tag()).map(tag).collect();
-        Snapshot {
+        PoolSnapshot {
             device: self.shared.device.info().id,
             live_bytes: counts.live,
             live_peak_bytes: counts.live_peak,

@@ -3,6 +3,7 @@
 //! A hit is served here, without a driver call.
 
 use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
 
 use crate::backup::Backups;
 use crate::blocks::SETTLED;
@@ -13,7 +14,7 @@ use crate::policy::GRAIN;
 use crate::record::Recording;
 use crate::room::{Room, RoomId, Rooms};
 use crate::streams::Streams;
-use crate::tag::{Phase, Tag};
+use crate::tag::Tag;
 use crate::tags::{TagEntry, Tags};
 use crate::{Error, Result};
 

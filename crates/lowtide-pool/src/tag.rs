@@ -1,7 +1,5 @@
 //! Tags as callers see them: names for blocks, with a policy for sleep.
 
-use serde::{Deserialize, Serialize};
-
 /// A named group of blocks. Every pool has the tag [`Tag::default`] from the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub struct Tag {
@@ -27,30 +25,6 @@ impl Tag {
     pub(crate) fn pool(self) -> u16 {
         self.pool
     }
-}
-
-/// What a sleep does with the blocks of a tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum SleepPolicy {
-    /// Their content is saved to the host and comes back with the wake.
-    Offload,
-    /// Their content is lost; their addresses stay.
-    Discard,
-    /// They stay on the device.
-    Keep,
-}
-
-/// Whether the memory of a tag is on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// The memory is on the device.
-    Awake,
-    /// A sleep or a wake is under way.
-    Turning,
-    /// The memory is off the device; the addresses stay.
-    Asleep,
 }
 
 /// The tags that a sleep or a wake applies to.

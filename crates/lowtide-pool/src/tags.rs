@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
-use lowtide_device::Bytes;
+use lowtide_types::{Bytes, Phase, SleepPolicy};
 
-use crate::tag::{Phase, Scope, SleepPolicy, Tag};
+use crate::tag::{Scope, Tag};
 use crate::{Error, Result};
 
 /// A program has a few; each costs address space.

@@ -5,12 +5,14 @@
 //! without having said otherwise, its tags are as they were. Who waits for whom is in `monitor.rs`.
 
 use crate::Result;
+use lowtide_types::Phase;
+
 use crate::backup::Backups;
 use crate::carry::Carriers;
 use crate::limit::Limit;
 use crate::pool::Pool;
 use crate::room::{ROOMS, RoomId};
-use crate::tag::{Phase, Scope};
+use crate::tag::Scope;
 use crate::tags::Turning;
 
 pub(crate) struct Turn<'a> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lowtide_device::digest::Keys;
 use lowtide_device::{Bytes, Stream, holders};
-use serde::{Deserialize, Serialize};
+use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
 use crate::backup::{BackupLocation, Backups, PAGE};
 use crate::carry::Carriers;
@@ -21,25 +21,10 @@ use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::restoring::Restoring;
 use crate::state::State;
-use crate::tag::{Phase, Scope, SleepPolicy};
+use crate::tag::Scope;
 use crate::turn::Turn;
 use crate::wake_part::WakePart;
 use crate::{Error, Result};
-
-/// The result of a wake.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WakeReport {
-    /// The number of tags that woke.
-    pub tags: usize,
-    /// Memory taken from the device.
-    #[serde(rename = "mapped_bytes")]
-    pub mapped: Bytes,
-    /// Copied from the host, every page checked against its digest.
-    #[serde(rename = "copied_bytes")]
-    pub copied: Bytes,
-    /// The number of pages that were right only after a second copy.
-    pub copied_again: usize,
-}
 
 impl Pool {
     /// Wakes tags: the same bytes return to the same addresses, and every page is checked against its

@@ -117,7 +117,7 @@ fn threads_allocate_and_free_while_their_tags_turn() {
     for (seed, wake_on_alloc) in [(20, false), (30, true)] {
         println!("seed {seed}");
         let device = host(Bytes::mib(128));
-        let pool = pool_on(&device, Policy { wake_on_alloc, ..Policy::default() });
+        let pool = pool_on(&device, Policy::default().wake_on_alloc(wake_on_alloc));
         let tags = ["one", "two"].map(|name| pool.tag(name, SleepPolicy::Offload).unwrap());
         let (touching, steps) = (RwLock::new(()), AtomicUsize::new(0));
         let is_over = AtomicBool::new(false);

@@ -78,14 +78,15 @@ const KEPT: Bytes = Bytes::mib(14);
 /// No backups, some of them and all of them are registered with the device; either for as long as
 /// they are kept, or anew in every sleep, which then makes all calls that a first one makes.
 fn policies() -> [Policy; 3] {
-    let policy =
-        |direct_backups, keep_backups| Policy { direct_backups, keep_backups, ..Policy::default() };
+    let policy = |direct_backups, keep_backups| {
+        Policy::default().direct_backups(direct_backups).keep_backups(keep_backups)
+    };
     [policy(Bytes::ZERO, true), policy(Bytes::mib(6), false), policy(Bytes(u64::MAX), true)]
 }
 
 // All of them with backups that are kept, and with backups that are not.
 fn all_policies() -> impl Iterator<Item = Policy> {
-    let both = |policy: Policy| [true, false].map(|keep_backups| Policy { keep_backups, ..policy });
+    let both = |policy: Policy| [true, false].map(|keep_backups| policy.keep_backups(keep_backups));
     policies().into_iter().flat_map(both)
 }
 
@@ -109,7 +110,7 @@ impl World {
     fn new(policy: Policy) -> World {
         let device = Device::cuda(0).unwrap();
         let hands = Hands::new(&device);
-        let pool = Pool::new(&device, policy, None).unwrap();
+        let pool = Pool::builder(&device).policy(policy).build().unwrap();
         let kept = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let lost = pool.tag("cache", SleepPolicy::Discard).unwrap();
         let base = device.usage().unwrap().in_use();
@@ -282,7 +283,7 @@ fn a_refused_registration_fails_no_sleep(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
     for direct_backups in [Bytes::mib(6), Bytes(u64::MAX)] {
-        let mut world = World::new(Policy { direct_backups, ..Policy::default() });
+        let mut world = World::new(Policy::default().direct_backups(direct_backups));
         let before = double.live().registrations;
         for (seed, code) in [(1, 2), (2, 999)] {
             world.fill(seed);
@@ -296,7 +297,7 @@ fn a_refused_registration_fails_no_sleep(_: Target) {
             world.check(false, "a registration was refused");
             // Without blocks there are no backups: the next sleep wants new ones.
             drop(world);
-            world = World::new(Policy { direct_backups, ..Policy::default() });
+            world = World::new(Policy::default().direct_backups(direct_backups));
         }
     }
 }

@@ -306,12 +306,12 @@ struct Wrapper {
 fn host() -> (Device, Pool) {
     let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
     let device = Device::host(options).unwrap();
-    let pool = Pool::new(&device, Policy::default(), None).unwrap();
+    let pool = Pool::new(&device).unwrap();
     (device, pool)
 }
 
 fn block(pool: &Pool, size: Bytes) -> Block {
-    pool.block(size, StreamId(0), Tag::default()).unwrap()
+    pool.block(size).unwrap()
 }
 
 fn in_use(device: &Device) -> Bytes {

@@ -186,12 +186,12 @@ fn r44_one_helper_serves_every_kind_of_device(ground: &Ground) {
     }
     let (books, _) = Device::books(Bytes::gib(1));
     let on_books = ground.releaser_with(Arc::new(books.clone()), Arc::new(ground.clock.clone()));
-    let pool_of_books = Pool::new(&books, Policy::default(), None).unwrap();
+    let pool_of_books = Pool::new(&books).unwrap();
     on_books.add_pool(&pool_of_books);
     let here: (&Device, &Pool, &Releaser) = (&ground.device, &ground.pool, &ground.releaser);
     for (device, pool, releaser) in [here, (&books, &pool_of_books, &on_books)] {
         let (kind, before) = (device.info().id, device.usage().unwrap().in_use());
-        drop(pool.block(Bytes::mib(24), STREAM, Tag::default()).unwrap());
+        drop(pool.block(Bytes::mib(24)).unwrap());
         assert!(empty_device_cache(releaser), "{kind}");
         assert_eq!(device.usage().unwrap().in_use(), before, "{kind}");
     }

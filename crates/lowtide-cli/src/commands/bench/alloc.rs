@@ -195,7 +195,7 @@ impl<'a> Game<'a> {
             stream = streams.watch(&own);
             (watched, fence) = (Some(own), Arc::new(streams));
         }
-        let pool = Pool::new(device, Policy::default(), Some(fence))?;
+        let pool = Pool::builder(device).fence(fence).build()?;
         if record {
             pool.start_recording();
         }

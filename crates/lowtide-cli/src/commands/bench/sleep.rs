@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lowtide_device::{Bytes, Device, DeviceId, host_room, known_devices};
-use lowtide_pool::{Policy, Pool, Scope, Snapshot};
+use lowtide_pool::{Policy, Pool, PoolSnapshot, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::median;
@@ -183,12 +183,12 @@ pub(crate) fn child(options: &Options) -> anyhow::Result<()> {
 
 fn measure(device: &Device, divide: u64, turns: u32) -> anyhow::Result<Measured> {
     let context = device.usage()?.in_use();
-    let pool = Pool::new(device, Policy::default(), None)?;
+    let pool = Pool::new(device)?;
     let mut model = Model::load(&pool, divide)?;
     let sleep = || timed(|| pool.sleep(Scope::Whole).map(drop));
     let wake = || timed(|| pool.wake(Scope::Whole).map(drop));
     let first_sleep = sleep()?;
-    let asleep: Snapshot = pool.snapshot();
+    let asleep: PoolSnapshot = pool.snapshot();
     let asleep_bytes = device.usage()?.in_use();
     let rested_wake = || {
         thread::sleep(REST);

@@ -86,7 +86,7 @@ impl Content {
     ) -> anyhow::Result<Loaded> {
         let part = Bytes(size.0 / blocks);
         let load = |_| {
-            let block = pool.block(part, StreamId(0), tag)?;
+            let block = pool.block_tagged(part, tag)?;
             let mut filled = Filled { block, seed: 0 };
             self.fill(pool, &mut filled)?;
             Ok(filled)
@@ -141,7 +141,7 @@ mod tests {
     fn a_byte_that_changed_is_found_and_blocks_differ() {
         let budget = Some(Bytes::mib(64));
         let device = Device::host(HostOptions { budget, ..HostOptions::default() }).unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         let content = Content::new(&device).unwrap();
         let mut loaded = content.load(&pool, Tag::default(), Bytes::mib(30), 3).unwrap();
         assert_eq!(loaded.bytes(), Bytes::mib(30));

@@ -102,7 +102,7 @@ impl Site {
     }
 
     pub(super) fn pool(&self) -> anyhow::Result<Pool> {
-        Ok(Pool::new(&self.device, Policy::default(), None)?)
+        Ok(Pool::new(&self.device)?)
     }
 
     pub(super) fn releaser(&self, pool: &Pool) -> Releaser {
@@ -151,7 +151,7 @@ fn floor_of(id: DeviceId) -> Floor {
 
 // A context grows when its first copies, digests and sleeps run. None of that belongs to an act.
 fn warm_up(device: &Device, content: &Content) -> anyhow::Result<()> {
-    let pool = Pool::new(device, Policy::default(), None)?;
+    let pool = Pool::new(device)?;
     let page = device.info().page;
     let loaded = content.load(&pool, Tag::default(), page, 1)?;
     pool.sleep(Scope::Whole)?;
