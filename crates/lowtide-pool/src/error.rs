@@ -19,7 +19,12 @@ pub enum Error {
         address: Address,
     },
     /// A read, a write or a fill would leave its block.
-    #[error("{length} at offset {offset} would leave the block, which has {size}")]
+    #[error(
+        "bytes {}..{} are not in the block, which has {}",
+        offset.0,
+        offset.0.saturating_add(length.0),
+        size.0
+    )]
     OutsideBlock {
         /// Where the access would begin, from the start of the block.
         offset: Bytes,

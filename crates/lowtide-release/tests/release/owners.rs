@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Block, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Block, Pool};
 use lowtide_release::{
     Cycle, DropOutcome, Dropped, HeldPath, Holder, Lent, Owned, Owners, Paths, Shutdown,
 };

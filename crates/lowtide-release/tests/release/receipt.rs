@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Policy, Pool, StreamId, Tag};
+use lowtide_pool::Pool;
 use lowtide_release::{Ask, Ladder, ManualClock, Receipt, Releaser, Target, Verdict};
 
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/receipt.json");

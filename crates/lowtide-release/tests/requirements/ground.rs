@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Stream};
-use lowtide_pool::{Block, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
 use lowtide_release::{
     Climbed, Clock, Expectation, Failure, Gauge, ManualClock, Receipt, Releaser, Rung, Scene,
 };
 use lowtide_testing::suite::Target;
-
-pub(crate) const STREAM: StreamId = StreamId(0);
 
 /// A real GPU's number moves by this much without anybody's doing, or by this part where much is
 /// moved: a context grows when it is used.

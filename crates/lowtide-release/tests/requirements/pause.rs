@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_pool::{Policy, Pool, Tag};
+use lowtide_pool::Pool;
 use lowtide_release::{Mode, Pauses, Releaser, Resume, Step, Verdict};
 use tracing::Level;
 
-use super::ground::{Ground, Hands, STREAM};
+use super::ground::{Ground, Hands};
 use super::pieces::{Framework, Log, RealClock, Request, logged};
 use super::proofs;
 

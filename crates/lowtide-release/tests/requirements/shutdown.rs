@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_pool::{Block, Policy, Pool, Tag};
+use lowtide_pool::{Block, Pool};
 use lowtide_release::{
     Ask, Holder, Hook, Ladder, LedgerKind, Lent, Owned, Place, Releaser, RungOutcome, Verdict,
 };
 use tracing::Level;
 
-use super::ground::{Ground, STREAM};
+use super::ground::Ground;
 use super::pieces::{Framework, Log, Noted, Watched, logged};
 use super::proofs;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lowtide_device::Bytes;
-use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Fence, Pool, StreamId, Tag};
 use lowtide_release::{Hook, Place, Stages, Verdict};
 
 use super::ground::Ground;

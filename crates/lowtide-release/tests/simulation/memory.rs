@@ -52,7 +52,6 @@ pub(crate) struct Blocks {
     pub(crate) survived: Cell<u64>,
 }
 
-const STREAM: StreamId = StreamId(0);
 
 impl Blocks {
     pub(crate) fn new(device: &Device, dice: &mut Dice) -> Blocks {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Context;
 use indicatif::ProgressBar;
 use lowtide_device::{Address, Bytes, Device, DeviceId, Stream};
-use lowtide_pool::{Fence, Policy, Pool, SleepPolicy, StreamFence, StreamId, Tag};
+use lowtide_pool::{Fence, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
 use super::median;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lowtide_device::{Bytes, Device, DeviceId, host_room, known_devices};
-use lowtide_pool::{Policy, Pool, PoolSnapshot, Scope};
+use lowtide_pool::{Pool, PoolSnapshot, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::median;

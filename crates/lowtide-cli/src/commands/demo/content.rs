@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lowtide::{Block, Bytes, Device, Pool, Stream, StreamId, Tag};
+use lowtide::{Block, Bytes, Device, Pool, Stream, Tag};
 use lowtide_device::HostMemory;
 
 const REGION: u64 = 16 << 20;
@@ -135,7 +135,7 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide::{HostOptions, Policy};
+    use lowtide::HostOptions;
 
     #[test]
     fn a_byte_that_changed_is_found_and_blocks_differ() {

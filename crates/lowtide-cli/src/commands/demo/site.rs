@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use lowtide::{
-    Bytes, Device, DeviceId, Gauge, HostOptions, Policy, Pool, Releaser, Scope, Tag, Target,
-};
+use lowtide::{Bytes, Device, DeviceId, Gauge, HostOptions, Pool, Releaser, Scope, Tag, Target};
 use lowtide_device::survey::{Survey, survey};
 
 use super::content::Content;
