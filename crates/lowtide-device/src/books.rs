@@ -67,7 +67,7 @@ impl Device {
     pub fn books(total: Bytes) -> (Device, Arc<Tally>) {
         let tally = Arc::new(Tally::default());
         let info = DeviceInfo {
-            id: DeviceId::Books,
+            id: DeviceId::DryRun,
             kind: "books",
             name: "nothing but books".to_owned(),
             total,
@@ -117,7 +117,7 @@ unsafe impl Backend for BooksBackend {
     fn usage(&self) -> Result<Usage> {
         let (total, reserved) = (self.info.total, Bytes::ZERO);
         let free = total - self.books().in_use;
-        Ok(Usage { total, free, reserved, source: Source::Books })
+        Ok(Usage { total, free, reserved, source: Source::DryRun })
     }
 
     fn calls(&self) -> u64 {
@@ -128,7 +128,7 @@ unsafe impl Backend for BooksBackend {
         let mut books = self.books();
         let at = books.next_address;
         books.next_address = at.checked_add(size.0).ok_or_else(|| Error::BadSize {
-            device: DeviceId::Books,
+            device: DeviceId::DryRun,
             operation: "reserve",
             size,
             rule: "more than there are addresses".to_owned(),
@@ -145,7 +145,7 @@ unsafe impl Backend for BooksBackend {
         let (total, free) = (self.info.total, self.info.total - books.in_use);
         if size > free {
             return Err(Error::OutOfMemory {
-                device: DeviceId::Books,
+                device: DeviceId::DryRun,
                 requested: size,
                 free,
                 total,

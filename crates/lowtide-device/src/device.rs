@@ -4,61 +4,15 @@
 //! and tries again what the driver refused to take. Underneath is a [`Backend`].
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::{Serialize, Serializer};
+use lowtide_types::{DeviceId, Usage};
+use serde::Serialize;
 
 use crate::{
     Backend, Bytes, Chunk, Error, HostMemory, Reservation, Result, Stream, exit, host_memory,
     staging,
 };
-
-/// Which device: `host`, or `cuda:N`; or somebody else's, under their name for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DeviceId {
-    /// Pages of this machine.
-    Host,
-    /// The CUDA device of this number, as the driver counts.
-    Cuda(u32),
-    /// Nothing but books, for replays.
-    Books,
-    /// One that lowtide does not drive itself but is told about, as a framework names it: `xpu:0`,
-    /// `mps:0`, `cpu`.
-    Named(&'static str),
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceId::Host => f.pad("host"),
-            DeviceId::Cuda(index) => f.pad(&format!("cuda:{index}")),
-            DeviceId::Books => f.pad("books"),
-            DeviceId::Named(name) => f.pad(name),
-        }
-    }
-}
-
-impl Serialize for DeviceId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl FromStr for DeviceId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<DeviceId> {
-        match text.strip_prefix("cuda:").map(str::parse) {
-            None if text == "host" => Ok(DeviceId::Host),
-            None if text == "cuda" => Ok(DeviceId::Cuda(0)),
-            Some(Ok(index)) => Ok(DeviceId::Cuda(index)),
-            _ => {
-                Err(Error::UnknownDevice { wanted: text.to_owned(), known: crate::known_devices() })
-            }
-        }
-    }
-}
 
 /// An address of device memory. On `host` it is an address of this process too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,43 +50,6 @@ pub struct DeviceInfo {
     pub page: Bytes,
     /// The GPU's own identity, the same in every process and after a restart.
     pub uuid: Option<String>,
-}
-
-/// Who said how much is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// The operating system's kernel (`host`).
-    Kernel,
-    /// NVML, which sees every process.
-    Nvml,
-    /// The CUDA driver, where there is no NVML.
-    Driver,
-    /// Nobody: a `books` device keeps only its own.
-    Books,
-}
-
-/// What a device says is in use, right now, by everybody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Usage {
-    /// All there is.
-    #[serde(rename = "total_bytes")]
-    pub total: Bytes,
-    /// What nobody has.
-    #[serde(rename = "free_bytes")]
-    pub free: Bytes,
-    /// What the driver keeps for itself and no process can have; part of `total - free`.
-    #[serde(rename = "reserved_bytes")]
-    pub reserved: Bytes,
-    /// Who said so.
-    pub source: Source,
-}
-
-impl Usage {
-    /// What processes hold: `total - free`, less `reserved`.
-    pub fn in_use(&self) -> Bytes {
-        self.total.saturating_sub(self.free).saturating_sub(self.reserved)
-    }
 }
 
 /// A device that callers can hold, clone and share.
@@ -188,7 +105,7 @@ impl Device {
         match id {
             DeviceId::Host => Device::host(crate::HostOptions::default()),
             DeviceId::Cuda(index) => Device::cuda(index),
-            DeviceId::Books | DeviceId::Named(_) => {
+            DeviceId::DryRun | DeviceId::Named(_) => {
                 Err(Error::UnknownDevice { wanted: id.to_string(), known: crate::known_devices() })
             }
         }

@@ -278,7 +278,7 @@ fn who_has_it(device: DeviceId) -> &'static str {
     match device {
         DeviceId::Cuda(_) => "`lowtide ps` shows who holds the rest",
         DeviceId::Host => "the rest of its budget is held by this process",
-        DeviceId::Books => "give the books more",
+        DeviceId::DryRun => "give the books more",
         DeviceId::Named(_) => "whoever named it knows who holds the rest",
     }
 }

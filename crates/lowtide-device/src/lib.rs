@@ -42,7 +42,6 @@ compile_error!(
 
 mod backend;
 mod books;
-mod bytes;
 mod chunk;
 mod copying;
 pub mod cuda;
@@ -65,13 +64,13 @@ pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use books::Tally;
-pub use bytes::{Bytes, ParseBytesError};
 pub use chunk::Chunk;
-pub use device::{Address, Device, DeviceId, DeviceInfo, Source, Usage};
+pub use device::{Address, Device, DeviceInfo};
 pub use error::{Attempt, Error, RangeProblem, Result};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
 pub use host_pages::{HostPages, prefer_huge};
+pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use reservation::{Mapping, NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
 

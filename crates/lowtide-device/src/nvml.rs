@@ -11,8 +11,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use serde::Serialize;
 
-use crate::device::Source;
 use crate::{Attempt, Bytes, Error, Result, Usage, exit, library};
+use lowtide_types::Source;
 
 /// A loaded NVML.
 pub struct Nvml {

@@ -5,7 +5,7 @@
 //! [`Graph`] says why something is still there and what would free it:
 //!
 //! ```
-//! use lowtide_device::Bytes;
+//! use lowtide_types::Bytes;
 //! use lowtide_heap::{Analysis, Class, Edge, GraphBuilder};
 //!
 //! // main.runner.model and main.cache[0] are the same model; so is model.owner.model.

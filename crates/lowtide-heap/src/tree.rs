@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use lowtide_device::Bytes;
+use lowtide_types::Bytes;
 
 use crate::graph::Graph;
 use crate::order::Order;

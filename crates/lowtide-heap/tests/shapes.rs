@@ -1,7 +1,7 @@
 //! Graphs with a shape: as deep as they are large, as wide, with loops, without anything.
 
-use lowtide_device::Bytes;
 use lowtide_heap::{Analysis, Class, Cut, Edge, Freed, Graph, GraphBuilder, NoCut, Node};
+use lowtide_types::Bytes;
 
 /// On a stack that any recursion over the nodes would end.
 fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {

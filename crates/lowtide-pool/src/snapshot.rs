@@ -12,31 +12,22 @@ use crate::tags::{Phase, SleepPolicy};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Snapshot {
     /// The device.
-    #[schemars(with = "String")]
     pub device: DeviceId,
     /// In blocks that callers have, asleep or not.
-    #[schemars(with = "u64")]
     pub live_bytes: Bytes,
     /// The most of it there ever was.
-    #[schemars(with = "u64")]
     pub live_peak_bytes: Bytes,
     /// Of the live bytes: what has no memory on the device now.
-    #[schemars(with = "u64")]
     pub asleep_bytes: Bytes,
     /// Taken from the device and in no caller's block.
-    #[schemars(with = "u64")]
     pub cached_bytes: Bytes,
     /// Taken from the device.
-    #[schemars(with = "u64")]
     pub physical_bytes: Bytes,
     /// The most of it there ever was.
-    #[schemars(with = "u64")]
     pub physical_peak_bytes: Bytes,
     /// Backups of blocks, in the host's memory.
-    #[schemars(with = "u64")]
     pub backup_bytes: Bytes,
     /// Taken from the host for backups.
-    #[schemars(with = "u64")]
     pub host_bytes: Bytes,
     /// Blocks that callers have.
     pub blocks: u64,
@@ -54,22 +45,16 @@ pub struct TagSnapshot {
     /// Whether its memory is on the device.
     pub phase: Phase,
     /// In blocks that callers have, asleep or not.
-    #[schemars(with = "u64")]
     pub live_bytes: Bytes,
     /// The most of it there ever was.
-    #[schemars(with = "u64")]
     pub live_peak_bytes: Bytes,
     /// Of the live bytes: what has no memory on the device now.
-    #[schemars(with = "u64")]
     pub asleep_bytes: Bytes,
     /// Taken from the device and in no caller's block.
-    #[schemars(with = "u64")]
     pub cached_bytes: Bytes,
     /// Taken from the device.
-    #[schemars(with = "u64")]
     pub physical_bytes: Bytes,
     /// Backups of its blocks, in the host's memory.
-    #[schemars(with = "u64")]
     pub backup_bytes: Bytes,
     /// Blocks that callers have.
     pub blocks: u64,

@@ -1,10 +1,7 @@
 //! What to do next, where a release did not reach its target: what is left, and what would free it.
 
 use lowtide_device::Bytes;
-
-use crate::ledger::{Kind, Ledger, signed};
-use crate::receipt::{Outcome, Receipt, Verdict};
-use crate::target::Target;
+use lowtide_types::{Ledger, LedgerKind, Receipt, RungOutcome, Target, Verdict, signed};
 
 /// Less than this is not worth a line.
 const WORTH: u64 = 1 << 20;
@@ -17,15 +14,15 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
     }
     for rung in &receipt.rungs {
         match &rung.outcome {
-            Outcome::Failed { why } => lines.push(format!("{} failed: {why}", rung.rung)),
-            Outcome::Panicked { message } => {
+            RungOutcome::Failed { why } => lines.push(format!("{} failed: {why}", rung.rung)),
+            RungOutcome::Panicked { message } => {
                 lines.push(format!("{} panicked: {message}", rung.rung));
             }
-            Outcome::CutOff { limit_ms } => lines.push(format!(
+            RungOutcome::CutOff { limit_ms } => lines.push(format!(
                 "{} did not end within {limit_ms} ms and was left behind",
                 rung.rung
             )),
-            Outcome::Done | Outcome::Skipped { .. } => {}
+            RungOutcome::Done | RungOutcome::Skipped { .. } => {}
         }
     }
     for holder in &receipt.holders {
@@ -54,25 +51,28 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
             lines.push(format!("{bytes} {text}"));
         }
     };
-    let names = |kind: Kind| {
+    let names = |kind: LedgerKind| {
         let of_kind = ledger.lines.iter().filter(|line| line.kind == kind);
         of_kind.map(|line| line.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let slept = receipt.rung("sleep").is_some();
-    let live = names(Kind::Live);
+    let live = names(LedgerKind::Live);
     let way = if slept { "free them" } else { "free them, or climb to `sleep`" };
-    line(ledger.of(Kind::Live), &format!("are live ({live}): {way}"));
-    let cached = names(Kind::Cached);
-    line(ledger.of(Kind::Cached), &format!("are cached ({cached}): a live byte pins each chunk"));
-    line(ledger.of(Kind::Graphs), "are captured graphs: drop them");
-    line(ledger.of(Kind::Libraries), "are libraries': their rung gives some of it back");
+    line(ledger.of(LedgerKind::Live), &format!("are live ({live}): {way}"));
+    let cached = names(LedgerKind::Cached);
     line(
-        ledger.of(Kind::Context),
+        ledger.of(LedgerKind::Cached),
+        &format!("are cached ({cached}): a live byte pins each chunk"),
+    );
+    line(ledger.of(LedgerKind::Graphs), "are captured graphs: drop them");
+    line(ledger.of(LedgerKind::Libraries), "are libraries': their rung gives some of it back");
+    line(
+        ledger.of(LedgerKind::Context),
         "are the bare context: only a suspended or ended process gives that back (suspend is a \
          later rung)",
     );
-    let others = names(Kind::Others);
-    line(ledger.of(Kind::Others), &format!("belong to others ({others})"));
+    let others = names(LedgerKind::Others);
+    line(ledger.of(LedgerKind::Others), &format!("belong to others ({others})"));
     if ledger.unknown_bytes.unsigned_abs() >= WORTH {
         let unknown = signed(ledger.unknown_bytes);
         lines.push(format!(

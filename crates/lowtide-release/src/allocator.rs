@@ -3,8 +3,8 @@
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Phase, Pool};
+use lowtide_types::{LedgerKind, LedgerLine};
 
-use crate::ledger::{Kind, Line};
 use crate::rung::Failure;
 
 /// What an allocator holds.
@@ -25,7 +25,7 @@ pub trait Allocator: Send + Sync {
     fn counts(&self) -> Counts;
 
     /// Where it is, for the ledger: the lines add up to `reserved`.
-    fn lines(&self) -> Vec<Line>;
+    fn lines(&self) -> Vec<LedgerLine>;
 
     /// Why trimming would do nothing now, where that is so.
     fn why_not_trim(&self) -> Option<String> {
@@ -49,14 +49,15 @@ impl Allocator for Pool {
         Counts { allocated: counts.live.saturating_sub(counts.asleep), reserved: counts.physical }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<LedgerLine> {
         let mut lines = Vec::new();
         for tag in self.snapshot().tags {
             let live = tag.physical_bytes.saturating_sub(tag.cached_bytes);
             let phase = if tag.phase == Phase::Asleep { ", asleep" } else { "" };
-            let line = |kind, bytes| Line { kind, name: format!("{}{phase}", tag.name), bytes };
-            lines.push(line(Kind::Live, live));
-            lines.push(line(Kind::Cached, tag.cached_bytes));
+            let line =
+                |kind, bytes| LedgerLine { kind, name: format!("{}{phase}", tag.name), bytes };
+            lines.push(line(LedgerKind::Live, live));
+            lines.push(line(LedgerKind::Cached, tag.cached_bytes));
         }
         lines.retain(|line| line.bytes > Bytes::ZERO);
         lines

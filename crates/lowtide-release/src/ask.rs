@@ -5,10 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::holder::Holder;
+use lowtide_types::{Holder, RungReceipt, Target};
+
 use crate::ladder::Ladder;
-use crate::receipt::RungReceipt;
-use crate::target::Target;
 
 /// What to do where work is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use lowtide_types::{Reading, Receipt, RungOutcome, RungReceipt, Settling, Verdict};
+
 use crate::advice::advise;
 use crate::ask::{Ask, WhenBusy};
 use crate::clock::Clock;
 use crate::gate::Mode;
 use crate::ladder::Placed;
-use crate::reading::{Gauge, Reading, Settling, settled};
-use crate::receipt::{Outcome, Receipt, RungReceipt, Verdict};
+use crate::reading::{Gauge, settled};
 use crate::releaser::Inner;
 use crate::rung::{Climbed, Expectation, message};
 
@@ -115,7 +116,7 @@ impl Inner {
                 let rung = self.climb_rung(&self.placed(placed), attempt, last);
                 last = rung.after;
                 // A rung that was skipped has read nothing.
-                if !matches!(rung.outcome, Outcome::Skipped { .. }) {
+                if !matches!(rung.outcome, RungOutcome::Skipped { .. }) {
                     settling = rung.settling;
                 }
                 rungs.push(rung);
@@ -156,9 +157,9 @@ impl Inner {
     fn climb_rung(&self, placed: &Placed, attempt: u32, before: Reading) -> RungReceipt {
         let (rung, clock) = (&placed.rung, self.scene.clock());
         let receipt = RungReceipt {
-            rung: rung.name().to_owned(),
+            rung: rung.name().into(),
             attempt,
-            outcome: Outcome::Done,
+            outcome: RungOutcome::Done,
             touched: Vec::new(),
             skipped: Vec::new(),
             expected_bytes: None,
@@ -171,10 +172,10 @@ impl Inner {
         let expected_bytes = match catch_unwind(AssertUnwindSafe(|| rung.expect(&self.scene))) {
             Ok(Expectation::Bytes(bytes)) => bytes,
             Ok(Expectation::Skip(why)) => {
-                return RungReceipt { outcome: Outcome::Skipped { why }, ..receipt };
+                return RungReceipt { outcome: RungOutcome::Skipped { why }, ..receipt };
             }
             Err(panic) => {
-                let outcome = Outcome::Panicked { message: message(&*panic) };
+                let outcome = RungOutcome::Panicked { message: message(&*panic) };
                 return RungReceipt { outcome, ..receipt };
             }
         };
@@ -197,23 +198,23 @@ impl Inner {
     }
 
     // What it did is without its failures: those are in the outcome.
-    fn work(&self, placed: &Placed) -> (Outcome, Climbed) {
+    fn work(&self, placed: &Placed) -> (RungOutcome, Climbed) {
         let (rung, scene) = (Arc::clone(&placed.rung), Arc::clone(&self.scene));
         let own = std::ptr::from_ref(self).addr();
         match limited(self.scene.clock(), placed.limit, own, move || rung.climb(&scene)) {
             None => {
                 let limit_ms = placed.limit.as_millis() as u64;
-                (Outcome::CutOff { limit_ms }, Climbed::default())
+                (RungOutcome::CutOff { limit_ms }, Climbed::default())
             }
             Some(Err(panic)) => {
-                (Outcome::Panicked { message: message(&*panic) }, Climbed::default())
+                (RungOutcome::Panicked { message: message(&*panic) }, Climbed::default())
             }
             Some(Ok(Err(failure))) => {
-                (Outcome::Failed { why: failure.to_string() }, Climbed::default())
+                (RungOutcome::Failed { why: failure.to_string() }, Climbed::default())
             }
-            Some(Ok(Ok(climbed))) if climbed.failures.is_empty() => (Outcome::Done, climbed),
+            Some(Ok(Ok(climbed))) if climbed.failures.is_empty() => (RungOutcome::Done, climbed),
             Some(Ok(Ok(climbed))) => {
-                (Outcome::Failed { why: climbed.failures.join("; ") }, climbed)
+                (RungOutcome::Failed { why: climbed.failures.join("; ") }, climbed)
             }
         }
     }
@@ -226,20 +227,13 @@ impl Inner {
         rungs: Vec<RungReceipt>,
         advice: &str,
     ) -> Receipt {
-        Receipt {
-            name: ask.name.clone(),
-            device: self.scene.gauge().map(Gauge::id),
-            target: ask.to,
-            verdict,
-            before,
-            after,
-            freed_bytes: after.freed_since(&before),
-            rungs,
-            holders: Vec::new(),
-            ledger: self.scene.ledger(),
-            advice: (!advice.is_empty()).then(|| advice.to_owned()).into_iter().collect(),
-            took_s: 0.0,
-        }
+        let device = self.scene.gauge().map(Gauge::id);
+        let mut receipt = Receipt::new(&ask.name, device, verdict, (before, after));
+        receipt.target = ask.to;
+        receipt.rungs = rungs;
+        receipt.ledger = self.scene.ledger();
+        receipt.advice.extend((!advice.is_empty()).then(|| advice.to_owned()));
+        receipt
     }
 }
 
@@ -278,8 +272,8 @@ fn judge(judged: &Judged<'_>) -> Verdict {
         _ => {}
     }
     let mut climbed =
-        judged.rungs.iter().filter(|rung| !matches!(rung.outcome, Outcome::Skipped { .. }));
-    let did = |rung: &RungReceipt| rung.outcome == Outcome::Done && rung.rung != "quiesce";
-    let any_failed = climbed.clone().any(|rung| rung.outcome != Outcome::Done);
+        judged.rungs.iter().filter(|rung| !matches!(rung.outcome, RungOutcome::Skipped { .. }));
+    let did = |rung: &RungReceipt| rung.outcome == RungOutcome::Done && rung.rung != "quiesce";
+    let any_failed = climbed.clone().any(|rung| rung.outcome != RungOutcome::Done);
     if any_failed && !climbed.any(did) { Verdict::Failed } else { Verdict::NoEffect }
 }

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_pool::Scope;
+use lowtide_types::{Receipt, Target, Verdict};
 
 use crate::ask::Ask;
 use crate::gate::{Pass, Step};
 use crate::idle::{Decision, Idle, Task};
 use crate::ladder::Ladder;
-use crate::receipt::{Receipt, Verdict};
 use crate::releaser::Releaser;
-use crate::target::Target;
 
 /// So often an idle release is tried while its target is missed and something still comes back.
 const ATTEMPTS: u32 = 3;

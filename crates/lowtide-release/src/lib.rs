@@ -16,16 +16,13 @@ mod climb;
 mod clock;
 pub mod floor;
 mod gate;
-mod holder;
 mod idle;
 mod idle_options;
 mod idling;
 mod ladder;
-mod ledger;
 mod owners;
 mod pause;
 mod reading;
-mod receipt;
 mod releaser;
 mod rung;
 pub mod rungs;
@@ -33,28 +30,27 @@ mod scene;
 mod slope;
 mod stages;
 mod sync;
-mod target;
 
 pub use allocator::{Allocator, Counts};
 pub use ask::{Ask, WhenBusy};
 pub use clock::{Clock, ManualClock};
 pub use gate::{Busy, Closed, Gate, GateState, Mode, Pass, Step};
-pub use holder::Holder;
 pub use idle::{Claim, Decision, Idle, Task};
 pub use idle_options::{IdleOptions, ParseIdleError};
 pub use idling::{Idling, Tick, Working};
 pub use ladder::Ladder;
-pub use ledger::{Kind, Ledger, Line};
+pub use lowtide_types::{
+    Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt, RungName, RungOutcome, RungReceipt,
+    Settling, Target, Touch, Verdict,
+};
 pub use owners::{
-    Cycle, Dropped, HeldPath, Lent, NewPaths, Outcome as DropOutcome, Owned, Owners, Paths, Plan,
-    Planned, Shutdown,
+    Cycle, DropOutcome, Dropped, HeldPath, Lent, NewPaths, Owned, Owners, Paths, Plan, Planned,
+    Shutdown,
 };
 pub use pause::{Paused, Pauses, Resume};
-pub use reading::{Gauge, Reading, Settling};
-pub use receipt::{Outcome, Receipt, RungReceipt, Verdict};
+pub use reading::Gauge;
 pub use releaser::Releaser;
-pub use rung::{Climbed, Expectation, Failure, Rung, Touch};
+pub use rung::{Climbed, Expectation, Failure, Rung};
 pub use scene::{Hook, Place, Plugged, Restore, Scene, Setting};
 pub use slope::{Slope, Trend};
 pub use stages::{Opened, Stage, StageError, StageReport, Stages, StagesReport};
-pub use target::Target;

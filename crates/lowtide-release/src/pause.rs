@@ -7,10 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lowtide_types::Receipt;
+
 use crate::ask::Ask;
 use crate::gate::{Busy, Closed, Mode};
 use crate::ladder::Ladder;
-use crate::receipt::Receipt;
 use crate::releaser::Releaser;
 use crate::slope::{Slope, Trend};
 

@@ -6,8 +6,7 @@
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, DeviceId, Usage, holders};
-use schemars::JsonSchema;
-use serde::Serialize;
+use lowtide_types::{Reading, Settling};
 
 use crate::allocator::Counts;
 use crate::clock::Clock;
@@ -54,7 +53,7 @@ impl Gauge for Device {
     fn own(&self) -> Option<Bytes> {
         match self.info().id {
             // Its budget is its own: nobody else takes from it.
-            DeviceId::Host | DeviceId::Books => {
+            DeviceId::Host | DeviceId::DryRun => {
                 Device::usage(self).ok().map(|usage| usage.in_use())
             }
             DeviceId::Cuda(_) => {
@@ -81,83 +80,16 @@ impl Gauge for Device {
     }
 }
 
-/// What was read at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Reading {
-    /// In use on the device by everybody, says the driver or the kernel; `None` where nobody could
-    /// be asked.
-    #[serde(rename = "driver_bytes")]
-    #[schemars(with = "Option<u64>")]
-    pub driver: Option<Bytes>,
-    /// What the device has free, says the same.
-    #[serde(rename = "driver_free_bytes")]
-    #[schemars(with = "Option<u64>")]
-    pub free: Option<Bytes>,
-    /// This process's part of what is in use, where the driver tells.
-    #[serde(rename = "own_bytes")]
-    #[schemars(with = "Option<u64>")]
-    pub own: Option<Bytes>,
-    /// In blocks that callers have, say the allocators.
-    #[serde(rename = "allocated_bytes")]
-    #[schemars(with = "u64")]
-    pub allocated: Bytes,
-    /// Taken from the device by them.
-    #[serde(rename = "reserved_bytes")]
-    #[schemars(with = "u64")]
-    pub reserved: Bytes,
-}
-
-impl Reading {
-    pub(crate) fn take(gauge: Option<&dyn Gauge>, counts: Counts) -> Reading {
-        let usage = gauge.and_then(|gauge| gauge.usage().ok());
-        Reading {
-            driver: usage.map(|usage| usage.in_use()),
-            free: usage.map(|usage| usage.free),
-            own: gauge.and_then(Gauge::own),
-            allocated: counts.allocated,
-            reserved: counts.reserved,
-        }
+/// Takes a reading of the device and beside it what the allocators count.
+pub(crate) fn take(gauge: Option<&dyn Gauge>, counts: Counts) -> Reading {
+    let usage = gauge.and_then(|gauge| gauge.usage().ok());
+    Reading {
+        driver: usage.map(|usage| usage.in_use()),
+        free: usage.map(|usage| usage.free),
+        own: gauge.and_then(Gauge::own),
+        allocated: counts.allocated,
+        reserved: counts.reserved,
     }
-
-    /// What a release is measured by: this process's part, or everybody's where that is not told.
-    pub fn in_use(&self) -> Option<Bytes> {
-        self.own.or(self.driver)
-    }
-
-    /// Whether two readings say the same of this process. What others do on the device counts only
-    /// where the driver does not tell them apart, and noise nowhere.
-    pub(crate) fn is_like(&self, other: &Reading, noise: Bytes) -> bool {
-        let near = |one: Bytes, other: Bytes| one.0.abs_diff(other.0) <= noise.0;
-        let alike = match ((self.own, other.own), (self.driver, other.driver)) {
-            ((Some(one), Some(other)), _) | (_, (Some(one), Some(other))) => near(one, other),
-            (_, (one, other)) => one == other,
-        };
-        alike && near(self.allocated, other.allocated) && near(self.reserved, other.reserved)
-    }
-
-    /// How much less is in use than at an earlier reading, by the driver's numbers; negative where
-    /// it is more. `None` where one of the two could not be taken.
-    pub fn freed_since(&self, earlier: &Reading) -> Option<i64> {
-        // Only like with like: a process that the driver told of before and not after says nothing.
-        let (before, after) = match (earlier.own, self.own) {
-            (Some(before), Some(after)) => (before, after),
-            _ => (earlier.driver?, self.driver?),
-        };
-        Some(before.0.cast_signed() - after.0.cast_signed())
-    }
-}
-
-/// How a number was when it was taken.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Settling {
-    /// It stayed the same.
-    #[default]
-    Steady,
-    /// It was still falling: the driver is at it.
-    Falling,
-    /// It was still moving.
-    Moving,
 }
 
 /// Equal readings in a row that make a plateau.
@@ -221,14 +153,5 @@ mod tests {
         let mut noisy = [9, 10, 9].into_iter();
         let (_, settling) = settled(&clock, Bytes::mib(1), || reading(noisy.next().unwrap()));
         assert_eq!(settling, Settling::Steady, "noise is not movement");
-    }
-
-    #[test]
-    fn only_like_is_held_against_like() {
-        let told = |own| Reading { own: Some(Bytes::mib(own)), ..reading(100) };
-        assert_eq!(told(3).freed_since(&told(10)), Some(7 << 20));
-        assert_eq!(told(10).freed_since(&told(3)), Some(-7 << 20));
-        assert_eq!(reading(60).freed_since(&told(10)), Some(40 << 20), "the device's number");
-        assert_eq!(Reading::default().freed_since(&told(10)), None);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lowtide_device::{Bytes, Device};
 use lowtide_pool::Pool;
+use lowtide_types::{Ledger, LedgerKind, Receipt, Verdict};
 
 use crate::allocator::Allocator;
 use crate::ask::Ask;
@@ -17,10 +18,8 @@ use crate::climb::climber;
 use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::ladder::Ladder;
-use crate::ledger::{Kind, Ledger};
 use crate::owners::Owners;
 use crate::reading::Gauge;
-use crate::receipt::{Receipt, Verdict};
 use crate::rung::Rung;
 use crate::scene::{Hook, Place, Plugged, Scene, Setting, floor_without_context};
 
@@ -126,7 +125,7 @@ impl Releaser {
     /// With memory that no allocator knows of, for the ledger.
     pub fn account(
         &self,
-        kind: Kind,
+        kind: LedgerKind,
         name: impl Into<String>,
         bytes: impl Fn() -> Bytes + Send + Sync + 'static,
     ) -> Plugged {
@@ -226,7 +225,7 @@ impl Inner {
 
 fn log(receipt: &Receipt) {
     for rung in &receipt.rungs {
-        tracing::debug!(rung = rung.rung, "{rung}");
+        tracing::debug!(rung = rung.rung.as_str(), "{rung}");
     }
     let line = receipt.line();
     let missed = receipt.target.is_some() && !receipt.verdict.is_proved();

@@ -6,9 +6,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lowtide_device::Bytes;
-use schemars::JsonSchema;
-use serde::Serialize;
+use lowtide_types::{Bytes, Touch};
 
 use crate::scene::Scene;
 
@@ -22,30 +20,6 @@ pub enum Expectation {
     Skip(String),
     /// It will give back about so much; `None` where nobody can tell.
     Bytes(Option<Bytes>),
-}
-
-/// Something that a rung touched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Touch {
-    /// What.
-    pub what: String,
-    /// How much it says that was; what was freed is what the driver says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<u64>")]
-    pub bytes: Option<Bytes>,
-}
-
-impl Touch {
-    /// Something of this size.
-    pub fn sized(what: impl Into<String>, bytes: Bytes) -> Touch {
-        Touch { what: what.into(), bytes: Some(bytes) }
-    }
-}
-
-impl<T: Into<String>> From<T> for Touch {
-    fn from(what: T) -> Touch {
-        Touch { what: what.into(), bytes: None }
-    }
 }
 
 /// What a rung did. What went wrong in one part of it does not undo the others.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Phase, Pool, Scope, SleepPolicy};
+use lowtide_types::Touch;
 
-use crate::owners::Outcome;
-use crate::rung::{Climbed, Expectation, Failure, Rung, Touch, message};
+use crate::owners::DropOutcome;
+use crate::rung::{Climbed, Expectation, Failure, Rung, message};
 use crate::scene::{Hook, Place, Restore, Scene};
 
 /// After so many rounds that each brought something, collecting is left to the next attempt.
@@ -67,7 +68,7 @@ impl Rung for DropOwners {
         let mut climbed = Climbed::default();
         for dropped in &shutdown.dropped {
             climbed.touched.push(Touch { what: dropped.name.clone(), bytes: dropped.bytes });
-            if let Outcome::Panicked { message } = &dropped.outcome {
+            if let DropOutcome::Panicked { message } = &dropped.outcome {
                 climbed.failures.push(format!("{}: its drop panicked: {message}", dropped.name));
             }
         }

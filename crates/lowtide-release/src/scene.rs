@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use lowtide_device::{Bytes, Device};
 use lowtide_pool::Pool;
+use lowtide_types::{Ledger, LedgerKind, LedgerLine, Reading, Touch};
 
 use crate::allocator::{Allocator, Counts};
 use crate::climb::{climber, limited};
 use crate::clock::Clock;
-use crate::ledger::{Kind, Ledger, Line};
 use crate::owners::Owners;
-use crate::reading::{Gauge, Reading};
-use crate::rung::{Failure, Touch};
+use crate::reading::{self, Gauge};
+use crate::rung::Failure;
 
 /// Where in a ladder something of a host language is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,7 +152,7 @@ pub trait Setting: Send + Sync {
 
 /// Memory that no allocator knows of: how much a library or captured graphs hold.
 pub(crate) struct Account {
-    kind: Kind,
+    kind: LedgerKind,
     name: String,
     bytes: Box<dyn Fn() -> Bytes + Send + Sync>,
 }
@@ -280,7 +280,7 @@ impl Scene {
 
     pub(crate) fn plug_account(
         &self,
-        kind: Kind,
+        kind: LedgerKind,
         name: String,
         bytes: impl Fn() -> Bytes + Send + Sync + 'static,
     ) -> Plugged {
@@ -318,26 +318,34 @@ impl Scene {
             counts.allocated += own.allocated;
             counts.reserved += own.reserved;
         }
-        Reading::take(self.gauge(), counts)
+        reading::take(self.gauge(), counts)
     }
 
     /// Where every byte in use is; `None` where the device cannot be asked.
     pub fn ledger(&self) -> Option<Ledger> {
         let gauge = self.gauge()?;
         let driver = gauge.usage().ok()?.in_use();
-        let mut lines: Vec<Line> = {
+        let mut lines: Vec<LedgerLine> = {
             let allocators = self.allocators();
             allocators.iter().flat_map(|allocator| of_somebody(|| allocator.lines())).collect()
         };
         for account in alive(&self.accounts) {
             let (kind, name) = (account.kind, account.name.clone());
-            lines.push(Line { kind, name, bytes: of_somebody(|| (account.bytes)()) });
+            lines.push(LedgerLine { kind, name, bytes: of_somebody(|| (account.bytes)()) });
         }
         if let Some(bytes) = self.floor() {
-            lines.push(Line { kind: Kind::Context, name: "bare context".to_owned(), bytes });
+            lines.push(LedgerLine {
+                kind: LedgerKind::Context,
+                name: "bare context".to_owned(),
+                bytes,
+            });
         }
         let others = gauge.others().into_iter();
-        lines.extend(others.map(|(name, bytes)| Line { kind: Kind::Others, name, bytes }));
+        lines.extend(others.map(|(name, bytes)| LedgerLine {
+            kind: LedgerKind::Others,
+            name,
+            bytes,
+        }));
         Some(Ledger::new(gauge.id(), driver, lines))
     }
 }

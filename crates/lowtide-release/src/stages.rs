@@ -11,16 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lowtide_device::{Bytes, DeviceId};
+use lowtide_types::{Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::ask::Ask;
 use crate::ladder::Ladder;
-use crate::reading::{Reading, Settling};
-use crate::receipt::{Outcome, Receipt, RungReceipt};
 use crate::releaser::Releaser;
 use crate::rung::message;
-use crate::target::{ABOVE_FLOOR, Target};
 
 /// Why a stage did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +67,8 @@ pub struct StageReport {
     /// Its name.
     pub name: String,
     /// The most that was seen in use above what was in use before it.
-    #[schemars(with = "u64")]
     pub own_peak_bytes: Bytes,
     /// The most that was seen in use meanwhile, in all.
-    #[schemars(with = "u64")]
     pub peak_bytes: Bytes,
     /// What its end took.
     pub teardown_s: f64,
@@ -86,13 +82,10 @@ pub struct StagesReport {
     /// One after another.
     pub stages: Vec<StageReport>,
     /// The most that was ever seen in use.
-    #[schemars(with = "u64")]
     pub peak_bytes: Bytes,
     /// The largest stage alone.
-    #[schemars(with = "u64")]
     pub largest_bytes: Bytes,
     /// What all of them would have taken at once.
-    #[schemars(with = "u64")]
     pub sum_bytes: Bytes,
     /// Time spent giving memory back.
     pub cleaning_s: f64,
@@ -307,11 +300,11 @@ impl<M> Stage<'_, M> {
         let took_s = clock.since(began).as_secs_f64();
         let after = scene.read();
         let drop = RungReceipt {
-            rung: "drop".to_owned(),
+            rung: RungName::Drop,
             attempt: 1,
             outcome: match dropped {
-                Ok(()) => Outcome::Done,
-                Err(panic) => Outcome::Panicked { message: message(&*panic) },
+                Ok(()) => RungOutcome::Done,
+                Err(panic) => RungOutcome::Panicked { message: message(&*panic) },
             },
             touched: vec![self.opened.name.clone().into()],
             skipped: Vec::new(),
@@ -327,7 +320,7 @@ impl<M> Stage<'_, M> {
         if let Some(before) = self.opened.before() {
             // A context grows by a little when it is first used, and keeps that.
             let grows = matches!(scene.gauge().map(crate::Gauge::id), Some(DeviceId::Cuda(_)));
-            let grown = if grows { ABOVE_FLOOR } else { Bytes::ZERO };
+            let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
             ask = ask.to(Target::Under(before + grown));
         }
         let receipt = self.stages.releaser.release(ask.after(drop));

@@ -58,7 +58,7 @@ fn a_receipt_reads_like_this() {
     let ask = Ask::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
     let receipt = releaser.release(ask);
     assert_eq!(receipt.verdict, Verdict::Partial);
-    let text = receipt.to_string();
+    let text = receipt.detailed().to_string();
     // What the clock was paused for while numbers settled is not what this is about.
     let first = text.lines().next().unwrap();
     assert!(
@@ -80,5 +80,7 @@ fn a_receipt_reads_like_this() {
            in use              6.0 MiB\n  \
            → 6.0 MiB are live (default): free them, or climb to `sleep`"
     );
+    let short: Vec<String> = receipt.to_string().lines().skip(1).map(str::to_owned).collect();
+    assert_eq!(short, rest[5..], "the short form has what is left and what to do");
     drop(kept);
 }

@@ -79,7 +79,7 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceRepor
     let id = device.info.id;
     let floor = match id {
         // A `host` device has no context: it uses nothing before the first chunk.
-        DeviceId::Host | DeviceId::Books | DeviceId::Named(_) => Ok(None),
+        DeviceId::Host | DeviceId::DryRun | DeviceId::Named(_) => Ok(None),
         DeviceId::Cuda(_) => {
             let spinner = progress::spinner(format!("measuring the floor of {id}"));
             let floor = floor::of(&device, driver, options.measure_floor).map(Some);

@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{CUcontext, CUfunction, CUmemAccess_flags, CUmemAccessDesc, CUmodule};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::device::Source;
 use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, exit, nvml::Nvml};
+use lowtide_types::Source;
 
 pub(crate) use driver::Card;
 pub use driver::{Driver, EntryPoints};

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::device::Source;
 use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, host_room};
+use lowtide_types::Source;
 
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use pages::Pages;

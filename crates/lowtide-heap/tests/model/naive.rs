@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use lowtide_device::Bytes;
 use lowtide_heap::{Edge, Freed, Graph, GraphBuilder, Node};
+use lowtide_types::Bytes;
 
 use lowtide_testing::Dice;
 

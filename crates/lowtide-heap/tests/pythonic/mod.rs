@@ -2,8 +2,8 @@
 //! nearly everything reaches nearly everything), classes, instances, lists of lists, and more leaves
 //! than all of these. Somewhere in it a model, eight references deep, that a cache holds, too.
 
-use lowtide_device::Bytes;
 use lowtide_heap::{Class, Edge, Graph, GraphBuilder, Node};
+use lowtide_types::Bytes;
 
 /// What an object is, as far as cutting is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,13 +4,12 @@
 //! where there is one, else a line of the receipt's advice. Nothing keeps the exception, whose traceback
 //! would keep what is to be freed.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lowtide::{
-    Allocator, Bytes, Counts, DeviceError, DeviceId, Failure, Gauge, Hook, Kind, Line, Place,
-    Restore, Setting, Source, Touch, Usage,
+    Allocator, Bytes, Counts, DeviceError, DeviceId, Failure, Gauge, Hook, LedgerKind, LedgerLine,
+    Place, Restore, Setting, Source, Touch, Usage,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -32,7 +31,7 @@ impl PythonDevice {
         let name: String = object.getattr("name")?.extract()?;
         let noise = object.getattr("noise_bytes").ok().and_then(|noise| noise.extract().ok());
         Ok(PythonDevice {
-            id: id_of(&name),
+            id: name.parse().map_err(|error| PyValueError::new_err(format!("{error}")))?,
             noise: noise.map_or(Bytes::ZERO, Bytes),
             object: object.clone().unbind(),
             unheard: Mutex::default(),
@@ -87,24 +86,6 @@ pub(crate) fn attached<T>(work: impl FnOnce(Python<'_>) -> PyResult<T>) -> Resul
     done.unwrap_or_else(|| Err("the interpreter is ending".to_owned()))
 }
 
-/// `cuda:0` is the CUDA driver's; every other keeps the name that the framework has for it.
-fn id_of(name: &str) -> DeviceId {
-    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let cuda = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-    if let Some(index) = cuda {
-        return DeviceId::Cuda(index);
-    }
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    let names = names.get_or_insert_default();
-    // Kept for good: a process has a handful of devices.
-    let known = names.get(name).copied();
-    DeviceId::Named(known.unwrap_or_else(|| {
-        let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
-        names.insert(name);
-        name
-    }))
-}
-
 impl Gauge for PythonDevice {
     fn id(&self) -> DeviceId {
         self.id
@@ -152,7 +133,7 @@ impl Allocator for PythonDevice {
         })
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<LedgerLine> {
         self.ask_or("its ledger", Vec::new(), |device| {
             let lines: Vec<(String, String, u64)> = device.call_method0("lines")?.extract()?;
             lines.into_iter().map(|(kind, name, bytes)| line(&kind, name, Bytes(bytes))).collect()
@@ -170,18 +151,18 @@ impl Allocator for PythonDevice {
     }
 }
 
-fn line(kind: &str, name: String, bytes: Bytes) -> PyResult<Line> {
+fn line(kind: &str, name: String, bytes: Bytes) -> PyResult<LedgerLine> {
     let kind = match kind {
-        "live" => Kind::Live,
-        "cached" => Kind::Cached,
-        "graphs" => Kind::Graphs,
-        "libraries" => Kind::Libraries,
+        "live" => LedgerKind::Live,
+        "cached" => LedgerKind::Cached,
+        "graphs" => LedgerKind::Graphs,
+        "libraries" => LedgerKind::Libraries,
         other => {
             let text = format!("{other:?} is no kind of line: live, cached, graphs or libraries");
             return Err(PyValueError::new_err(text));
         }
     };
-    Ok(Line { kind, name, bytes })
+    Ok(LedgerLine { kind, name, bytes })
 }
 
 /// A rung's part, by the Python object that does it, with its place.

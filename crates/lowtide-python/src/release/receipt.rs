@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, Outcome};
+use lowtide::{Bytes, RungOutcome};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -131,6 +131,11 @@ impl Receipt {
         plain(py, &*self.0)
     }
 
+    /// Returns the text with Before, After and Freed and every rung.
+    fn detailed(&self) -> String {
+        self.0.detailed().to_string()
+    }
+
     fn __str__(&self) -> String {
         self.0.to_string()
     }
@@ -204,7 +209,7 @@ impl RungReceipt {
     /// Its name.
     #[getter]
     fn rung(&self) -> &str {
-        &self.0.rung
+        self.0.rung.as_str()
     }
 
     /// Which attempt, from 1.
@@ -217,11 +222,11 @@ impl RungReceipt {
     #[getter]
     fn outcome(&self) -> &'static str {
         match &self.0.outcome {
-            Outcome::Done => "done",
-            Outcome::Skipped { .. } => "skipped",
-            Outcome::Failed { .. } => "failed",
-            Outcome::Panicked { .. } => "panicked",
-            Outcome::CutOff { .. } => "cut-off",
+            RungOutcome::Done => "done",
+            RungOutcome::Skipped { .. } => "skipped",
+            RungOutcome::Failed { .. } => "failed",
+            RungOutcome::Panicked { .. } => "panicked",
+            RungOutcome::CutOff { .. } => "cut-off",
         }
     }
 
@@ -229,10 +234,12 @@ impl RungReceipt {
     #[getter]
     fn why(&self) -> Option<String> {
         match &self.0.outcome {
-            Outcome::Done => None,
-            Outcome::Skipped { why } | Outcome::Failed { why } => Some(why.clone()),
-            Outcome::Panicked { message } => Some(message.clone()),
-            Outcome::CutOff { limit_ms } => Some(format!("it did not end within {limit_ms} ms")),
+            RungOutcome::Done => None,
+            RungOutcome::Skipped { why } | RungOutcome::Failed { why } => Some(why.clone()),
+            RungOutcome::Panicked { message } => Some(message.clone()),
+            RungOutcome::CutOff { limit_ms } => {
+                Some(format!("it did not end within {limit_ms} ms"))
+            }
         }
     }
 

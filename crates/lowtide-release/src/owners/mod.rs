@@ -22,7 +22,7 @@ use lowtide_device::Bytes;
 use books::{Books, Erased, PlaceId, ValueId};
 pub use owned::{Lent, Owned};
 pub use paths::{HeldPath, NewPaths, Paths};
-pub use report::{Cycle, Dropped, Outcome, Plan, Planned, Shutdown};
+pub use report::{Cycle, DropOutcome, Dropped, Plan, Planned, Shutdown};
 
 use crate::Holder;
 
@@ -140,9 +140,9 @@ impl Owners {
         let mut dropped = Vec::with_capacity(values.len());
         for ((step, value), panic) in plan.steps.into_iter().zip(values).zip(panics) {
             let outcome = match panic {
-                Some(message) => Outcome::Panicked { message },
-                None if books.is_held(value) => Outcome::Held,
-                None => Outcome::Gone,
+                Some(message) => DropOutcome::Panicked { message },
+                None if books.is_held(value) => DropOutcome::Held,
+                None => DropOutcome::Gone,
             };
             dropped.push(Dropped { name: step.name, bytes: step.bytes, outcome });
         }

@@ -26,7 +26,6 @@ pub struct Planned {
     /// Its name.
     pub name: String,
     /// What goes when it goes, where it says so.
-    #[schemars(with = "Option<u64>")]
     pub bytes: Option<Bytes>,
     /// What it borrows: what it said, and what was lent to a path below its name.
     pub borrows: Vec<String>,
@@ -59,18 +58,16 @@ pub struct Dropped {
     /// Its name.
     pub name: String,
     /// What goes with it, where it says so.
-    #[schemars(with = "Option<u64>")]
     pub bytes: Option<Bytes>,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: DropOutcome,
 }
 
 /// What became of one that was dropped, when all were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 // The crate has another outcome, of a rung, and shows this one as `DropOutcome`.
-#[schemars(rename = "DropOutcome")]
-pub enum Outcome {
+pub enum DropOutcome {
     /// The last reference fell.
     Gone,
     /// Somebody still holds it: see [`Shutdown::holders`].
@@ -85,7 +82,7 @@ pub enum Outcome {
 impl Shutdown {
     /// Whether everything that was ever dropped here is gone, without a panic.
     pub fn is_clean(&self) -> bool {
-        let panicked = |dropped: &Dropped| matches!(dropped.outcome, Outcome::Panicked { .. });
+        let panicked = |dropped: &Dropped| matches!(dropped.outcome, DropOutcome::Panicked { .. });
         self.holders.is_empty() && !self.dropped.iter().any(panicked)
     }
 }
@@ -116,9 +113,9 @@ impl fmt::Display for Shutdown {
             write!(f, "{number}. {}", dropped.name)?;
             write_bytes(f, dropped.bytes)?;
             match &dropped.outcome {
-                Outcome::Gone => writeln!(f, ": gone")?,
-                Outcome::Held => writeln!(f, ": still held")?,
-                Outcome::Panicked { message } => writeln!(f, ": panicked: {message}")?,
+                DropOutcome::Gone => writeln!(f, ": gone")?,
+                DropOutcome::Held => writeln!(f, ": still held")?,
+                DropOutcome::Panicked { message } => writeln!(f, ": panicked: {message}")?,
             }
         }
         for Holder { path, holds, count, held, .. } in &self.holders {

@@ -129,7 +129,7 @@ fn r30_stronger_steps_only_while_the_target_is_missed(ground: &Ground) {
         releaser.release(ask)
     };
     let names = |receipt: &Receipt| -> Vec<String> {
-        receipt.rungs.iter().map(|rung| rung.rung.clone()).collect()
+        receipt.rungs.iter().map(|rung| rung.rung.to_string()).collect()
     };
     let ladder = Ladder::idle();
     let upto = |rung: &str| {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::{Bytes, Chunk, Device, DeviceId, Usage};
 use lowtide_release::{
-    Allocator, Clock, Counts, Failure, Gate, Gauge, Hook, Kind, Line, Restore, Setting, Step, Touch,
+    Allocator, Clock, Counts, Failure, Gate, Gauge, Hook, LedgerKind, LedgerLine, Restore, Setting,
+    Step, Touch,
 };
 
 use super::ground::Ground;
@@ -160,10 +161,10 @@ impl Allocator for Framework {
         Counts { allocated: shelf.live, reserved: shelf.live + size(&shelf.cached) }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<LedgerLine> {
         let shelf = lock(&self.shelf);
-        let line = |kind, bytes| Line { kind, name: self.name.to_owned(), bytes };
-        vec![line(Kind::Live, shelf.live), line(Kind::Cached, size(&shelf.cached))]
+        let line = |kind, bytes| LedgerLine { kind, name: self.name.to_owned(), bytes };
+        vec![line(LedgerKind::Live, shelf.live), line(LedgerKind::Cached, size(&shelf.cached))]
     }
 
     fn trim(&self) -> Result<Bytes, Failure> {

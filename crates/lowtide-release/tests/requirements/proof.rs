@@ -8,8 +8,9 @@ use std::time::Duration;
 use lowtide_device::{Bytes, DeviceId, Error, Usage};
 use lowtide_pool::{Block, Scope, SleepPolicy};
 use lowtide_release::{
-    Allocator, Ask, Climbed, Clock, Counts, Expectation, Failure, Gauge, Kind, Ladder, Line,
-    ManualClock, Mode, Outcome, Owned, Pauses, Resume, Rung, Scene, Step, Target, Verdict, rungs,
+    Allocator, Ask, Climbed, Clock, Counts, Expectation, Failure, Gauge, Ladder, LedgerKind,
+    LedgerLine, ManualClock, Mode, Owned, Pauses, Resume, Rung, RungOutcome, Scene, Step, Target,
+    Verdict, rungs,
 };
 
 use super::ground::{Ground, Hands};
@@ -58,7 +59,7 @@ impl Allocator for Liar {
         Counts { allocated: Bytes::ZERO, reserved: Bytes::mib(24) }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<LedgerLine> {
         Vec::new()
     }
 
@@ -112,7 +113,7 @@ fn r45_a_device_that_cannot_be_asked_is_unverified(ground: &Ground) {
     ground.assert_in_use(0, "it was freed");
     // But by whose word?
     assert_eq!((receipt.verdict, receipt.freed_bytes), (Verdict::Unverified, None));
-    assert!(receipt.ledger.is_none() && receipt.summary().contains("not told"), "{receipt}");
+    assert!(receipt.ledger.is_none() && receipt.summary().contains("unknown"), "{receipt}");
 }
 
 /// A device whose numbers are known to move by themselves.
@@ -163,7 +164,7 @@ fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
     let _weights = ground.tagged("weights", SleepPolicy::Offload, 24);
     drop(ground.tagged("activations", SleepPolicy::Discard, 16));
     let (_graphs, _stray) = (ground.chunk(8), ground.chunk(16));
-    let _plugged = releaser.account(Kind::Graphs, "captured graphs", || Bytes::mib(8));
+    let _plugged = releaser.account(LedgerKind::Graphs, "captured graphs", || Bytes::mib(8));
     let adds_up = |ledger: &lowtide_release::Ledger| {
         let said = ground.device.usage().unwrap().in_use();
         assert_eq!((ledger.driver_bytes, ledger.sum()), (said, said.0.cast_signed()), "{ledger}");
@@ -172,13 +173,14 @@ fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
     };
     let ledger = releaser.ledger().unwrap();
     adds_up(&ledger);
-    let kinds = [Kind::Live, Kind::Cached, Kind::Graphs].map(|kind| ledger.of(kind));
+    let kinds =
+        [LedgerKind::Live, LedgerKind::Cached, LedgerKind::Graphs].map(|kind| ledger.of(kind));
     assert_eq!(kinds, [24, 16, 8].map(Bytes::mib));
     let receipt = releaser.empty_cache();
     ground.assert_in_use(48, "trimmed");
     let ledger = receipt.ledger.as_ref().unwrap();
     adds_up(ledger);
-    assert_eq!(ledger.of(Kind::Cached), Bytes::ZERO, "{ledger}");
+    assert_eq!(ledger.of(LedgerKind::Cached), Bytes::ZERO, "{ledger}");
     // Where nothing is unknown, that is printed too.
     let (books, _) = lowtide_device::Device::books(Bytes::gib(1));
     let empty = ground.releaser_with(Arc::new(books), Arc::new(ground.clock.clone()));
@@ -213,9 +215,9 @@ fn bad_luck_a_rung_that_hangs_is_cut_off_and_named(ground: &Ground) {
     let receipt = releaser.release(Ask::new("all", ladder));
     drop(end);
     ground.assert_in_use(0, "the next rung was climbed all the same");
-    assert_eq!(receipt.rung("hangs").unwrap().outcome, Outcome::CutOff { limit_ms: 20 });
-    let text = receipt.to_string();
-    assert!(text.contains("cut off after 20 ms, it may still be at work"), "{text}");
+    assert_eq!(receipt.rung("hangs").unwrap().outcome, RungOutcome::CutOff { limit_ms: 20 });
+    let text = receipt.detailed().to_string();
+    assert!(text.contains("cut off after 20 ms, it may still be running"), "{text}");
 }
 
 fn bad_luck_a_release_waits_for_a_task_or_refuses(ground: &Ground) {

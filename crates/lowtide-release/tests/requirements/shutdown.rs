@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lowtide_device::{Bytes, Device};
 use lowtide_pool::{Block, Policy, Pool, Tag};
 use lowtide_release::{
-    Ask, Holder, Hook, Kind, Ladder, Lent, Outcome, Owned, Place, Releaser, Verdict,
+    Ask, Holder, Hook, Ladder, LedgerKind, Lent, Owned, Place, Releaser, RungOutcome, Verdict,
 };
 use tracing::Level;
 
@@ -199,16 +199,16 @@ fn r22_captured_graphs_are_a_line_of_their_own(ground: &Ground) {
     let manager = Arc::new(graphs);
     let counted = Arc::clone(&manager);
     let buffers = move || counted.with(lowtide_device::Chunk::size).unwrap_or_default();
-    let _plugged = releaser.account(Kind::Graphs, "captured graphs", buffers);
+    let _plugged = releaser.account(LedgerKind::Graphs, "captured graphs", buffers);
     let ledger = releaser.ledger().unwrap();
-    assert_eq!(ledger.of(Kind::Graphs), Bytes::mib(8));
-    assert_eq!(ledger.of(Kind::Live), Bytes::mib(24), "apart from the weights");
+    assert_eq!(ledger.of(LedgerKind::Graphs), Bytes::mib(8));
+    assert_eq!(ledger.of(LedgerKind::Live), Bytes::mib(24), "apart from the weights");
     let said = ground.device.usage().unwrap().in_use();
     assert_eq!(ledger.sum(), said.0.cast_signed(), "and all of it is the device's number");
     assert!(ledger.to_string().contains("captured graphs"), "{ledger}");
     releaser.shutdown();
     ground.assert_in_use(24, "the graphs are gone");
-    assert_eq!(releaser.ledger().unwrap().of(Kind::Graphs), Bytes::ZERO);
+    assert_eq!(releaser.ledger().unwrap().of(LedgerKind::Graphs), Bytes::ZERO);
 }
 
 fn r23_it_works_on_every_kind_of_device(ground: &Ground) {
@@ -248,7 +248,7 @@ fn r24_collect_then_trim_then_one_line(ground: &Ground) {
     let said = log.take();
     assert_eq!((said[0].as_str(), said[said.len() - 2].as_str()), ("collect", "trim"), "{said:?}");
     assert_eq!(said[said.len() - 1], "trim", "the last trim comes after the last collection");
-    assert_eq!(receipt.rung("trim").unwrap().outcome, Outcome::Done);
+    assert_eq!(receipt.rung("trim").unwrap().outcome, RungOutcome::Done);
     let [line] = lines.as_slice() else { panic!("one line when it is done: {lines:?}") };
     assert!(line.starts_with("INFO") && line.contains(&receipt.line()), "{line}");
     assert!(line.contains("released"), "{line}");

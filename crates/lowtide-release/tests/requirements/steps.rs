@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::Bytes;
 use lowtide_release::{
-    Allocator, Ask, Counts, Failure, Hook, Ladder, Line, Outcome, Place, Plugged, Receipt, Restore,
-    Setting, rungs,
+    Allocator, Ask, Counts, Failure, Hook, Ladder, LedgerLine, Place, Plugged, Receipt, Restore,
+    RungOutcome, Setting, rungs,
 };
 
 use super::ground::{Ground, quietly};
@@ -141,7 +141,7 @@ impl Allocator for Broken {
         Counts::default()
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<LedgerLine> {
         Vec::new()
     }
 
@@ -173,7 +173,7 @@ fn r27_a_step_that_fails_or_panics_stops_no_other(ground: &Ground) {
                 })
             });
             let receipt = quietly(|| eight.climb(ground));
-            let Outcome::Failed { why } = &receipt.rung(step).unwrap().outcome else {
+            let RungOutcome::Failed { why } = &receipt.rung(step).unwrap().outcome else {
                 panic!("{step} is reported: {receipt}")
             };
             assert!(why.contains(broken.message()), "{step}: {why}");
@@ -213,7 +213,9 @@ fn r28_the_fraction_comes_back_after_an_error_and_a_panic(ground: &Ground) {
         ground.assert_in_use(0, "lowered, it kept nothing");
         let rung = receipt.rung("fraction").unwrap();
         ground.assert_same(rung.freed_bytes.unwrap(), 24, "fraction");
-        let Outcome::Failed { why } = &rung.outcome else { panic!("it is reported: {receipt}") };
+        let RungOutcome::Failed { why } = &rung.outcome else {
+            panic!("it is reported: {receipt}")
+        };
         assert_eq!(*why, [broken.message(); 2].join("; "));
         assert_eq!(framework.keeps(), Bytes::mib(24), "it is as it was");
         // And again when it is used: what is cached now stays.
@@ -238,7 +240,7 @@ fn r28_the_fraction_comes_back_after_a_cut_off(ground: &Ground) {
     let ladder = Ladder::of(vec![Arc::new(rungs::Fraction)]);
     let ladder = ladder.limit("fraction", Duration::from_millis(20));
     let receipt = releaser.release(Ask::new("idle", ladder));
-    assert_eq!(receipt.rung("fraction").unwrap().outcome, Outcome::CutOff { limit_ms: 20 });
+    assert_eq!(receipt.rung("fraction").unwrap().outcome, RungOutcome::CutOff { limit_ms: 20 });
     // It was left behind in the middle. When it comes to its end it puts everything back.
     drop(end);
     let began = Instant::now();

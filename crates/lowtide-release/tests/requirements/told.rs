@@ -6,7 +6,7 @@ use lowtide_device::cuda::Driver;
 use lowtide_device::nvml::Nvml;
 use lowtide_device::{Attempt, Bytes, Error, holders, survey};
 use lowtide_pool::SleepPolicy;
-use lowtide_release::{Ask, Gate, Kind, Ladder, Place, Reading, Target, Verdict};
+use lowtide_release::{Ask, Gate, Ladder, LedgerKind, Place, Reading, Target, Verdict};
 use lowtide_testing::double::Double;
 use lowtide_testing::suite;
 use tracing::Level;
@@ -174,7 +174,7 @@ fn r36_others_on_the_device_and_what_works_are_shown(ground: &Ground) {
     assert_eq!(ledger.sum(), usage.in_use().0.cast_signed(), "{ledger}");
     if double.is_some() {
         assert_eq!(held(4242), Some(Bytes::mib(48)), "{holders}");
-        assert_eq!(ledger.of(Kind::Others), Bytes::mib(48), "{ledger}");
+        assert_eq!(ledger.of(LedgerKind::Others), Bytes::mib(48), "{ledger}");
         assert!(ledger.to_string().contains("pid 4242"), "{ledger}");
     }
     let survey = survey::survey();

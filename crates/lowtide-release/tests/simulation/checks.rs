@@ -2,7 +2,8 @@
 
 use lowtide_device::Bytes;
 use lowtide_release::{
-    Expectation, Kind, Outcome, Place, Reading, Receipt, RungReceipt, Settling, Target, Verdict,
+    Expectation, LedgerKind, Place, Reading, Receipt, RungOutcome, RungReceipt, Settling, Target,
+    Verdict,
 };
 
 use crate::gauge::SHARED_TOTAL;
@@ -137,7 +138,7 @@ impl Case<'_> {
         }
         assert_eq!(after, last, "nothing happens after the last rung");
         let is_falling = self.receipt.advice.iter().any(|line| line.contains("still falling"));
-        let is_last = |rung: &&RungReceipt| !matches!(rung.outcome, Outcome::Skipped { .. });
+        let is_last = |rung: &&RungReceipt| !matches!(rung.outcome, RungOutcome::Skipped { .. });
         if let Some(rung) = rungs.iter().rfind(is_last) {
             assert_eq!(is_falling, rung.settling == Settling::Falling, "it is told");
         }
@@ -152,7 +153,7 @@ impl Case<'_> {
         assert_eq!(self.receipt.rungs.len(), self.visits.len());
         let none_goes_on = !self.visits.iter().any(|visit| visit.goes_on);
         for (rung, visit) in self.receipt.rungs.iter().zip(self.visits) {
-            assert_eq!(rung.rung, visit.rung);
+            assert_eq!(rung.rung.as_str(), visit.rung);
             let (outcome, expected_bytes) = self.expected_outcome(visit);
             assert_eq!(rung.outcome, outcome, "{} was {visit:?}", rung.rung);
             assert_eq!(rung.expected_bytes, expected_bytes);
@@ -161,16 +162,16 @@ impl Case<'_> {
                 assert_eq!(rung.touched, []);
                 continue;
             };
-            if let (Outcome::Done | Outcome::Failed { .. }, Said::Climbed { touched, .. }) =
+            if let (RungOutcome::Done | RungOutcome::Failed { .. }, Said::Climbed { touched, .. }) =
                 (&rung.outcome, &climb.said)
             {
                 assert_eq!(rung.touched, *touched);
             }
-            if let Outcome::Failed { why } = &rung.outcome {
+            if let RungOutcome::Failed { why } = &rung.outcome {
                 let mut unnamed = climb.struck.iter().filter(|who| !why.contains(*who));
                 assert!(unnamed.next().is_none(), "{:?} in {why:?}", climb.struck);
             }
-            assert!(climb.struck.is_empty() || rung.outcome != Outcome::Done);
+            assert!(climb.struck.is_empty() || rung.outcome != RungOutcome::Done);
             let closes = !self.plan.lets_work_go_on;
             assert!(visit.is_left || !closes || !climb.gate_was_open, "work could have passed");
             // What was left behind goes on in somebody else's time.
@@ -184,24 +185,24 @@ impl Case<'_> {
         }
     }
 
-    fn expected_outcome(&self, visit: &Visit) -> (Outcome, Option<Bytes>) {
+    fn expected_outcome(&self, visit: &Visit) -> (RungOutcome, Option<Bytes>) {
         let expected = match &visit.expected {
             Ok(Expectation::Bytes(bytes)) => *bytes,
-            Ok(Expectation::Skip(why)) => return (Outcome::Skipped { why: why.clone() }, None),
-            Err(message) => return (Outcome::Panicked { message: message.clone() }, None),
+            Ok(Expectation::Skip(why)) => return (RungOutcome::Skipped { why: why.clone() }, None),
+            Err(message) => return (RungOutcome::Panicked { message: message.clone() }, None),
         };
         let at = self.plan.names.iter().position(|name| *name == visit.rung).unwrap();
         let limit = self.plan.limits[at];
-        let cut_off = Outcome::CutOff { limit_ms: limit.as_millis() as u64 };
+        let cut_off = RungOutcome::CutOff { limit_ms: limit.as_millis() as u64 };
         let outcome = match &visit.climb {
             _ if visit.is_left => cut_off,
             None => unreachable!("{} applies and was not climbed", visit.rung),
             Some(climb) if climb.took > limit => cut_off,
             Some(climb) => match &climb.said {
-                Said::Climbed { failures, .. } if failures.is_empty() => Outcome::Done,
-                Said::Climbed { failures, .. } => Outcome::Failed { why: failures.join("; ") },
-                Said::Failed(why) => Outcome::Failed { why: why.clone() },
-                Said::Panicked(message) => Outcome::Panicked { message: message.clone() },
+                Said::Climbed { failures, .. } if failures.is_empty() => RungOutcome::Done,
+                Said::Climbed { failures, .. } => RungOutcome::Failed { why: failures.join("; ") },
+                Said::Failed(why) => RungOutcome::Failed { why: why.clone() },
+                Said::Panicked(message) => RungOutcome::Panicked { message: message.clone() },
             },
         };
         (outcome, expected)
@@ -234,7 +235,7 @@ impl Case<'_> {
                     assert_eq!(rest.len(), 0, "rungs were climbed though it was enough");
                     return;
                 };
-                assert_eq!((&rung.rung, rung.attempt), (name, attempt));
+                assert_eq!((rung.rung.as_str(), rung.attempt), (name.as_str(), attempt));
                 (last, rest) = (rung.after, &rest[1..]);
             }
             let came_back = difference(&start, &last).is_some_and(|freed| freed > 0);
@@ -250,8 +251,8 @@ impl Case<'_> {
         let has_target = self.plan.ask.to.is_some();
         let Some(freed) = difference(before, after) else { return Verdict::Unverified };
         let was = |rung: &RungReceipt| match rung.outcome {
-            Outcome::Done => Some(true),
-            Outcome::Skipped { .. } => None,
+            RungOutcome::Done => Some(true),
+            RungOutcome::Skipped { .. } => None,
             _ => Some(false),
         };
         let helped = rungs.iter().any(|rung| was(rung) == Some(true) && rung.rung != "quiesce");
@@ -283,15 +284,15 @@ impl Case<'_> {
         // What nobody put on record, and nothing else, is unknown.
         let pool = self.after.things.pool.physical_bytes;
         let frameworks = self.world.frameworks.iter().map(|one| one.reserved());
-        let known = ledger.of(Kind::Live) + ledger.of(Kind::Cached);
+        let known = ledger.of(LedgerKind::Live) + ledger.of(LedgerKind::Cached);
         assert_eq!(known, pool + frameworks.sum::<Bytes>());
-        for kind in [Kind::Graphs, Kind::Libraries] {
+        for kind in [LedgerKind::Graphs, LedgerKind::Libraries] {
             let of_kind = self.world.accounts.iter().filter(|(other, _)| *other == kind);
             let bytes = of_kind.map(|(_, shelf)| crate::memory::chunk_bytes(shelf)).sum::<Bytes>();
             assert_eq!(ledger.of(kind), bytes);
         }
-        assert_eq!(ledger.of(Kind::Others).0, self.others());
-        assert_eq!(ledger.of(Kind::Context).0, self.world.floor.unwrap_or(0));
+        assert_eq!(ledger.of(LedgerKind::Others).0, self.others());
+        assert_eq!(ledger.of(LedgerKind::Context).0, self.world.floor.unwrap_or(0));
     }
 
     // Our rungs did what they are for, and nobody's code was called without one.

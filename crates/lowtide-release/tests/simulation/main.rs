@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use lowtide_release::{Outcome, Receipt, Settling};
+use lowtide_release::{Receipt, RungOutcome, Settling};
 
 use checks::Case;
 use lowtide_testing::Dice;
@@ -157,7 +157,7 @@ fn release(world: &mut World, dice: &mut Dice, show: bool, tally: &mut Tally) {
     let receipt = world.releaser.release(plan.ask.clone());
     props.in_release.store(false, SeqCst);
     if show {
-        println!("{receipt}");
+        println!("{}", receipt.detailed());
     }
     world.faults.disarm();
     let (after, visits) = (world.facts(), props.journal.notes().visits.clone());
@@ -186,11 +186,11 @@ fn count(tally: &mut Tally, receipt: &Receipt) {
     note(tally, &receipt.verdict.to_string(), 1);
     for rung in &receipt.rungs {
         let name = match rung.outcome {
-            Outcome::Done => "rung done",
-            Outcome::Skipped { .. } => "rung skipped",
-            Outcome::Failed { .. } => "rung failed",
-            Outcome::Panicked { .. } => "rung panicked",
-            Outcome::CutOff { .. } => "rung cut off",
+            RungOutcome::Done => "rung done",
+            RungOutcome::Skipped { .. } => "rung skipped",
+            RungOutcome::Failed { .. } => "rung failed",
+            RungOutcome::Panicked { .. } => "rung panicked",
+            RungOutcome::CutOff { .. } => "rung cut off",
         };
         note(tally, name, 1);
         note(tally, "number still falling", u64::from(rung.settling == Settling::Falling));

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Bytes, Chunk};
 use lowtide_release::{
-    Allocator, Climbed, Counts, Expectation, Failure, Kind, Line, Restore, Rung, Scene, Setting,
+    Allocator, Climbed, Counts, Expectation, Failure, LedgerKind, LedgerLine, Restore, Rung, Scene,
+    Setting,
 };
 
 use crate::deeds::{Deed, Doer, Props};
@@ -139,9 +140,9 @@ impl Allocator for Framework {
         Counts { allocated, reserved: allocated + cached }
     }
 
-    fn lines(&self) -> Vec<Line> {
-        let line = |(kind, bytes)| Line { kind, name: self.name(), bytes };
-        [Kind::Live, Kind::Cached].into_iter().zip(self.parts()).map(line).collect()
+    fn lines(&self) -> Vec<LedgerLine> {
+        let line = |(kind, bytes)| LedgerLine { kind, name: self.name(), bytes };
+        [LedgerKind::Live, LedgerKind::Cached].into_iter().zip(self.parts()).map(line).collect()
     }
 
     fn why_not_trim(&self) -> Option<String> {

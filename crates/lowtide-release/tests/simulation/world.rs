@@ -7,7 +7,7 @@ use std::time::Duration;
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Scope, Snapshot};
 use lowtide_release::{
-    Allocator, Closed, GateState, Gauge, Hook, Kind, Mode, Place, Plugged, Releaser, Setting,
+    Allocator, Closed, GateState, Gauge, Hook, LedgerKind, Mode, Place, Plugged, Releaser, Setting,
 };
 
 use crate::clock::{Hours, Time};
@@ -53,7 +53,7 @@ pub(crate) struct World {
     pub(crate) settings: Vec<Arc<Fraction>>,
     pub(crate) frameworks: Vec<Arc<Framework>>,
     /// What is on record beside allocators, by kind.
-    pub(crate) accounts: Vec<(Kind, Shelf)>,
+    pub(crate) accounts: Vec<(LedgerKind, Shelf)>,
     pub(crate) hooks: Vec<(Place, Arc<Doer>)>,
     shelves: Vec<Shelf>,
     plugged: Vec<Plugged>,
@@ -166,7 +166,7 @@ impl World {
             self.plugged.push(self.releaser.plug_allocator(allocator));
             self.frameworks.push(framework);
         }
-        for kind in [Kind::Graphs, Kind::Libraries] {
+        for kind in [LedgerKind::Graphs, LedgerKind::Libraries] {
             if dice.one_in(3) {
                 let shelf = self.shelf(dice);
                 let on_record = Arc::clone(&shelf);

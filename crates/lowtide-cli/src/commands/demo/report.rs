@@ -1,6 +1,6 @@
 //! The text of the demo: each scenario when it is over, and the table at the end.
 
-use lowtide::{Bytes, Verdict};
+use lowtide::Bytes;
 
 use super::scenario::{Cleaning, Scenario};
 use crate::page::Page;
@@ -56,8 +56,7 @@ fn reserved(page: &mut Page, reserved: &[Bytes]) {
 fn receipts(page: &mut Page, scenario: &Scenario, in_full: bool) {
     page.line("  receipts");
     for receipt in &scenario.receipts {
-        let is_short = !in_full && receipt.verdict == Verdict::Released;
-        let text = if is_short { receipt.line() } else { receipt.to_string() };
+        let text = if in_full { receipt.detailed().to_string() } else { receipt.to_string() };
         for line in text.lines() {
             page.line(&format!("    {line}"));
         }

@@ -1,38 +1,38 @@
-//! What a release is for: the number at which it may stop.
+//! Targets: the number at which a release may stop.
 
 use std::fmt;
 
-use lowtide_device::Bytes;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::reading::Reading;
+use crate::{Bytes, Reading};
 
-/// What the first streams and modules of a context add to it; nobody gives that back.
-pub(crate) const ABOVE_FLOOR: Bytes = Bytes::mib(8);
-
-/// When a release has done enough.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+/// The number at which a release may stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// No more than this in use by this process (by everybody, where the driver does not tell).
-    Under(#[schemars(with = "u64")] Bytes),
-    /// At least this free on the device.
-    Free(#[schemars(with = "u64")] Bytes),
-    /// Nothing but the bare context.
+    /// At most this much in use by this process (on the whole device, where the driver does not report
+    /// processes apart).
+    Under(Bytes),
+    /// At least this much free on the device.
+    Free(Bytes),
+    /// Nothing in use but the bare context.
     Floor,
 }
 
 impl Target {
-    /// Whether a reading has reached it. `None` where that cannot be said.
-    pub(crate) fn is_met(self, reading: &Reading, floor: Option<Bytes>) -> Option<bool> {
+    /// What the first streams and modules add to a context; no release frees it.
+    pub const ABOVE_FLOOR: Bytes = Bytes::mib(8);
+
+    /// Returns whether a reading meets the target; `None` where the number or the floor is unknown.
+    pub fn is_met(self, reading: &Reading, floor: Option<Bytes>) -> Option<bool> {
         match self {
             Target::Under(most) => reading.in_use().map(|in_use| in_use <= most),
             Target::Free(least) => reading.free.map(|free| free >= least),
             Target::Floor => {
                 let floor = floor?;
-                // Where no context is needed, none grows.
-                let above = if floor == Bytes::ZERO { Bytes::ZERO } else { ABOVE_FLOOR };
+                // A device without a context has nothing that grows.
+                let above = if floor == Bytes::ZERO { Bytes::ZERO } else { Target::ABOVE_FLOOR };
                 Some(reading.in_use()? <= floor + above)
             }
         }
@@ -49,7 +49,7 @@ impl fmt::Display for Target {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,55 +1,60 @@
-//! Sizes that know how to be read and written: every number a person sees has a unit.
+//! Sizes, with a unit whenever a person reads or writes one.
 
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes. Printed in MiB, kept in JSON as a plain number.
+/// A number of bytes. Printed in MiB; a plain number in JSON.
 ///
 /// ```
-/// use lowtide_device::Bytes;
+/// use lowtide_types::Bytes;
 /// let size: Bytes = "1.5GiB".parse().unwrap();
 /// assert_eq!(size, Bytes::mib(1536));
 /// assert_eq!(size.to_string(), "1,536.0 MiB");
+/// assert_eq!("50 MB".parse(), Ok(Bytes(50_000_000)));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// Nothing.
+    /// Zero bytes.
     pub const ZERO: Bytes = Bytes(0);
 
-    /// So many KiB.
+    /// Returns `n` KiB.
     pub const fn kib(n: u64) -> Bytes {
         Bytes(n << 10)
     }
 
-    /// So many MiB.
+    /// Returns `n` MiB.
     pub const fn mib(n: u64) -> Bytes {
         Bytes(n << 20)
     }
 
-    /// So many GiB.
+    /// Returns `n` GiB.
     pub const fn gib(n: u64) -> Bytes {
         Bytes(n << 30)
     }
 
-    /// The difference, or zero where `other` is larger.
+    /// Returns the difference, or zero where `other` is larger.
     #[must_use]
     pub const fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
-    /// Whether this is a multiple of `unit`.
+    /// Returns whether the size is a multiple of `unit`.
     pub const fn is_multiple_of(self, unit: Bytes) -> bool {
         self.0.is_multiple_of(unit.0)
     }
 
-    /// As a length in memory.
+    /// Converts to a length in memory.
     ///
     /// # Panics
     /// If it does not fit this machine's address space; sizes that come from outside are
@@ -58,7 +63,7 @@ impl Bytes {
         usize::try_from(self.0).expect("a length that was checked fits the address space")
     }
 
-    /// In GiB, for speeds.
+    /// Converts to GiB, for speeds.
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     pub fn as_gib(self) -> f64 {
         self.0 as f64 / f64::from(1 << 30)
@@ -85,6 +90,16 @@ impl fmt::Display for Bytes {
         }
         f.pad(&format!("{text}.{} MiB", tenths % 10))
     }
+}
+
+/// Formats a difference in bytes, with its sign where it is negative.
+///
+/// ```
+/// assert_eq!(lowtide_types::signed(-3 << 20), "−3.0 MiB");
+/// ```
+pub fn signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "−" } else { "" };
+    format!("{sign}{}", Bytes(bytes.unsigned_abs()))
 }
 
 impl fmt::Debug for Bytes {
@@ -119,9 +134,9 @@ impl Sum for Bytes {
     }
 }
 
-/// Why a text is not a size.
+/// A text that is not a size.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{text:?} is not a size; write a number with a unit, as in 512MiB or 1.5GiB")]
+#[error("{text:?} is not a size; write a number with a unit: 512MiB, 1.5GiB or 50 MB")]
 pub struct ParseBytesError {
     text: String,
 }
@@ -138,11 +153,16 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Bytes, ParseBytesError> {
         let bad = || ParseBytesError { text: text.to_owned() };
         let trimmed = text.trim();
-        let digits =
-            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '_');
+        let digits = trimmed.find(|c: char| !is_number(c)).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
+        let number = number.replace('_', "");
         let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 1,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
             "g" | "gib" => 1 << 30,
@@ -175,9 +195,23 @@ mod tests {
         assert_eq!(" 2 g ".parse(), Ok(Bytes::gib(2)));
         assert_eq!("4096".parse(), Ok(Bytes(4096)));
         assert_eq!("0.5k".parse(), Ok(Bytes(512)));
-        for bad in
-            ["", "MiB", "-1MiB", "1.2.3g", "12 parsecs", "99999999999TiB", "1e400", "1.5e9TiB"]
-        {
+        assert_eq!("50 MB".parse(), Ok(Bytes(50_000_000)));
+        assert_eq!("6GB".parse(), Ok(Bytes(6_000_000_000)));
+        assert_eq!("1.5kB".parse(), Ok(Bytes(1500)));
+        assert_eq!("50_000_000".parse(), Ok(Bytes(50_000_000)));
+        for bad in [
+            "",
+            "MiB",
+            "_",
+            "1.2MBit",
+            "1,5GiB",
+            "-1MiB",
+            "1.2.3g",
+            "12 parsecs",
+            "99999999999TiB",
+            "1e400",
+            "1.5e9TiB",
+        ] {
             let error = bad.parse::<Bytes>().unwrap_err();
             assert!(error.to_string().contains("512MiB"), "{error}");
         }

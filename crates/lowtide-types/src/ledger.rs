@@ -1,0 +1,136 @@
+//! The ledger: a breakdown of all device memory in use. It always adds up to the driver's number;
+//! memory that nobody accounts for is the line `unknown`.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, DeviceId, signed};
+
+/// A category of memory in the ledger.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerKind {
+    /// Memory in live blocks, by tag or owner.
+    Live,
+    /// Memory that an allocator keeps and no live block uses.
+    Cached,
+    /// Memory of captured graphs.
+    Graphs,
+    /// Memory of libraries: workspaces, sessions, communicators.
+    Libraries,
+    /// The floor: memory that a bare context uses.
+    Context,
+    /// Memory of other processes.
+    Others,
+}
+
+/// One line of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LedgerLine {
+    /// The category.
+    pub kind: LedgerKind,
+    /// The owner, tag, library or process.
+    pub name: String,
+    /// The size.
+    pub bytes: Bytes,
+}
+
+/// A breakdown of all device memory in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ledger {
+    /// The device.
+    pub device: DeviceId,
+    /// Memory in use, as the driver or the kernel reports it.
+    pub driver_bytes: Bytes,
+    /// The lines that are accounted for.
+    pub lines: Vec<LedgerLine>,
+    /// The rest. Negative where two lines count the same bytes.
+    pub unknown_bytes: i64,
+}
+
+impl Ledger {
+    /// Builds a ledger from the driver's number and lines; the difference is `unknown`.
+    pub fn new(device: DeviceId, driver_bytes: Bytes, mut lines: Vec<LedgerLine>) -> Ledger {
+        lines.retain(|line| line.bytes > Bytes::ZERO);
+        lines.sort_by(|one, other| (one.kind, other.bytes).cmp(&(other.kind, one.bytes)));
+        let known: u64 = lines.iter().map(|line| line.bytes.0).sum();
+        let unknown_bytes = driver_bytes.0.cast_signed() - known.cast_signed();
+        Ledger { device, driver_bytes, lines, unknown_bytes }
+    }
+
+    /// Returns the sum of all lines and of `unknown`: always the driver's number.
+    pub fn sum(&self) -> i64 {
+        let known: u64 = self.lines.iter().map(|line| line.bytes.0).sum();
+        known.cast_signed() + self.unknown_bytes
+    }
+
+    /// Returns the sum of the lines of one category.
+    pub fn of(&self, kind: LedgerKind) -> Bytes {
+        self.lines.iter().filter(|line| line.kind == kind).map(|line| line.bytes).sum()
+    }
+}
+
+impl fmt::Display for LedgerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            LedgerKind::Live => "live",
+            LedgerKind::Cached => "cached",
+            LedgerKind::Graphs => "graphs",
+            LedgerKind::Libraries => "libraries",
+            LedgerKind::Context => "context",
+            LedgerKind::Others => "others",
+        })
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for LedgerLine { kind, name, bytes } in &self.lines {
+            writeln!(f, "  {kind:<10} {:>16}  {name}", bytes.to_string())?;
+        }
+        writeln!(f, "  {:<10} {:>16}", "unknown", signed(self.unknown_bytes))?;
+        write!(f, "  {:<10} {:>16}", "in use", self.driver_bytes.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(kind: LedgerKind, mib: u64) -> LedgerLine {
+        LedgerLine { kind, name: "x".to_owned(), bytes: Bytes::mib(mib) }
+    }
+
+    #[test]
+    fn r47_it_adds_up_and_unknown_is_always_there() {
+        let lines = vec![
+            line(LedgerKind::Cached, 3),
+            line(LedgerKind::Live, 5),
+            line(LedgerKind::Graphs, 0),
+        ];
+        let ledger = Ledger::new(DeviceId::Host, Bytes::mib(10), lines);
+        assert_eq!((ledger.unknown_bytes, ledger.sum()), (2 << 20, 10 << 20));
+        assert_eq!(ledger.lines.len(), 2, "a line of nothing is no line");
+        assert!(ledger.to_string().contains("unknown             2.0 MiB"), "{ledger}");
+        let over = Ledger::new(DeviceId::Host, Bytes::mib(10), vec![line(LedgerKind::Live, 12)]);
+        assert_eq!((over.unknown_bytes, over.sum()), (-2 << 20, 10 << 20));
+        assert!(over.to_string().contains("−2.0 MiB"), "{over}");
+        let whole = Ledger::new(DeviceId::Host, Bytes::mib(5), vec![line(LedgerKind::Live, 5)]);
+        assert!(whole.to_string().contains("unknown             0.0 MiB"), "{whole}");
+    }
+
+    #[test]
+    fn r22_captured_graphs_have_a_line_of_their_own() {
+        let lines = vec![line(LedgerKind::Live, 5), line(LedgerKind::Graphs, 1)];
+        let ledger = Ledger::new(DeviceId::Host, Bytes::mib(6), lines);
+        assert_eq!(
+            (ledger.of(LedgerKind::Graphs), ledger.of(LedgerKind::Live)),
+            (Bytes::mib(1), Bytes::mib(5))
+        );
+        assert!(ledger.to_string().contains("  graphs              1.0 MiB"), "{ledger}");
+    }
+}

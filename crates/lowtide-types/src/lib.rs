@@ -1,0 +1,40 @@
+//! The plain data of lowtide: what its parts tell each other, other processes and people.
+//!
+//! Nothing here calls a driver, the operating system or a clock. Every type can be written as JSON,
+//! read back and described by a JSON schema, so that the protocol between processes, the command
+//! line and the Python package speak of the same things.
+//!
+//! | type | meaning |
+//! |---|---|
+//! | [`Bytes`] | a size; printed in MiB |
+//! | [`DeviceId`] | the name of a device: `host`, `cuda:0`, or a framework's name for its own |
+//! | [`Usage`] | what a device reports: total, free, reserved |
+//! | [`Reading`] | the device's and the allocators' numbers at one moment |
+//! | [`Ledger`] | a breakdown of all device memory in use |
+//! | [`RungName`] | one way to free memory |
+//! | [`Receipt`] | the result of a release, with its [`Verdict`] |
+//! | [`Holder`] | a reference that keeps memory alive |
+
+mod bytes;
+mod device_id;
+mod holder;
+mod ledger;
+mod reading;
+mod receipt;
+mod receipt_text;
+mod rung;
+mod target;
+mod usage;
+mod verdict;
+
+pub use bytes::{Bytes, ParseBytesError, signed};
+pub use device_id::{DeviceId, DeviceName, ParseDeviceIdError};
+pub use holder::Holder;
+pub use ledger::{Ledger, LedgerKind, LedgerLine};
+pub use reading::{Reading, Settling};
+pub use receipt::{Receipt, RungReceipt};
+pub use receipt_text::Detailed;
+pub use rung::{RungName, RungOutcome, Touch};
+pub use target::Target;
+pub use usage::{Source, Usage};
+pub use verdict::Verdict;

@@ -1,0 +1,164 @@
+//! Receipts as people read them: the short form, the detailed form and the lines for a log.
+
+use std::fmt;
+
+use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, signed};
+
+/// A receipt with its numbers and every rung: [`Receipt::detailed`].
+#[derive(Debug, Clone, Copy)]
+pub struct Detailed<'a>(&'a Receipt);
+
+impl Receipt {
+    /// Returns the detailed text: Before, After and Freed, every rung, what is left, what to do.
+    pub fn detailed(&self) -> Detailed<'_> {
+        Detailed(self)
+    }
+
+    /// Returns one line for a log.
+    pub fn line(&self) -> String {
+        let device = self.device.map_or_else(|| "no device".to_owned(), |id| id.to_string());
+        let freed = self.freed_bytes.map_or_else(|| "unknown".to_owned(), signed);
+        let Receipt { name, verdict, took_s, .. } = self;
+        let numbers = match (self.before.in_use(), self.after.in_use()) {
+            (Some(before), Some(after)) => format!(" ({before} → {after} in use)"),
+            _ => String::new(),
+        };
+        let took_ms = took_s * 1e3;
+        format!("{name} on {device}: {verdict}, {freed} freed{numbers} in {took_ms:.1} ms")
+    }
+
+    /// Returns the line about reserved memory before and after, in MB to one decimal (R42).
+    pub fn reserved_line(&self) -> String {
+        let (before, after) = (self.before.reserved, self.after.reserved);
+        let (before, after) = (before.0.cast_signed(), after.0.cast_signed());
+        format!(
+            "{}: reserved {} before, {} after, {} freed",
+            self.name,
+            in_mb(before, 1),
+            in_mb(after, 1),
+            in_mb(before - after, 1)
+        )
+    }
+
+    /// Returns the lines Before, After and Freed, in MB of 1,000,000 bytes to two decimals (R32).
+    pub fn summary(&self) -> String {
+        let Receipt { before, after, .. } = self;
+        let row = |name: &str, reading: &Reading| {
+            let driver =
+                reading.driver.map_or_else(|| "unknown".to_owned(), |it| mb(it.0.cast_signed()));
+            let own = reading.own.map_or_else(String::new, |own| {
+                format!(" ({} by this process)", mb(own.0.cast_signed()))
+            });
+            format!(
+                "{name:<8}allocated {:>12}, reserved {:>12}; in use on the device {driver:>12}{own}\n",
+                mb(reading.allocated.0.cast_signed()),
+                mb(reading.reserved.0.cast_signed()),
+            )
+        };
+        let less = |one: Bytes, other: Bytes| mb(one.0.cast_signed() - other.0.cast_signed());
+        let driver = self.freed_bytes.map_or_else(|| "unknown".to_owned(), mb);
+        let freed = format!(
+            "{:<8}allocated {:>12}, reserved {:>12}; in use on the device {driver:>12}\n",
+            "Freed:",
+            less(before.allocated, after.allocated),
+            less(before.reserved, after.reserved),
+        );
+        row("Before:", before) + &row("After:", after) + &freed
+    }
+
+    fn write_headline(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.line())?;
+        if let Some(target) = self.target {
+            write!(f, ", target: {target}")?;
+        }
+        writeln!(f)
+    }
+
+    // Holders, what is left, what to do.
+    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Holder { path, holds, count, held, .. } in &self.holders {
+            let references = if *count == 1 { "reference" } else { "references" };
+            let held = held.map_or_else(String::new, |held| format!(", {held}"));
+            writeln!(f, "  held: {holds} by {path}, {count} {references}{held}")?;
+        }
+        if let Some(ledger) = self.ledger.as_ref().filter(|_| !self.verdict.is_proved()) {
+            writeln!(f, "{ledger}")?;
+        }
+        for advice in &self.advice {
+            writeln!(f, "  → {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Formats MB of 1,000,000 bytes to two decimals.
+fn mb(bytes: i64) -> String {
+    in_mb(bytes, 2)
+}
+
+/// Formats MB of 1,000,000 bytes, in whole numbers, so that nothing is lost to rounding of floats.
+fn in_mb(bytes: i64, decimals: u32) -> String {
+    let unit = 10_u64.pow(6 - decimals);
+    let rounded = (bytes.unsigned_abs() + unit / 2) / unit;
+    let sign = if bytes < 0 && rounded > 0 { "-" } else { "" };
+    let (whole, part) = (rounded / 10_u64.pow(decimals), rounded % 10_u64.pow(decimals));
+    format!("{sign}{whole}.{part:0width$} MB", width = decimals as usize)
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_headline(f)?;
+        self.write_rest(f)
+    }
+}
+
+impl fmt::Display for Detailed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write_headline(f)?;
+        for line in self.0.summary().lines() {
+            writeln!(f, "  {line}")?;
+        }
+        for rung in &self.0.rungs {
+            writeln!(f, "  {rung}")?;
+        }
+        self.0.write_rest(f)
+    }
+}
+
+impl fmt::Display for RungReceipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<14}", self.rung)?;
+        let freed = self.freed_bytes.map_or_else(|| "unknown".to_owned(), signed);
+        match &self.outcome {
+            RungOutcome::Skipped { why } => return write!(f, "skipped: {why}"),
+            RungOutcome::Done => write!(f, "{freed:>14} freed")?,
+            RungOutcome::Failed { why } => write!(f, "{freed:>14} freed; failed: {why}")?,
+            RungOutcome::Panicked { message } => {
+                write!(f, "{freed:>14} freed; panicked: {message}")?;
+            }
+            RungOutcome::CutOff { limit_ms } => {
+                write!(
+                    f,
+                    "{freed:>14} freed; cut off after {limit_ms} ms, it may still be running"
+                )?;
+            }
+        }
+        if let Some(expected) = self.expected_bytes.filter(|expected| *expected > Bytes::ZERO) {
+            write!(f, " of {expected} expected")?;
+        }
+        write!(f, " in {:.1} ms; touched ", self.took_s * 1e3)?;
+        match self.touched.as_slice() {
+            [] => f.write_str("nothing")?,
+            [one] => f.write_str(&one.what)?,
+            [first, rest @ ..] => write!(f, "{} and {} more", first.what, rest.len())?,
+        }
+        if !self.skipped.is_empty() {
+            write!(f, "; skipped {}", self.skipped.join(", "))?;
+        }
+        match self.settling {
+            Settling::Steady => Ok(()),
+            Settling::Falling => f.write_str("; still falling"),
+            Settling::Moving => f.write_str("; the number kept moving"),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The verdict of a release: one word, decided by the device's own numbers.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The result of a release in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The target is met; without a target, memory was freed.
+    Released,
+    /// Some memory was freed, less than the target asks for.
+    Partial,
+    /// No memory was freed.
+    NoEffect,
+    /// References keep the memory alive; the receipt names them.
+    Pinned,
+    /// Work was running, so nothing was touched.
+    Busy,
+    /// The device's number is not available, so nothing is claimed.
+    Unverified,
+    /// There is no device, so nothing was done.
+    NoDevice,
+    /// Every rung that applied failed.
+    Failed,
+}
+
+impl Verdict {
+    /// Returns whether the release is proved, or there was nothing to prove.
+    pub fn is_proved(self) -> bool {
+        matches!(self, Verdict::Released | Verdict::NoDevice)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Released => "released",
+            Verdict::Partial => "partial",
+            Verdict::NoEffect => "no-effect",
+            Verdict::Pinned => "pinned",
+            Verdict::Busy => "busy",
+            Verdict::Unverified => "unverified",
+            Verdict::NoDevice => "no-device",
+            Verdict::Failed => "failed",
+        })
+    }
+}
