@@ -48,6 +48,8 @@ pub(crate) fn open(id: DeviceId) -> anyhow::Result<Device> {
             // The device is there, and does not work.
             error => return error.into(),
         };
-        MissingDevice { wanted: id, known: known_devices(), reason }.into()
+        let mut known = known_devices();
+        known.sort_by_key(|id| *id == DeviceId::Host);
+        MissingDevice { wanted: id, known, reason }.into()
     })
 }

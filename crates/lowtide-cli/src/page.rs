@@ -20,6 +20,8 @@ const BAD: Style = AnsiColor::Yellow.on_default();
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 16;
+/// The least width of a column of text. Where less is left, text continues near the left edge.
+const LEAST_TEXT: usize = 12;
 /// Starts a drawing at the top left of the terminal.
 const HOME: &str = "\x1b[H";
 /// Clears the rest of a line, and the rest of the terminal.
@@ -75,7 +77,8 @@ impl Page {
     /// Adds the columns of a table that come first, and the text of the last column.
     pub(crate) fn columns(&mut self, head: &str, last: &str) {
         let column = display_width(head);
-        let indent = " ".repeat(if column > self.width / 2 { 4 } else { column });
+        let is_narrow = column + LEAST_TEXT > self.width;
+        let indent = " ".repeat(if is_narrow { 4 } else { column });
         self.wrap(last, head, &indent);
     }
 
@@ -208,7 +211,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            lines(30, |page| page.line("    trim          32.0 MiB freed in 3.2 ms")),
+            lines(32, |page| page.line("    trim          32.0 MiB freed in 3.2 ms")),
             ["    trim          32.0 MiB freed", "                  in 3.2 ms"]
         );
         assert_eq!(lines(12, |page| page.line(" one two three")), [" one two", "   three"]);
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_column_that_takes_half_the_page_does_not_squeeze_the_rest() {
+    fn first_columns_that_take_nearly_all_of_a_line_do_not_squeeze_the_rest() {
         assert_eq!(
             lines(20, |page| page.columns("a long column  ", "one two three")),
             ["a long column  one", "    two three"]

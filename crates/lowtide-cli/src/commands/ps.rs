@@ -97,7 +97,8 @@ fn watch(options: &Options, interval: Duration) -> anyhow::Result<Ending> {
 }
 
 fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
-    let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let at_s =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let (mut devices, problems, reason) = match only {
         Some(DeviceId::Host) => (Vec::new(), Vec::new(), None),
         _ => gpus()?,
@@ -125,7 +126,9 @@ fn gpus() -> anyhow::Result<(Vec<Holders>, Vec<String>, Option<String>)> {
             Ok((devices, problems, Some("NVML shows no GPU".to_owned())))
         }
         Ok((devices, problems)) => Ok((devices, problems, None)),
-        Err(error @ Error::NoLibrary { .. }) => Ok((Vec::new(), Vec::new(), Some(error.to_string()))),
+        Err(error @ Error::NoLibrary { .. }) => {
+            Ok((Vec::new(), Vec::new(), Some(error.to_string())))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -133,7 +136,11 @@ fn gpus() -> anyhow::Result<(Vec<Holders>, Vec<String>, Option<String>)> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a number of seconds from 0.1 to 3600");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
-    if (0.1..=3600.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(wrong())
+    }
 }
 
 fn text(list: &ProcessList) -> Page {
@@ -203,8 +210,7 @@ fn row(page: &mut Page, pid: &str, held: Option<Bytes>, who: &str) {
 fn signed_row(page: &mut Page, bytes: i64, what: &str) {
     let size = Bytes(bytes.unsigned_abs());
     let text = if bytes < 0 { format!("−{size}") } else { size.to_string() };
-    let shared =
-        if bytes < 0 { " (the driver counts shared memory for each process)" } else { "" };
+    let shared = if bytes < 0 { " (the driver counts shared memory for each process)" } else { "" };
     page.columns(&cells("-", &text), &format!("{what}{shared}"));
 }
 

@@ -63,13 +63,13 @@ struct ReplayReport {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
-    let events = read(&options.trace)?;
     let (device, tally) = if let Some(id) = options.device {
         (devices::open(id)?, None)
     } else {
         let (device, tally) = Device::books(options.memory);
         (device, Some(tally))
     };
+    let events = read(&options.trace)?;
     let how = replay::Options {
         streams: options.streams,
         threads: options.threads,
@@ -80,7 +80,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         save(recording, file)?;
     }
     let fit = options.fit.then(|| {
-        let spinner = crate::progress::spinner("looking for the smallest memory in which it completes");
+        let spinner =
+            crate::progress::spinner("looking for the smallest memory in which it completes");
         let fit = replay::fit(&events, Policy::default(), || spinner.inc(1));
         spinner.finish_and_clear();
         fit

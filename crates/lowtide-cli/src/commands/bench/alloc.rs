@@ -111,8 +111,10 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
     progress.say("allocating and freeing");
     let mut visits = Visits::new(&device, &work, options.record.is_some())?;
     let blocks = work.sizes.len();
-    let (same_ns, same_driver_calls) = visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
-    let (other_ns, other_driver_calls) = visits.measure(options.rounds, Mode::Other, blocks, &progress)?;
+    let (same_ns, same_driver_calls) =
+        visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
+    let (other_ns, other_driver_calls) =
+        visits.measure(options.rounds, Mode::Other, blocks, &progress)?;
     if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()) {
         replay::save(&recording, file)?;
     }
@@ -278,7 +280,8 @@ fn text(figures: &AllocFigures) -> Page {
         &format!("{:.0} ns per pair; {}", figures.other_ns, calls(figures.other_driver_calls)),
     );
     for Growth { blocks, same_ns, hot_ns } in &figures.growth {
-        let value = format!("{same_ns:.0} ns per pair; {hot_ns:.0} ns with {HOT} hot blocks (dry run)");
+        let value =
+            format!("{same_ns:.0} ns per pair; {hot_ns:.0} ns with {HOT} hot blocks (dry run)");
         page.row(&format!("{blocks} live"), &value);
     }
     page

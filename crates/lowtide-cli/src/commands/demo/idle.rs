@@ -11,9 +11,9 @@ use lowtide::{
     Verdict,
 };
 
+use super::content::Loaded;
 use super::samples;
 use super::scenario::Scenario;
-use super::content::Loaded;
 use super::setup::Setup;
 use super::sizes::IDLE;
 use super::watch::{Observed, Watch, Way};
@@ -46,13 +46,17 @@ pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
         needed,
     );
     let stays = scenario.today.after_bytes;
-    scenario.check(setup.same(stays, scenario.today.before_bytes), format!("today {stays} stay in use"));
+    scenario.check(
+        setup.same(stays, scenario.today.before_bytes),
+        format!("today {stays} stay in use"),
+    );
     scenario.check_peak(setup, LAYERS + 1, "weights and cache");
     scenario.check(receipt.verdict == Verdict::Released, "the idle release reached its target");
     check_floor(setup, &mut scenario);
     let before = scenario.before_bytes;
     scenario.check(
-        setup.same_in_blocks(woken, before, LAYERS + 1) && woken <= scenario.peak_bytes + setup.slack(),
+        setup.same_in_blocks(woken, before, LAYERS + 1)
+            && woken <= scenario.peak_bytes + setup.slack(),
         format!("the next task wakes the server: {woken} in use again"),
     );
     scenario.check(

@@ -89,9 +89,9 @@ pub(crate) struct Options {
     /// Divide the usual sizes by this.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u64).range(1..=4096))]
     divide: u64,
-    /// Print every receipt in full: all numbers, rung by rung.
+    /// Print every receipt with all its numbers and rungs.
     #[arg(long)]
-    full: bool,
+    rungs: bool,
     /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
@@ -123,11 +123,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let mut scenarios = Vec::new();
     for (Entry { about, run, .. }, number) in SCENARIOS.into_iter().zip(1..) {
         let began = Instant::now();
-        let mut scenario =
-            run(&setup).with_context(|| format!("scenario {number}, {about}"))?;
+        let mut scenario = run(&setup).with_context(|| format!("scenario {number}, {about}"))?;
         scenario.took_s = began.elapsed().as_secs_f64();
         if !options.json {
-            let text = || report::scenario(&scenario, number, about, options.full).print();
+            let text = || report::scenario(&scenario, number, about, options.rungs).print();
             setup.progress.suspend(text)?;
         }
         scenarios.push(scenario);

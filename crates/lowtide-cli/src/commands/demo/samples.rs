@@ -49,7 +49,8 @@ pub(super) fn take<T>(
         });
         let done = work();
         drop(stop);
-        let samples = sampler.join().map_err(|_| anyhow::anyhow!("the sampling thread panicked"))?;
+        let samples =
+            sampler.join().map_err(|_| anyhow::anyhow!("the sampling thread panicked"))?;
         Ok((done?, samples))
     })
 }
@@ -72,7 +73,8 @@ mod tests {
     #[test]
     fn a_row_of_equal_samples_is_kept_by_its_ends() {
         let mut samples = Vec::new();
-        for (at_s, bytes) in [(1.0, 5), (2.0, 5), (3.0, 5), (4.0, 7), (5.0, 5), (6.0, 5), (7.0, 5)] {
+        for (at_s, bytes) in [(1.0, 5), (2.0, 5), (3.0, 5), (4.0, 7), (5.0, 5), (6.0, 5), (7.0, 5)]
+        {
             add(&mut samples, Sample { way: Way::Today, at_s, bytes: Bytes(bytes) });
         }
         let kept: Vec<_> = samples.iter().map(|sample| (sample.at_s, sample.bytes.0)).collect();

@@ -167,7 +167,11 @@ mod tests {
 
     #[test]
     fn a_scenario_is_proved_by_its_checks_alone() {
-        assert_eq!(scenario().judged().verdict, Verdict::Partial, "nothing checked, nothing proved");
+        assert_eq!(
+            scenario().judged().verdict,
+            Verdict::Partial,
+            "nothing checked, nothing proved"
+        );
         let mut proved = scenario();
         proved.check(true, "this");
         assert_eq!(proved.judged().verdict, Verdict::Released);

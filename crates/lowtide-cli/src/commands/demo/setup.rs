@@ -193,6 +193,9 @@ fn warm_up(device: &Device, content: &Content) -> anyhow::Result<()> {
     let loaded = content.load(&pool, Tag::default(), page, 1)?;
     pool.sleep(Scope::Whole)?;
     pool.wake(Scope::Whole)?;
-    anyhow::ensure!(content.is_right(&pool, &loaded)?, "a page changed on its way to the host and back");
+    anyhow::ensure!(
+        content.is_right(&pool, &loaded)?,
+        "a page changed on its way to the host and back"
+    );
     Ok(())
 }

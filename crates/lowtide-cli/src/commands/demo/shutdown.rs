@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use lowtide::{Bytes, Lent, Owned, Plan, Pool, Receipt, Releaser, SleepPolicy, Verdict};
 
+use super::content::Loaded;
 use super::samples;
 use super::scenario::Scenario;
-use super::content::Loaded;
 use super::setup::Setup;
 use super::sizes::RUNNER;
 use super::watch::{Observed, Watch, Way};
@@ -36,7 +36,11 @@ pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
             today,
             samples_today,
         ),
-        ("wrappers are dropped first; remaining holders are named; the runner is kept", observed, samples),
+        (
+            "wrappers are dropped first; remaining holders are named; the runner is kept",
+            observed,
+            samples,
+        ),
         needed,
     );
     let stays = scenario.today.after_bytes;
@@ -48,7 +52,8 @@ pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
     let order: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
     let place = |name| order.iter().position(|step| *step == name);
     let first = place("runner.pooling").is_some_and(|wrapper| Some(wrapper) < place(HELD));
-    scenario.check(first, format!("wrappers are dropped before what they wrap: {}", order.join(", ")));
+    scenario
+        .check(first, format!("wrappers are dropped before what they wrap: {}", order.join(", ")));
     let named =
         pinned.holders.iter().any(|it| it.path == HOLDER && it.holds == HELD && it.count == HOOKS);
     scenario.check(

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use lowtide::{Bytes, Receipt, StageError, Stages, Tag, Verdict};
 
+use super::content::Loaded;
 use super::samples;
 use super::scenario::{Cleaning, Scenario};
-use super::content::Loaded;
 use super::setup::Setup;
 use super::sizes::MODELS;
 use super::watch::{Observed, Watch, Way};

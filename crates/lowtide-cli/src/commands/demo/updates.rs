@@ -11,9 +11,9 @@ use lowtide::{
     Bytes, Mode, Pass, Pauses, Pool, Receipt, Resume, SleepPolicy, Step, Tag, Trend, Verdict,
 };
 
+use super::content::{Content, Loaded};
 use super::samples;
 use super::scenario::Scenario;
-use super::content::{Content, Loaded};
 use super::setup::Setup;
 use super::sizes::UPDATED;
 use super::watch::{Observed, Watch, Way};
@@ -53,7 +53,8 @@ pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
     );
     let grown = Bytes(today.reserved.last().map_or(0, |last| last.0))
         .saturating_sub(today.reserved.first().copied().unwrap_or_default());
-    scenario.check(grown >= setup.device.info().page, format!("today reserved memory grew by {grown}"));
+    scenario
+        .check(grown >= setup.device.info().page, format!("today reserved memory grew by {grown}"));
     scenario.check_peak(setup, 1, "weights, keys and values, and the largest update");
     let (least, most) = (with.reserved.iter().min(), with.reserved.iter().max());
     scenario.check(
@@ -64,7 +65,10 @@ pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
         ),
     );
     let per_update = with.trend.per_update_bytes;
-    scenario.check(!with.trend.rising, format!("the trend does not rise: {per_update} bytes per update"));
+    scenario.check(
+        !with.trend.rising,
+        format!("the trend does not rise: {per_update} bytes per update"),
+    );
     scenario.check_after(setup, scenario.before_bytes, "as before the first update");
     scenario.check(
         with.parked == UPDATES,
@@ -139,7 +143,16 @@ fn run_way(setup: &Setup, way: Way, resume: Resume) -> anyhow::Result<Updated> {
     let weights_right = setup.is_right(&pool, &weights)?;
     let Run { reserved, receipts, parked, .. } = run;
     let trend = pauses.trend();
-    Ok(Updated { observed, reserved, receipts, trend, parked, steps, requests_right, weights_right })
+    Ok(Updated {
+        observed,
+        reserved,
+        receipts,
+        trend,
+        parked,
+        steps,
+        requests_right,
+        weights_right,
+    })
 }
 
 /// Tells the worker to end when it is dropped.

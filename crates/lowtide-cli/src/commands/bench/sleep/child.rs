@@ -169,7 +169,6 @@ fn timed<E>(work: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
