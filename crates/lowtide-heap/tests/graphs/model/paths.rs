@@ -2,7 +2,7 @@
 
 use lowtide_heap::{Analysis, Node, Path};
 
-use crate::naive::{Small, each};
+use super::naive::{Small, each};
 
 fn every_size(check: impl Fn(&Small)) {
     each(0..20_000, (5, 9), Small::roll, &check);

@@ -1,12 +1,9 @@
 //! Random operations against a naive model, with every invariant checked after each step: on books
 //! and on real pages.
 
-mod game;
-mod hands;
-
 use std::sync::Arc;
 
-use game::{ByHand, Game, Ground, any_size};
+use crate::game::{ByHand, Game, Ground, any_size};
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
 use lowtide_testing::Dice;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use lowtide_heap::{Analysis, Class, Cut, Edge, NoCut, Node};
 
-use crate::naive::{Small, each};
+use super::naive::{Small, each};
 use lowtide_testing::Dice;
 
 /// A small graph with targets and prices.

@@ -19,11 +19,17 @@ mod told;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 
 use lowtide_release::Ladder;
-use lowtide_testing::suite::{Case, Target};
+use lowtide_testing::suite::{self, Case, Suite, Target};
 
 use ground::{Ground, quietly};
+
+fn main() -> ExitCode {
+    let targets = &[Target::Host, Target::Double, Target::Cuda];
+    suite::main(&[Suite::new("requirements", targets, cases)])
+}
 
 /// One requirement, or a part of it.
 #[derive(Clone, Copy)]
@@ -38,8 +44,8 @@ pub(crate) struct Proof {
 /// The proofs of a file: each is the function of this name, and the rungs it needs.
 macro_rules! proofs {
     ($( $name:ident needs [$($rung:literal),*]; )*) => {
-        pub(crate) const PROOFS: &[$crate::requirements::Proof] = &[$(
-            $crate::requirements::Proof {
+        pub(crate) const PROOFS: &[$crate::Proof] = &[$(
+            $crate::Proof {
                 name: stringify!($name),
                 needs: &[$($rung),*],
                 prove: $name,
@@ -68,7 +74,7 @@ fn all() -> impl Iterator<Item = &'static Proof> {
 }
 
 /// The cases for a kind of device.
-pub(crate) fn cases(target: Target) -> Vec<Case> {
+fn cases(target: Target) -> Vec<Case> {
     let mut cases = Vec::new();
     for proof in all() {
         let prove = |target| (proof.prove)(&Ground::new(target, None));

@@ -1,11 +1,15 @@
-//! An allocator that counts: what is in use, and what was at the highest.
+//! An allocator that counts: the bytes that each thread has in use, and the most it had. By thread,
+//! so that tests which run at the same time do not count each other's.
 #![expect(unsafe_code, reason = "an allocator is an unsafe trait; the crate itself has none")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
 
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    // Below zero where a thread frees what another allocated.
+    static IN_USE: Cell<isize> = const { Cell::new(0) };
+    static HIGHEST: Cell<isize> = const { Cell::new(0) };
+}
 
 struct Counting;
 
@@ -13,12 +17,12 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn more(bytes: usize) {
-    let now = IN_USE.fetch_add(bytes, Relaxed) + bytes;
-    HIGHEST.fetch_max(now, Relaxed);
+    IN_USE.set(IN_USE.get() + bytes.cast_signed());
+    HIGHEST.set(HIGHEST.get().max(IN_USE.get()));
 }
 
 fn less(bytes: usize) {
-    IN_USE.fetch_sub(bytes, Relaxed);
+    IN_USE.set(IN_USE.get() - bytes.cast_signed());
 }
 
 // SAFETY: every call goes to the system's allocator as it came.
@@ -50,14 +54,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What is in use now; the highest is counted from here.
-pub(crate) fn begin() -> usize {
-    let now = IN_USE.load(Relaxed);
-    HIGHEST.store(now, Relaxed);
-    now
+/// Starts to count anew the most that this thread has in use. Returns what it has in use now.
+pub(crate) fn begin() -> isize {
+    HIGHEST.set(IN_USE.get());
+    IN_USE.get()
 }
 
-/// The most that was in use since.
-pub(crate) fn highest() -> usize {
-    HIGHEST.load(Relaxed)
+/// Returns by how many bytes the most that this thread had in use since [`begin`] is more than
+/// `before`.
+pub(crate) fn highest_above(before: isize) -> usize {
+    usize::try_from(HIGHEST.get() - before).expect("what was in use is still in use")
 }

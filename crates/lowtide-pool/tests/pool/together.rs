@@ -1,7 +1,5 @@
 //! Several threads with one pool: some allocate and free while others put tags to sleep and wake them.
 
-mod written;
-
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -10,8 +8,8 @@ use std::time::Duration;
 use lowtide_device::Bytes;
 use lowtide_pool::{Error, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 
+use crate::written::{STREAM, Written, check, host, in_use, pool_on};
 use lowtide_testing::Dice;
-use written::{STREAM, Written, check, host, in_use, pool_on};
 
 #[test]
 fn a_sleep_waits_for_a_trim_of_its_memory() {

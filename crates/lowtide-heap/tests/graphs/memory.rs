@@ -1,9 +1,8 @@
 //! What all of it takes, counted by the allocator: under 150 bytes a node.
 
-mod counting;
-mod pythonic;
-
 use lowtide_heap::{Analysis, Class, Edge, Graph, GraphBuilder, Node};
+
+use crate::{counting, pythonic};
 
 const BYTES_MOST: usize = 150;
 
@@ -16,7 +15,7 @@ fn highest(make: impl FnOnce() -> (Graph, Node), class: impl Fn(Edge) -> Class) 
     assert!(!heap.paths(target, 3).is_empty());
     heap.cuts(&[target], 64, class).unwrap();
     heap.islands();
-    let each = (counting::highest() - before) / graph.len();
+    let each = counting::highest_above(before) / graph.len();
     println!("{} nodes, {} references: {each} bytes a node", graph.len(), graph.edges());
     each
 }

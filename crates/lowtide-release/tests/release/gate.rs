@@ -1,8 +1,6 @@
 //! Work and closers on ordinary threads, many at once, by seed: the gate lets nothing through while
 //! it is closed, and forgets nobody.
 
-#![cfg(not(feature = "loom"))]
-
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;

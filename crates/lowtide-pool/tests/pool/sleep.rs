@@ -1,13 +1,11 @@
 //! Sleep and wake on real pages: the same bytes at the same addresses, and nothing on the device
 //! between.
 
-mod written;
-
 use lowtide_device::{Bytes, RangeProblem};
 use lowtide_pool::{Error, Phase, Policy, Scope, SleepPolicy, SleepReport, Tag, WakeReport};
 
+use crate::written::{PAGE, STREAM, Written, check, host, in_use, noise, pool_on};
 use lowtide_testing::Dice;
-use written::{PAGE, STREAM, Written, check, host, in_use, noise, pool_on};
 
 #[test]
 fn content_comes_back_at_the_same_addresses() {

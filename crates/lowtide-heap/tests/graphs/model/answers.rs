@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use lowtide_heap::{Analysis, Edge, Graph, Island, Node};
 
-use crate::naive::{Small, each};
+use super::naive::{Small, each};
 use lowtide_testing::Dice;
 
 /// The sizes worth trying: where everything happens at once, and where ways get long.

@@ -1,28 +1,23 @@
 //! Faults at the driver: whatever fails, the pool stays whole and nothing is lost.
 
-mod game;
-mod hands;
-
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
-use game::{Game, Ground};
-use hands::{Hands, noise};
+use crate::game::{Game, Ground};
+use crate::hands::{Hands, noise};
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::double::Double;
-use lowtide_testing::suite::{self, Case, Target};
+use lowtide_testing::suite::{Case, Target};
 
-fn main() -> ExitCode {
-    let cases = vec![
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
         Case::new("a_random_player_meets_faults", a_random_player_meets_faults),
         Case::new("every_call_of_a_sleep_fails_once", |_| every_call_fails_once(Turn::Sleep)),
         Case::new("every_call_of_a_wake_fails_once", |_| every_call_fails_once(Turn::Wake)),
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
         Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
         Case::new("a_refused_registration_fails_no_sleep", a_refused_registration_fails_no_sleep),
-    ];
-    suite::main("pool_faults", Target::Double, cases)
+    ]
 }
 
 fn a_random_player_meets_faults(_: Target) {

@@ -2,14 +2,13 @@
 //! and the next try succeeds.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use lowtide_device::cuda::EntryPoints;
 use lowtide_device::digest::Keys;
 use lowtide_device::nvml::Nvml;
 use lowtide_device::{Bytes, Device, Error, Result, Source, holders};
 use lowtide_testing::double::{Double, Live};
-use lowtide_testing::suite::{self, Case, Target};
+use lowtide_testing::suite::{Case, Target};
 
 const UNKNOWN: i32 = 999;
 const OUT_OF_MEMORY: i32 = 2;
@@ -17,8 +16,8 @@ const NVML_UNKNOWN: i32 = 999;
 const PAGE: Bytes = Bytes::mib(2);
 const START: Bytes = Bytes::ZERO;
 
-fn main() -> ExitCode {
-    let cases = vec![
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
         Case::new("the_scenario_makes_every_driver_call", the_scenario_makes_every_driver_call),
         Case::new("a_call_that_fails_leaks_nothing", |_| leaks_nothing(UNKNOWN)),
         Case::new("a_call_without_memory_leaks_nothing", |_| leaks_nothing(OUT_OF_MEMORY)),
@@ -31,8 +30,7 @@ fn main() -> ExitCode {
         Case::new("calls_are_counted_as_the_driver_counts_them", calls_are_counted),
         // Last, because the process has no context afterwards.
         Case::new("a_lost_context_is_survived_without_trying_again", a_lost_context_is_survived),
-    ];
-    suite::main("faults", Target::Double, cases)
+    ]
 }
 
 /// Everything a device does, from opening to dropping it.

@@ -1,14 +1,12 @@
 //! A wake, or an allocation, without room: who is asked, what is said, and that nothing is lost.
 
-mod written;
-
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Bytes, Chunk, Device};
 use lowtide_pool::{Answer, Error, Phase, Policy, Pool, Pressure, Scope, SleepPolicy, Tag};
 
-use written::{STREAM, Written, check, host, in_use, pool_on};
+use crate::written::{STREAM, Written, check, host, in_use, pool_on};
 
 /// A pool that sleeps, on a device where somebody else has taken the room.
 struct Crowded {
