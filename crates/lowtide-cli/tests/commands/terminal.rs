@@ -25,10 +25,12 @@ fn plain(drawn: &str) -> String {
     text
 }
 
-/// Lines that are too long, and not because of one long word.
+/// Lines that are too long, except for those that end with a word that no column can take.
 fn too_long(text: &str, columns: usize) -> Vec<String> {
-    let is_too_long =
-        |line: &&str| line.chars().count() > columns && line.split_whitespace().count() > 1;
+    let length = |text: &str| text.chars().count();
+    let is_too_long = |line: &&str| {
+        length(line) > columns && line.split_whitespace().last().is_some_and(|it| length(it) < 30)
+    };
     text.lines().filter(is_too_long).map(str::to_owned).collect()
 }
 
