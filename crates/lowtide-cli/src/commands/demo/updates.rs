@@ -129,7 +129,7 @@ fn run_way(setup: &Setup, way: Way, resume: Resume) -> anyhow::Result<Updated> {
     };
     let (steps, requests_stayed) = thread::scope(|scope| {
         // The worker enters before the first pause, so that every pause stops it.
-        let pass = releaser.gate().enter();
+        let pass = releaser.gate().enter().into_owned();
         let worker = scope.spawn(|| work(pass, &content, &pool, &requests, &enough));
         // The worker ends even if an update fails.
         let ends = Ends(&enough);
@@ -216,7 +216,7 @@ impl Run<'_> {
 
 // Each step reads the keys and values of a request, then reaches a checkpoint.
 fn work(
-    mut pass: Pass,
+    mut pass: Pass<'static>,
     content: &Content,
     pool: &Pool,
     requests: &Loaded,
