@@ -42,9 +42,9 @@ pub(crate) fn open(id: DeviceId) -> anyhow::Result<Device> {
     Device::open(id).map_err(|error| {
         let reason = match error {
             Error::UnknownDevice { .. } => None,
-            Error::NoLibrary { .. } | Error::MissingSymbol { .. } | Error::DriverTooOld { .. } => {
-                Some(error.to_string())
-            }
+            Error::NoLibrary { .. }
+            | Error::MissingEntryPoint { .. }
+            | Error::DriverTooOld { .. } => Some(error.to_string()),
             // The device is there, and does not work.
             error => return error.into(),
         };
