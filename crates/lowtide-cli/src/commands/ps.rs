@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use lowtide_device::holders::{self, Holder, Holders};
-use lowtide_device::process::Who;
+use lowtide_device::identity::Identity;
+use lowtide_device::processes::{self, DeviceProcesses, ProcessUsage};
 use lowtide_device::{Bytes, DeviceId, Error};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub(crate) struct Options {
 struct ProcessList {
     /// When the devices were asked, in seconds since 1970.
     at_s: f64,
-    devices: Vec<Holders>,
+    devices: Vec<DeviceProcesses>,
     /// One sentence for each GPU that is there and could not be read.
     problems: Vec<String>,
     /// `None` where another device was named.
@@ -53,7 +53,7 @@ struct ProcessList {
 
 #[derive(Serialize)]
 struct HostProcesses {
-    processes: Vec<Holder>,
+    processes: Vec<ProcessUsage>,
     unreadable_processes: usize,
 }
 
@@ -104,7 +104,7 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
         _ => gpus()?,
     };
     let host = matches!(only, None | Some(DeviceId::Host)).then(|| {
-        let (processes, unreadable_processes) = holders::host();
+        let (processes, unreadable_processes) = processes::host();
         HostProcesses { processes, unreadable_processes }
     });
     if let Some(wanted) = only.filter(|id| *id != DeviceId::Host) {
@@ -120,8 +120,8 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
 }
 
 // The GPUs, what could not be read, and why there is none.
-fn gpus() -> anyhow::Result<(Vec<Holders>, Vec<String>, Option<String>)> {
-    match holders::gpus() {
+fn gpus() -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)> {
+    match processes::gpus() {
         Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
             Ok((devices, problems, Some("NVML shows no GPU".to_owned())))
         }
@@ -163,14 +163,14 @@ fn text(list: &ProcessList) -> Page {
     page
 }
 
-fn gpu(page: &mut Page, device: &Holders) {
+fn gpu(page: &mut Page, device: &DeviceProcesses) {
     let id = device
         .id
         .map_or_else(|| "a GPU that CUDA does not show here".to_owned(), |id| id.to_string());
     page.title(&id, device.uuid.as_deref().unwrap_or_default());
     heading(page);
-    for holder in &device.processes {
-        row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+    for process in &device.processes {
+        row(page, &process.pid.to_string(), process.held, &name(&process.identity));
     }
     signed_row(page, device.unattributed, "unattributed");
     row(page, "-", Some(device.usage.reserved), "reserved by the driver");
@@ -186,8 +186,8 @@ fn host(page: &mut Page, host: &HostProcesses) {
         page.line("  no process uses any");
     } else {
         heading(page);
-        for holder in &host.processes {
-            row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+        for process in &host.processes {
+            row(page, &process.pid.to_string(), process.held, &name(&process.identity));
         }
     }
     if host.unreadable_processes > 0 {
@@ -228,13 +228,13 @@ fn one_line(text: &str) -> String {
     line
 }
 
-fn name(who: &Who) -> String {
-    match who {
-        Who::Known { name, command } if command.is_empty() => format!("[{name}]"),
-        Who::Known { command, .. } => command.clone(),
-        Who::NotVisible => "unknown: ended, or outside this container".to_owned(),
-        Who::NoPermission => "unknown: no permission to read it".to_owned(),
-        Who::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
+fn name(identity: &Identity) -> String {
+    match identity {
+        Identity::Known { name, command } if command.is_empty() => format!("[{name}]"),
+        Identity::Known { command, .. } => command.clone(),
+        Identity::NotVisible => "unknown: ended, or outside this container".to_owned(),
+        Identity::NoPermission => "unknown: no permission to read it".to_owned(),
+        Identity::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let (device, tally) = if let Some(id) = options.device {
         (devices::open(id)?, None)
     } else {
-        let (device, tally) = Device::books(options.memory);
+        let (device, tally) = Device::dry_run(options.memory);
         (device, Some(tally))
     };
     let events = read(&options.trace)?;

@@ -148,7 +148,7 @@ fn growth_rounds(work: &Work) -> u32 {
 }
 
 fn unlimited() -> Device {
-    Device::books(Bytes::gib(1 << 16)).0
+    Device::dry_run(Bytes::gib(1 << 16)).0
 }
 
 // Sizes divided by the smallest power of two with which all blocks fit, with room for what another
@@ -210,7 +210,7 @@ impl<'a> Visits<'a> {
     fn new(device: &Device, work: &'a Work, record: bool) -> anyhow::Result<Visits<'a>> {
         let (mut watched, mut fence, mut stream) =
             (None, Arc::new(AlwaysDone) as Arc<dyn Fence>, StreamId(1));
-        if device.info().kind != "books" {
+        if device.info().id != DeviceId::DryRun {
             let (own, streams) = (Arc::new(device.stream()?), StreamFence::default());
             stream = streams.watch(&own);
             (watched, fence) = (Some(own), Arc::new(streams));

@@ -13,7 +13,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
-use lowtide_device::{Bytes, Device, DeviceId, host_room};
+use lowtide_device::headroom::HostHeadroom;
+use lowtide_device::{Bytes, Device, DeviceId};
 
 pub(super) use self::child::run as child;
 use self::child::{ChildLine, Measured, planned};
@@ -76,7 +77,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
 // The power of two by which sizes are divided so that the work fits on the device, and the kept bytes
 // twice on this machine: as backups, and for the plain copy. On `host` both are in one place.
 fn fitting(device: &Device) -> anyhow::Result<u64> {
-    let (id, free, left) = (device.info().id, device.usage()?.free, host_room::left().left);
+    let (id, free, left) = (device.info().id, device.usage()?.free, HostHeadroom::now().left);
     let fits = |divide: &u64| {
         let (kept, all) = (Model::kept_bytes(*divide), Model::bytes(*divide));
         if id == DeviceId::Host {
