@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, Device, PendingDigests, Reservation, Stream, host_room};
+use lowtide_device::{Bytes, Device, PendingDigests, Reservation, Stream, headroom};
 
 use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved, SavedPages};
 use crate::limit::{Limit, Progress, TurnStep};
@@ -119,7 +119,7 @@ impl Planner<'_> {
             return Err(Error::BackupLimit { needed, most });
         }
         if missing > Bytes::ZERO {
-            host_room::ask_for(missing)?;
+            headroom::require(missing)?;
         }
         let direct_most = self.policy.direct_backups;
         let taken = backups.take(homeless, self.device, direct_most, self.limit)?;

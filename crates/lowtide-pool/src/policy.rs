@@ -14,7 +14,7 @@ pub(crate) const GRAIN: u64 = 512;
 /// ```
 /// # use lowtide_device::{Bytes, Device};
 /// # use lowtide_pool::{Policy, Pool};
-/// # let device = Device::books(Bytes::gib(1)).0;
+/// # let device = Device::dry_run(Bytes::gib(1)).0;
 /// let policy = Policy::default().keep_backups(false).backup_most(Some(Bytes::gib(8)));
 /// let pool = Pool::builder(&device).policy(policy).build()?;
 /// # Ok::<(), lowtide_pool::Error>(())

@@ -136,7 +136,7 @@ impl Pool {
     /// # use std::sync::Arc;
     /// # use lowtide_device::{Bytes, Device};
     /// # use lowtide_pool::{Policy, Pool, StreamFence};
-    /// # let device = Device::books(Bytes::gib(1)).0;
+    /// # let device = Device::dry_run(Bytes::gib(1)).0;
     /// let fence = Arc::new(StreamFence::default());
     /// let policy = Policy::default().wake_on_alloc(true);
     /// let pool = Pool::builder(&device).policy(policy).fence(fence).build()?;

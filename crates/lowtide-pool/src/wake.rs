@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Stream, holders};
+use lowtide_device::{Bytes, Stream, processes};
 use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
 use crate::backup::{BackupLocation, Backups, PAGE};
@@ -172,7 +172,7 @@ impl Pool {
 
     fn no_room(&self, needed: Bytes, free: Bytes) -> Error {
         let device = &self.shared.device;
-        let holders = match holders::of(device) {
+        let holders = match processes::of(device) {
             Ok(holders) => holders.to_string(),
             Err(error) => format!("somebody ({error})"),
         };

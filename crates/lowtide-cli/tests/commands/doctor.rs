@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::program::Machine;
-use lowtide_device::cuda::EntryPoints;
+use lowtide_device::cuda::{ENTRY_POINTS, EntryGroup};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -75,12 +75,9 @@ fn with_a_gpu_every_key_is_there() {
 fn the_floor_is_remembered_and_measured_anew_when_asked() {
     let machine = Machine::with_double("context=48MiB");
     assert!(
-        machine
-            .lowtide(&["doctor"])
-            .out()
-            .contains("48.0 MiB: what a bare context costs (measured now)")
+        machine.lowtide(&["doctor"]).out().contains("48.0 MiB for a bare context (measured now)")
     );
-    assert!(machine.lowtide(&["doctor"]).out().contains("remembered"));
+    assert!(machine.lowtide(&["doctor"]).out().contains("stored"));
     assert!(machine.lowtide(&["doctor", "--measure-floor"]).out().contains("measured now"));
     let remembered = machine.path("cache/lowtide/floor.json");
     assert!(remembered.exists());
@@ -97,8 +94,8 @@ fn a_floor_that_cannot_be_remembered_is_still_told() {
     fs::write(machine.path("cache"), "a file where the folder should be").unwrap();
     let answer = machine.lowtide(&["doctor"]);
     assert_eq!(answer.code(), 0);
-    assert!(answer.out().contains("48.0 MiB: what a bare context costs (measured now)"));
-    assert!(answer.err().contains("could not be remembered"), "{}", answer.err());
+    assert!(answer.out().contains("48.0 MiB for a bare context (measured now)"));
+    assert!(answer.err().contains("could not be stored"), "{}", answer.err());
 }
 
 #[test]
@@ -150,9 +147,9 @@ fn a_device_that_cannot_be_measured_does_not_hide_the_rest() {
 fn a_device_that_is_asked_for_and_cannot_be_used_is_told_why() {
     let machine = Machine::with_double("fail=cuInit:999");
     let answer = machine.lowtide(&["doctor", "--device", "cuda:0"]);
-    assert_eq!(answer.code(), 2);
-    assert!(answer.err().contains("cuInit failed"), "{}", answer.err());
-    assert!(answer.err().contains("this machine has host"), "{}", answer.err());
+    assert_eq!(answer.code(), 3);
+    let expected = "lowtide: cuda:0 is not available (this machine has host): cuInit failed";
+    assert!(answer.err().starts_with(expected), "{}", answer.err());
 }
 
 #[test]
@@ -161,8 +158,8 @@ fn without_nvml_the_driver_still_serves() {
     let machine = Machine::with_libraries(&double, "/nowhere/libnvidia-ml.so.1");
     let answer = machine.lowtide(&["doctor"]);
     assert_eq!(answer.code(), 0, "{}", answer.err());
-    assert!(answer.out().contains("NVML does not say how much is in use"), "{}", answer.out());
-    assert!(answer.out().contains("unknown: no NVML could be loaded"), "{}", answer.out());
+    assert!(answer.out().contains("NVML does not report how much is in use"), "{}", answer.out());
+    assert!(answer.words().contains("unknown: no NVML could be loaded"), "{}", answer.out());
 }
 
 #[test]
@@ -199,25 +196,29 @@ fn stub(machine: &Machine, names: &[&str], version: i32) -> String {
     library.display().to_string()
 }
 
+/// The functions that every driver has.
+fn core_names() -> Vec<&'static str> {
+    let core = ENTRY_POINTS.iter().filter(|entry| entry.group == EntryGroup::Core);
+    core.map(|entry| entry.name).collect()
+}
+
 #[test]
 fn a_missing_function_is_named() {
     let machine = Machine::without_gpu();
-    for missing in EntryPoints::NAMES {
-        let others: Vec<_> =
-            EntryPoints::NAMES.iter().copied().filter(|name| name != missing).collect();
+    for missing in core_names() {
+        let others: Vec<_> = core_names().into_iter().filter(|name| *name != missing).collect();
         let machine = Machine::with_libraries(&stub(&machine, &others, 13000), "/nowhere/nvml");
         let report = machine.lowtide(&["doctor", "--json"]).json();
         assert_eq!(report["cuda"]["available"], false);
         let reason = report["cuda"]["reason"].as_str().unwrap();
-        assert!(reason.contains(&format!("no function {missing}")), "{reason}");
+        assert!(reason.contains(&format!("the CUDA driver has no {missing}")), "{reason}");
     }
 }
 
 #[test]
 fn a_driver_that_is_too_old_is_named_with_both_versions() {
     let machine = Machine::without_gpu();
-    let machine =
-        Machine::with_libraries(&stub(&machine, EntryPoints::NAMES, 11040), "/nowhere/nvml");
+    let machine = Machine::with_libraries(&stub(&machine, &core_names(), 11040), "/nowhere/nvml");
     let report = machine.lowtide(&["doctor", "--json"]).json();
     let reason = report["cuda"]["reason"].as_str().unwrap();
     assert!(reason.contains("11.4") && reason.contains("12.0"), "{reason}");
@@ -243,7 +244,7 @@ fn a_driver_that_does_not_start_or_shows_nothing_is_a_reason() {
         "cuDeviceGetName failed on cuda:0",
     );
     let folder = Machine::without_gpu();
-    let stub = stub(&folder, EntryPoints::NAMES, 13000);
+    let stub = stub(&folder, &core_names(), 13000);
     assert_no_gpu(&Machine::with_libraries(&stub, "/nowhere/nvml"), "CUDA_VISIBLE_DEVICES");
 }
 
@@ -251,8 +252,8 @@ fn a_driver_that_does_not_start_or_shows_nothing_is_a_reason() {
 fn wrong_usage_is_told_and_ends_with_two() {
     let machine = Machine::without_gpu();
     for (arguments, expected) in [
-        (&["doctor", "--device", "cuda:7"][..], "this machine has host"),
-        (&["doctor", "--device", "tpu"][..], "this machine has host"),
+        (&["doctor", "--device", "cuda:x"][..], "\"cuda:x\" is not a device"),
+        (&["doctor", "--device", "TPU"][..], "\"TPU\" is not a device"),
         (&["doctor", "--frobnicate"][..], "--frobnicate"),
         (&["frobnicate"][..], "frobnicate"),
         (&[][..], "Usage"),
@@ -263,14 +264,46 @@ fn wrong_usage_is_told_and_ends_with_two() {
     }
 }
 
+// The conclusion comes first, the list of paths last.
+#[test]
+fn a_missing_device_ends_with_three_everywhere() {
+    let machine = Machine::without_gpu();
+    let trace = machine.path("trace.csv");
+    fs::write(&trace, "Thread,Time,Action,Pointer,Size,Stream\n").unwrap();
+    let trace = trace.display().to_string();
+    for wanted in ["cuda:7", "xpu:0"] {
+        for command in [
+            &["doctor"][..],
+            &["ps"],
+            &["ps", "--watch"],
+            &["demo"],
+            &["replay", &trace],
+            &["bench", "alloc"],
+            &["bench", "sleep"],
+        ] {
+            let answer = machine.lowtide(&[command, &["--device", wanted]].concat());
+            assert_eq!(answer.code(), 3, "{command:?}: {}", answer.err());
+            let conclusion = format!("lowtide: {wanted} is not available (this machine has host)");
+            assert!(answer.err().starts_with(&conclusion), "{command:?}: {}", answer.err());
+            assert_eq!(answer.out(), "", "{command:?}");
+        }
+    }
+    let said = machine.lowtide(&["demo", "--device", "cuda:0"]).err();
+    assert!(said.ends_with("/nowhere/libcuda.so.1"), "{said}");
+}
+
 #[test]
 fn help_teaches() {
     let machine = Machine::without_gpu();
     let help = machine.lowtide(&["doctor", "--help"]).out();
-    for word in ["--measure", "--json", "floor", "exit code 0"] {
+    for word in ["--measure", "--json", "floor", "Ends with 0"] {
         assert!(help.contains(word), "{word}: {help}");
     }
-    assert!(machine.lowtide(&["--help"]).out().contains("LOWTIDE_CUDA_LIBRARY"));
+    let help = machine.lowtide(&["--help"]).out();
+    for word in ["LOWTIDE_CUDA_LIBRARY", "0  done", "1  done", "2  wrong usage", "3  could not run"]
+    {
+        assert!(help.contains(word), "{word}: {help}");
+    }
 }
 
 #[test]

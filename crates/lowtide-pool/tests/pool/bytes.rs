@@ -104,7 +104,7 @@ fn the_bytes_of_a_tag_that_sleeps_are_out_of_reach() {
 
 #[test]
 fn a_device_that_only_counts_has_no_bytes() {
-    let (device, _) = Device::books(Bytes::mib(32));
+    let (device, _) = Device::dry_run(Bytes::mib(32));
     let pool = Pool::new(&device).unwrap();
     let block = pool.block(Bytes(600)).unwrap();
     assert!(matches!(block.fill(1), Err(Error::Device(_))));

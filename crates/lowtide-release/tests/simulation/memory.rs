@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex, Weak};
 
 use lowtide_device::{Address, Bytes, Chunk, Device};
-use lowtide_pool::{Block, Phase, Policy, Pool, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Block, Phase, Policy, Pool, SleepPolicy, Tag};
 
 use lowtide_testing::Dice;
 
@@ -51,7 +51,6 @@ pub(crate) struct Blocks {
     /// Blocks whose bytes came through a sleep.
     pub(crate) survived: Cell<u64>,
 }
-
 
 impl Blocks {
     pub(crate) fn new(device: &Device, dice: &mut Dice) -> Blocks {
