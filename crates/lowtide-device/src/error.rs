@@ -49,9 +49,9 @@ pub enum Error {
 
     /// A driver library was not found or did not load.
     #[error(
-        "no {library} could be loaded (tried {}); {}",
-        tried_names(tried),
-        what_to_do(tried, override_variable)
+        "no {library} could be loaded; {}; tried {}",
+        what_to_do(tried, override_variable),
+        tried_names(tried)
     )]
     NoLibrary {
         /// `CUDA driver` or `NVML`.

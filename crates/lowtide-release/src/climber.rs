@@ -30,8 +30,8 @@ struct Progress {
     rungs: Vec<RungReceipt>,
     last: Reading,
     settling: Settling,
-    /// The rung before which the caller stopped the release.
-    stopped_before: Option<RungName>,
+    /// The rung at which the caller stopped the release.
+    stopped_at: Option<RungName>,
 }
 
 /// Creates the receipt of a release without rungs and holders.
@@ -55,9 +55,9 @@ impl Climber<'_> {
         let (last, settling) = self.read();
         let before = request.done.as_ref().map_or(last, |done| done.before);
         let rungs = request.done.iter().cloned().collect();
-        let mut progress = Progress { rungs, last, settling, stopped_before: None };
+        let mut progress = Progress { rungs, last, settling, stopped_at: None };
         self.climb_ladder(&mut progress);
-        let Progress { rungs, last, settling, stopped_before } = progress;
+        let Progress { rungs, last, settling, stopped_at } = progress;
 
         let mut holders = inventory.owners().holders();
         let mut is_held = !holders.is_empty();
@@ -74,15 +74,15 @@ impl Climber<'_> {
             noise: self.noise(),
             is_held,
             is_in_use: !holders.is_empty(),
-            is_stopped: stopped_before.is_some(),
+            is_stopped: stopped_at.is_some(),
             rungs: &rungs,
         });
         let mut receipt = receipt(inventory, request, verdict, (before, last));
         (receipt.rungs, receipt.holders) = (rungs, holders);
-        if let Some(rung) = &stopped_before {
-            receipt.advice.push(format!("it was stopped before {rung}: work arrived"));
+        if let Some(rung) = &stopped_at {
+            receipt.advice.push(format!("it was stopped at {rung}: work arrived"));
         }
-        receipt.stopped_before = stopped_before;
+        receipt.stopped_at = stopped_at;
         if settling == Settling::Falling {
             receipt.advice.push("the number was still falling: ask again in a moment".to_owned());
         }
@@ -99,19 +99,26 @@ impl Climber<'_> {
                     return;
                 }
                 if climb.is_stopped() {
-                    progress.stopped_before = Some(placed.rung.name());
+                    progress.stopped_at = Some(placed.rung.name());
                     return;
                 }
                 if climb.clock().is_interrupted() {
                     return;
                 }
-                let rung = self.climb_rung(&self.replacement(placed), attempt, progress.last);
+                let placed = self.replacement(placed);
+                let (rung, stopped) = self.climb_rung(&placed, attempt, progress.last);
                 progress.last = rung.after;
+                if stopped && climb.is_stopped() {
+                    progress.stopped_at = Some(rung.rung.clone());
+                }
                 // A rung that was skipped has read nothing.
                 if !matches!(rung.outcome, RungOutcome::Skipped { .. }) {
                     progress.settling = rung.settling;
                 }
                 progress.rungs.push(rung);
+                if progress.stopped_at.is_some() {
+                    return;
+                }
             }
             let freed = progress.last.freed_since(&at_its_start);
             if request.to.is_none() || freed.is_none_or(|freed| freed <= self.noise()) {
@@ -120,7 +127,8 @@ impl Climber<'_> {
         }
     }
 
-    fn climb_rung(&self, placed: &Placed, attempt: u32, before: Reading) -> RungReceipt {
+    /// Climbs one rung. Returns its receipt, and whether it ended early because it was told to stop.
+    fn climb_rung(&self, placed: &Placed, attempt: u32, before: Reading) -> (RungReceipt, bool) {
         let rung = &placed.rung;
         let receipt = RungReceipt {
             rung: rung.name(),
@@ -138,11 +146,11 @@ impl Climber<'_> {
         let expected_bytes = match catch_unwind(AssertUnwindSafe(|| rung.expect(self.inventory))) {
             Ok(Expectation::Bytes(bytes)) => bytes,
             Ok(Expectation::Skip(why)) => {
-                return RungReceipt { outcome: RungOutcome::Skipped { why }, ..receipt };
+                return (RungReceipt { outcome: RungOutcome::Skipped { why }, ..receipt }, false);
             }
             Err(panic) => {
                 let outcome = RungOutcome::Panicked { message: message(&*panic) };
-                return RungReceipt { outcome, ..receipt };
+                return (RungReceipt { outcome, ..receipt }, false);
             }
         };
         let clock = self.climb.clock();
@@ -150,7 +158,7 @@ impl Climber<'_> {
         let (outcome, climbed) = self.work(placed);
         let took_s = clock.since(began).as_secs_f64();
         let (after, settling) = self.read();
-        RungReceipt {
+        let receipt = RungReceipt {
             outcome,
             touched: climbed.touched,
             skipped: climbed.skipped,
@@ -160,7 +168,8 @@ impl Climber<'_> {
             settling,
             took_s,
             ..receipt
-        }
+        };
+        (receipt, climbed.stopped)
     }
 
     /// Runs a rung within its limit. Its failures are in the outcome.

@@ -18,7 +18,7 @@ impl LogLevel {
         let missed = receipt.target.is_some() && !receipt.verdict.is_proved();
         match receipt.verdict {
             // The caller stopped it: nothing is wrong with what it left.
-            _ if receipt.stopped_before.is_some() => LogLevel::Info,
+            _ if receipt.stopped_at.is_some() => LogLevel::Info,
             Verdict::Pinned | Verdict::Failed => LogLevel::Warning,
             _ if missed => LogLevel::Warning,
             _ => LogLevel::Info,

@@ -33,6 +33,8 @@ pub struct Climbed {
     pub failures: Vec<String>,
     /// Parts that did not apply, each with its name and the reason.
     pub skipped: Vec<String>,
+    /// Whether the rung ended early, because its climb was told to stop.
+    pub stopped: bool,
 }
 
 impl Climbed {
@@ -52,6 +54,7 @@ impl Climbed {
             Ok(Ok(climbed)) => {
                 self.touched.extend(climbed.touched);
                 self.failures.extend(climbed.failures);
+                self.stopped |= climbed.stopped;
                 for skipped in climbed.skipped {
                     // Once is enough, however many rounds there are.
                     if !self.skipped.contains(&skipped) {

@@ -60,9 +60,10 @@ pub struct Receipt {
     pub freed_bytes: Option<i64>,
     /// The rungs in the order in which they were climbed.
     pub rungs: Vec<RungReceipt>,
-    /// The rung before which the caller stopped the release; `None` if it ran to its end.
+    /// The rung at which the caller stopped the release: it was not climbed, or not to its end. `None`
+    /// if the release was not stopped.
     #[serde(default)]
-    pub stopped_before: Option<RungName>,
+    pub stopped_at: Option<RungName>,
     /// References that keep alive what should be gone.
     pub holders: Vec<Holder>,
     /// A breakdown of what is left; `None` where the device could not be asked.
@@ -90,7 +91,7 @@ impl Receipt {
             after,
             freed_bytes: after.freed_since(&before),
             rungs: Vec::new(),
-            stopped_before: None,
+            stopped_at: None,
             holders: Vec::new(),
             ledger: None,
             advice: Vec::new(),

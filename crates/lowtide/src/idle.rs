@@ -73,7 +73,7 @@ impl fmt::Debug for IdleThread {
 #[cfg(test)]
 mod tests {
     use lowtide_device::{Bytes, Device, HostOptions};
-    use lowtide_pool::{Policy, Pool, StreamId, Tag};
+    use lowtide_pool::Pool;
     use lowtide_release::{Idle, Releaser, Verdict};
 
     use super::*;
@@ -83,11 +83,11 @@ mod tests {
     fn every_idle_release_is_told_and_a_panic_does_not_end_the_watch() {
         let options = HostOptions { budget: Some(Bytes::mib(32)), ..HostOptions::default() };
         let device = Device::host(options).unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         let clock = Arc::new(SystemClock::default());
         let releaser = Releaser::new(&device, clock.clone());
         releaser.add_pool(&pool);
-        let _weights = pool.block(Bytes::mib(8), StreamId(0), Tag::default()).unwrap();
+        let _weights = pool.block(Bytes::mib(8)).unwrap();
         let idling = Idling::new(&releaser, &Idle::new("0s".parse().unwrap(), clock));
         let (tell, told) = mpsc::channel();
         let thread = IdleThread::start(idling.clone()).unwrap().on_release(move |receipt| {

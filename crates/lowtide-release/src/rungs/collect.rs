@@ -41,7 +41,11 @@ impl Rung for Collect {
             trim_all(inventory, &mut climbed);
             let after = inventory.read();
             let is_settled = after.is_like(&before, inventory.noise());
-            if is_settled && round + 1 >= LEAST_ROUNDS || !climb.go_on() {
+            if is_settled && round + 1 >= LEAST_ROUNDS {
+                break;
+            }
+            if !climb.go_on() {
+                climbed.stopped = true;
                 break;
             }
             before = after;

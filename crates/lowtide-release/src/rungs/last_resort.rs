@@ -63,13 +63,12 @@ impl Rung for Fallback {
             hooked.run(inventory, climb, &mut climbed);
         }
         for rung in [&Collect as &dyn Rung, &Trim, &Sleep] {
-            if climb.go_on() {
-                climbed.attempt_rung(rung.name().as_str(), || rung.climb(inventory, climb));
+            if !climb.go_on() {
+                return Ok(Climbed { stopped: true, ..climbed });
             }
+            climbed.attempt_rung(rung.name().as_str(), || rung.climb(inventory, climb));
         }
-        if climb.go_on() {
-            run_at(HookPoint::Fallback, inventory, climb, 0, &mut climbed);
-        }
+        run_at(HookPoint::Fallback, inventory, climb, 0, &mut climbed);
         Ok(climbed)
     }
 }

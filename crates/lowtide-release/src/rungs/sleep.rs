@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lowtide_pool::{Phase, Pool, Scope, SleepPolicy};
+use lowtide_pool::{Error, Limit, Phase, Pool, Scope, SleepPolicy};
 use lowtide_types::{Bytes, RungName, Touch};
 
 use crate::climb::Climb;
@@ -44,17 +44,29 @@ impl Rung for Sleep {
             if !climb.go_on() {
                 break;
             }
-            climbed.attempt("pool", || {
-                let report = pool.sleep(Scope::Whole)?;
-                let what = format!(
-                    "pool, {} of its tags: {} copied, {} unchanged",
-                    report.tags, report.copied, report.unchanged
-                );
-                Ok(vec![Touch::sized(what, report.freed)])
-            });
+            climbed.attempt_rung("pool", || sleep(&pool, climb));
         }
+        climbed.stopped |= !climb.go_on();
         Ok(climbed)
     }
+}
+
+fn sleep(pool: &Pool, climb: &Climb) -> Result<Climbed, Failure> {
+    let go_on = || climb.go_on();
+    let report = match pool.sleep_within(Scope::Whole, Limit::new(&go_on)) {
+        Ok(report) => report,
+        // Nothing failed: the pool is awake, with its data.
+        Err(stopped @ Error::Stopped { .. }) => {
+            let skipped = vec![format!("pool: {stopped}")];
+            return Ok(Climbed { skipped, stopped: true, ..Climbed::default() });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let what = format!(
+        "pool, {} of its tags: {} copied, {} unchanged",
+        report.tags, report.copied, report.unchanged
+    );
+    Ok(Climbed { touched: vec![Touch::sized(what, report.freed)], ..Climbed::default() })
 }
 
 fn can_sleep(pool: &Pool) -> Bytes {

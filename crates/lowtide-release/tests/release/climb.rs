@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Block, Phase, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Block, Phase, Pool, Tag};
 use lowtide_release::{
     Climb, Climbed, Expectation, Failure, Hook, HookPoint, Idle, Idling, Inventory, Ladder,
     LogLevel, ManualClock, Receipt, Releaser, Request, Rung, RungName, Target, Tick, Verdict,
@@ -23,7 +23,7 @@ impl World {
     fn new() -> World {
         let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
         let device = Device::host(options).unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         let clock = ManualClock::default();
         let releaser = Releaser::new(&device, Arc::new(clock.clone()));
         releaser.add_pool(&pool);
@@ -31,7 +31,7 @@ impl World {
     }
 
     fn block(&self, mib: u64) -> Block {
-        self.pool.block(Bytes::mib(mib), StreamId(0), Tag::default()).unwrap()
+        self.pool.block(Bytes::mib(mib)).unwrap()
     }
 }
 
@@ -141,13 +141,44 @@ fn a_release_stops_between_rungs_when_it_is_told_to() {
         let receipt = world.releaser.release(request);
         assert_eq!((climbed.load(SeqCst), receipt.rungs.len()), (stops_after, stops_after));
         let next = if stops_after < 3 { "counts".into() } else { RungName::Trim };
-        assert_eq!(receipt.stopped_before, Some(next));
+        assert_eq!(receipt.stopped_at, Some(next));
         assert_eq!(receipt.verdict, Verdict::Busy, "nothing was freed: {receipt}");
         assert_eq!(LogLevel::of(&receipt), LogLevel::Info, "and nothing is wrong");
         assert!(world.releaser.gate().is_open());
     }
     let receipt = world.releaser.empty_cache();
-    assert_eq!((receipt.verdict, receipt.stopped_before.clone()), (Verdict::Released, None));
+    assert_eq!((receipt.verdict, receipt.stopped_at.clone()), (Verdict::Released, None));
+}
+
+#[test]
+fn a_sleep_is_stopped_in_its_middle_and_everything_is_awake() {
+    let world = World::new();
+    let weights = world.block(16);
+    let in_use = world.releaser.inventory().read().in_use();
+    let mut stopped_in_the_middle = 0;
+    // However often it is asked before it is told to stop.
+    for most in 1..64 {
+        let asked = AtomicUsize::new(0);
+        let ladder = Ladder::of(vec![Arc::new(rungs::Sleep), Arc::new(rungs::Trim)]);
+        let request = Request::new("stopped", ladder)
+            .to(Target::Floor)
+            .go_on_while(move || asked.fetch_add(1, SeqCst) < most);
+        let receipt = world.releaser.release(request);
+        if receipt.verdict == Verdict::Released {
+            // So often, and it came to its end.
+            assert!(stopped_in_the_middle > 0, "it was never asked within the sleep");
+            assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Asleep);
+            world.pool.wake(lowtide_pool::Scope::Whole).unwrap();
+            drop(weights);
+            return;
+        }
+        assert_eq!((receipt.verdict, &receipt.stopped_at), (Verdict::Busy, &Some(RungName::Sleep)));
+        let sleep = receipt.rung(RungName::Sleep).unwrap();
+        stopped_in_the_middle += usize::from(!sleep.skipped.is_empty());
+        assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
+        assert_eq!(world.releaser.inventory().read().in_use(), in_use, "nothing has left");
+    }
+    panic!("it never came to its end");
 }
 
 #[test]
@@ -173,7 +204,7 @@ fn work_that_arrives_stops_an_idle_release_before_its_next_rung() {
     let _hook = world.releaser.add_hook(HookPoint::Caches, hook);
     let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
     arrived.lock().unwrap().take().unwrap().join().expect("it went through");
-    assert_eq!(receipt.stopped_before, Some(RungName::Collect), "{receipt}");
+    assert_eq!(receipt.stopped_at, Some(RungName::Collect), "{receipt}");
     assert!(receipt.rung(RungName::Sleep).is_none());
     assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
     drop(weights);
@@ -199,7 +230,7 @@ fn work_that_uses_the_gate_alone_stops_an_idle_release_too() {
     let _hook = world.releaser.add_hook(HookPoint::Sessions, hook);
     let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
     arrived.lock().unwrap().take().unwrap().join().expect("it went through");
-    assert_eq!(receipt.stopped_before, Some(RungName::Caches), "{receipt}");
+    assert_eq!(receipt.stopped_at, Some(RungName::Caches), "{receipt}");
 }
 
 #[test]
