@@ -62,8 +62,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let known = devices.iter().map(|device| device.info.id).collect();
         devices.retain(|device| device.info.id == wanted);
         if devices.is_empty() {
-            let unknown =
-                anyhow::Error::new(Error::UnknownDevice { wanted: wanted.to_string(), known });
+            let unknown = anyhow::Error::new(Error::UnknownDevice { wanted, known });
             return Err(match cuda.reason {
                 Some(reason) if wanted != DeviceId::Host => unknown.context(reason),
                 _ => unknown,

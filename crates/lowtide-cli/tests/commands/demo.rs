@@ -143,7 +143,7 @@ fn what_is_not_proved_is_told_and_ends_with_one() {
     }
     assert!(!claims_that_do_not_hold(act(&said, "idle")).is_empty());
     assert!(answer.err().contains("not proved: idle (unverified): "), "{}", answer.err());
-    assert!(answer.err().contains("no floor is known: NVML could not say"), "{}", answer.err());
+    assert!(answer.err().contains("no floor is known: NVML could not report"), "{}", answer.err());
 }
 
 #[test]
@@ -154,11 +154,16 @@ fn what_cannot_be_played_is_told() {
         assert!(answer.err().contains(words), "{}", answer.err());
     };
     let without = Machine::without_gpu();
-    refused(&without, &["demo", "--device", "cuda:7"], 3, "no CUDA driver could be loaded");
-    refused(&without, &["demo", "--device", "gpu"], 2, "there is no device \"gpu\" here");
+    refused(
+        &without,
+        &["demo", "--device", "cuda:7"],
+        3,
+        "no GPU can be used: the CUDA driver is not installed",
+    );
+    refused(&without, &["demo", "--device", "gpu"], 2, "there is no device gpu on this machine");
     refused(&without, &["demo", "--hold", "soon"], 2, "--hold <MS>");
     let double = Machine::with_double("total=1GiB");
-    refused(&double, &["demo", "--device", "cuda:7"], 2, "there is no device \"cuda:7\" here");
+    refused(&double, &["demo", "--device", "cuda:7"], 2, "there is no device cuda:7 on this machine");
     let tiny = Machine::with_double("total=160MiB");
     refused(&tiny, &SMALL, 3, "not even the smallest demo fits here: cuda:0 is out of memory");
     // An act that fails midway is named, and what was said until then stays said.
