@@ -1,4 +1,4 @@
-//! Chunks: memory of a device, owned by whoever holds it.
+//! Chunks: memory of a device, with one owner.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
 use std::fmt;
@@ -8,12 +8,12 @@ use crate::backend::Handle;
 use crate::shared::Shared;
 use crate::{Bytes, Result};
 
-/// Memory of a device, under no address. Dropping it gives the memory back.
+/// Memory of a device that is mapped nowhere. Dropping it gives the memory back.
 pub struct Chunk {
     pub(crate) device: Arc<Shared>,
     pub(crate) handle: Handle,
     size: Bytes,
-    /// Whether dropping it gives the memory back.
+    /// False once somebody else has to give the memory back.
     owned: bool,
 }
 
@@ -23,12 +23,13 @@ impl Chunk {
         Ok(Chunk { device: Arc::clone(device), handle, size, owned: true })
     }
 
-    /// How much it is.
+    /// Returns the size, a multiple of the device's page.
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// The bare handle, now the caller's to destroy. It does not keep the device alive.
+    /// Turns the chunk into its bare handle, which the caller has to destroy and which does not keep
+    /// the device alive.
     pub(crate) fn disown(mut self) -> (Handle, Bytes) {
         self.owned = false;
         (self.handle, self.size)

@@ -34,7 +34,7 @@ pub struct Device {
     shared: Arc<Shared>,
 }
 
-/// Opening a device.
+/// The ways to open a device.
 impl Device {
     /// Opens the device of this name with default options: `host`, `cuda:0`, …
     ///
@@ -124,7 +124,7 @@ impl Device {
     }
 }
 
-/// Using a device.
+/// The operations of an open device.
 impl Device {
     /// Returns the device's description.
     pub fn info(&self) -> &DeviceInfo {

@@ -128,7 +128,7 @@ unsafe impl Backend for DryRunBackend {
     fn reserve(&self, size: Bytes) -> Result<Address> {
         let mut counts = self.counts();
         let at = counts.next_address;
-        counts.next_address = at.checked_add(size.0).ok_or_else(|| Error::BadSize {
+        counts.next_address = at.checked_add(size.0).ok_or(Error::BadSize {
             device: DeviceId::DryRun,
             operation: "reserve",
             size,

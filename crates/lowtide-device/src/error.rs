@@ -65,7 +65,7 @@ pub enum Error {
     /// The GPU or its driver has no virtual memory management.
     #[error("{device} cannot be used: {name} has no virtual memory management")]
     NoVirtualMemory {
-        /// The device.
+        /// The device that was asked for.
         device: DeviceId,
         /// The name of the GPU.
         name: String,
@@ -80,7 +80,7 @@ pub enum Error {
     Driver {
         /// The device, if the call was made for one.
         device: Option<DeviceId>,
-        /// The entry point.
+        /// The entry point that was called.
         call: &'static str,
         /// The driver's result code.
         code: i32,
@@ -94,7 +94,7 @@ pub enum Error {
         who_uses_it(*device)
     )]
     OutOfMemory {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
         /// The size of the chunk.
         requested: Bytes,
@@ -120,7 +120,7 @@ pub enum Error {
     /// A size or an offset that breaks a rule of the device.
     #[error("{size:?} is no valid size for `{operation}` on {device}: {rule}")]
     BadSize {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
         /// The operation that was tried.
         operation: &'static str,
@@ -133,7 +133,7 @@ pub enum Error {
     /// A range that cannot be used for an operation.
     #[error("{problem}: `{operation}` of {size} at offset {offset:?} on {device}{}", problem.hint())]
     BadRange {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
         /// The operation that was tried.
         operation: &'static str,
@@ -175,36 +175,36 @@ pub enum Error {
     Os {
         /// The operation that was tried.
         operation: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
 
     /// This machine cannot do it at all.
     #[error("{what} does not work here: {why}")]
     Unsupported {
-        /// What was asked for.
+        /// The operation that was asked for.
         what: &'static str,
-        /// Why it cannot be.
+        /// The reason, in words.
         why: String,
     },
 
-    /// NVML failed.
+    /// NVML answered with an error.
     #[error("NVML could not report {question}: {answer}")]
     Nvml {
         /// The number or name that was asked for.
         question: &'static str,
-        /// NVML's error.
+        /// The message of NVML's error.
         answer: String,
     },
 
     /// A device that somebody else drives did not report a number.
     #[error("{device} could not report {question}: {answer}")]
     NotReported {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
         /// The number that was asked for.
         question: &'static str,
-        /// The error instead.
+        /// The error that came instead.
         answer: String,
     },
 }

@@ -20,7 +20,7 @@ pub struct Attempt {
 pub enum DriverLibrary {
     /// The CUDA driver, `libcuda` (R29).
     Cuda,
-    /// NVML, `libnvidia-ml`.
+    /// The management library NVML, `libnvidia-ml`.
     Nvml,
 }
 
@@ -107,7 +107,7 @@ pub enum SizeRule {
     NotEmpty,
     /// A budget is a multiple of the page, up to the memory of the machine.
     Budget {
-        /// The page.
+        /// The page of the device.
         page: Bytes,
         /// The memory of the machine.
         most: Bytes,

@@ -49,9 +49,9 @@ pub struct HostMemory {
 /// The users of the memory: the device or threads of this machine, never both.
 #[derive(Default)]
 struct Users {
-    /// Copies in flight.
+    /// The number of copies in flight.
     copies: usize,
-    /// Threads that read or write.
+    /// The number of threads that read or write.
     threads: usize,
 }
 
@@ -84,7 +84,7 @@ impl HostMemory {
         &self.device
     }
 
-    /// Returns the size.
+    /// Returns the size that was asked for.
     pub fn size(&self) -> Bytes {
         self.size
     }

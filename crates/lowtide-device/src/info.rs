@@ -46,7 +46,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// A device's description.
+/// The description of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
     /// The name by which lowtide knows the device.

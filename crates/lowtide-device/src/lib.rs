@@ -1,18 +1,22 @@
-//! What a device can do: reserve addresses, create memory, map one under the other, copy, digest,
-//! and say what is really in use.
+//! Devices: reserving addresses, creating memory, mapping one under the other, copying, computing
+//! digests, and reading how much memory is in use.
 //!
-//! Two kinds of device: `host`, real pages of this machine with a budget, and `cuda:N`, a GPU
-//! behind the CUDA driver, which is looked up at run time. Both are a [`Device`]; callers need not
-//! know which. Numbers come from the kernel or the driver, never from our own books.
+//! There are two kinds of device. `host` is real pages of this machine, with a budget. `cuda:N` is a
+//! GPU behind the CUDA driver, which is looked up at run time. Both are a [`Device`], and callers need
+//! not know which. Numbers of memory in use come from the kernel or the driver, never from our own
+//! tables.
 //!
-//! | word | meaning |
+//! | type | meaning |
 //! |---|---|
-//! | [`Reservation`] | address space taken from a device; costs no memory |
+//! | [`Reservation`] | a range of a device's addresses; it uses no memory |
 //! | [`Chunk`] | physical memory, a multiple of the device's page |
+//! | [`HostMemory`] | registered host memory, for copies at full speed |
 //! | [`HostPages`] | plain host memory in huge pages, for backups |
-//! | [`HostMemory`] | registered host memory that copies run at full speed with |
-//! | [`Stream`] | work in order, later; keeps alive what it touches |
-//! | [`digest`] | 128 bits that tell whether a page changed |
+//! | [`Stream`] | work in order, done later; it keeps alive what the work uses |
+//! | [`digest`] | 128 bits per page that tell whether the page changed |
+//! | [`processes`] | the memory of a device by process |
+//! | [`survey`] | what this machine can do |
+//! | [`cuda`] | the driver: loaded, or built from entry points that a caller has |
 //!
 //! ```
 //! use lowtide_device::{Bytes, Device, HostOptions};
@@ -56,6 +60,7 @@ mod host_memory;
 mod host_pages;
 mod host_region;
 pub mod identity;
+mod in_flight;
 mod info;
 mod library;
 mod mapping_table;

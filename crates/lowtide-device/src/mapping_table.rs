@@ -18,7 +18,7 @@ use crate::facts::RangeProblem;
 pub struct Mapping {
     /// The range in the reservation, in bytes.
     pub range: Range<u64>,
-    /// Whether the device may read and write it.
+    /// True if the device may read and write it.
     pub is_open: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct PinId(u64);
 /// The mappings and pins of one reservation.
 #[derive(Default)]
 pub(crate) struct MappingTable {
-    /// By offset.
+    /// The mapped chunks, by offset.
     chunks: BTreeMap<u64, MappedChunk>,
     pins: BTreeMap<PinId, Range<u64>>,
     last_pin: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Claim {
     pub(crate) chunk: Chunk,
 }
 
-/// What mappings are claimed for.
+/// The purpose of a claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClaimFor {
     /// The range must have no hole.

@@ -22,9 +22,9 @@ use crate::{Address, Bytes, Chunk, Error, Result};
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotMapped {
-    /// The chunk, unharmed.
+    /// The chunk, with its content.
     pub chunk: Chunk,
-    /// The reason.
+    /// The reason for the failure.
     #[source]
     pub error: Error,
 }
@@ -42,7 +42,7 @@ pub struct NotUnmapped {
     /// Chunks that were already unmapped when the driver refused, and that it also refused to map
     /// again, by offset. Almost always empty.
     pub taken: Vec<(Bytes, Chunk)>,
-    /// The reason.
+    /// The reason for the failure.
     #[source]
     pub error: Error,
 }
@@ -172,8 +172,12 @@ impl Reservation {
             unmapped = lost.into_iter().map(|(_, claim)| claim).collect();
         }
         let mut table = self.space.table();
-        kept.into_iter().for_each(|claim| table.record(claim));
-        unmapped.iter().for_each(|claim| table.remove(claim.offset));
+        for claim in kept {
+            table.record(claim);
+        }
+        for claim in &unmapped {
+            table.remove(claim.offset);
+        }
         drop(table);
         let taken = unmapped.into_iter().map(|claim| (Bytes(claim.offset), claim.chunk)).collect();
         match outcome {

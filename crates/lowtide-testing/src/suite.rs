@@ -14,14 +14,14 @@ use results::CaseOutcome;
 
 pub use target::Target;
 
-/// One case of a suite.
+/// A case of a suite.
 pub struct Case {
     name: &'static str,
     run: Box<dyn Fn(Target) + Send>,
 }
 
 impl Case {
-    /// What it asserts, as a sentence with underscores, and the assertion.
+    /// Creates a case: its assertion as a sentence with underscores, and the code that asserts it.
     pub fn new(name: &'static str, run: impl Fn(Target) + Send + 'static) -> Case {
         Case { name, run: Box::new(run) }
     }
@@ -35,7 +35,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// A suite of this name, with the cases that `cases` returns for each of `targets`.
+    /// Creates a suite of this name, with the cases that `cases` returns for each of `targets`.
     pub fn new(
         name: &'static str,
         targets: &'static [Target],

@@ -19,7 +19,7 @@ use crate::{DeviceId, Error, Result, exit};
 
 /// Compiled from `kernels/digest.cu`; `cargo xtask ptx` makes it anew.
 const DIGEST_PTX: &str = concat!(include_str!("../../kernels/digest.ptx"), "\0");
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+/// The driver's number for `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: u32 = 2;
 
 /// The context in which a CUDA device works.
@@ -59,7 +59,7 @@ pub(super) struct Session {
     pub(super) id: DeviceId,
     pub(super) card: Card,
     context: CUcontext,
-    /// Whether the context is the primary one, retained by this session.
+    /// True for the primary context, which this session retains.
     is_retained: bool,
     kernel: Mutex<Option<Kernel>>,
     /// Calls made in the context; what makes it current is not counted.

@@ -1,8 +1,8 @@
 //! `host`: real pages of this machine, as a device.
 //!
-//! It has a budget, reservations that cost nothing, chunks that the kernel backs and takes back,
-//! and streams that work on threads. What it says is in use is what the kernel says. So everything
-//! above this crate runs, with real bytes, where there is no GPU.
+//! It has a budget, reservations that use no memory, chunks that the kernel backs and takes back, and
+//! streams that work on threads. The kernel reports how much is in use. So everything above this crate
+//! runs, with real bytes, on a machine without a GPU.
 
 #![allow(unsafe_code, reason = "passes the contract of `Backend` on to addresses and pages")]
 
@@ -25,16 +25,25 @@ pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use pages::Pages;
 use stream::{HostStream, Progress};
 
-/// How a `host` device is made.
+/// Options of a `host` device.
+///
+/// ```
+/// use lowtide_device::{Bytes, Device, HostOptions};
+/// # fn main() -> lowtide_device::Result<()> {
+/// let options = HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() };
+/// assert_eq!(Device::host(options)?.usage()?.total, Bytes::mib(64));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostOptions {
-    /// What it may hold; half of what the machine (or its control group) has, where not given.
+    /// The most memory that it may use; `None` is half of what the machine or its control group has.
     pub budget: Option<Bytes>,
-    /// Leave the pages small. Huge pages are faster to use and slower to make.
+    /// True to leave the pages small. Huge pages are faster to use and slower to create.
     pub small_pages: bool,
 }
 
-/// What a `host` device with default options is.
+/// Describes a `host` device with default options.
 pub(crate) fn default_info() -> DeviceInfo {
     info(default_budget())
 }
@@ -60,9 +69,9 @@ fn staged_layout(size: Bytes) -> Result<Layout> {
 pub(crate) struct HostBackend {
     info: DeviceInfo,
     pages: Pages,
-    /// How far each stream is; those of streams that have ended are gone.
+    /// The progress of each stream; that of streams that have ended is gone.
     streams: Mutex<Vec<Weak<Progress>>>,
-    /// What would have been a driver's calls: everything but telling what is known or in use.
+    /// Counts what would have been driver calls: everything but descriptions and readings.
     calls: Arc<AtomicU64>,
 }
 
@@ -148,7 +157,7 @@ unsafe impl Backend for HostBackend {
         unsafe { addresses::unmap(at, size) }
     }
 
-    // A copy between two places of this machine needs no introduction.
+    // A copy within this machine needs no registration.
     unsafe fn register(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
         self.count();
         Ok(())

@@ -19,8 +19,8 @@ pub(super) const CASES: &[NamedCase] = &[
     ("this_process_is_listed_with_its_memory", this_process_is_listed_with_its_memory),
 ];
 
-/// What the device says is in use, once it has been told the same twice: a driver may take a
-/// moment to count what was given back.
+/// Returns how much is in use, once it is as expected: a driver may take a moment to count what was
+/// given back.
 fn settled(device: &Device, expected: Bytes) -> Bytes {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

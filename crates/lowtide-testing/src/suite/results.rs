@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::target::Target;
 
-/// How one case ended.
+/// The outcome of one case.
 #[derive(Serialize)]
 pub(super) struct CaseOutcome {
     pub(super) name: String,

@@ -13,9 +13,9 @@ use crate::double::Double;
 pub enum Target {
     /// Pages of this machine.
     Host,
-    /// The driver double.
+    /// The driver double of this crate.
     Double,
-    /// A real GPU.
+    /// A real GPU of this machine.
     Cuda,
 }
 
