@@ -107,8 +107,11 @@ pub fn replay(
     let Options { streams, threads, record } = options;
     assert!(streams > 0 && threads > 0, "somebody plays it");
     let lag = (streams > 1).then(|| Arc::new(Lag::new(streams)));
-    let fence = lag.clone().map(|lag| lag as Arc<dyn Fence>);
-    let pool = Pool::new(device, policy, fence)?;
+    let mut builder = Pool::builder(device).policy(policy);
+    if let Some(lag) = &lag {
+        builder = builder.fence(Arc::clone(lag) as Arc<dyn Fence>);
+    }
+    let pool = builder.build()?;
     if record {
         pool.start_recording();
     }
@@ -251,7 +254,7 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
     let mut completes = |pages: u64| -> Result<bool> {
         progress();
         let (device, _) = Device::dry_run(Bytes(pages * PAGE));
-        let pool = Pool::new(&device, policy, None)?;
+        let pool = Pool::builder(&device).policy(policy).build()?;
         match (Player { pool: &pool, lag: None, threads: 1 }).play(events) {
             Ok(()) => Ok(true),
             Err(Error::Device(error)) if error.is_out_of_memory() => Ok(false),

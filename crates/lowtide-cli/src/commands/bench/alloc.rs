@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use lowtide_device::{Address, Bytes, Device, DeviceId, Stream};
-use lowtide_pool::{Fence, Policy, Pool, SleepPolicy, StreamFence, StreamId, Tag};
+use lowtide_pool::{Fence, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
 use super::median;
@@ -215,7 +215,7 @@ impl<'a> Visits<'a> {
             stream = streams.watch(&own);
             (watched, fence) = (Some(own), Arc::new(streams));
         }
-        let pool = Pool::new(device, Policy::default(), Some(fence))?;
+        let pool = Pool::builder(device).fence(fence).build()?;
         if record {
             pool.start_recording();
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lowtide::{Block, Bytes, Device, Pool, Stream, StreamId, Tag};
+use lowtide::{Block, Bytes, Device, Pool, Stream, Tag};
 use lowtide_device::HostMemory;
 
 const REGION: u64 = 16 << 20;
@@ -86,7 +86,7 @@ impl Content {
     ) -> anyhow::Result<Loaded> {
         let part = Bytes(size.0 / blocks);
         let load = |_| {
-            let block = pool.block(part, StreamId(0), tag)?;
+            let block = pool.block_tagged(part, tag)?;
             let mut filled = Filled { block, seed: 0 };
             self.fill(pool, &mut filled)?;
             Ok(filled)
@@ -135,13 +135,13 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide::{HostOptions, Policy};
+    use lowtide::HostOptions;
 
     #[test]
     fn a_byte_that_changed_is_found_and_blocks_differ() {
         let budget = Some(Bytes::mib(64));
         let device = Device::host(HostOptions { budget, ..HostOptions::default() }).unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         let content = Content::new(&device).unwrap();
         let mut loaded = content.load(&pool, Tag::default(), Bytes::mib(30), 3).unwrap();
         assert_eq!(loaded.bytes(), Bytes::mib(30));

@@ -4,9 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lowtide::{
-    Bytes, Device, DeviceId, Gauge, HostOptions, Policy, Pool, Releaser, Scope, Tag, Target,
-};
+use lowtide::{Bytes, Device, DeviceId, Gauge, HostOptions, Pool, Releaser, Scope, Tag, Target};
 use lowtide_device::survey::{Survey, survey};
 
 use super::content::{Content, Filled, Loaded};
@@ -111,7 +109,7 @@ impl Setup {
 
     /// Creates a pool.
     pub(super) fn pool(&self) -> anyhow::Result<Pool> {
-        Ok(Pool::new(&self.device, Policy::default(), None)?)
+        Ok(Pool::new(&self.device)?)
     }
 
     /// Creates a releaser for a pool.
@@ -188,7 +186,7 @@ fn floor_of(id: DeviceId) -> Floor {
 
 // A context grows when its first copies, digests and sleeps run. That belongs to no scenario.
 fn warm_up(device: &Device, content: &Content) -> anyhow::Result<()> {
-    let pool = Pool::new(device, Policy::default(), None)?;
+    let pool = Pool::new(device)?;
     let page = device.info().page;
     let loaded = content.load(&pool, Tag::default(), page, 1)?;
     pool.sleep(Scope::Whole)?;

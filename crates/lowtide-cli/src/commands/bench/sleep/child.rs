@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lowtide_device::{Bytes, Device};
-use lowtide_pool::{Policy, Pool, Scope, Snapshot};
+use lowtide_pool::{Pool, PoolSnapshot, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::Options;
@@ -82,7 +82,7 @@ fn measure(
     done: &dyn Fn(Bytes) -> anyhow::Result<()>,
 ) -> anyhow::Result<Measured> {
     let context = device.usage()?.in_use();
-    let pool = Pool::new(device, Policy::default(), None)?;
+    let pool = Pool::new(device)?;
     let mut model = Model::load(&pool, divide)?;
     done(Model::bytes(divide))?;
     let kept = model.kept();
@@ -91,7 +91,7 @@ fn measure(
     let sleep = || timed(|| pool.sleep(Scope::Whole).map(drop));
     let wake = || timed(|| pool.wake(Scope::Whole).map(drop));
     let first_sleep = sleep()?;
-    let asleep: Snapshot = pool.snapshot();
+    let asleep: PoolSnapshot = pool.snapshot();
     let asleep_bytes = device.usage()?.in_use();
     let rested_wake = || {
         thread::sleep(REST);
