@@ -98,7 +98,7 @@ def legend(demo, commit, x, y):
         out.append(f'<path d="M{at} {y}h24" stroke="{colour}" stroke-width="3"/>')
         out.append(f'<text x="{at + 32}" y="{y + 4}" class="name">{words}</text>')
     floor = f"; dotted: a bare context, {size(demo['floor_bytes'])}" if demo["floor_bytes"] else ""
-    told = f"{demo['device']} ({demo['name']}), commit {commit}, {date}{floor}"
+    told = f"{demo['device']}, {demo['name']}, commit {commit}, {date}{floor}"
     out.append(f'<text x="{x}" y="{y + 26}">Device memory in use, by the device itself. {escape(told)}</text>')
     return "\n".join(out)
 
