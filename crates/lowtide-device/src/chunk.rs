@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backend::Handle;
-use crate::device::Inner;
+use crate::shared::Shared;
 use crate::{Bytes, Result};
 
 /// Memory of a device, under no address. Dropping it gives the memory back.
 pub struct Chunk {
-    pub(crate) device: Arc<Inner>,
+    pub(crate) device: Arc<Shared>,
     pub(crate) handle: Handle,
     size: Bytes,
     /// Whether dropping it gives the memory back.
@@ -18,7 +18,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Chunk> {
+    pub(crate) fn new(device: &Arc<Shared>, size: Bytes) -> Result<Chunk> {
         let handle = device.backend.create(size)?;
         Ok(Chunk { device: Arc::clone(device), handle, size, owned: true })
     }

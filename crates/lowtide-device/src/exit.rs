@@ -52,12 +52,7 @@ pub(crate) fn has_begun() -> bool {
 /// Refuses work in a forked child.
 pub(crate) fn refuse_after_fork() -> Result<()> {
     if STATE.load(Ordering::SeqCst) == FORKED {
-        return Err(Error::Unsupported {
-            what: "a device of lowtide",
-            why: "this process was forked, and devices belong to its parent; start a new program \
-                  instead (in Python: the `spawn` start method)"
-                .to_owned(),
-        });
+        return Err(Error::Forked);
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ impl HostPages {
     /// Lends a range out for writing.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] in a forked child, which does not have these pages.
+    /// [`Error::Forked`] in a forked child, which does not have these pages.
     ///
     /// # Panics
     /// If the range ends past the end.

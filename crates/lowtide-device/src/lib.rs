@@ -49,33 +49,35 @@ pub mod digest;
 mod dry_run;
 mod error;
 mod exit;
+mod facts;
 pub mod headroom;
 mod host;
 mod host_memory;
 mod host_pages;
+mod host_region;
 pub mod identity;
+mod info;
 mod library;
+mod mapping_table;
 pub mod nvml;
 pub mod processes;
 mod reservation;
+mod shared;
 mod staging;
 mod stream;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;
-pub use device::{Address, Device, DeviceInfo};
+pub use device::{Device, known_devices};
 pub use dry_run::DryRunCost;
-pub use error::{Attempt, Error, RangeProblem, Result};
+pub use error::{Error, Result};
+pub use facts::{Attempt, DriverLibrary, HostLimit, RangeProblem, SizeRule};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
 pub use host_pages::{HostPages, prefer_huge};
+pub use info::{Address, DeviceInfo, DeviceKind};
 pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
-pub use reservation::{Mapping, NotMapped, NotUnmapped, Reservation};
+pub use mapping_table::Mapping;
+pub use reservation::{NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
-
-/// The devices of this machine: `host`, and what the CUDA driver shows, if there is one.
-pub fn known_devices() -> Vec<DeviceId> {
-    let count = cuda::Driver::load().and_then(|driver| driver.device_count()).unwrap_or(0);
-    std::iter::once(DeviceId::Host).chain((0..count).map(DeviceId::Cuda)).collect()
-}

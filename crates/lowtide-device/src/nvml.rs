@@ -11,7 +11,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use serde::Serialize;
 
-use crate::{Attempt, Bytes, Error, Result, Usage, exit, library};
+use crate::facts::{Attempt, DriverLibrary};
+use crate::{Bytes, Error, Result, Usage, exit, library};
 use lowtide_types::Source;
 
 /// A loaded NVML.
@@ -65,7 +66,7 @@ impl Nvml {
             let nvml = nvml_wrapper::Nvml::builder().lib_path(path.as_os_str()).init();
             nvml.map_err(|error| error.to_string())
         };
-        let (tried, found) = library::NVML.find(open);
+        let (tried, found) = DriverLibrary::Nvml.find(open);
         (tried, found.map(|(nvml, _)| Nvml { nvml: ManuallyDrop::new(nvml) }))
     }
 
@@ -82,12 +83,12 @@ impl Nvml {
     /// # Errors
     /// What NVML says.
     pub fn uuids(&self) -> Result<Vec<String>> {
-        let count = self.nvml.device_count().map_err(asking("how many GPUs there are"))?;
+        let count = self.nvml.device_count().map_err(asking("the number of GPUs"))?;
         let uuid = |index| self.nvml.device_by_index(index)?.uuid();
         (0..count)
             .map(uuid)
             .collect::<Result<_, NvmlError>>()
-            .map_err(asking("which GPUs there are"))
+            .map_err(asking("the UUIDs of the GPUs"))
     }
 
     /// What is in use on a GPU.
@@ -95,8 +96,8 @@ impl Nvml {
     /// # Errors
     /// What NVML says.
     pub fn usage(&self, uuid: &str) -> Result<Usage> {
-        let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
-        let memory = device.memory_info().map_err(asking("what is in use"))?;
+        let device = self.nvml.device_by_uuid(uuid).map_err(asking("the GPU"))?;
+        let memory = device.memory_info().map_err(asking("the memory in use"))?;
         Ok(Usage {
             total: Bytes(memory.total),
             free: Bytes(memory.free),
@@ -110,8 +111,9 @@ impl Nvml {
     /// # Errors
     /// What NVML says.
     pub fn processes(&self, uuid: &str) -> Result<Vec<ProcessMemory>> {
-        let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
-        let compute = device.running_compute_processes().map_err(asking("who uses the GPU"))?;
+        let device = self.nvml.device_by_uuid(uuid).map_err(asking("the GPU"))?;
+        let compute =
+            device.running_compute_processes().map_err(asking("the processes on the GPU"))?;
         // Where a list does not exist on this driver, nobody is on it.
         let graphics = device.running_graphics_processes().unwrap_or_default();
         let mps = device.mps_running_compute_processes().unwrap_or_default();

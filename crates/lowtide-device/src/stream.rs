@@ -12,16 +12,17 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{BackendStream, RawMark};
-use crate::device::Inner;
 use crate::digest::{Digest, Keys, PAGE_BYTES};
+use crate::facts::SizeRule;
 use crate::host_memory::HostPin;
 use crate::reservation::Pin;
-use crate::staging::{Cache, Staging};
+use crate::shared::Shared;
+use crate::staging::Staging;
 use crate::{Bytes, Error, HostMemory, Reservation, Result, exit};
 
 /// A queue of device work. Dropping it waits for what was given to it.
 pub struct Stream {
-    device: Arc<Inner>,
+    device: Arc<Shared>,
     raw: Arc<dyn BackendStream>,
     in_flight: Mutex<InFlight>,
 }
@@ -46,7 +47,7 @@ impl Pins {
 
 /// A point in a stream: everything given before it.
 pub struct Mark {
-    device: Arc<Inner>,
+    device: Arc<Shared>,
     stream: Arc<dyn BackendStream>,
     raw: RawMark,
     given: u64,
@@ -61,7 +62,7 @@ pub struct PendingDigests<'a> {
 }
 
 impl Stream {
-    pub(crate) fn new(device: &Arc<Inner>) -> Result<Stream> {
+    pub(crate) fn new(device: &Arc<Shared>) -> Result<Stream> {
         let raw = Arc::from(device.backend.stream()?);
         Ok(Stream { device: Arc::clone(device), raw, in_flight: Mutex::default() })
     }
@@ -188,7 +189,7 @@ impl Stream {
         if count == 0 {
             return Ok(PendingDigests { stream: self, staging: None, pages: 0 });
         }
-        let mut staging = Cache::take(&self.device, count)?;
+        let mut staging = self.device.take_staging(count)?;
         staging.write(&pages);
         let (list, out) = (staging.list(), staging.digests());
         // From here on the staging comes back through the pending digests, whatever happens.
@@ -209,7 +210,7 @@ impl Stream {
                 device: self.device.id(),
                 operation: "digest",
                 size: size.unwrap_or_default(),
-                rule: format!("digests are taken of ranges of whole pages of {page}"),
+                rule: SizeRule::DigestPages(page),
             }),
         }
     }
@@ -357,7 +358,7 @@ impl PendingDigests<'_> {
         self.stream.synchronize()?;
         let Some(staging) = self.staging.take() else { return Ok(Vec::new()) };
         let digests = staging.read(self.pages);
-        self.stream.device.staging.keep(staging);
+        self.stream.device.keep_staging(staging);
         Ok(digests)
     }
 }
@@ -371,7 +372,7 @@ impl Drop for PendingDigests<'_> {
         // The kernel may still write to it, so it is used again only once the stream has passed; and
         // where the stream will not say so even when asked again, never.
         match self.stream.synchronize().or_else(|_| self.stream.synchronize()) {
-            Ok(()) => self.stream.device.staging.keep(staging),
+            Ok(()) => self.stream.device.keep_staging(staging),
             Err(error) => tracing::error!(%error, "staging memory was left to work that failed"),
         }
     }

@@ -7,8 +7,10 @@ use std::fs;
 use serde::Serialize;
 
 use crate::cuda::{Card, Driver};
+use crate::facts::Attempt;
+use crate::info::{DeviceInfo, DeviceKind};
 use crate::nvml::Nvml;
-use crate::{Attempt, Bytes, DeviceId, DeviceInfo, Error, Result, Usage, host, identity};
+use crate::{Bytes, DeviceId, Error, Result, Usage, host, identity};
 
 /// What the digest's PTX is compiled for.
 const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);
@@ -129,7 +131,7 @@ fn surveyed(index: u32, card: Card, driver: &Driver, nvml: Option<&Nvml>) -> Sur
     Surveyed {
         info: DeviceInfo {
             id: DeviceId::Cuda(index),
-            kind: "cuda",
+            kind: DeviceKind::Cuda,
             name: card.name,
             // NVML's total includes what the driver reserves; all sums refer to it.
             total: usage.map_or(card.total, |usage| usage.total),

@@ -178,7 +178,7 @@ fn what_is_not_proved_is_reported_and_ends_with_one() {
     assert!(!failed_checks(scenario(&said, "idle")).is_empty());
     assert!(answer.err().contains("not proved: idle (unverified): "), "{}", answer.err());
     assert!(
-        answer.err().contains("the floor is not known: NVML could not say"),
+        answer.err().contains("the floor is not known: NVML could not report"),
         "{}",
         answer.err()
     );
@@ -196,7 +196,7 @@ fn what_cannot_run_is_reported() {
         &without,
         &["demo", "--device", "cuda:7"],
         3,
-        "cuda:7 is not available (this machine has host): no CUDA driver could be loaded",
+        "cuda:7 is not available (this machine has host): no GPU can be used: the CUDA driver is not installed",
     );
     refused(
         &without,

@@ -87,12 +87,11 @@ impl Session {
         let (id, count) = (DeviceId::Cuda(ordinal), driver.device_count()?);
         if ordinal >= count {
             let known = std::iter::once(DeviceId::Host).chain((0..count).map(DeviceId::Cuda));
-            return Err(Error::UnknownDevice { wanted: id.to_string(), known: known.collect() });
+            return Err(Error::UnknownDevice { wanted: id, known: known.collect() });
         }
         let card = driver.card(ordinal)?;
         if !card.virtual_memory {
-            let why = format!("{} has no virtual memory management", card.name);
-            return Err(Error::Unsupported { what: "a CUDA device", why });
+            return Err(Error::NoVirtualMemory { device: id, name: card.name });
         }
         let (context, is_retained) = match context {
             Context::Primary(_) => (retain_primary(&driver, id, &card)?, true),
@@ -195,8 +194,7 @@ fn ordinal_of(driver: &Driver, context: BorrowedContext) -> Result<u32> {
             return Ok(ordinal);
         }
     }
-    let why = "its device is none of those that the driver counts".to_owned();
-    Err(Error::Unsupported { what: "this context", why })
+    Err(Error::UnknownContext)
 }
 
 /// Gives something back where a failure can only be logged: tries twice, then gives up.

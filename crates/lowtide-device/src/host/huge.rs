@@ -3,8 +3,7 @@
 
 use std::fs;
 
-use super::PAGE;
-use super::addresses::{self, pointer};
+use super::addresses::{self, PAGE, pointer};
 use super::pages::Pages;
 use crate::{Address, Result};
 

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, headroom};
-use lowtide_types::Source;
+use crate::facts::SizeRule;
+use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::{Bytes, DeviceId, Error, Result, Source, Usage, headroom};
 
+use addresses::PAGE;
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use pages::Pages;
 use stream::{HostStream, Progress};
-
-const PAGE: Bytes = Bytes::mib(2);
 
 /// How a `host` device is made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,17 +34,6 @@ pub struct HostOptions {
     pub small_pages: bool,
 }
 
-impl Device {
-    /// A `host` device: real pages of this machine with a budget. Each call makes a device of its own.
-    ///
-    /// # Errors
-    /// [`Error::BadSize`] for a budget that is no multiple of the page or more than the machine
-    /// has; [`Error::Unsupported`] where the operating system cannot do it.
-    pub fn host(options: HostOptions) -> Result<Device> {
-        HostBackend::new(options).map(Device::new)
-    }
-}
-
 /// What a `host` device with default options is.
 pub(crate) fn default_info() -> DeviceInfo {
     info(default_budget())
@@ -52,7 +41,7 @@ pub(crate) fn default_info() -> DeviceInfo {
 
 fn info(total: Bytes) -> DeviceInfo {
     let name = "pages of this machine".to_owned();
-    DeviceInfo { id: DeviceId::Host, kind: "host", name, total, page: PAGE, uuid: None }
+    DeviceInfo { id: DeviceId::Host, kind: DeviceKind::Host, name, total, page: PAGE, uuid: None }
 }
 
 fn default_budget() -> Bytes {
@@ -62,12 +51,13 @@ fn default_budget() -> Bytes {
 // Aligned for the digests and addresses that are staged in it.
 fn staged_layout(size: Bytes) -> Result<Layout> {
     Layout::from_size_align(size.as_usize().max(1), 16).map_err(|_| {
-        let rule = "more than there are addresses".to_owned();
+        let rule = SizeRule::AddressSpace;
         Error::BadSize { device: DeviceId::Host, operation: "stage", size, rule }
     })
 }
 
-struct HostBackend {
+/// Pages of this machine as a device.
+pub(crate) struct HostBackend {
     info: DeviceInfo,
     pages: Pages,
     /// How far each stream is; those of streams that have ended are gone.
@@ -77,13 +67,12 @@ struct HostBackend {
 }
 
 impl HostBackend {
-    fn new(options: HostOptions) -> Result<HostBackend> {
+    pub(crate) fn new(options: HostOptions) -> Result<HostBackend> {
         let budget = options.budget.unwrap_or_else(default_budget);
         let total = headroom::total();
         if budget == Bytes::ZERO || !budget.is_multiple_of(PAGE) || budget > total {
-            let rule =
-                format!("a budget is a multiple of {PAGE}, up to the {total} of this machine");
-            let operation = "a budget";
+            let rule = SizeRule::Budget { page: PAGE, most: total };
+            let operation = "budget";
             return Err(Error::BadSize { device: DeviceId::Host, operation, size: budget, rule });
         }
         let pages = Pages::new(budget, options.small_pages)?;

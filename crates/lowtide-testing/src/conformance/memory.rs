@@ -1,6 +1,6 @@
 //! Memory is counted by the device: what is created is in use, what is dropped is not.
 
-use lowtide_device::{Bytes, Device, Error, processes};
+use lowtide_device::{Bytes, Device, DeviceKind, Error, processes};
 use std::time::{Duration, Instant};
 
 use super::fixture::{NamedCase, PAGE, START, device, pages, ready};
@@ -38,7 +38,7 @@ fn a_device_says_what_it_is(target: Target) {
     assert_eq!(info.page, PAGE);
     assert!(info.total >= pages(32), "{}", info.total);
     assert!(!info.name.is_empty());
-    assert_eq!(info.uuid.is_some(), info.kind == "cuda");
+    assert_eq!(info.uuid.is_some(), info.kind == DeviceKind::Cuda);
     let usage = device.usage().unwrap();
     assert!(usage.free <= usage.total);
     assert_eq!(usage.in_use() + usage.reserved + usage.free, usage.total);

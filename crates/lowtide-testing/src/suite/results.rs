@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lowtide_device::nvml::Nvml;
 use serde::Serialize;
 
-use super::Target;
+use super::target::Target;
 
 /// How one case ended.
 #[derive(Serialize)]

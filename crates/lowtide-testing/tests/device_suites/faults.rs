@@ -309,7 +309,7 @@ fn memory_that_runs_out_midway(_: Target) {
     let error = device.create(Bytes::mib(8)).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     let text = error.to_string();
-    assert!(text.contains("8.0 MiB asked for") && text.contains("lowtide ps"), "{text}");
+    assert!(text.contains("8.0 MiB requested") && text.contains("lowtide ps"), "{text}");
     drop(device);
     assert_nothing_is_left(*double, "out of memory");
 }
