@@ -34,55 +34,62 @@ impl Memory {
     }
 }
 
-/// A tag's memory, under two blocks, with the pool's lock.
+/// Two tags with the pool's lock.
 struct World {
     monitor: Monitor<Tags>,
-    tag: Tag,
+    tags: [Tag; 2],
+    /// Under two blocks of the first tag.
     memory: [Memory; 2],
+    /// Every turn has them to itself.
+    backups: Memory,
 }
 
 impl World {
     fn new() -> Arc<World> {
-        let mut tags = Tags::new();
-        let tag = tags.add("weights", SleepPolicy::Offload).unwrap();
-        Arc::new(World { monitor: Monitor::new(tags), tag, memory: Default::default() })
+        let mut known = Tags::new();
+        let tags = ["weights", "cache"].map(|name| known.add(name, SleepPolicy::Offload).unwrap());
+        let (monitor, backups) = (Monitor::new(known), Memory::default());
+        Arc::new(World { monitor, tags, memory: Default::default(), backups })
     }
 
     fn phase(&self) -> Phase {
-        self.monitor.lock()[self.tag].phase()
+        self.monitor.lock()[self.tags[0]].phase()
     }
 
-    // A sleep or a wake; whether there was something to do.
-    fn turn(&self, from: Phase, becomes: Phase, limit: Limit<'_>) -> Result<bool> {
-        let begun = self.monitor.begin_turn(Scope::Whole, from, limit)?;
+    // A sleep or a wake of a tag; whether there was something to do.
+    fn turn(&self, tag: usize, from: Phase, becomes: Phase, limit: Limit<'_>) -> Result<bool> {
+        let begun = self.monitor.begin_turn(Scope::Tags(&[self.tags[tag]]), from, limit)?;
         let Some((state, mut turns)) = begun else { return Ok(false) };
         drop(state);
-        self.memory.iter().for_each(Memory::touch);
+        self.backups.touch();
+        if tag == 0 {
+            self.memory.iter().for_each(Memory::touch);
+        }
         turns.iter_mut().for_each(|turning| turning.becomes = becomes);
         self.monitor.end_turn(self.monitor.lock(), &turns);
         Ok(true)
     }
 
     fn sleep(&self) -> bool {
-        self.turn(Phase::Awake, Phase::Asleep, Limit::NONE).unwrap()
+        self.turn(0, Phase::Awake, Phase::Asleep, Limit::NONE).unwrap()
     }
 
     fn wake(&self) -> bool {
-        self.turn(Phase::Asleep, Phase::Awake, Limit::NONE).unwrap()
+        self.turn(0, Phase::Asleep, Phase::Awake, Limit::NONE).unwrap()
     }
 
     // An allocation that calls the driver for a block; whether the tag was awake.
     fn allocate(&self, block: usize) -> bool {
-        let has_turned = |tags: &mut Tags| tags[self.tag].phase() != Phase::Turning;
+        let has_turned = |tags: &mut Tags| tags[self.tags[0]].phase() != Phase::Turning;
         let waited = self.monitor.wait_until(self.monitor.lock(), Limit::NONE, has_turned);
         let mut tags = waited.unwrap();
-        if tags[self.tag].phase() == Phase::Asleep {
+        if tags[self.tags[0]].phase() == Phase::Asleep {
             return false;
         }
-        tags.begin_job(self.tag);
+        tags.begin_job(self.tags[0]);
         drop(tags);
         self.memory[block].touch();
-        self.monitor.lock().end_job(self.tag);
+        self.monitor.lock().end_job(self.tags[0]);
         self.monitor.notify();
         true
     }
@@ -102,15 +109,20 @@ fn a_turn_and_a_job_never_touch_the_same_memory() {
 }
 
 #[test]
-fn there_is_one_turn_at_a_time_and_each_has_its_own() {
-    check(None, || {
-        let world = World::new();
-        let other = Arc::clone(&world);
-        let sleeper = thread::spawn(move || other.sleep());
-        let slept = world.sleep();
-        assert!(slept != sleeper.join().unwrap(), "one of them");
-        assert_eq!(world.phase(), Phase::Asleep);
-    });
+fn there_is_one_turn_at_a_time() {
+    for tag in [0, 1] {
+        check(None, move || {
+            let world = World::new();
+            let other = Arc::clone(&world);
+            let sleeper = thread::spawn(move || {
+                other.turn(tag, Phase::Awake, Phase::Asleep, Limit::NONE).unwrap()
+            });
+            let both = (world.sleep(), sleeper.join().unwrap());
+            // Of the same tag, one of them.
+            assert!(if tag == 1 { both == (true, true) } else { both.0 != both.1 });
+            assert_eq!(world.phase(), Phase::Asleep);
+        });
+    }
 }
 
 #[test]
@@ -132,24 +144,25 @@ fn jobs_and_turns_of_three_threads_all_come_to_an_end() {
 // for it goes on.
 #[test]
 fn a_turn_that_is_stopped_while_it_waits_leaves_no_trace() {
-    check(Some(2), || {
-        let world = World::new();
-        let others = [Arc::clone(&world), Arc::clone(&world)];
-        let [one, two] = others;
-        let job = thread::spawn(move || one.allocate(0));
-        let other = thread::spawn(move || two.allocate(1));
-        let asked = Count::new(0);
-        let go_on = || asked.fetch_add(1, Relaxed) < 1;
-        match world.turn(Phase::Awake, Phase::Asleep, Limit::new(&go_on)) {
-            Ok(slept) => assert!(slept && world.phase() == Phase::Asleep),
-            Err(Error::Stopped { .. }) => assert_eq!(world.phase(), Phase::Awake),
-            Err(error) => panic!("{error}"),
-        }
-        job.join().unwrap();
-        other.join().unwrap();
-        assert!(world.wake() || world.phase() == Phase::Awake);
-        assert!(world.sleep(), "nothing holds it up");
-    });
+    for most in [0, 1] {
+        check(Some(2), move || {
+            let world = World::new();
+            let [one, two] = [Arc::clone(&world), Arc::clone(&world)];
+            let job = thread::spawn(move || one.allocate(0));
+            let other = thread::spawn(move || two.allocate(1));
+            let asked = Count::new(0);
+            let go_on = || asked.fetch_add(1, Relaxed) < most;
+            match world.turn(0, Phase::Awake, Phase::Asleep, Limit::new(&go_on)) {
+                Ok(slept) => assert!(slept && world.phase() == Phase::Asleep),
+                Err(Error::Stopped { .. }) => assert_eq!(world.phase(), Phase::Awake),
+                Err(error) => panic!("{error}"),
+            }
+            job.join().unwrap();
+            other.join().unwrap();
+            assert!(world.wake() || world.phase() == Phase::Awake);
+            assert!(world.sleep(), "nothing holds it up");
+        });
+    }
 }
 
 /// A piece of one or two parts that goes through a buffer.
