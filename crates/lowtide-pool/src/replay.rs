@@ -341,7 +341,9 @@ mod tests {
         let events: Vec<Event> = (0..2 * REPORT_EVENTS as u32).flat_map(pair).collect();
         for threads in [1, 3] {
             let done = AtomicU64::new(0);
-            let count = |bytes: Bytes| drop(done.fetch_add(bytes.0, Relaxed));
+            let count = |bytes: Bytes| {
+                done.fetch_add(bytes.0, Relaxed);
+            };
             let (device, cost) = Device::dry_run(Bytes::gib(1));
             let options = Options { threads, ..Options::default() };
             replay(&events, &device, Some(&cost), Policy::default(), options, &count).unwrap();
