@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use indicatif::ProgressBar;
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Device, HostMemory, Reservation, host_room};
+use lowtide_device::headroom::HostHeadroom;
+use lowtide_device::{Bytes, Device, DeviceId, HostMemory, Reservation};
 use serde::Serialize;
 
 use crate::progress;
@@ -72,8 +73,8 @@ pub(crate) fn measure(device: &Device) -> anyhow::Result<Measured> {
 
 // As much as fits beside what others use, on both sides.
 fn size_for(device: &Device) -> anyhow::Result<Bytes> {
-    let most = if device.info().kind == "host" { MOST_ON_HOST } else { MOST };
-    let room = device.usage()?.free.min(host_room::left().left);
+    let most = if device.info().id == DeviceId::Host { MOST_ON_HOST } else { MOST };
+    let room = device.usage()?.free.min(HostHeadroom::now().left);
     let size = Bytes(most.0.min(room.0 / 4) / PAGE.0 * PAGE.0);
     anyhow::ensure!(
         size >= PAGE,

@@ -3,10 +3,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::cuda::version::CudaVersion;
+use crate::headroom::HostLimit;
 use crate::{Bytes, DeviceId};
 
 /// The result of device work.
@@ -60,31 +62,32 @@ pub enum Error {
         tried: Vec<Attempt>,
     },
 
-    /// A library loaded but lacks a function that lowtide needs.
+    /// The driver lacks a function.
     #[error(
-        "{} has no function {symbol}: it is not a CUDA driver, or one older than CUDA {since}; \
-         install driver 525 or newer, or point LOWTIDE_CUDA_LIBRARY at one",
-        path.display()
+        "the CUDA driver has no {name}, which came with CUDA {since}; install driver {} or newer{}",
+        since.driver_release(),
+        or_another(library.as_deref())
     )]
-    MissingSymbol {
-        /// The file that was loaded.
-        path: PathBuf,
-        /// The function that it lacks.
-        symbol: &'static str,
+    MissingEntryPoint {
+        /// The function's exported name.
+        name: &'static str,
         /// The CUDA version that brought it.
-        since: &'static str,
+        since: CudaVersion,
+        /// The file that was loaded; `None` where the driver's functions were handed over.
+        library: Option<PathBuf>,
     },
 
-    /// The driver is older than what lowtide needs.
+    /// The driver is older than lowtide needs.
     #[error(
-        "the CUDA driver speaks version {}.{}, lowtide needs {}.{} or newer; update the driver",
-        found / 1000, found % 1000 / 10, needed / 1000, needed % 1000 / 10
+        "the CUDA driver is too old: it has CUDA {found}, and lowtide needs {needed}; install driver \
+         {} or newer",
+        needed.driver_release()
     )]
     DriverTooOld {
-        /// As `cuDriverGetVersion` says it: 1000 × major + 10 × minor.
-        found: i32,
-        /// The least that works.
-        needed: i32,
+        /// The version of the driver.
+        found: CudaVersion,
+        /// The oldest version that works.
+        needed: CudaVersion,
     },
 
     /// A driver call failed.
@@ -116,17 +119,17 @@ pub enum Error {
         total: Bytes,
     },
 
-    /// The machine has no room for host memory: our own cap, asked before the kernel is.
+    /// The machine has too little host memory left: our own cap, checked before the kernel is asked.
     #[error(
-        "{requested} of host memory asked for, {left} left ({limit}); free some or ask for less"
+        "not enough host memory: {requested} needed, {left} left ({limit}); free some or ask for less"
     )]
-    NoHostRoom {
-        /// What was asked for.
+    NoHostHeadroom {
+        /// The size that was asked for.
         requested: Bytes,
-        /// What is left.
+        /// The memory that is left, less a margin for the machine.
         left: Bytes,
-        /// Which limit that is.
-        limit: String,
+        /// The limit that is nearest.
+        limit: HostLimit,
     },
 
     /// A size that no device takes.
@@ -272,6 +275,12 @@ fn what_to_do(tried: &[Attempt], override_variable: &str) -> String {
             "install the NVIDIA driver, or set {override_variable} to the library's path if it lies elsewhere"
         ),
     }
+}
+
+fn or_another(library: Option<&Path>) -> String {
+    library.map_or_else(String::new, |path| {
+        format!(", or set LOWTIDE_CUDA_LIBRARY to another library (loaded {})", path.display())
+    })
 }
 
 fn who_has_it(device: DeviceId) -> &'static str {

@@ -179,7 +179,7 @@ fn direct_slab(device: &Device, pages_most: u64) -> Result<Option<Slab>> {
     }
     match Memory::direct(device, Bytes(pages * PAGE)) {
         Ok(memory) => Ok(Some(Slab { memory, pages: pages as u32 })),
-        Err(error @ Error::NoHostRoom { .. }) => Err(error),
+        Err(error @ Error::NoHostHeadroom { .. }) => Err(error),
         Err(error) => {
             tracing::warn!(%error, "backups could not be registered; they are plain pages instead");
             Ok(None)
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn where_registering_is_refused_there_are_plain_pages() {
-        let (books, _) = Device::books(mib(1));
+        let (books, _) = Device::dry_run(mib(1));
         let mut backups = Backups::default();
         let refused = backups.take(2, &books, mib(9)).unwrap();
         assert_eq!(kinds(&backups, &refused), [false, false]);

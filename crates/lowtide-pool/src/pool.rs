@@ -244,7 +244,7 @@ impl Pool {
     /// # use std::time::{Duration, Instant};
     /// # use lowtide_device::{Bytes, Device};
     /// # use lowtide_pool::{Policy, Pool};
-    /// # let pool = Pool::new(&Device::books(Bytes::gib(1)).0, Policy::default(), None).unwrap();
+    /// # let pool = Pool::new(&Device::dry_run(Bytes::gib(1)).0, Policy::default(), None).unwrap();
     /// let until = Instant::now() + Duration::from_millis(5);
     /// let given_back = pool.trim_while(Bytes::ZERO, || Instant::now() < until)?;
     /// # Ok::<(), lowtide_pool::Error>(())

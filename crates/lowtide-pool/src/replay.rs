@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_device::{Address, Bytes, Device, Tally};
+use lowtide_device::{Address, Bytes, Device, DryRunCost};
 use serde::Serialize;
 
 use crate::trace::Event;
@@ -100,7 +100,7 @@ pub fn live_peak(events: &[Event]) -> Bytes {
 pub fn replay(
     events: &[Event],
     device: &Device,
-    tally: Option<&Tally>,
+    cost: Option<&DryRunCost>,
     policy: Policy,
     options: Options,
 ) -> Result<Report> {
@@ -128,7 +128,7 @@ pub fn replay(
         ratio: ratio(counts.physical_peak, live),
         ns_per_op: elapsed.as_nanos() as f64 / events.len().max(1) as f64,
         driver_calls,
-        driver_ms: tally.map(Tally::ms),
+        driver_ms: cost.map(DryRunCost::ms),
         recording: pool.stop_recording(),
     })
 }
@@ -250,7 +250,7 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
     let live = live_peak(events);
     let mut completes = |pages: u64| -> Result<bool> {
         progress();
-        let (device, _) = Device::books(Bytes(pages * PAGE));
+        let (device, _) = Device::dry_run(Bytes(pages * PAGE));
         let pool = Pool::new(&device, policy, None)?;
         match (Player { pool: &pool, lag: None, threads: 1 }).play(events) {
             Ok(()) => Ok(true),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, Device, Reservation, Stream, host_room};
+use lowtide_device::{Bytes, Device, Reservation, Stream, headroom};
 
 use crate::backup::{Backups, PAGE, Pages, Place, Saved, Slot};
 use crate::piece::{PIECE, Piece};
@@ -180,7 +180,7 @@ fn house(
         return Err(Error::BackupLimit { needed, most });
     }
     if missing > Bytes::ZERO {
-        host_room::ask_for(missing)?;
+        headroom::require(missing)?;
     }
     let mut slots = backups.take(homeless, device, policy.direct_backups)?.into_iter();
     for page in changed.iter_mut().filter(|page| page.slot == NOWHERE) {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Reservation, Stream, holders};
+use lowtide_device::{Bytes, Reservation, Stream, processes};
 use serde::Serialize;
 
 use crate::backup::{Backups, PAGE, Place};
@@ -170,7 +170,7 @@ impl Pool {
 
     fn no_room(&self, needed: Bytes, free: Bytes) -> Error {
         let device = &self.shared.device;
-        let holders = match holders::of(device) {
+        let holders = match processes::of(device) {
             Ok(holders) => holders.to_string(),
             Err(error) => format!("somebody ({error})"),
         };

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, DeviceId, Usage, holders};
+use lowtide_device::{Bytes, Device, DeviceId, Usage, processes};
 use lowtide_types::{Reading, Settling};
 
 use crate::allocator::Counts;
@@ -57,9 +57,9 @@ impl Gauge for Device {
                 Device::usage(self).ok().map(|usage| usage.in_use())
             }
             DeviceId::Cuda(_) => {
-                let holders = holders::of(self).ok()?;
+                let all = processes::of(self).ok()?;
                 let own = std::process::id();
-                holders.processes.iter().find(|holder| holder.pid == own)?.held
+                all.processes.iter().find(|process| process.pid == own)?.held
             }
             DeviceId::Named(_) => None,
         }
@@ -73,9 +73,9 @@ impl Gauge for Device {
         if !matches!(self.info().id, DeviceId::Cuda(_)) {
             return Vec::new();
         }
-        let Ok(holders) = holders::of(self) else { return Vec::new() };
+        let Ok(all) = processes::of(self) else { return Vec::new() };
         let own = std::process::id();
-        let others = holders.processes.iter().filter(|holder| holder.pid != own);
+        let others = all.processes.iter().filter(|process| process.pid != own);
         others.filter_map(|holder| Some((format!("pid {}", holder.pid), holder.held?))).collect()
     }
 }

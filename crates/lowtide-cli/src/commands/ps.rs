@@ -1,8 +1,8 @@
 //! `lowtide ps`: who holds device memory.
 
 use anyhow::bail;
-use lowtide_device::holders::{self, Holder, Holders};
-use lowtide_device::process::Who;
+use lowtide_device::identity::Identity;
+use lowtide_device::processes::{self, DeviceProcesses, ProcessUsage};
 use lowtide_device::{Bytes, Error};
 use serde::Serialize;
 
@@ -22,22 +22,22 @@ pub(crate) struct Options {
 
 #[derive(Serialize)]
 struct Answer {
-    devices: Vec<Holders>,
+    devices: Vec<DeviceProcesses>,
     /// What went wrong with a GPU that is there, for each that is not listed.
     problems: Vec<String>,
-    host: HostHolders,
+    host: HostProcesses,
     /// Why no GPU is listed, where none is.
     reason: Option<String>,
 }
 
 #[derive(Serialize)]
-struct HostHolders {
-    processes: Vec<Holder>,
+struct HostProcesses {
+    processes: Vec<ProcessUsage>,
     unreadable_processes: usize,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let (devices, problems, reason) = match holders::gpus() {
+    let (devices, problems, reason) = match processes::gpus() {
         Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
             (devices, problems, Some("NVML shows no GPU".to_owned()))
         }
@@ -45,8 +45,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Err(error @ Error::NoLibrary { .. }) => (Vec::new(), Vec::new(), Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let (processes, unreadable_processes) = holders::host();
-    let host = HostHolders { processes, unreadable_processes };
+    let (processes, unreadable_processes) = processes::host();
+    let host = HostProcesses { processes, unreadable_processes };
     let answer = Answer { devices, problems, host, reason };
     if options.json { page::print_json(&answer) } else { text(&answer).print() }?;
     match answer.problems.first() {
@@ -69,14 +69,14 @@ fn text(answer: &Answer) -> Page {
     page
 }
 
-fn gpu(page: &mut Page, device: &Holders) {
+fn gpu(page: &mut Page, device: &DeviceProcesses) {
     let id = device
         .id
         .map_or_else(|| "a GPU that CUDA does not show here".to_owned(), |id| id.to_string());
     page.title(&id, device.uuid.as_deref().unwrap_or_default());
     heading(page);
     for holder in &device.processes {
-        row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+        row(page, &holder.pid.to_string(), holder.held, &name(&holder.identity));
     }
     signed_row(page, device.unattributed, "unattributed");
     row(page, "-", Some(device.usage.reserved), "reserved by the driver");
@@ -86,14 +86,14 @@ fn gpu(page: &mut Page, device: &Holders) {
     row(page, "-", Some(device.usage.total), "total");
 }
 
-fn host(page: &mut Page, host: &HostHolders) {
+fn host(page: &mut Page, host: &HostProcesses) {
     page.title("host", "devices made of this machine's pages");
     if host.processes.is_empty() {
         page.line("  nobody holds any");
     } else {
         heading(page);
         for holder in &host.processes {
-            row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+            row(page, &holder.pid.to_string(), holder.held, &name(&holder.identity));
         }
     }
     if host.unreadable_processes > 0 {
@@ -131,13 +131,13 @@ fn one_line(text: &str) -> String {
     line
 }
 
-fn name(who: &Who) -> String {
-    match who {
-        Who::Known { name, command } if command.is_empty() => format!("[{name}]"),
-        Who::Known { command, .. } => command.clone(),
-        Who::NotVisible => "unknown: ended, or outside this container".to_owned(),
-        Who::NoPermission => "unknown: no permission to look at it".to_owned(),
-        Who::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
+fn name(identity: &Identity) -> String {
+    match identity {
+        Identity::Known { name, command } if command.is_empty() => format!("[{name}]"),
+        Identity::Known { command, .. } => command.clone(),
+        Identity::NotVisible => "unknown: ended, or outside this container".to_owned(),
+        Identity::NoPermission => "unknown: no permission to look at it".to_owned(),
+        Identity::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::progress;
 #[command(
     after_help = "A trace is a CSV in the format of RMM's log: Thread,Time,Action,Pointer,Size,Stream. \
                   bench/traces.py makes four.\n\n\
-                  Without --device the trace runs on a device that only keeps books, so it may be larger than \
+                  Without --device the trace runs as a dry run, on a device without memory, so it may be larger than \
                   any machine; driver_ms is then what the calls take on an H200 (measured per handle).\n\n\
                   With --threads the order of events is this run's and not the trace's, so two runs differ, and \
                   the live peak is what the pool counted, in multiples of 512 bytes. With --streams and one \
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Run it on a real device: host, cuda:0, …
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
-    /// How much memory the books have.
+    /// The memory of the dry run's device.
     #[arg(long, value_name = "SIZE", default_value = "1TiB", conflicts_with = "device")]
     memory: Bytes,
     /// Deal the blocks over so many streams, which hold back what was freed on them.
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     /// Save what the pool was asked, as another trace; the time includes that.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Also find the least memory in which the trace completes (on books, in the trace's order).
+    /// Also find the least memory in which the trace completes (in a dry run, in the trace's order).
     #[arg(long, conflicts_with_all = ["streams", "threads"])]
     fit: bool,
     /// Print JSON instead of text; the keys are in docs/json.md.
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (device, tally) = if let Some(id) = options.device {
         (Device::open(id)?, None)
     } else {
-        let (device, tally) = Device::books(options.memory);
+        let (device, tally) = Device::dry_run(options.memory);
         (device, Some(tally))
     };
     let play = replay::Options {

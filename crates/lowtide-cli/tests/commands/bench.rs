@@ -17,7 +17,7 @@ fn alloc_measures_hits_and_says_what_the_work_was() {
     let small = ["bench", "alloc", "--blocks", "2000", "--rounds", "2", "--no-growth"];
     let files = ["--work", &work, "--record", &record, "--json"];
     let answer = machine.lowtide(&[&small[..], &files].concat()).json();
-    assert_eq!((&answer["device"], &answer["blocks"]), (&json!("books"), &json!(2000)));
+    assert_eq!((&answer["device"], &answer["blocks"]), (&json!("dry-run"), &json!(2000)));
     assert_eq!((&answer["rounds"], &answer["seed"]), (&json!(2), &json!(1)));
     assert!(number(&answer, "same_ns") > 0.0 && number(&answer, "other_ns") > 0.0, "{answer}");
     assert_eq!(answer["same_driver_calls"], 0, "a hit makes none");

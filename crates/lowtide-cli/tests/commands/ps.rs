@@ -84,7 +84,7 @@ fn a_process_of_this_machine_is_named() {
     let _holder = Holder::start(&machine);
     let answer = machine.lowtide(&["ps", "--json"]).json();
     let process = &answer["devices"][0]["processes"][0];
-    if lowtide_device::process::sees_driver_pids() {
+    if lowtide_device::identity::sees_driver_pids() {
         assert_eq!(process["identity"], "known");
         assert!(process["command"].as_str().unwrap().contains("floor-child cuda:0"), "{process}");
     } else {

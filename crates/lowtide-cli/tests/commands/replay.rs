@@ -168,7 +168,7 @@ fn what_is_wrong_is_told() {
                 "--memory".to_owned(),
                 "4MiB".to_owned(),
             ],
-            "books is out of memory",
+            "dry-run is out of memory",
         ),
         (
             vec![

@@ -11,7 +11,7 @@ use lowtide_testing::Dice;
 #[test]
 fn a_million_operations_on_books() {
     for (seed, fenced) in [(1, false), (2, true), (3, false), (4, true)] {
-        let (device, _) = Device::books(Bytes::mib(512));
+        let (device, _) = Device::dry_run(Bytes::mib(512));
         let mut game = Game::new(&device, seed, fenced, Ground::Books);
         for _ in 0..250_000 {
             game.step(48, 64 << 20);
@@ -41,7 +41,7 @@ fn real_pages_keep_their_bytes() {
 
 #[test]
 fn a_block_waits_for_its_stream() {
-    let (device, _) = Device::books(Bytes::gib(1));
+    let (device, _) = Device::dry_run(Bytes::gib(1));
     let fence = Arc::new(ByHand::default());
     let pool = Pool::new(&device, Policy::default(), Some(fence.clone())).unwrap();
     let (own, other) = (StreamId(1), StreamId(2));
@@ -67,7 +67,7 @@ fn a_block_waits_for_its_stream() {
 
 #[test]
 fn threads_share_a_pool() {
-    let (device, _) = Device::books(Bytes::gib(4));
+    let (device, _) = Device::dry_run(Bytes::gib(4));
     let pool = Pool::new(&device, Policy::default(), None).unwrap();
     std::thread::scope(|scope| {
         for seed in 1..=4 {

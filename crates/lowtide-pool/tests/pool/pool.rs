@@ -18,7 +18,7 @@ use serde_json::Value;
 const STREAM: StreamId = StreamId(0);
 
 fn books(total: Bytes) -> (Device, Pool) {
-    let (device, _) = Device::books(total);
+    let (device, _) = Device::dry_run(total);
     let pool = Pool::new(&device, Policy::default(), None).unwrap();
     (device, pool)
 }
@@ -69,7 +69,7 @@ fn a_block_is_freed_on_the_stream_that_used_it_last() {
             Ok(())
         }
     }
-    let (device, _) = Device::books(Bytes::mib(64));
+    let (device, _) = Device::dry_run(Bytes::mib(64));
     let pool = Pool::new(&device, Policy::default(), Some(Arc::new(Never))).unwrap();
     let (first, last) = (StreamId(1), StreamId(2));
     let mut block = pool.block(Bytes::mib(4), first, Tag::default()).unwrap();
@@ -298,7 +298,7 @@ fn a_recording_can_be_played_again() {
     assert_eq!(events.len(), count);
     let frees = events.iter().filter(|event| matches!(event, Event::Free { .. }));
     assert_eq!(count - 2 * frees.count(), live.len(), "who was not freed is live");
-    let (device, tally) = Device::books(Bytes::gib(4));
+    let (device, tally) = Device::dry_run(Bytes::gib(4));
     let options = replay::Options::default();
     let report =
         replay::replay(&events, &device, Some(&tally), Policy::default(), options).unwrap();
@@ -372,7 +372,7 @@ fn threads_record_in_an_order_that_can_be_read() {
 
 #[test]
 fn a_program_may_make_new_streams_for_ever() {
-    let (device, _) = Device::books(Bytes::mib(256));
+    let (device, _) = Device::dry_run(Bytes::mib(256));
     let pool = Pool::new(&device, Policy::default(), Some(Arc::new(Passed))).unwrap();
     let sizes = [Bytes(100), Bytes::kib(300), Bytes::mib(5)];
     let mut after_some = Bytes::ZERO;

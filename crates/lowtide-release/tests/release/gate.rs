@@ -63,7 +63,7 @@ impl Ground {
         self.inside.fetch_sub(1, Relaxed);
     }
 
-    fn pass(&self, dice: &mut Dice) -> Pass {
+    fn pass(&self, dice: &mut Dice) -> Pass<'_> {
         match dice.roll(2) {
             0 => self.gate.enter(),
             _ => loop {

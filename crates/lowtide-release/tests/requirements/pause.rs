@@ -184,7 +184,7 @@ fn r44_one_helper_serves_every_kind_of_device(ground: &Ground) {
     fn empty_device_cache(releaser: &Releaser) -> bool {
         releaser.empty_cache().verdict == Verdict::Released
     }
-    let (books, _) = Device::books(Bytes::gib(1));
+    let (books, _) = Device::dry_run(Bytes::gib(1));
     let on_books = ground.releaser_with(Arc::new(books.clone()), Arc::new(ground.clock.clone()));
     let pool_of_books = Pool::new(&books, Policy::default(), None).unwrap();
     on_books.add_pool(&pool_of_books);

@@ -182,7 +182,7 @@ fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
     adds_up(ledger);
     assert_eq!(ledger.of(LedgerKind::Cached), Bytes::ZERO, "{ledger}");
     // Where nothing is unknown, that is printed too.
-    let (books, _) = lowtide_device::Device::books(Bytes::gib(1));
+    let (books, _) = lowtide_device::Device::dry_run(Bytes::gib(1));
     let empty = ground.releaser_with(Arc::new(books), Arc::new(ground.clock.clone()));
     let ledger = empty.ledger().unwrap();
     assert!(ledger.unknown_bytes == 0 && ledger.to_string().contains("unknown "), "{ledger}");

@@ -213,7 +213,7 @@ fn r22_captured_graphs_are_a_line_of_their_own(ground: &Ground) {
 
 fn r23_it_works_on_every_kind_of_device(ground: &Ground) {
     // The kind of this run, and one that is nothing but books: the same lines for both.
-    let (books, _) = Device::books(Bytes::gib(1));
+    let (books, _) = Device::dry_run(Bytes::gib(1));
     let on_books = ground.releaser_with(Arc::new(books.clone()), Arc::new(ground.clock.clone()));
     let pool_of_books = Pool::new(&books, Policy::default(), None).unwrap();
     on_books.add_pool(&pool_of_books);

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use lowtide_device::cuda::Driver;
 use lowtide_device::nvml::Nvml;
-use lowtide_device::{Attempt, Bytes, Error, holders, survey};
+use lowtide_device::{Attempt, Bytes, Error, processes, survey};
 use lowtide_pool::SleepPolicy;
 use lowtide_release::{Ask, Gate, Ladder, LedgerKind, Place, Reading, Target, Verdict};
 use lowtide_testing::double::Double;
@@ -163,7 +163,7 @@ fn r36_others_on_the_device_and_what_works_are_shown(ground: &Ground) {
         double.configure("foreign=4242:48MiB");
     }
     let usage = ground.device.usage().unwrap();
-    let holders = holders::of(&ground.device).unwrap();
+    let holders = processes::of(&ground.device).unwrap();
     assert_eq!(holders.sum(), (usage.total - usage.free).0.cast_signed(), "{holders}");
     let held = |pid| holders.processes.iter().find(|holder| holder.pid == pid)?.held;
     if ground.target != suite::Target::Cuda {

@@ -20,7 +20,7 @@ use crate::commands::replay;
 use crate::page::{self, Page};
 use crate::progress;
 
-/// How the cost grows with the number of live blocks is measured on books: no machine has room.
+/// How the cost grows with the number of live blocks is measured in a dry run: no machine has the memory.
 const GROWTH: [usize; 3] = [1_000, 10_000, 1_000_000];
 /// About so many visits for each of them, in no fewer than 3 and no more than 101 rounds.
 const GROWTH_VISITS: usize = 1_000_000;
@@ -31,7 +31,7 @@ const GRAIN: u64 = 512;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Without --device blocks are numbers on a device that only keeps books: the pool does the \
+    after_help = "Without --device blocks are numbers in a dry run, a device without memory: the pool does the \
                   same work, and any number of them fits. On a real device sizes are halved until all blocks \
                   fit in four fifths of what is free."
 )]
@@ -111,7 +111,7 @@ fn measure(options: &Options, spinner: &ProgressBar) -> anyhow::Result<Answer> {
     }
     drop(game);
     let growth = GROWTH.iter().filter(|_| !options.no_growth).map(|blocks| {
-        spinner.set_message(format!("allocating and freeing among {blocks} blocks, on books"));
+        spinner.set_message(format!("allocating and freeing among {blocks} blocks, in a dry run"));
         grown(*blocks, options.seed)
     });
     Ok(Answer {
@@ -130,7 +130,7 @@ fn measure(options: &Options, spinner: &ProgressBar) -> anyhow::Result<Answer> {
 }
 
 fn unlimited() -> Device {
-    Device::books(Bytes::gib(1 << 16)).0
+    Device::dry_run(Bytes::gib(1 << 16)).0
 }
 
 // Sizes as they are, where the device has room for them and for what another order wastes.
@@ -163,7 +163,7 @@ enum Mode {
     Other,
 }
 
-/// A stream that is always done, for books.
+/// A stream that is always done, for the dry run.
 struct Done;
 
 impl Fence for Done {
@@ -190,7 +190,7 @@ impl<'a> Game<'a> {
     fn new(device: &Device, work: &'a Work, record: bool) -> anyhow::Result<Game<'a>> {
         let (mut watched, mut fence, mut stream) =
             (None, Arc::new(Done) as Arc<dyn Fence>, StreamId(1));
-        if device.info().kind != "books" {
+        if device.info().id != DeviceId::DryRun {
             let (own, streams) = (Arc::new(device.stream()?), StreamFence::default());
             stream = streams.watch(&own);
             (watched, fence) = (Some(own), Arc::new(streams));
@@ -253,8 +253,7 @@ fn text(answer: &Answer) -> Page {
         &format!("{:.0} ns a pair; {}", answer.other_ns, calls(answer.other_driver_calls)),
     );
     for Growth { blocks, same_ns, hot_ns } in &answer.growth {
-        let value =
-            format!("{same_ns:.0} ns a pair, among {HOT} of them {hot_ns:.0} ns (on books)");
+        let value = format!("{same_ns:.0} ns a pair, among {HOT} of them {hot_ns:.0} ns (dry run)");
         page.row(&format!("{blocks} live"), &value);
     }
     page

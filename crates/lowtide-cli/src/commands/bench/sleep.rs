@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use lowtide_device::{Bytes, Device, DeviceId, host_room, known_devices};
+use lowtide_device::headroom::HostHeadroom;
+use lowtide_device::{Bytes, Device, DeviceId, known_devices};
 use lowtide_pool::{Policy, Pool, Scope, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -144,7 +145,7 @@ fn usual_device() -> DeviceId {
 // What sizes are divided by so that the work fits on the device, and twice what is kept in this
 // machine: as backups, and for the plain copy. On a machine's own memory both are in one place.
 fn fitting(device: &Device) -> anyhow::Result<u64> {
-    let (id, free, left) = (device.info().id, device.usage()?.free, host_room::left().left);
+    let (id, free, left) = (device.info().id, device.usage()?.free, HostHeadroom::now().left);
     let fits = |divide: &u64| {
         let (kept, all) = (Model::kept_bytes(*divide), Model::bytes(*divide));
         if id == DeviceId::Host {

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use lowtide::{Bytes, Device, DeviceError};
-use lowtide_device::host_room;
+use lowtide_device::headroom;
 
 /// The models of a pipeline, in units. Their sum, which is what today's way takes, is the most that
 /// any act has on the device.
@@ -35,7 +35,7 @@ pub(super) struct Unit(Bytes);
 impl Unit {
     /// The largest that fits on this machine as a `host` device, its backups included.
     pub(super) fn on_host(divide: u64) -> anyhow::Result<Unit> {
-        let fits = |unit: Unit| host_room::ask_for(unit.budget() + BESIDE);
+        let fits = |unit: Unit| headroom::require(unit.budget() + BESIDE);
         Unit::largest(UNIT_OF_HOST, divide, fits)
     }
 
@@ -48,7 +48,7 @@ impl Unit {
                 let (device, free, total) = (device.info().id, usage.free, usage.total);
                 return Err(DeviceError::OutOfMemory { device, requested, free, total });
             }
-            host_room::ask_for(unit.times(IDLE[0]) + BESIDE)
+            headroom::require(unit.times(IDLE[0]) + BESIDE)
         };
         Unit::largest(UNIT_OF_A_GPU, divide, fits)
     }
@@ -83,6 +83,7 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lowtide_device::headroom::HostLimit;
 
     #[test]
     fn no_act_takes_more_than_the_models_together() {
@@ -97,11 +98,11 @@ mod tests {
     fn a_unit_is_halved_until_it_fits_and_a_machine_that_is_too_small_is_told() {
         let room = |most: Bytes| {
             move |unit: Unit| {
-                let (requested, left, limit) = (unit.budget(), most, "a test".to_owned());
+                let (requested, left, limit) = (unit.budget(), most, HostLimit::Machine);
                 if requested <= most {
                     Ok(())
                 } else {
-                    Err(DeviceError::NoHostRoom { requested, left, limit })
+                    Err(DeviceError::NoHostHeadroom { requested, left, limit })
                 }
             }
         };
@@ -111,7 +112,10 @@ mod tests {
         assert_eq!(unit(Bytes::mib(100)).unwrap(), Bytes::mib(2));
         let error = format!("{:#}", unit(Bytes::mib(50)).unwrap_err());
         assert!(error.contains("not even the smallest demo fits here"), "{error}");
-        assert!(error.contains("84.0 MiB of host memory asked for, 50.0 MiB left"), "{error}");
+        assert!(
+            error.contains("not enough host memory: 84.0 MiB needed, 50.0 MiB left"),
+            "{error}"
+        );
         let divided = Unit::largest(UNIT_OF_HOST, 3, |_| Ok(())).unwrap();
         assert_eq!(divided.times(1), Bytes::mib(4));
     }

@@ -1,5 +1,5 @@
-//! Who holds device memory: by process, with what nobody could be named for, adding up to the
-//! device's own number.
+//! Device memory by process. With what no process could be named for, the rows add up to the device's
+//! own number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,56 +10,57 @@ use std::os::unix::fs::MetadataExt;
 use serde::Serialize;
 
 use crate::cuda::Driver;
-use crate::nvml::{Nvml, ProcessUse};
-use crate::process::{Who, known_here, who};
+use crate::identity::{self, Identity};
+use crate::nvml::{Nvml, ProcessMemory};
 use crate::{Bytes, Device, DeviceId, Result, Usage};
 
-/// How often readings that do not belong together are taken anew.
+/// How often readings that do not match are taken anew.
 const TRIES: usize = 5;
 /// How many processes a line of text names.
 const MOST_NAMED: usize = 5;
 
-/// Who holds memory on one device.
+/// The memory of one device, by process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Holders {
-    /// Which device; `None` for a GPU that the CUDA driver does not show to this process.
+pub struct DeviceProcesses {
+    /// The device; `None` for a GPU that the CUDA driver does not show to this process.
     pub id: Option<DeviceId>,
-    /// The GPU's own identity.
+    /// The GPU's UUID.
     pub uuid: Option<String>,
-    /// What the device says.
+    /// What the device reports.
     #[serde(flatten)]
     pub usage: Usage,
-    /// The processes that hold some of it, largest first.
-    pub processes: Vec<Holder>,
-    /// What is in use and was attributed to no process. Below zero where processes share memory
+    /// The processes that use some of it, largest first.
+    pub processes: Vec<ProcessUsage>,
+    /// Memory in use that was attributed to no process. Below zero where processes share memory
     /// and the driver counts it for each.
     #[serde(rename = "unattributed_bytes")]
     pub unattributed: i64,
 }
 
-/// One process that holds device memory.
+/// The device memory of one process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Holder {
-    /// Its PID, as the driver tells it.
+pub struct ProcessUsage {
+    /// The PID, as the driver reports it.
     pub pid: u32,
-    /// Who that is.
+    /// The process behind the PID.
     #[serde(flatten)]
-    pub who: Who,
-    /// What it holds; `None` where the driver cannot say, and then it is part of `unattributed`.
+    pub identity: Identity,
+    /// The memory it uses; `None` where the driver does not report it, and then it is part of
+    /// `unattributed`.
     #[serde(rename = "bytes")]
     pub held: Option<Bytes>,
 }
 
-impl Holders {
+impl DeviceProcesses {
     fn new(
         id: Option<DeviceId>,
         uuid: Option<String>,
         usage: Usage,
-        mut processes: Vec<Holder>,
-    ) -> Holders {
-        processes.sort_by_key(|holder| std::cmp::Reverse(holder.held));
-        let named: Bytes = processes.iter().filter_map(|holder| holder.held).sum();
-        Holders {
+        mut processes: Vec<ProcessUsage>,
+    ) -> DeviceProcesses {
+        processes.sort_by_key(|process| std::cmp::Reverse(process.held));
+        let named: Bytes = processes.iter().filter_map(|process| process.held).sum();
+        DeviceProcesses {
             id,
             uuid,
             usage,
@@ -71,9 +72,9 @@ impl Holders {
         }
     }
 
-    /// All rows together: what the device says is not free.
+    /// Returns the sum of all rows, which is what the device reports as not free.
     pub fn sum(&self) -> i64 {
-        let named: Bytes = self.processes.iter().filter_map(|holder| holder.held).sum();
+        let named: Bytes = self.processes.iter().filter_map(|process| process.held).sum();
         signed(named) + signed(self.usage.reserved) + self.unattributed
     }
 }
@@ -82,13 +83,17 @@ fn signed(size: Bytes) -> i64 {
     size.0.cast_signed()
 }
 
-fn named(uses: Vec<ProcessUse>) -> Vec<Holder> {
-    let name = |entry: ProcessUse| Holder { pid: entry.pid, who: who(entry.pid), held: entry.used };
+fn named(uses: Vec<ProcessMemory>) -> Vec<ProcessUsage> {
+    let name = |entry: ProcessMemory| ProcessUsage {
+        pid: entry.pid,
+        identity: identity::of_driver_pid(entry.pid),
+        held: entry.used,
+    };
     uses.into_iter().map(name).collect()
 }
 
-/// One line for people: `python3 (pid 123) 10,240.0 MiB, 12.0 MiB unattributed`.
-impl fmt::Display for Holders {
+/// Prints one line for people: `python3 (pid 123) 10,240.0 MiB, 12.0 MiB unattributed`.
+impl fmt::Display for DeviceProcesses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<_> =
             self.processes.iter().take(MOST_NAMED).map(ToString::to_string).collect();
@@ -105,35 +110,37 @@ impl fmt::Display for Holders {
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for ProcessUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match &self.who {
+        let name = match &self.identity {
             // Somebody else chose it; it shall not break the line or move the cursor.
-            Who::Known { name, .. } => name.replace(char::is_control, " "),
-            Who::NotVisible | Who::NoPermission | Who::OtherNamespace => "unknown".to_owned(),
+            Identity::Known { name, .. } => name.replace(char::is_control, " "),
+            Identity::NotVisible | Identity::NoPermission | Identity::OtherNamespace => {
+                "unknown".to_owned()
+            }
         };
         let held = self.held.map_or_else(|| "not told".to_owned(), |held| held.to_string());
         write!(f, "{name} (pid {}) {held}", self.pid)
     }
 }
 
-/// Who holds memory on a device right now. On a GPU that is what NVML tells. On `host` it is every
-/// process that has a `host` device, beside this one's usage: they all take pages of one machine,
-/// so `unattributed` can be below zero. On `books` no process is named.
+/// Returns the memory of a device by process, as it is right now. For a GPU NVML is asked. For `host`
+/// the list has every process with a `host` device, beside the usage of this one: they all take pages
+/// of one machine, so `unattributed` can be below zero. For `dry-run` no process is named.
 ///
 /// # Errors
 /// If NVML or the device cannot be asked.
 ///
 /// ```
-/// use lowtide_device::{Bytes, Device, HostOptions, holders};
+/// use lowtide_device::{Bytes, Device, HostOptions, processes};
 /// # fn main() -> lowtide_device::Result<()> {
 /// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
 /// let _chunk = device.create(Bytes::mib(4))?;
-/// println!("held by {}", holders::of(&device)?);
+/// println!("in use by {}", processes::of(&device)?);
 /// # Ok(())
 /// # }
 /// ```
-pub fn of(device: &Device) -> Result<Holders> {
+pub fn of(device: &Device) -> Result<DeviceProcesses> {
     let info = device.info();
     let (usage, processes) = match (&info.uuid, info.id) {
         (Some(uuid), _) => {
@@ -144,15 +151,15 @@ pub fn of(device: &Device) -> Result<Holders> {
         (None, DeviceId::Host) => (device.usage()?, host().0),
         (None, _) => (device.usage()?, Vec::new()),
     };
-    Ok(Holders::new(Some(info.id), info.uuid.clone(), usage, processes))
+    Ok(DeviceProcesses::new(Some(info.id), info.uuid.clone(), usage, processes))
 }
 
-/// Who holds memory on the GPUs of this machine, as NVML tells it; and what could not be read, for
-/// a GPU each. Makes no context.
+/// Returns the memory of every GPU of this machine by process, and one message for each GPU that could
+/// not be read. Asks NVML and creates no context.
 ///
 /// # Errors
-/// [`crate::Error::NoLibrary`] where there is no NVML, or what it says of the machine as a whole.
-pub fn gpus() -> Result<(Vec<Holders>, Vec<String>)> {
+/// [`crate::Error::NoLibrary`] where there is no NVML, or NVML's error for the machine as a whole.
+pub fn gpus() -> Result<(Vec<DeviceProcesses>, Vec<String>)> {
     let nvml = Nvml::load()?;
     let shown = visible_uuids();
     let (mut found, mut problems) = (Vec::new(), Vec::new());
@@ -161,7 +168,7 @@ pub fn gpus() -> Result<(Vec<Holders>, Vec<String>)> {
             Ok((usage, uses)) => {
                 let index = shown.iter().position(|shown| shown.as_ref() == Some(&uuid));
                 let id = index.map(|index| DeviceId::Cuda(index as u32));
-                found.push(Holders::new(id, Some(uuid), usage, named(uses)));
+                found.push(DeviceProcesses::new(id, Some(uuid), usage, named(uses)));
             }
             Err(error) => problems.push(format!("{uuid}: {error}")),
         }
@@ -169,8 +176,8 @@ pub fn gpus() -> Result<(Vec<Holders>, Vec<String>)> {
     Ok((found, problems))
 }
 
-// Two readings that do not belong together would leave a difference that nobody holds.
-fn together(nvml: &Nvml, uuid: &str) -> Result<(Usage, Vec<ProcessUse>)> {
+// Readings from different moments would leave a difference that no process uses.
+fn together(nvml: &Nvml, uuid: &str) -> Result<(Usage, Vec<ProcessMemory>)> {
     let mut before = nvml.usage(uuid)?;
     for _ in 1..TRIES {
         let uses = nvml.processes(uuid)?;
@@ -190,9 +197,9 @@ fn visible_uuids() -> Vec<Option<String>> {
     (0..count).map(|index| driver.card(index).ok().map(|card| card.uuid)).collect()
 }
 
-/// Who holds memory of `host` devices: every process of this machine that has one open, and how
-/// many processes this user may not look at.
-pub fn host() -> (Vec<Holder>, usize) {
+/// Returns the processes of this machine that have a `host` device with what each uses, and the number
+/// of processes that this user may not look at.
+pub fn host() -> (Vec<ProcessUsage>, usize) {
     let mut by_pid: BTreeMap<u32, Bytes> = BTreeMap::new();
     let mut seen = std::collections::HashSet::new();
     let mut closed = 0;
@@ -220,10 +227,11 @@ pub fn host() -> (Vec<Holder>, usize) {
             }
         }
     }
-    let holder = |(pid, held)| Holder { pid, who: known_here(pid), held: Some(held) };
-    let mut holders: Vec<_> = by_pid.into_iter().map(holder).collect();
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.held));
-    (holders, closed)
+    let usage =
+        |(pid, held)| ProcessUsage { pid, identity: identity::of_own_pid(pid), held: Some(held) };
+    let mut processes: Vec<_> = by_pid.into_iter().map(usage).collect();
+    processes.sort_by_key(|process| std::cmp::Reverse(process.held));
+    (processes, closed)
 }
 
 #[cfg(test)]
@@ -239,22 +247,22 @@ mod tests {
     #[test]
     fn rows_add_up_to_what_is_not_free() {
         let uses = vec![
-            ProcessUse { pid: 1, used: Some(Bytes(100)) },
-            ProcessUse { pid: 2, used: None },
-            ProcessUse { pid: 3, used: Some(Bytes(300)) },
+            ProcessMemory { pid: 1, used: Some(Bytes(100)) },
+            ProcessMemory { pid: 2, used: None },
+            ProcessMemory { pid: 3, used: Some(Bytes(300)) },
         ];
-        let holders = Holders::new(None, None, usage(), named(uses));
-        assert_eq!(holders.unattributed, 150);
-        assert_eq!(holders.sum(), 600);
-        assert_eq!(holders.processes[0].pid, 3, "largest first");
+        let all = DeviceProcesses::new(None, None, usage(), named(uses));
+        assert_eq!(all.unattributed, 150);
+        assert_eq!(all.sum(), 600);
+        assert_eq!(all.processes[0].pid, 3, "largest first");
     }
 
     #[test]
     fn memory_counted_twice_is_shown_as_such() {
-        let uses = vec![ProcessUse { pid: 1, used: Some(Bytes(700)) }];
-        let holders = Holders::new(None, None, usage(), named(uses));
-        assert_eq!(holders.unattributed, -150);
-        assert_eq!(holders.sum(), 600);
+        let uses = vec![ProcessMemory { pid: 1, used: Some(Bytes(700)) }];
+        let all = DeviceProcesses::new(None, None, usage(), named(uses));
+        assert_eq!(all.unattributed, -150);
+        assert_eq!(all.sum(), 600);
     }
 
     #[test]
@@ -262,8 +270,8 @@ mod tests {
         let options = crate::HostOptions { budget: Some(Bytes::mib(8)), small_pages: true };
         let device = crate::Device::host(options).unwrap();
         let _chunk = device.create(Bytes::mib(6)).unwrap();
-        let (holders, _) = host();
-        let own = holders.iter().find(|holder| holder.pid == std::process::id()).unwrap();
+        let (processes, _) = host();
+        let own = processes.iter().find(|process| process.pid == std::process::id()).unwrap();
         assert!(own.held.unwrap() >= Bytes::mib(6));
     }
 
@@ -273,29 +281,30 @@ mod tests {
             let (total, reserved) = (Bytes::gib(100), Bytes::ZERO);
             Usage { total, free: total - in_use, reserved, source: Source::Nvml }
         };
-        let holder = |pid, name: &str, held| {
-            let who = Who::Known { name: name.to_owned(), command: String::new() };
-            Holder { pid, who, held }
+        let process = |pid, name: &str, held| {
+            let identity = Identity::Known { name: name.to_owned(), command: String::new() };
+            ProcessUsage { pid, identity, held }
         };
-        let line =
-            |in_use, processes| Holders::new(None, None, usage(in_use), processes).to_string();
+        let line = |in_use, processes| {
+            DeviceProcesses::new(None, None, usage(in_use), processes).to_string()
+        };
         assert_eq!(
             line(
                 Bytes::mib(10_263),
                 vec![
-                    Holder { pid: 9, who: Who::NotVisible, held: None },
-                    holder(77, "triton\u{1b}\nserver", Some(Bytes::mib(11))),
-                    holder(123, "python3", Some(Bytes::gib(10))),
+                    ProcessUsage { pid: 9, identity: Identity::NotVisible, held: None },
+                    process(77, "triton\u{1b}\nserver", Some(Bytes::mib(11))),
+                    process(123, "python3", Some(Bytes::gib(10))),
                 ]
             ),
             "python3 (pid 123) 10,240.0 MiB, triton  server (pid 77) 11.0 MiB, \
              unknown (pid 9) not told, 12.0 MiB unattributed"
         );
-        let many = (1..=7).map(|pid| holder(pid, "a", Some(Bytes::mib(1)))).collect();
+        let many = (1..=7).map(|pid| process(pid, "a", Some(Bytes::mib(1)))).collect();
         let text = line(Bytes::mib(7), many);
         assert!(text.ends_with("a (pid 5) 1.0 MiB, and 2 more"), "{text}");
         assert_eq!(line(Bytes::ZERO, Vec::new()), "nobody");
-        let (books, _) = Device::books(Bytes::mib(8));
-        assert_eq!(of(&books).unwrap().to_string(), "nobody");
+        let (dry_run, _) = Device::dry_run(Bytes::mib(8));
+        assert_eq!(of(&dry_run).unwrap().to_string(), "nobody");
     }
 }

@@ -1,7 +1,7 @@
-//! Who a PID is, as far as this process may know.
+//! The identity of a process behind a PID, as far as this process may know it.
 //!
-//! The driver tells PIDs of the outermost namespace. Inside a container they name nobody, or by
-//! chance somebody else: a PID is believed there only if that process has the GPU open.
+//! The driver reports PIDs of the outermost namespace. Inside a container such a PID names no process,
+//! or by chance another one: there a PID counts only if its process has the GPU open.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,11 +12,11 @@ use serde::Serialize;
 /// The kernel's fixed inode number of the outermost PID namespace.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A process, or why it is not known.
+/// The identity of a process, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "identity")]
-pub enum Who {
-    /// A process of this machine.
+pub enum Identity {
+    /// A process that can be looked up.
     Known {
         /// The program's name.
         name: String,
@@ -25,23 +25,24 @@ pub enum Who {
     },
     /// No process with this PID is visible here: it has ended, or lives outside this container.
     NotVisible,
-    /// It is there, but this user may not look at it.
+    /// The process exists, but this user may not look at it.
     NoPermission,
-    /// In this PID namespace the number belongs to a process that does not have the GPU open.
+    /// The PID belongs to a process of this namespace that does not have the GPU open.
     OtherNamespace,
 }
 
-/// Looks up a process that the driver told the PID of.
-pub fn who(pid: u32) -> Who {
-    Proc::of_this_machine().who(pid)
+/// Looks up a process by a PID that the driver reported.
+pub fn of_driver_pid(pid: u32) -> Identity {
+    Proc::of_this_machine().of_driver_pid(pid)
 }
 
-/// Looks up a process whose PID was found in this namespace.
-pub(crate) fn known_here(pid: u32) -> Who {
-    Proc::of_this_machine().known(pid)
+/// Looks up a process by a PID of this namespace.
+pub(crate) fn of_own_pid(pid: u32) -> Identity {
+    Proc::of_this_machine().of_own_pid(pid)
 }
 
-/// Whether this process sees the PIDs that the driver tells.
+/// Returns whether this process is in the PID namespace of the driver, and so sees the processes that
+/// the driver reports.
 pub fn sees_driver_pids() -> bool {
     Proc::of_this_machine().is_outermost()
 }
@@ -60,28 +61,30 @@ impl Proc {
         namespace.is_ok_and(|namespace| namespace == Path::new(INITIAL_PID_NAMESPACE))
     }
 
-    fn who(&self, pid: u32) -> Who {
-        let known = self.known(pid);
+    fn of_driver_pid(&self, pid: u32) -> Identity {
+        let known = self.of_own_pid(pid);
         let process = self.root.join(pid.to_string());
-        if matches!(known, Who::Known { .. })
+        if matches!(known, Identity::Known { .. })
             && !self.is_outermost()
             && has_gpu_open(&process) == Some(false)
         {
-            return Who::OtherNamespace;
+            return Identity::OtherNamespace;
         }
         known
     }
 
-    fn known(&self, pid: u32) -> Who {
+    fn of_own_pid(&self, pid: u32) -> Identity {
         let process = self.root.join(pid.to_string());
         let name = match fs::read_to_string(process.join("comm")) {
             Ok(name) => name.trim_end().to_owned(),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Who::NoPermission,
-            Err(_) => return Who::NotVisible,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Identity::NoPermission;
+            }
+            Err(_) => return Identity::NotVisible,
         };
         let command = fs::read(process.join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).replace('\0', " ").trim_end().to_owned();
-        Who::Known { name, command }
+        Identity::Known { name, command }
     }
 }
 
@@ -115,21 +118,24 @@ mod tests {
     fn in_the_outermost_namespace_a_pid_is_who_it_says() {
         let machine = machine("outer", INITIAL_PID_NAMESPACE);
         let command = "python3 serve.py".to_owned();
-        assert_eq!(machine.who(8), Who::Known { name: "python3".to_owned(), command });
-        assert_eq!(machine.who(9), Who::NotVisible);
+        assert_eq!(
+            machine.of_driver_pid(8),
+            Identity::Known { name: "python3".to_owned(), command }
+        );
+        assert_eq!(machine.of_driver_pid(9), Identity::NotVisible);
         fs::remove_dir_all(machine.root).unwrap();
     }
 
     #[test]
     fn in_a_container_only_a_process_with_the_gpu_open_is_believed() {
         let machine = machine("inner", "pid:[4026532999]");
-        assert!(matches!(machine.who(7), Who::Known { .. }));
-        assert_eq!(machine.who(8), Who::OtherNamespace);
+        assert!(matches!(machine.of_driver_pid(7), Identity::Known { .. }));
+        assert_eq!(machine.of_driver_pid(8), Identity::OtherNamespace);
         fs::remove_dir_all(machine.root).unwrap();
     }
 
     #[test]
     fn this_process_knows_itself() {
-        assert!(matches!(known_here(std::process::id()), Who::Known { .. }));
+        assert!(matches!(of_own_pid(std::process::id()), Identity::Known { .. }));
     }
 }

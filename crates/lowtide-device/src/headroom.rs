@@ -1,59 +1,85 @@
-//! How much memory this machine, and every control group around this process, has left.
-//!
-//! Inside a container the machine's number is somebody else's: the least of all limits counts.
+//! Host memory that can still be taken: the least of what the machine and every control group around
+//! this process have left. Inside a container the machine's own number is somebody else's.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Bytes, Error, Result};
 
-/// What is left, and which limit says so.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes that can still be taken.
-    pub left: Bytes,
-    /// The limit that is nearest, in words.
-    pub limit: String,
-}
-
-/// What is left right now.
-pub fn left() -> Room {
-    left_under(Path::new("/"))
-}
-
-/// What is always left to the machine.
+/// The memory that always stays with the machine.
 const MARGIN: Bytes = Bytes::mib(256);
 
-/// Refuses what would leave the machine less than a margin.
+/// Host memory that can still be taken.
+///
+/// ```
+/// use lowtide_device::headroom::HostHeadroom;
+///
+/// let headroom = HostHeadroom::now();
+/// println!("{} left ({})", headroom.left, headroom.limit);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostHeadroom {
+    /// The bytes that are left.
+    pub left: Bytes,
+    /// The limit that is nearest.
+    pub limit: HostLimit,
+}
+
+/// A limit on host memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostLimit {
+    /// The machine's available memory.
+    Machine,
+    /// The memory limit of a control group, with the group's path from the root.
+    ControlGroup(PathBuf),
+}
+
+impl fmt::Display for HostLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostLimit::Machine => f.write_str("the machine's available memory"),
+            HostLimit::ControlGroup(path) => {
+                write!(f, "the memory limit of control group {}", path.display())
+            }
+        }
+    }
+}
+
+impl HostHeadroom {
+    /// Reads what is left right now.
+    pub fn now() -> HostHeadroom {
+        HostHeadroom::under(Path::new("/"))
+    }
+
+    fn under(root: &Path) -> HostHeadroom {
+        let machine = meminfo(root, "MemAvailable:").unwrap_or(Bytes(u64::MAX));
+        let mut headroom = HostHeadroom { left: machine, limit: HostLimit::Machine };
+        for group in groups(root) {
+            let Some(left) = group_left(&group) else { continue };
+            if left < headroom.left {
+                let path = Path::new("/").join(group.strip_prefix(root).unwrap_or(&group));
+                headroom = HostHeadroom { left, limit: HostLimit::ControlGroup(path) };
+            }
+        }
+        headroom
+    }
+}
+
+/// Checks that this much host memory can be taken and a margin of 256 MiB stays with the machine.
 ///
 /// # Errors
-/// [`Error::NoHostRoom`] with what is left and which limit says so.
-pub fn ask_for(requested: Bytes) -> Result<()> {
-    let room = left();
-    let left = room.left.saturating_sub(MARGIN);
+/// [`Error::NoHostHeadroom`] with what is left and the limit.
+pub fn require(requested: Bytes) -> Result<()> {
+    let HostHeadroom { left, limit } = HostHeadroom::now();
+    let left = left.saturating_sub(MARGIN);
     if requested > left {
-        return Err(Error::NoHostRoom { requested, left, limit: room.limit });
+        return Err(Error::NoHostHeadroom { requested, left, limit });
     }
     Ok(())
 }
 
-fn left_under(root: &Path) -> Room {
-    let machine = meminfo(root, "MemAvailable:").unwrap_or(Bytes(u64::MAX));
-    let mut room = Room { left: machine, limit: "the machine's available memory".to_owned() };
-    for group in groups(root) {
-        let Some(left) = group_left(&group) else { continue };
-        if left < room.left {
-            let name = group.strip_prefix(root).unwrap_or(&group);
-            room = Room {
-                left,
-                limit: format!("the memory limit of control group /{}", name.display()),
-            };
-        }
-    }
-    room
-}
-
-/// All the memory of this machine, or of the control group it is confined to.
+/// Returns all the memory of this machine, or of the control group that confines this process.
 pub(crate) fn total() -> Bytes {
     let root = Path::new("/");
     let machine = meminfo(root, "MemTotal:").unwrap_or(Bytes::ZERO);
@@ -105,7 +131,7 @@ fn group_left(group: &Path) -> Option<Bytes> {
     Some(limit(group)?.saturating_sub(used.saturating_sub(cache(group))))
 }
 
-// File pages that the kernel drops before it refuses anybody: they count as used, but are room.
+// File pages that the kernel drops before it refuses anybody: they count as used, but can be taken.
 fn cache(group: &Path) -> Bytes {
     let text = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let line = |key| text.lines().find_map(|line| line.strip_prefix(key));
@@ -118,8 +144,11 @@ mod tests {
     use super::*;
 
     fn machine(files: &[(&str, &str)]) -> PathBuf {
-        let root =
-            std::env::temp_dir().join(format!("lowtide-room-{}-{:p}", std::process::id(), files));
+        let root = std::env::temp_dir().join(format!(
+            "lowtide-headroom-{}-{:p}",
+            std::process::id(),
+            files
+        ));
         for (name, text) in files {
             let file = root.join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -139,9 +168,11 @@ mod tests {
             ("sys/fs/cgroup/outer/inner/memory.max", "max\n"),
             ("sys/fs/cgroup/outer/inner/memory.current", "4096\n"),
         ]);
-        let room = left_under(&root);
-        assert_eq!(room.left, Bytes::gib(1));
-        assert!(room.limit.ends_with("cgroup/outer"), "{}", room.limit);
+        let headroom = HostHeadroom::under(&root);
+        assert_eq!(headroom.left, Bytes::gib(1));
+        assert_eq!(headroom.limit, HostLimit::ControlGroup("/sys/fs/cgroup/outer".into()));
+        let text = headroom.limit.to_string();
+        assert_eq!(text, "the memory limit of control group /sys/fs/cgroup/outer");
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -151,7 +182,8 @@ mod tests {
             ("proc/meminfo", "MemAvailable:    1024 kB\n"),
             ("proc/self/cgroup", "4:cpu:/x\n7:memory,hugetlb:/y\n"),
         ]);
-        assert_eq!(left_under(&root).left, Bytes::mib(1));
+        let expected = HostHeadroom { left: Bytes::mib(1), limit: HostLimit::Machine };
+        assert_eq!(HostHeadroom::under(&root), expected);
         fs::remove_dir_all(root).unwrap();
     }
 }
