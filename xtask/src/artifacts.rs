@@ -4,13 +4,24 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+/// What a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// A file, or folder, in `tests`.
+    Tests,
+    /// The unit tests of a library or of a program.
+    UnitTests,
+    /// No tests: it is a program of its own.
+    Program,
+}
+
 /// A program that cargo built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
     /// The cargo target: a test's name, or the library whose unit tests these are.
     pub(crate) target: String,
-    /// Whether these are the unit tests of a library or of a program.
-    pub(crate) is_unit_tests: bool,
+    /// What it runs.
+    pub(crate) kind: Kind,
     /// The folder of its package.
     pub(crate) package: PathBuf,
     /// The file to run.
@@ -33,10 +44,16 @@ pub(crate) fn programs(output: &str) -> Vec<Program> {
 
 fn program(message: &Value) -> Option<Program> {
     let target = message.get("target")?;
-    let kinds = target.get("kind")?.as_array()?;
+    let is_test = message.get("profile")?.get("test")?.as_bool()?;
+    let in_tests = target.get("kind")?.as_array()?.iter().any(|kind| kind == "test");
+    let kind = match (is_test, in_tests) {
+        (true, true) => Kind::Tests,
+        (true, false) => Kind::UnitTests,
+        (false, _) => Kind::Program,
+    };
     Some(Program {
         target: target.get("name")?.as_str()?.to_owned(),
-        is_unit_tests: !kinds.iter().any(|kind| kind == "test"),
+        kind,
         package: Path::new(message.get("manifest_path")?.as_str()?).parent()?.to_owned(),
         executable: message.get("executable")?.as_str()?.into(),
     })
@@ -48,15 +65,26 @@ mod tests {
 
     #[test]
     fn a_test_program_has_its_package_and_its_file() {
-        let output = r#"
-{"reason":"compiler-artifact","manifest_path":"/w/crates/pool/Cargo.toml","target":{"kind":["lib"],"name":"pool"},"executable":null}
-{"reason":"compiler-artifact","manifest_path":"/w/crates/pool/Cargo.toml","target":{"kind":["lib"],"name":"pool"},"executable":"/t/pool-1"}
-{"reason":"compiler-artifact","manifest_path":"/w/crates/pool/Cargo.toml","target":{"kind":["test"],"name":"suites"},"executable":"/t/suites-2"}
-{"reason":"build-finished","success":true}
-"#;
-        let [unit, suites] = &programs(output)[..] else { panic!("two programs") };
-        assert_eq!((unit.target.as_str(), unit.is_unit_tests), ("pool", true));
-        assert_eq!((suites.target.as_str(), suites.is_unit_tests), ("suites", false));
+        let message = |kind: &str, name: &str, is_test: bool, executable: Value| {
+            serde_json::json!({
+                "manifest_path": "/w/crates/pool/Cargo.toml",
+                "target": { "kind": [kind], "name": name },
+                "profile": { "test": is_test },
+                "executable": executable,
+            })
+            .to_string()
+        };
+        let output = [
+            message("lib", "pool", false, Value::Null),
+            message("bin", "pool-cli", false, "/t/pool-cli".into()),
+            message("lib", "pool", true, "/t/pool-1".into()),
+            message("test", "suites", true, "/t/suites-2".into()),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let [cli, unit, suites] = &programs(&output.join("\n"))[..] else { panic!("three") };
+        assert_eq!((cli.target.as_str(), cli.kind), ("pool-cli", Kind::Program));
+        assert_eq!((unit.target.as_str(), unit.kind), ("pool", Kind::UnitTests));
+        assert_eq!((suites.target.as_str(), suites.kind), ("suites", Kind::Tests));
         assert_eq!(suites.package_name(), "pool");
         assert_eq!(suites.executable, Path::new("/t/suites-2"));
     }

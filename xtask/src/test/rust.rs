@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use super::Report;
-use crate::artifacts::{self, Program};
+use crate::artifacts::{self, Kind, Program};
 use crate::steps::cargo;
 
 /// Features that put a model checker's locks in the place of the real ones.
@@ -45,8 +45,9 @@ fn has(subcommand: &str) -> bool {
 
 /// Runs test programs, as many at once as there are cores.
 fn run_all(report: &Report, mut programs: Vec<Program>) {
+    programs.retain(|program| program.kind != Kind::Program);
     // The long ones first, so that none of them runs alone at the end.
-    programs.sort_by_key(|program| (program.is_unit_tests, program.package.clone()));
+    programs.sort_by_key(|program| (program.kind, program.package.clone()));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -61,7 +62,7 @@ fn run_all(report: &Report, mut programs: Vec<Program>) {
 }
 
 fn name(program: &Program) -> String {
-    let target = if program.is_unit_tests { "unit tests" } else { &program.target };
+    let target = if program.kind == Kind::UnitTests { "unit tests" } else { &program.target };
     format!("{}: {target}", program.package_name())
 }
 

@@ -151,7 +151,7 @@ impl<'py> Answering<'_, 'py> {
         let paths = self.analysis.paths(node, PATHS_MOST);
         let paths = paths.iter().map(|path| self.path(path));
         holder.set_item("paths", paths.collect::<PyResult<Vec<_>>>()?)?;
-        let cuts = match self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.class(edge)) {
+        let cuts = match self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.cut_cost(edge)) {
             Ok(cuts) => cuts.iter().map(|cut| self.cut(cut, node)).collect::<PyResult<_>>()?,
             Err(why) => {
                 holder.set_item("no_cut", why.to_string())?;
@@ -194,7 +194,7 @@ impl<'py> Answering<'_, 'py> {
         }
         found.set_item("edges", edges)?;
         found.set_item("freed", (cut.freed.nodes, cut.freed.bytes.0))?;
-        found.set_item("beside", (cut.beside.nodes, cut.beside.bytes.0))?;
+        found.set_item("beside", (cut.collateral.nodes, cut.collateral.bytes.0))?;
         let (kept, keepers) = self.kept(cut, target);
         found.set_item("kept", kept.0)?;
         let keepers = keepers.into_iter().map(|(node, count)| (object(node), count));
@@ -240,7 +240,7 @@ impl<'py> Answering<'_, 'py> {
     /// Islands that are the program's. What hangs together and is no cycle only we hold.
     fn islands(&self) -> impl Iterator<Item = &Island> {
         let islands = self.analysis.islands().iter();
-        islands.filter(|island| island.cycle && self.heap.kind(island.head) != Kind::Ours)
+        islands.filter(|island| island.is_cycle && self.heap.kind(island.head) != Kind::Ours)
     }
 
     /// Whether only dead objects lead to a node, and not this question alone.
@@ -266,15 +266,15 @@ impl<'py> Answering<'_, 'py> {
         let mut shown = Vec::new();
         let (mut objects, mut bytes, mut frozen_bytes) = (0, Bytes::ZERO, Bytes::ZERO);
         for island in self.islands().filter(|_| !one_by_one) {
-            objects += island.freed.nodes;
-            bytes += island.freed.bytes;
+            objects += island.size.nodes;
+            bytes += island.size.bytes;
             let frozen = self.heap.is_frozen(island.head);
             if frozen {
-                frozen_bytes += island.freed.bytes;
+                frozen_bytes += island.size.bytes;
             }
-            if shown.len() < DEAD_MOST && island.freed.bytes > Bytes::ZERO {
+            if shown.len() < DEAD_MOST && island.size.bytes > Bytes::ZERO {
                 let head = self.heap.object(self.py, island.head);
-                shown.push((head, island.freed.nodes, island.freed.bytes.0, frozen));
+                shown.push((head, island.size.nodes, island.size.bytes.0, frozen));
             }
         }
         answer.set_item("dead", shown)?;

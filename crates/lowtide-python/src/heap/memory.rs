@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
-use lowtide_heap::{Class, Edge, Graph, Node};
+use lowtide_heap::{CutCost, Edge, Graph, Node};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -345,7 +345,7 @@ impl Heap<'_> {
     }
 
     /// Whether a person can cut a reference.
-    pub(crate) fn class(&self, edge: Edge) -> Class {
+    pub(crate) fn cut_cost(&self, edge: Edge) -> CutCost {
         let can = match (self.kind(edge.from), self.kind(edge.to)) {
             (Kind::Dict | Kind::Namespace | Kind::Container, _) => true,
             (Kind::Instance | Kind::Whole, Kind::Dict) => {
@@ -368,7 +368,7 @@ impl Heap<'_> {
             (Kind::Holder, to) => to != Kind::Holder,
             _ => false,
         };
-        if can { Class::Cuttable(1) } else { Class::Never }
+        if can { CutCost::Cost(1) } else { CutCost::Never }
     }
 
     /// Whether a reference leads to what belongs to its holder, rather than to what everybody uses.

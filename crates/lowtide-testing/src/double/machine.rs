@@ -344,7 +344,7 @@ impl MachineLock<'_> {
             MachineSetting::Unattributed(bytes) => table.unattributed.store(bytes, SeqCst),
             MachineSetting::Devices(count) => table.devices.store(count, SeqCst),
             MachineSetting::NoForeign => {
-                table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst))
+                table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst));
             }
             MachineSetting::Foreign { pid, bytes } => {
                 let free = table.foreign.iter().find(|one| one.bytes.load(SeqCst) == 0);
