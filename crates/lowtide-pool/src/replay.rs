@@ -16,6 +16,11 @@ use crate::{Error, Fence, Policy, Pool, Recording, Result, StreamId, Tag};
 
 /// A stream has passed once nothing was freed on it for so many events.
 const LAG_EVENTS: u64 = 64;
+/// Progress is reported once in so many events, so that it takes no time.
+const REPORT_EVENTS: usize = 1024;
+
+/// The page of a dry run.
+const PAGE: u64 = 2 << 20;
 
 /// How a trace is played.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +95,16 @@ pub fn live_peak(events: &[Event]) -> Bytes {
     Bytes(peak)
 }
 
-/// Replays a trace on a device.
+/// Returns the bytes of all allocations in a trace: what `progress` of a replay adds up to.
+pub fn allocated(events: &[Event]) -> Bytes {
+    let sizes = events.iter().map(|event| match event {
+        Event::Allocate { size, .. } => size.0,
+        Event::Free { .. } => 0,
+    });
+    Bytes(sizes.fold(0, u64::saturating_add))
+}
+
+/// Replays a trace on a device. Calls `progress` now and then with the bytes allocated since.
 ///
 /// # Errors
 /// Where the device has no room for it.
@@ -103,17 +117,21 @@ pub fn replay(
     cost: Option<&DryRunCost>,
     policy: Policy,
     options: Options,
+    progress: &(dyn Fn(Bytes) + Sync),
 ) -> Result<Report> {
     let Options { streams, threads, record } = options;
     assert!(streams > 0 && threads > 0, "somebody plays it");
     let lag = (streams > 1).then(|| Arc::new(Lag::new(streams)));
-    let fence = lag.clone().map(|lag| lag as Arc<dyn Fence>);
-    let pool = Pool::new(device, policy, fence)?;
+    let mut builder = Pool::builder(device).policy(policy);
+    if let Some(lag) = &lag {
+        builder = builder.fence(Arc::clone(lag) as Arc<dyn Fence>);
+    }
+    let pool = builder.build()?;
     if record {
         pool.start_recording();
     }
     let calls = device.calls();
-    let player = Player { pool: &pool, lag: lag.as_deref(), threads };
+    let player = Player { pool: &pool, lag: lag.as_deref(), threads, progress };
     let elapsed = player.play_all(events)?;
     let driver_calls = device.calls() - calls;
     let counts = pool.counts();
@@ -138,6 +156,7 @@ struct Player<'a> {
     pool: &'a Pool,
     lag: Option<&'a Lag>,
     threads: u32,
+    progress: &'a (dyn Fn(Bytes) + Sync),
 }
 
 impl Player<'_> {
@@ -171,17 +190,20 @@ impl Player<'_> {
     // One thread's events. Its blocks come in order, so the place of one follows from its number.
     fn play(&self, events: &[Event]) -> Result<()> {
         let mut addresses: Vec<Address> = Vec::new();
-        for event in events {
-            match *event {
-                Event::Allocate { block, size, stream } => {
-                    let stream = self.lag.map_or(stream, |lag| lag.allocated(block));
-                    addresses.push(self.pool.alloc(size, stream, Tag::default())?);
-                }
-                Event::Free { block, stream } => {
-                    let stream = self.lag.map_or(stream, |lag| lag.freed(block));
-                    self.pool.free(addresses[(block / self.threads) as usize], stream)?;
+        for part in events.chunks(REPORT_EVENTS) {
+            for event in part {
+                match *event {
+                    Event::Allocate { block, size, stream } => {
+                        let stream = self.lag.map_or(stream, |lag| lag.allocated(block));
+                        addresses.push(self.pool.alloc(size, stream, Tag::default())?);
+                    }
+                    Event::Free { block, stream } => {
+                        let stream = self.lag.map_or(stream, |lag| lag.freed(block));
+                        self.pool.free(addresses[(block / self.threads) as usize], stream)?;
+                    }
                 }
             }
+            (self.progress)(allocated(part));
         }
         Ok(())
     }
@@ -241,27 +263,38 @@ impl Fence for Lag {
     }
 }
 
-/// Finds the least memory in which a trace completes, to a page, on books alone.
+/// Returns how many replays [`fit`] makes at most.
+pub fn fit_replays(events: &[Event]) -> u32 {
+    let (too_little, enough) = fit_range(live_peak(events));
+    u64::BITS - (enough - too_little).leading_zeros()
+}
+
+// The search begins where nothing can complete, and ends at four times what is live.
+fn fit_range(live: Bytes) -> (u64, u64) {
+    ((live.0 / PAGE).saturating_sub(1), live.0.div_ceil(PAGE) * 4 + 64)
+}
+
+/// Finds the least memory in which a trace completes, to a page, in dry runs. Calls `progress` after
+/// each replay.
 ///
 /// # Errors
 /// Where it does not even complete with four times what is live.
 pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Result<Fit> {
-    const PAGE: u64 = 2 << 20;
     let live = live_peak(events);
     let mut completes = |pages: u64| -> Result<bool> {
-        progress();
         let (device, _) = Device::dry_run(Bytes(pages * PAGE));
-        let pool = Pool::new(&device, policy, None)?;
-        match (Player { pool: &pool, lag: None, threads: 1 }).play(events) {
+        let pool = Pool::builder(&device).policy(policy).build()?;
+        let played = Player { pool: &pool, lag: None, threads: 1, progress: &|_| () }.play(events);
+        progress();
+        match played {
             Ok(()) => Ok(true),
             Err(Error::Device(error)) if error.is_out_of_memory() => Ok(false),
             Err(error) => Err(error),
         }
     };
     // A trace that completes with less need not complete with a little more, so this finds a
-    // border, not all of them; the search begins where nothing can complete.
-    let (mut too_little, mut enough) =
-        ((live.0 / PAGE).saturating_sub(1), live.0.div_ceil(PAGE) * 4 + 64);
+    // border, not all of them.
+    let (mut too_little, mut enough) = fit_range(live);
     while too_little + 1 < enough {
         let middle = too_little.midpoint(enough);
         if completes(middle)? {
@@ -296,6 +329,27 @@ mod tests {
         assert!(!lag.has_passed(even), "one event more");
         lag.allocated(8);
         assert!(lag.has_passed(even));
+    }
+
+    #[test]
+    fn progress_adds_up_to_all_allocations() {
+        let stream = StreamId(0);
+        let pair = |block| {
+            let size = Bytes(1 + u64::from(block) * 512);
+            [Event::Allocate { block, size, stream }, Event::Free { block, stream }]
+        };
+        let events: Vec<Event> = (0..2 * REPORT_EVENTS as u32).flat_map(pair).collect();
+        for threads in [1, 3] {
+            let done = AtomicU64::new(0);
+            let count = |bytes: Bytes| drop(done.fetch_add(bytes.0, Relaxed));
+            let (device, cost) = Device::dry_run(Bytes::gib(1));
+            let options = Options { threads, ..Options::default() };
+            replay(&events, &device, Some(&cost), Policy::default(), options, &count).unwrap();
+            assert_eq!(Bytes(done.into_inner()), allocated(&events), "threads: {threads}");
+        }
+        let mut replays = 0;
+        fit(&events, Policy::default(), || replays += 1).unwrap();
+        assert!((1..=fit_replays(&events)).contains(&replays), "{replays}");
     }
 
     #[test]

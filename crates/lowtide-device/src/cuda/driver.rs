@@ -15,7 +15,8 @@ use super::entry_points::{
     CheckpointCalls, CoreCalls, KernelCalls, LookUp, Missing, MulticastCalls, PrimaryContextCalls,
 };
 use super::version::CudaVersion;
-use crate::{Attempt, DeviceId, Error, Result, exit, library};
+use crate::facts::{Attempt, DriverLibrary};
+use crate::{DeviceId, Error, Result, exit, library};
 
 /// The driver's code for success.
 pub(super) const SUCCESS: i32 = 0;
@@ -51,7 +52,7 @@ impl Driver {
 
     /// Loads the driver as [`Driver::load`] does, and returns every name that was tried as well.
     pub fn look_up() -> (Vec<Attempt>, Result<Driver>) {
-        match library::CUDA.find(library::load) {
+        match DriverLibrary::Cuda.find(library::load) {
             (tried, Ok((library, path))) => (tried, Driver::start(library, path)),
             (tried, Err(error)) => (tried, Err(error)),
         }

@@ -52,10 +52,10 @@ impl CallClass {
     }
 }
 
-/// One row of the list of entry points.
+/// A row of the list of entry points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryPoint {
-    /// The exported name.
+    /// The name that the driver exports.
     pub name: &'static str,
     /// The CUDA version that brought it.
     pub since: CudaVersion,

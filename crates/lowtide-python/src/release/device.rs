@@ -49,7 +49,7 @@ impl PythonDevice {
 
     /// Says that something could not be asked, once.
     pub(crate) fn not_heard(&self, question: &str, words: &str) {
-        let line = format!("{} could not tell {question}: {words}", self.id);
+        let line = format!("{} could not report {question}: {words}", self.id);
         let mut unheard = self.unheard.lock().unwrap_or_else(PoisonError::into_inner);
         if !unheard.contains(&line) {
             unheard.push(line);
@@ -75,7 +75,7 @@ impl PythonDevice {
 
     fn error(&self, question: &'static str) -> impl FnOnce(String) -> DeviceError {
         let device = self.id;
-        move |answer| DeviceError::NotTold { device, question, answer }
+        move |answer| DeviceError::NotReported { device, question, answer }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Policy, Pool, StreamId, Tag};
+use lowtide_pool::Pool;
 use lowtide_release::{Ask, Ladder, ManualClock, Receipt, Releaser, Target, Verdict};
 
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/receipt.json");
@@ -11,7 +11,7 @@ const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/re
 fn world() -> (Pool, Releaser) {
     let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
     let device = Device::host(options).unwrap();
-    let pool = Pool::new(&device, Policy::default(), None).unwrap();
+    let pool = Pool::new(&device).unwrap();
     let releaser = Releaser::new(&device, Arc::new(ManualClock::default()));
     releaser.add_pool(&pool);
     (pool, releaser)
@@ -35,7 +35,7 @@ fn the_schema_in_the_docs_is_that_of_a_receipt() {
 #[test]
 fn a_receipt_has_the_keys_of_its_schema() {
     let (pool, releaser) = world();
-    drop(pool.block(Bytes::mib(4), StreamId(0), Tag::default()).unwrap());
+    drop(pool.block(Bytes::mib(4)).unwrap());
     let receipt = releaser.release(Ask::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
     let value = serde_json::to_value(&*receipt).unwrap();
     let schema = serde_json::to_value(schemars::schema_for!(Receipt)).unwrap();
@@ -52,8 +52,8 @@ fn a_receipt_has_the_keys_of_its_schema() {
 #[test]
 fn a_receipt_reads_like_this() {
     let (pool, releaser) = world();
-    let kept = pool.block(Bytes::mib(6), StreamId(0), Tag::default()).unwrap();
-    drop(pool.block(Bytes::mib(4), StreamId(0), Tag::default()).unwrap());
+    let kept = pool.block(Bytes::mib(6)).unwrap();
+    drop(pool.block(Bytes::mib(4)).unwrap());
     let ask = Ask::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
     let receipt = releaser.release(ask);
     assert_eq!(receipt.verdict, Verdict::Partial);

@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Stream};
-use lowtide_pool::{Block, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
 use lowtide_release::{
     Climbed, Clock, Expectation, Failure, Gauge, ManualClock, Receipt, Releaser, Rung, Scene,
 };
 use lowtide_testing::suite::Target;
-
-pub(crate) const STREAM: StreamId = StreamId(0);
 
 /// A real GPU's number moves by this much without anybody's doing, or by this part where much is
 /// moved: a context grows when it is used.
@@ -48,9 +46,9 @@ impl Drop for Ground {
 impl Ground {
     pub(crate) fn new(target: Target, muted: Option<&'static str>) -> Ground {
         let device = target.device().unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         // What a context takes when it is first used is not the proof's.
-        drop(pool.block(Bytes::mib(2), STREAM, Tag::default()).unwrap());
+        drop(pool.block(Bytes::mib(2)).unwrap());
         pool.sleep(Scope::Whole).unwrap();
         pool.wake(Scope::Whole).unwrap();
         pool.trim(Bytes::ZERO).unwrap();
@@ -87,13 +85,13 @@ impl Ground {
 
     /// A block of so many MiB.
     pub(crate) fn block(&self, mib: u64) -> Block {
-        self.pool.block(Bytes::mib(mib), STREAM, Tag::default()).unwrap()
+        self.pool.block(Bytes::mib(mib)).unwrap()
     }
 
     /// A block of so many MiB under a tag of this name.
     pub(crate) fn tagged(&self, name: &str, policy: SleepPolicy, mib: u64) -> Block {
         let tag = self.pool.tag(name, policy).unwrap();
-        self.pool.block(Bytes::mib(mib), STREAM, tag).unwrap()
+        self.pool.block_tagged(Bytes::mib(mib), tag).unwrap()
     }
 
     /// Memory of the device that no allocator knows of.

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_pool::{Policy, Pool, Tag};
+use lowtide_pool::Pool;
 use lowtide_release::{Mode, Pauses, Releaser, Resume, Step, Verdict};
 use tracing::Level;
 
-use super::ground::{Ground, Hands, STREAM};
+use super::ground::{Ground, Hands};
 use super::pieces::{Framework, Log, RealClock, Request, logged};
 use super::proofs;
 
@@ -186,12 +186,12 @@ fn r44_one_helper_serves_every_kind_of_device(ground: &Ground) {
     }
     let (books, _) = Device::dry_run(Bytes::gib(1));
     let on_books = ground.releaser_with(Arc::new(books.clone()), Arc::new(ground.clock.clone()));
-    let pool_of_books = Pool::new(&books, Policy::default(), None).unwrap();
+    let pool_of_books = Pool::new(&books).unwrap();
     on_books.add_pool(&pool_of_books);
     let here: (&Device, &Pool, &Releaser) = (&ground.device, &ground.pool, &ground.releaser);
     for (device, pool, releaser) in [here, (&books, &pool_of_books, &on_books)] {
         let (kind, before) = (device.info().id, device.usage().unwrap().in_use());
-        drop(pool.block(Bytes::mib(24), STREAM, Tag::default()).unwrap());
+        drop(pool.block(Bytes::mib(24)).unwrap());
         assert!(empty_device_cache(releaser), "{kind}");
         assert_eq!(device.usage().unwrap().in_use(), before, "{kind}");
     }

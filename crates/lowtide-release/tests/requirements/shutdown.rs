@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_pool::{Block, Policy, Pool, Tag};
+use lowtide_pool::{Block, Pool};
 use lowtide_release::{
     Ask, Holder, Hook, Ladder, LedgerKind, Lent, Owned, Place, Releaser, RungOutcome, Verdict,
 };
 use tracing::Level;
 
-use super::ground::{Ground, STREAM};
+use super::ground::Ground;
 use super::pieces::{Framework, Log, Noted, Watched, logged};
 use super::proofs;
 
@@ -215,12 +215,12 @@ fn r23_it_works_on_every_kind_of_device(ground: &Ground) {
     // The kind of this run, and one that is nothing but books: the same lines for both.
     let (books, _) = Device::dry_run(Bytes::gib(1));
     let on_books = ground.releaser_with(Arc::new(books.clone()), Arc::new(ground.clock.clone()));
-    let pool_of_books = Pool::new(&books, Policy::default(), None).unwrap();
+    let pool_of_books = Pool::new(&books).unwrap();
     on_books.add_pool(&pool_of_books);
     let here: (&Device, &Pool, &Releaser) = (&ground.device, &ground.pool, &ground.releaser);
     for (device, pool, releaser) in [here, (&books, &pool_of_books, &on_books)] {
         let before = device.usage().unwrap().in_use();
-        let weights = pool.block(Bytes::mib(24), STREAM, Tag::default()).unwrap();
+        let weights = pool.block(Bytes::mib(24)).unwrap();
         let model = releaser.owners().own("runner.model", weights);
         let receipt = releaser.shutdown();
         let kind = device.info().id;

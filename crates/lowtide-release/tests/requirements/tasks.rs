@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lowtide_device::Bytes;
-use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Fence, Pool, StreamId, Tag};
 use lowtide_release::{Hook, Place, Stages, Verdict};
 
 use super::ground::Ground;
@@ -159,11 +159,11 @@ impl Fence for AtWork {
 fn r13_frames_that_a_stream_still_reads_are_waited_for(ground: &Ground) {
     let passed = Arc::new(AtomicBool::new(false));
     let fence = Arc::new(AtWork(Arc::clone(&passed)));
-    let pool = Pool::new(&ground.device, Policy::default(), Some(fence)).unwrap();
+    let pool = Pool::builder(&ground.device).fence(fence).build().unwrap();
     let device = Watched::new(ground, move || passed.store(true, SeqCst));
     let releaser = ground.releaser_with(device, Arc::new(ground.clock.clone()));
     releaser.add_pool(&pool);
-    drop(pool.block(Bytes::mib(24), StreamId(7), Tag::default()).unwrap());
+    drop(pool.block_on(Bytes::mib(24), StreamId(7), Tag::default()).unwrap());
     pool.trim(Bytes::ZERO).unwrap();
     ground.assert_in_use(24, "work in flight still uses them");
     Stages::new(&releaser).between("video");

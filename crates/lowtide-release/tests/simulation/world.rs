@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Scope, Snapshot};
+use lowtide_pool::{PoolSnapshot, Scope};
 use lowtide_release::{
     Allocator, Closed, GateState, Gauge, Hook, LedgerKind, Mode, Place, Plugged, Releaser, Setting,
 };
@@ -71,7 +71,7 @@ pub(crate) struct Facts {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Things {
     pub(crate) in_use: u64,
-    pub(crate) pool: Snapshot,
+    pub(crate) pool: PoolSnapshot,
     pub(crate) owners: (Vec<bool>, Vec<bool>),
     pub(crate) settings: Vec<(u32, u32)>,
     /// How often each hook was called.

@@ -51,7 +51,7 @@ const GATED: &[&str] = &[
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 ];
 
-/// How long a process that waits for another sleeps between two looks.
+/// The pause between two looks of a process that waits for another.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
 
 /// Returns the state of a process. A lock whose waiter died before it had it is no lock.
