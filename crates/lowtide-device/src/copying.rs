@@ -1,7 +1,7 @@
 //! Copies of many gigabytes by a few threads, with the processor's instructions for that.
 //!
 //! An ordinary store reads its line from memory before it writes it, and pushes other lines out of
-//! the caches. For gigabytes that nobody will read soon, both are wasted: stores that go past the
+//! the caches. For gigabytes that are not read again soon, both are wasted: stores that go past the
 //! caches halve the traffic to memory, which is what limits several threads that copy at once.
 #![allow(unsafe_code, reason = "copies through raw pointers with the processor's streaming stores")]
 
@@ -60,7 +60,8 @@ mod lines {
             // SAFETY: the lines on the side that is written are aligned.
             unsafe { stream_quarters(from, to) };
         }
-        // Streaming stores are not ordered with others; who is told that the copy is done must see it.
+        // Streaming stores are not ordered with others; this makes them visible before the copy counts
+        // as done.
         // SAFETY: an instruction of every x86-64, without operands.
         unsafe { _mm_sfence() };
         last.copy_from_slice(last_from);

@@ -197,7 +197,7 @@ pub enum Error {
         answer: String,
     },
 
-    /// A device that somebody else drives did not report a number.
+    /// A device that a framework drives did not report a number.
     #[error("{device} could not report {question}: {answer}")]
     NotReported {
         /// The device that was asked.

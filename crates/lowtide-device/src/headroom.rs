@@ -1,5 +1,5 @@
 //! Host memory that can still be taken: the least of what the machine and every control group around
-//! this process have left. Inside a container the machine's own number is somebody else's.
+//! this process have left. Inside a container the machine's own number does not apply.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -147,7 +147,7 @@ impl HostMemory {
         users.threads += 1;
         drop(users);
         let end = (offset + size).0.div_ceil(HUGE_PAGE.0);
-        // In the order of addresses, so that two who want the same pages do not wait for each other.
+        // In the order of addresses, so that two threads that want the same pages do not deadlock.
         let pages = self.pages[(offset.0 / HUGE_PAGE.0) as usize..end as usize].iter();
         let pages = pages.map(|page| page.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Locked { memory: self, at, _pages: pages.collect() })
@@ -218,6 +218,16 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// A part of a copy that lies within one registration.
+pub(crate) struct HostPiece {
+    /// The address of the host memory.
+    pub(crate) at: *mut u8,
+    /// The size of the part.
+    pub(crate) size: Bytes,
+    /// The bytes of the copy before this part.
+    pub(crate) before: Bytes,
+}
+
 /// Host memory that a copy uses.
 pub(crate) struct HostPin {
     memory: Arc<HostMemory>,
@@ -225,16 +235,16 @@ pub(crate) struct HostPin {
 }
 
 impl HostPin {
-    /// Cuts a range into pieces that lie within one registration each. Returns for each its address,
-    /// its size and the bytes before it.
-    pub(crate) fn pieces(&self, offset: Bytes, size: Bytes) -> Vec<(*mut u8, Bytes, Bytes)> {
-        let (mut at, end) = (offset.0, offset.0 + size.0);
+    /// Cuts a range into pieces that lie within one registration each.
+    pub(crate) fn pieces(&self, offset: Bytes, size: Bytes) -> Vec<HostPiece> {
+        let (mut start, end) = (offset.0, offset.0 + size.0);
         let mut pieces = Vec::with_capacity(1);
-        while at < end {
-            let next = (at / PART.0 + 1) * PART.0;
-            let piece = Bytes(next.min(end) - at);
-            pieces.push((self.memory.region.at(Bytes(at)), piece, Bytes(at - offset.0)));
-            at += piece.0;
+        while start < end {
+            let next = (start / PART.0 + 1) * PART.0;
+            let size = Bytes(next.min(end) - start);
+            let at = self.memory.region.at(Bytes(start));
+            pieces.push(HostPiece { at, size, before: Bytes(start - offset.0) });
+            start += size.0;
         }
         pieces
     }

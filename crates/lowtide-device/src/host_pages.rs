@@ -92,7 +92,7 @@ impl HostPages {
         Ok(with(unsafe { slice::from_raw_parts(at, size.as_usize()) }))
     }
 
-    // In the order of addresses, so that two who want the same pages do not wait for each other.
+    // In the order of addresses, so that two threads that want the same pages do not deadlock.
     fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, ()>>)> {
         exit::refuse_after_fork()?;
         let end = offset.0.checked_add(size.0).filter(|end| *end <= self.size().0);

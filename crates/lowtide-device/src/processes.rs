@@ -113,7 +113,7 @@ impl fmt::Display for DeviceProcesses {
 impl fmt::Display for ProcessUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.identity {
-            // Somebody else chose it; it shall not break the line or move the cursor.
+            // A foreign program's name must not break the line or move the cursor.
             Identity::Known { name, .. } => name.replace(char::is_control, " "),
             Identity::NotVisible | Identity::NoPermission | Identity::OtherNamespace => {
                 "unknown".to_owned()

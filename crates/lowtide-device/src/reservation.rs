@@ -163,7 +163,8 @@ impl Reservation {
         let (count, outcome) = self.space.unmap_runs(&unmapped);
         let mut kept = unmapped.split_off(count);
         if outcome.is_err() {
-            // What was already unmapped goes back where it was, while nobody else can see the hole.
+            // Chunks that were already unmapped go back where they were, while no other thread sees the
+            // hole.
             let (back, lost): (Vec<_>, Vec<_>) = unmapped
                 .into_iter()
                 .map(|mut claim| (self.space.map_again(&mut claim), claim))
@@ -315,8 +316,8 @@ impl Drop for Space {
     fn drop(&mut self) {
         let chunks = self.table().take_all().into_iter();
         let (base, size) = (self.base, self.size);
-        // What is still to be done, in order; a step that succeeded is not done again. Bare handles,
-        // because what waits to be given back must not keep the device alive.
+        // The steps that are left, in order; a step that succeeded is not done again. Bare handles,
+        // because a leftover must not keep the device alive.
         let disowned = |(offset, chunk): (Bytes, Chunk)| (offset, chunk.disown());
         let mut chunks: Vec<(Bytes, (Handle, Bytes))> = chunks.map(disowned).collect();
         let mut mapped = chunks.len();

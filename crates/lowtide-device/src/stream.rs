@@ -5,7 +5,7 @@
 //! no safe call can unmap memory that a copy uses; on a GPU that would cost the whole context.
 //!
 //! Every wait here is for one stream or one event. None is for a whole context, which would end a
-//! capture that somebody else has in progress there.
+//! graph capture in it.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
 use std::fmt;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys, PAGE_BYTES};
 use crate::facts::SizeRule;
+use crate::host_memory::HostPiece;
 use crate::in_flight::{InFlight, Pins, WorkNumber};
 use crate::shared::Shared;
 use crate::staging::Staging;
@@ -88,11 +89,11 @@ impl Stream {
         let host = to.pin("copy_out", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
         self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for (at, piece, done) in pieces {
-                let from = from.space.address_of(offset + done);
+            for HostPiece { at, size, before } in pieces {
+                let from = from.space.address_of(offset + before);
                 // SAFETY: both ranges are pinned until the stream has passed; a piece lies within
                 // one registration.
-                unsafe { self.raw.copy_out(from, at, piece) }?;
+                unsafe { self.raw.copy_out(from, at, size) }?;
             }
             Ok(())
         })
@@ -114,10 +115,10 @@ impl Stream {
         let host = from.pin("copy_in", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
         self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for (at, piece, done) in pieces {
-                let to = to.space.address_of(offset + done);
+            for HostPiece { at, size, before } in pieces {
+                let to = to.space.address_of(offset + before);
                 // SAFETY: as in `copy_out`.
-                unsafe { self.raw.copy_in(at, to, piece) }?;
+                unsafe { self.raw.copy_in(at, to, size) }?;
             }
             Ok(())
         })

@@ -453,7 +453,7 @@ mod processes {
                 raw.cuMemsetD8Async(plain, 1, PAGE, 0)
             }
             "sync" => raw.cuCtxSynchronize(),
-            // Though somebody else may be at it for a moment.
+            // Another process may be locking it for a moment.
             "lock" => loop {
                 match raw.cuCheckpointProcessLock(number, &[0; 8]) {
                     ILLEGAL_STATE => std::thread::yield_now(),

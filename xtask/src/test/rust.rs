@@ -8,8 +8,9 @@ use super::Report;
 use crate::artifacts::{self, Kind, Program};
 use crate::steps::cargo;
 
-/// Features that put a model checker's locks in the place of the real ones.
-const MODELS: [&str; 4] = ["--features", "lowtide-release/loom", "--test", "loom"];
+/// The gate, the idle policy, turns and copies under a model checker, which brings its own locks.
+const MODELS: [&str; 4] =
+    ["--features", "lowtide-release/loom,lowtide-pool/loom", "--test", "loom"];
 
 /// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
 /// the same features of all dependencies each time and compiles them once.

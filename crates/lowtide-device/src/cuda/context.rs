@@ -1,8 +1,8 @@
 //! The context in which a CUDA device works, and how calls are made in it.
 //!
 //! Every call makes that context current and puts the caller's back, and sets this thread's capture
-//! mode to relaxed and back, so that our housekeeping never invalidates a graph that somebody is
-//! capturing.
+//! mode to relaxed and back, so that our housekeeping never invalidates a graph that is being
+//! captured.
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::c_void;
@@ -32,7 +32,7 @@ pub enum Context {
     Borrowed(BorrowedContext),
 }
 
-/// A context that belongs to somebody else in the process.
+/// A context that belongs to another part of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct BorrowedContext(NonNull<c_void>);
 
@@ -218,7 +218,7 @@ impl<'a> Current<'a> {
         context: CUcontext,
     ) -> Result<Current<'a>> {
         let (id, mut mode) = (id.into(), RELAXED);
-        // SAFETY: the context is retained by the session or kept alive by whoever lent it.
+        // SAFETY: the context is retained by the session or kept alive by its owner.
         let code = unsafe { (driver.core().cuCtxPushCurrent_v2)(context) };
         driver.check("cuCtxPushCurrent_v2", id, code)?;
         // SAFETY: reads and writes one int.

@@ -1,6 +1,6 @@
 //! The CUDA driver as tables of function pointers.
 //!
-//! A driver is loaded from its library at run time, or built from entry points that somebody hands
+//! A driver is loaded from its library at run time, or built from entry points that a caller hands
 //! over: a library that interposes the driver has the real functions and must never call its own
 //! hooks.
 #![allow(unsafe_code, reason = "calls the driver")]

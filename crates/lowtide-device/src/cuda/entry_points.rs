@@ -316,8 +316,8 @@ mod tests {
         assert_eq!(names.len(), ENTRY_POINTS.len());
     }
 
-    // The column is part of the list's grammar: a row without a class does not compile. Here the
-    // classes are held to the names, for whoever adds the next row.
+    // A row without a class does not compile. This checks that the class fits the name, for the next
+    // row that is added.
     #[test]
     fn classes_follow_from_what_calls_do() {
         for entry in ENTRY_POINTS {

@@ -59,7 +59,7 @@ pub(super) fn state_of(slot: &ProcessSlot) -> u64 {
     let now = slot.state.load(SeqCst);
     let waiter = now.checked_sub(LOCKING).and_then(|waiter| usize::try_from(waiter).ok());
     if waiter.is_some_and(|waiter| !machine::get().is_alive(waiter)) {
-        // Whoever else changed it first knew better.
+        // Another process may have changed it first.
         let _changed = change(slot, now, RUNNING);
         return slot.state.load(SeqCst);
     }

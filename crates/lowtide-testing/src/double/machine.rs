@@ -1,5 +1,5 @@
-//! What processes share: the sizes of the devices, who uses how much of them, and
-//! each process's checkpoint state.
+//! The part of the double that processes share: the sizes of the devices, how much of
+//! them each process uses, and each process's checkpoint state.
 //!
 //! It is one small file, mapped by every process that names it in
 //! `LOWTIDE_DOUBLE_STATE`; without that, an anonymous file of this process alone.
@@ -49,8 +49,8 @@ pub(super) const LOCKED: u64 = 1;
 pub(super) const CHECKPOINTED: u64 = 2;
 /// The checkpoint state of a process that could not be restored.
 pub(super) const FAILED: u64 = 3;
-/// The checkpoint state of a process that somebody waits for to be idle: this plus the slot of who
-/// waits.
+/// The checkpoint state of a process that another waits for to become idle: this plus the slot of the
+/// process that waits.
 pub(super) const LOCKING: u64 = 16;
 
 /// The entry of a process that called `cuInit`.
@@ -217,7 +217,7 @@ fn anonymous_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// The lock for changing the machine; nobody else is in it meanwhile.
+/// The lock for changing the machine.
 pub(super) struct MachineLock<'a> {
     machine: &'a Machine,
     _threads: MutexGuard<'a, ()>,

@@ -12,8 +12,8 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | machine | what processes share: sizes, who uses how much, checkpoint states |
-//! | reservation | address space without memory; nobody can touch it directly |
+//! | machine | the part that processes share: sizes, memory by process, checkpoint states |
+//! | reservation | address space without memory; touching it directly is a fault |
 //! | extent | memory of this machine that plays device memory, one per handle |
 //! | region | addresses with an extent behind them: a mapping or a plain allocation |
 //! | operation | work on a stream; it runs late, on a thread |

@@ -1,4 +1,4 @@
-//! NVML over the machine's file: totals, and who uses what.
+//! NVML over the machine's file: totals, and the memory of each process.
 //!
 //! It needs no context and no `cuInit`. As NVML has it, `total = reserved + used + free`.
 

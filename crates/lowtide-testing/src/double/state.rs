@@ -48,7 +48,7 @@ pub(super) struct State {
     last_id: u64,
 }
 
-/// Something in the tables changed that somebody may wait for.
+/// Signals a change in the tables.
 pub(super) static CHANGED: Condvar = Condvar::new();
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 

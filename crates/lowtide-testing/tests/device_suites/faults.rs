@@ -359,7 +359,7 @@ fn work_that_is_not_done_is_no_error(_: Target) {
 }
 
 // The scenario calls `Device::synchronize` once. Everything else waits for a stream or an event: a
-// wait for the whole context would end a capture of somebody else's.
+// wait for the whole context would end any capture in it.
 fn only_synchronize_waits(_: Target) {
     let double = Double::take();
     let calls = calls_of(*double, || scenario().expect("nothing is made to fail"));
