@@ -1,7 +1,7 @@
-"""Free on idle: memory goes back by itself while nobody works.
+"""Free on idle: memory is released by itself while the process is idle.
 
-Work holds a guard; when none is left for long enough, the steps of the idle ladder run until the
-target is met. Switched off, nothing happens: no thread, no clock.
+Each task holds a guard. When there has been none for long enough, the idle ladder is climbed until the
+target is met. Switched off, it does nothing: no thread, no clock.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import _native
-from ._log import logger, say
-from ._release import releaser_of
+from ._log import log_release, logger
+from ._releasers import releaser_of
 
 if TYPE_CHECKING:
     from threading import Event, Thread
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ._native import Receipt, Working
+    from ._native import Receipt, Tick, Working
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
 
 _LOOK_LEAST_S, _LOOK_MOST_S = 0.01, 1.0
-"""The policy is asked no more and no less often, so that the thread ends soon after it is told to."""
+"""The bounds for the pause between two looks, so that the thread ends soon after `close()`."""
 
 
 def idle(
     after: float | str | None = "5m", *, device: object = None, to: str | int | None = None
 ) -> Idle:
-    """Switches free-on-idle on: when nothing has worked for so long, memory is given back.
+    """Switches free-on-idle on: memory is released after `after` without work.
 
-    A time is a text such as "30s", or a number of seconds; `after=None` leaves it to the environment
-    variable LOWTIDE_FREE_ON_IDLE alone, which has the last word where it is set: "off", "on" or a
-    time. `to` is the target (the floor, where none is given).
+    `after` is a text such as "30s", or a number of seconds. The environment variable LOWTIDE_FREE_ON_IDLE
+    overrides it: "off", "on" or a time. With `after=None`, only the variable decides. `to` is the target; the
+    default is the floor.
     """
     import os
 
@@ -47,12 +47,12 @@ def idle(
 
 
 class Idle:
-    """The switch. `with switch.work():` around each task; `close()` ends the watch."""
+    """Free-on-idle for one device. Put `with idle.work():` around each task; `close()` ends it."""
 
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
         self._native = _native.Idle(releaser_of(device), switch, to=to)
         self.last: Receipt | None = None
-        """What the last idle release gave back."""
+        """The receipt of the last idle release."""
         self._stop: Event | None = None
         self._thread: Thread | None = None
         if self._native.enabled:
@@ -65,24 +65,25 @@ class Idle:
 
     @property
     def after_s(self) -> float:
-        """How long nothing may have worked."""
+        """How long the process has to be idle, in seconds."""
         return self._native.after_s
 
     def work(self) -> Working:
-        """A task, for a `with` block: waits for a release that is under way, and nothing is released
-        while it lasts. A release that you ask for yourself does not wait for its own task: end the
-        task first."""
+        """Returns a task for a `with` block. Waits for a release in progress; none begins while it lasts.
+
+        A release that the program calls inside a task does not wait for that task: end the task first.
+        """
         return self._native.work()
 
     def tick(self) -> Receipt | None:
-        """Looks whether it is time, and releases if it is. The watching thread does this by itself."""
-        return self._look()[0]
+        """Releases if the process has been idle for long enough. The watching thread calls this."""
+        return self._look().receipt
 
-    def _look(self) -> tuple[Receipt | None, float]:
-        receipt, _, look_again_s = self._native.tick()
-        if receipt is not None:
-            self.last = say(receipt)
-        return receipt, look_again_s
+    def _look(self) -> Tick:
+        tick = self._native.tick()
+        if tick.receipt is not None:
+            self.last = log_release(tick.receipt)
+        return tick
 
     def _watch(self) -> None:
         import threading
@@ -96,7 +97,7 @@ class Idle:
         thread.start()
 
     def close(self) -> None:
-        """Ends the watch; waits for a release that is under way. A second call does nothing."""
+        """Ends the thread; waits for a release in progress. A second call does nothing."""
         stop, thread = self._stop, self._thread
         self._stop = self._thread = None
         if stop is not None and thread is not None:
@@ -119,7 +120,7 @@ class Idle:
 
 
 class _weak:
-    """A switch that the thread does not keep: one that nobody has any more ends its watch."""
+    """A weak reference to an `Idle`: the thread does not keep it alive, and ends when it is gone."""
 
     def __init__(self, switch: Idle) -> None:
         import weakref
@@ -134,8 +135,8 @@ def _loop(switch: _weak, stop: Event) -> None:
         if one is None:
             return
         try:
-            _, look_again_s = one._look()
-        except Exception as failure:  # noqa: BLE001 - the watch goes on, whatever it was.
+            look_again_s = one._look().look_again_s
+        except Exception as failure:  # noqa: BLE001 - the thread goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
             look_again_s = _LOOK_MOST_S
         del one

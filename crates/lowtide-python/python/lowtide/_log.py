@@ -1,8 +1,8 @@
-"""What a release writes to the log: one line, by Python's logging, under the name `lowtide`.
+"""What a release writes to the log: one line, through Python's logging, to the logger `lowtide`.
 
-INFO where it is proved or nothing was to be proved; WARNING, with what is left and what would free
-it, where a target was missed or somebody still holds what should be gone. What each rung touched is
-there at DEBUG. The numbers travel beside the text (`extra`), so that nobody has to parse it.
+The level is INFO. It is WARNING, with what is left and what would free it, if a target was missed or
+somebody still holds memory that should be free. What each rung touched is logged at DEBUG. The numbers
+are in the record's `extra`, so that nobody has to parse the text.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 def logger() -> Logger:
+    """Returns the logger `lowtide`. Imports logging only when something is logged."""
     import logging
 
     return logging.getLogger("lowtide")
 
 
-def say(receipt: Receipt, line: str | None = None) -> Receipt:
-    """Writes what a release did, and gives the receipt on. `line` says it in other words."""
+def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
+    """Logs a release and returns its receipt. `line` replaces the usual line."""
     from logging import DEBUG, INFO, WARNING
 
     log = logger()
@@ -40,7 +41,7 @@ def say(receipt: Receipt, line: str | None = None) -> Receipt:
 
 
 def numbers(receipt: Receipt) -> dict[str, object]:
-    """What a log record carries beside its text."""
+    """Returns what a log record carries beside its text."""
     return {
         "lowtide_release": receipt.name,
         "lowtide_device": receipt.device,

@@ -1,37 +1,39 @@
-"""What torch keeps behind the attributes that people see.
+"""Readers for modules, tensors and autograd nodes of torch.
 
-A module stores its children in dicts of its own, a tensor its gradient and its graph in C++. Nothing
-here imports torch, and every question to a tensor is asked with overrides switched off, because a
-subclass may run its own code for any of them.
+A module stores its children in dicts of its own, a tensor its gradient and its graph in C++. Nothing here
+imports torch. Every question to a tensor is asked with overrides switched off, because a subclass may run
+its own code for any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import GetSetDescriptorType
 from typing import Any
 
-from ._cut import Reference, del_item, none_item
-from ._look import descriptor, instance_dict, is_a, is_name, item, key_text, module_value, pairs
+from ..._torch import Tensor
+from .cuts import del_item, none_item
+from .look import descriptor, instance_dict, is_a, is_name, item, key_text, module_value, pairs
+from .reference import Act, Reference
 
-_NODES_AT_MOST = 10_000
+_MOST_NODES = 10_000
 _PLUMBING = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def tensor_base() -> Any:
-    """The C class under every tensor, or None while torch is not imported."""
+    """Returns the C class under every tensor, or None if torch is not imported."""
     return module_value("torch._C", "TensorBase")
 
 
 def is_tensor(value: object) -> bool:
-    """Whether this is a tensor by its real type."""
+    """Returns whether this is a tensor by its real type."""
     base = tensor_base()
     return base is not None and is_a(value, base)
 
 
 def is_storage(value: object) -> bool:
-    """Whether this is the memory of a tensor rather than a tensor."""
+    """Returns whether this is a storage: the memory of a tensor rather than a tensor."""
     for name in ("UntypedStorage", "TypedStorage"):
         storage = module_value("torch.storage", name)
         if storage is not None and is_a(value, storage):
@@ -44,7 +46,7 @@ def _quiet() -> Any:
 
 
 def is_view(tensor: object) -> bool:
-    """Whether a tensor shows a part of a storage, and so keeps more than it shows."""
+    """Returns whether a tensor shows a part of a storage, and so keeps more than it shows."""
     base = tensor_base()
     try:
         with _quiet():
@@ -53,11 +55,11 @@ def is_view(tensor: object) -> bool:
             held_bytes = base.untyped_storage(tensor).nbytes()
             return bool(held_bytes > base.nbytes.__get__(tensor))
     except (RuntimeError, NotImplementedError, TypeError):
-        return False  # sparse, meta and fake tensors have no storage to ask
+        return False  # Sparse, meta and fake tensors have no storage to ask.
 
 
 def read_module_parts(holder: object, held: object) -> Iterator[Reference]:
-    """Parameters, buffers and children of an nn.Module, as people write them."""
+    """Yields parameters, buffers and children of an nn.Module, as people write them."""
     module = module_value("torch.nn.modules.module", "Module")
     if module is None or not is_a(holder, module):
         return
@@ -83,8 +85,8 @@ def _part_step(holder: object, key: object) -> str:
     return f".{key}" if is_name(key) else f"[{key_text(key)}]"
 
 
-def read_tensor(holder: Any, held: object) -> Iterator[Reference]:
-    """Gradient, hooks, graph and base of a tensor."""
+def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
+    """Yields the gradient, hooks, graph and base of a tensor."""
     base = tensor_base()
     if base is None or not is_a(holder, base):
         return
@@ -100,7 +102,7 @@ def read_tensor(holder: Any, held: object) -> Iterator[Reference]:
     if grad is not None and grad is held:
         yield Reference(".grad", "gradient", "{path} = None", _drop_grad(holder, held))
     if origin is not None and origin is held:
-        why = "a view keeps the whole tensor: let the view go, or clone it"
+        why = "a view keeps the whole tensor: drop the view, or clone it"
         yield Reference(" (view)", "view", why_not=why)
     for name, table in hooks:
         if table is not None and table is held:
@@ -116,7 +118,7 @@ def read_tensor(holder: Any, held: object) -> Iterator[Reference]:
         yield graph_reference(holder)
 
 
-def _drop_grad(holder: Any, held: object) -> Callable[[], None]:
+def _drop_grad(holder: Tensor, held: object) -> Act:
     def act() -> None:
         base = tensor_base()
         with _quiet():
@@ -126,7 +128,7 @@ def _drop_grad(holder: Any, held: object) -> Callable[[], None]:
     return act
 
 
-def _detach(holder: Any) -> Callable[[], None]:
+def _detach(holder: Tensor) -> Act:
     def act() -> None:
         with _quiet():
             tensor_base().detach_(holder)
@@ -135,12 +137,12 @@ def _detach(holder: Any) -> Callable[[], None]:
 
 
 def graph_reference(holder: object) -> Reference:
-    """A tensor keeps, through its graph, what the backward pass would need."""
+    """Returns the reference from a tensor to what its graph keeps for the backward pass."""
     return Reference(" (autograd graph)", "autograd graph", "{holder}.detach_()", _detach(holder))
 
 
-def has_graph(value: Any) -> bool:
-    """Whether a tensor has a graph behind it."""
+def has_graph(value: Tensor) -> bool:
+    """Returns whether a tensor has an autograd graph."""
     if not is_tensor(value):
         return False
     with _quiet():
@@ -148,10 +150,12 @@ def has_graph(value: Any) -> bool:
 
 
 def _is_leaf_of(node: object, held: object) -> bool:
-    """Whether the graph from `node` ends in this tensor. Nodes are asked for their leaf, never for
-    what they saved: unpacking that runs the program's hooks."""
+    """Returns whether the graph from `node` ends in this tensor.
+
+    Nodes are asked for their leaf, never for what they saved: unpacking that runs the program's hooks.
+    """
     seen, open_nodes = {id(node)}, [node]
-    while open_nodes and len(seen) <= _NODES_AT_MOST:
+    while open_nodes and len(seen) <= _MOST_NODES:
         current = open_nodes.pop()
         if _ask(current, "variable") is held:
             return True
@@ -173,7 +177,7 @@ def _ask(node: object, name: str) -> Any:
 
 
 def read_node(holder: object, held: object) -> Iterator[Reference]:
-    """The next nodes of an autograd graph, and the leaf where it ends."""
+    """Yields the next nodes of an autograd graph, and the leaf where it ends."""
     if type(descriptor(holder, "_sequence_nr")) is not type(dict.__dict__["get"]):
         return
     why = "a graph is freed as a whole: detach the tensor that holds it"

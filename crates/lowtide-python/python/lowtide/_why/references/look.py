@@ -1,9 +1,9 @@
-"""Looking at an object without running its code.
+"""Reads objects without running their code.
 
-`why` names objects that belong to somebody else's program, often while that program is in trouble.
-A property, a `__getattr__`, an `__eq__` or a `__repr__` of theirs could load a model, take a lock or
-raise. So everything here goes through the interpreter's own descriptors, compares by identity and
-asks `type(x)`, never `x.__class__` (which `isinstance` does).
+`why` names objects of another program, often while that program is in trouble. A property, a
+`__getattr__`, an `__eq__` or a `__repr__` could load a model, take a lock or raise. So everything here
+goes through the interpreter's own descriptors, compares by identity and asks `type(x)`, never
+`x.__class__` (which `isinstance` does).
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ import gc
 import sys
 from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
+AnyDict: TypeAlias = dict[Any, Any]
+"""A dict of the program. Nothing is known of its keys and values."""
+Item: TypeAlias = tuple[Any, Any]
+"""A key and its value."""
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
@@ -27,18 +35,18 @@ _KEY_PARTS = 4
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """The classes of `cls`, whatever its metaclass says."""
+    """Returns the base classes of `cls` in order, whatever its metaclass says."""
     found: tuple[type, ...] | None = _MRO(cls)
     return found if found is not None else (cls,)
 
 
 def is_a(value: object, base: type) -> bool:
-    """Whether `value` is an instance of `base` by its real type."""
+    """Returns whether `value` is an instance of `base` by its real type."""
     return any(cls is base for cls in mro(type(value)))
 
 
 def plain(text: object) -> str:
-    """The characters of a string as an exact `str`; other things become their type's name."""
+    """Returns a string as an exact `str`; other objects become the name of their type."""
     if type(text) is str:
         return text
     if any(cls is str for cls in mro(type(text))):
@@ -47,12 +55,12 @@ def plain(text: object) -> str:
 
 
 def type_name(cls: type) -> str:
-    """The bare name of a class."""
+    """Returns the name of a class without its module."""
     return plain(_CLASS_NAME(cls))
 
 
 def full_type_name(cls: type) -> str:
-    """The name of a class with its module, where the module says something."""
+    """Returns the name of a class, with its module unless that is builtins or `__main__`."""
     try:
         module = _CLASS_MODULE(cls)
     except AttributeError:
@@ -62,30 +70,30 @@ def full_type_name(cls: type) -> str:
     return f"{module}.{type_name(cls)}"
 
 
-def pairs(mapping: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """The items of a dict or of a subclass of it, past any method that the subclass overrides."""
+def pairs(mapping: AnyDict) -> Iterator[Item]:
+    """Yields the items of a dict or of a subclass of it, past methods that the subclass overrides."""
     try:
         yield from dict.items(mapping)
     except RuntimeError:
-        # The collector may have run a finaliser that changed the dict under us: take it in one go.
+        # The collector may have run a finaliser that changed the dict meanwhile: copy it first.
         yield from list(dict.items(mapping))
 
 
-def item(mapping: dict[Any, Any], name: str) -> Any:
-    """`mapping[name]` or None, without comparing `name` with keys that are not plain strings."""
+def item(mapping: AnyDict, name: str) -> Any:
+    """Returns `mapping[name]` or None. Only plain strings among the keys are compared with `name`."""
     for key, value in pairs(mapping):
         if type(key) is str and key == name:
             return value
     return None
 
 
-def class_items(cls: type) -> Iterator[tuple[Any, Any]]:
-    """What stands in the body of a class."""
+def class_items(cls: type) -> Iterator[Item]:
+    """Yields the names and values in the body of a class."""
     yield from pairs(class_dict(cls))
 
 
-def class_dict(cls: type) -> dict[Any, Any]:
-    """The real dict of a class: what hides behind the proxy that `__dict__` gives."""
+def class_dict(cls: type) -> AnyDict:
+    """Returns the real dict of a class, which is behind the proxy that `__dict__` gives."""
     for referent in gc.get_referents(_CLASS_DICT(cls)):
         if type(referent) is dict:
             return referent
@@ -93,7 +101,7 @@ def class_dict(cls: type) -> dict[Any, Any]:
 
 
 def descriptor(value: object, name: str) -> Any:
-    """The first entry called `name` in the classes of `value`."""
+    """Returns the first entry called `name` in the classes of `value`."""
     for cls in mro(type(value)):
         for key, entry in class_items(cls):
             if type(key) is str and key == name:
@@ -102,7 +110,7 @@ def descriptor(value: object, name: str) -> Any:
 
 
 def read(value: object, name: str) -> Any:
-    """An attribute that is written in C (a member or a getter of a built-in type), or None."""
+    """Returns an attribute that is written in C (a member or getter of a built-in type), or None."""
     entry = descriptor(value, name)
     if type(entry) is not MemberDescriptorType and type(entry) is not GetSetDescriptorType:
         return None
@@ -112,8 +120,8 @@ def read(value: object, name: str) -> Any:
         return None
 
 
-def instance_dict(value: object) -> dict[Any, Any] | None:
-    """The attributes of an instance, or None where it has no dict that can be read safely."""
+def instance_dict(value: object) -> AnyDict | None:
+    """Returns the attributes of an instance, or None if it has no dict that can be read safely."""
     if is_a(value, type) or _is_thread_local(value):
         # A class has a dict of its own kind; reading that of a thread-local may run its __init__.
         return None
@@ -137,7 +145,7 @@ def _is_thread_local(value: object) -> bool:
 
 
 def members(value: object) -> Iterator[tuple[str, MemberDescriptorType, object]]:
-    """Every filled slot: `__slots__` of Python classes and the members of classes written in C."""
+    """Yields every filled slot: `__slots__` of Python classes and members of classes written in C."""
     for cls in mro(type(value)):
         for key, entry in class_items(cls):
             if type(entry) is not MemberDescriptorType or type(key) is not str:
@@ -145,31 +153,31 @@ def members(value: object) -> Iterator[tuple[str, MemberDescriptorType, object]]
             try:
                 found = entry.__get__(value, type(value))
             except (AttributeError, TypeError, SystemError):
-                continue  # an empty slot, or a descriptor that was put into a foreign class
+                continue  # An empty slot, or a descriptor that was put into a foreign class.
             yield key, entry, found
 
 
 def module_dict(module: ModuleType) -> dict[str, Any]:
-    """The namespace of a module."""
+    """Returns the namespace of a module."""
     found: dict[str, Any] = _MODULE_DICT(module, type(module))
     return found
 
 
 def _modules() -> dict[str, Any]:
-    """The table of modules; the one that was there when this was imported, where it is no dict any more."""
+    """Returns `sys.modules`, or the table from the import of this module if that is no dict now."""
     return sys.modules if is_a(sys.modules, dict) else _MODULES
 
 
 def module_value(module_name: str, name: str) -> Any:
-    """`module.name` of an imported module, or None: nothing is imported, no `__getattr__` runs."""
+    """Returns `module.name` of an imported module, or None. Imports nothing, runs no `__getattr__`."""
     module = dict.get(_modules(), module_name)
     if module is None or not is_a(module, ModuleType):
         return None
     return dict.get(module_dict(module), name)
 
 
-def namespace_of(mapping: dict[Any, Any]) -> str | None:
-    """The name of the imported module whose namespace this dict is."""
+def namespace_of(mapping: AnyDict) -> str | None:
+    """Returns the name of the imported module whose namespace this dict is, or None."""
     name = item(mapping, "__name__")
     if type(name) is not str:
         return None
@@ -180,7 +188,7 @@ def namespace_of(mapping: dict[Any, Any]) -> str | None:
 
 
 def key_text(key: object, depth: int = 2) -> str:
-    """A key as a person would type it, or the name of its type where that is not safe to say."""
+    """Returns a key as a person would type it, or the name of its type if it cannot be read safely."""
     kind = type(key)
     if key is None or key is Ellipsis or kind is bool or kind is float:
         return repr(key)
@@ -211,7 +219,7 @@ def _tuple_text(key: tuple[object, ...], depth: int) -> str:
 
 
 def _member_text(key: object) -> str | None:
-    """`Colour.RED` for a member of an enumeration."""
+    """Returns `Colour.RED` for a member of an enumeration, else None."""
     enum = module_value("enum", "Enum")
     if enum is None or not is_a(key, enum):
         return None
@@ -220,10 +228,10 @@ def _member_text(key: object) -> str | None:
 
 
 def is_name(text: object) -> bool:
-    """Whether a person can write this after a dot."""
+    """Returns whether a person can write this after a dot."""
     return type(text) is str and text.isidentifier()
 
 
 def refers(holder: object, held: object) -> bool:
-    """Whether the collector sees a reference from `holder` to `held`."""
+    """Returns whether the collector sees a reference from `holder` to `held`."""
     return any(referent is held for referent in gc.get_referents(holder))

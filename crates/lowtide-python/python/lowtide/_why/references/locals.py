@@ -1,8 +1,8 @@
-"""Reading the variables of frames and leaving no trace.
+"""Reads the variables of frames without leaving a trace.
 
-Up to Python 3.12 `frame.f_locals` of a function makes a dict that the frame keeps: a snapshot that
-holds every variable, long after the function let go of it. A tool that looks for holders must not
-become one. From 3.13 on `f_locals` is a view and there is nothing to undo.
+Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot that
+holds every variable long after the function has dropped it. A tool that looks for holders must not
+become one. From 3.13 on, `f_locals` is a view and there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Container
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
-from ._look import is_a, pairs, plain
+from .look import is_a, pairs, plain
 
 _CO_OPTIMIZED = 0x1
 _KEEPS_SNAPSHOT = sys.version_info < (3, 13)
@@ -21,11 +21,11 @@ _REFERENCES_OF_OUR_SNAPSHOT = 3
 
 
 def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str, object]:
-    """The variables of a frame by name, as a fresh dict.
+    """Returns the variables of a frame by name, as a new dict.
 
-    `known` holds the ids of dicts that had something in them before: a snapshot that is listed
-    there belongs to the program and stays. (An empty one may be what an earlier look left behind.)
-    The namespace of a module or of a class body is copied, never cleared.
+    `known` holds the ids of dicts that were not empty before: a snapshot that is listed there belongs to
+    the program and is kept. (An empty one may come from an earlier look.) The namespace of a module or of
+    a class body is copied, never cleared.
     """
     raw: object = frame.f_locals
     if not frame.f_code.co_flags & _CO_OPTIMIZED:
@@ -34,7 +34,7 @@ def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str
     if not _KEEPS_SNAPSHOT:
         return dict(raw)  # type: ignore[call-overload, no-any-return]
     found = _named(raw)
-    # Somebody else's variable: the program called locals() and kept the answer, or exec() runs in it.
+    # The program called locals() and kept the result, or exec() runs in it.
     foreign = sys.getrefcount(raw) > _REFERENCES_OF_OUR_SNAPSHOT
     if not foreign and (known is None or id(raw) not in known) and not _is_traced(frame):
         dict.clear(raw)  # type: ignore[arg-type]
@@ -46,10 +46,10 @@ def _named(raw: object) -> dict[str, object]:
 
 
 def _is_traced(frame: FrameType) -> bool:
-    """Whether a debugger may write the snapshot back into the frame.
+    """Returns whether a debugger may write the snapshot back into the frame.
 
-    While a trace function runs, the interpreter copies the snapshot back when it returns. An empty
-    one would wipe the variables of the program.
+    When a trace function returns, the interpreter copies the snapshot back into the frame. An empty one
+    would delete the program's variables.
     """
     if frame.f_trace is not None or sys.gettrace() is not None or sys.getprofile() is not None:
         return True
@@ -60,12 +60,12 @@ def _is_traced(frame: FrameType) -> bool:
 
 
 def snapshots_of(holder: object) -> set[int]:
-    """The ids of the filled dicts that a frame or generator shows: what `known` needs."""
+    """Returns the ids of the dicts that a frame or generator refers to and that are not empty."""
     return {id(found) for found in gc.get_referents(holder) if type(found) is dict and found}
 
 
 def frame_of(value: object) -> FrameType | None:
-    """The frame of a suspended or running generator, coroutine or async generator; a frame's own."""
+    """Returns the frame of a generator, coroutine or async generator; a frame is its own."""
     if type(value) is FrameType:
         return value
     if type(value) is GeneratorType:
@@ -78,7 +78,7 @@ def frame_of(value: object) -> FrameType | None:
 
 
 def has_begun(value: object) -> bool:
-    """Whether code that waits has run up to a `yield` or an `await`, and not only been called."""
+    """Returns whether suspended code has run up to a `yield` or an `await`, and not only been called."""
     if sys.version_info < (3, 11):
         frame = frame_of(value)
         return frame is not None and frame.f_lasti >= 0
@@ -88,7 +88,7 @@ def has_begun(value: object) -> bool:
 
 
 def awaits(value: object) -> object:
-    """What a generator, coroutine or async generator waits for."""
+    """Returns what a generator, coroutine or async generator waits for, or None."""
     if type(value) is GeneratorType:
         return value.gi_yieldfrom
     if type(value) is CoroutineType:
@@ -99,7 +99,7 @@ def awaits(value: object) -> object:
 
 
 def is_running(frame: FrameType) -> bool:
-    """Whether some thread is inside this frame now."""
+    """Returns whether some thread is executing this frame or a function that it called."""
     stacks = list(sys._current_frames().values())
     found: FrameType | None = None
     try:
@@ -111,26 +111,24 @@ def is_running(frame: FrameType) -> bool:
                 found = found.f_back
         return False
     finally:
-        # Our own frame is one of them. A variable that has it would keep it, and all that called it
-        # with all their variables, until the collector runs.
+        # Our own frame is one of them. A variable that refers to it would keep it, its callers and all
+        # their variables alive until the collector runs.
         found = None
         stacks.clear()
 
 
 def place(frame: FrameType, line: int | None = None) -> str:
-    """`serve() line 88`, as it stands in every text about code."""
+    """Returns `serve() line 88`, the form that all texts use for a place in code."""
     name = code_name(frame.f_code)
     line = frame.f_lineno if line is None else line
     return f"{name} line {line}" if line else name
 
 
 def code_name(code: CodeType) -> str:
-    """`serve()`."""
+    """Returns `serve()`."""
     return f"{plain(code.co_name)}()"
 
 
-def parameter_names(code: CodeType) -> tuple[list[str], list[str]]:
-    """The names of the positional parameters, and those of the ones given by keyword only."""
-    names = [plain(name) for name in code.co_varnames]
-    count = code.co_argcount
-    return names[:count], names[count : count + code.co_kwonlyargcount]
+def positional_names(code: CodeType) -> list[str]:
+    """Returns the names of the positional parameters."""
+    return [plain(name) for name in code.co_varnames[: code.co_argcount]]

@@ -1,27 +1,34 @@
-"""What tasks, contexts and threads hold.
+"""Readers for tasks, contexts and threads.
 
-asyncio, contextvars and thread-locals keep values beside the call stack. Their insides are written
-in C; what follows asks them by their own getters and never starts anything in them.
+asyncio, contextvars and thread-locals keep values beside the call stack. They are written in C; the
+readers use their own getters and never start anything in them.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
 
-from ._cut import Reference, attribute_step, none_item
-from ._look import instance_dict, is_a, item, members, module_value, pairs, plain, read, type_name
+from .cuts import attribute_step, none_item
+from .look import instance_dict, is_a, item, members, module_value, pairs, plain, read, type_name
+from .reference import Act, Reference, ReferenceKind
+
+_FUTURE: tuple[tuple[str, ReferenceKind], ...] = (
+    ("_result", "result"),
+    ("_exception", "exception"),
+    ("_loop", "loop"),
+)
 
 
 def task_type() -> Any:
-    """The class of asyncio's tasks, or None while nobody has imported asyncio."""
+    """Returns the class of asyncio's tasks, or None if asyncio is not imported."""
     return module_value("_asyncio", "Task")
 
 
 def task_name(value: object) -> str | None:
-    """The name of an asyncio task, or None for anything else."""
+    """Returns the name of an asyncio task, or None for other objects."""
     task = task_type()
     if task is not None and is_a(value, task):
         return plain(task.get_name(value))
@@ -32,7 +39,7 @@ def task_name(value: object) -> str | None:
 
 
 def thread_name(value: object) -> str | None:
-    """The name of a thread object, or None for anything else."""
+    """Returns the name of a thread object, or None for other objects."""
     thread = module_value("threading", "Thread")
     if thread is None or not is_a(value, thread):
         return None
@@ -41,14 +48,14 @@ def thread_name(value: object) -> str | None:
 
 
 def read_task(holder: Any, held: object) -> Iterator[Reference]:
-    """The coroutine of a task, and the future that it waits for."""
+    """Yields the coroutine of a task, and the future that it waits for."""
     if task_type().get_coro(holder) is held:
         yield Reference("", "coroutine", "{holder}.cancel()", _cancel(holder))
     if read(holder, "_fut_waiter") is held:
         yield Reference("._fut_waiter", "awaits", "{holder}.cancel()", _cancel(holder))
 
 
-def _cancel(task: Any) -> Callable[[], None]:
+def _cancel(task: Any) -> Act:
     kind = task_type()
 
     def act() -> None:
@@ -65,9 +72,9 @@ def _cancel(task: Any) -> Callable[[], None]:
 
 
 def read_future(holder: object, held: object) -> Iterator[Reference]:
-    """Result, exception and callbacks of a future."""
-    why = "a future keeps its result: let the future go"
-    for name, kind in (("_result", "result"), ("_exception", "exception"), ("_loop", "loop")):
+    """Yields the result, exception and callbacks of a future."""
+    why = "a future keeps its result: drop the future"
+    for name, kind in _FUTURE:
         if read(holder, name) is held:
             yield Reference(f".{name}", kind, why_not=why)
     callbacks = read(holder, "_callbacks")
@@ -79,12 +86,12 @@ def read_future(holder: object, held: object) -> Iterator[Reference]:
             yield Reference(f"._callbacks[{index}][0]", "callback", verb, act)
 
 
-def _remove(remove: Any, holder: object, held: object) -> Callable[[], None]:
+def _remove(remove: Any, holder: object, held: object) -> Act:
     return lambda: remove(holder, held)
 
 
 def read_context(holder: Context, held: object) -> Iterator[Reference]:
-    """The value that a context variable has in one context."""
+    """Yields the value that a context variable has in one context."""
     for variable, value in Context.items(holder):
         if value is held:
             name = plain(variable.name)
@@ -94,7 +101,7 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
             yield Reference(f" (context variable {name!r})", "context", verb, act, via=inside)
 
 
-def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Callable[[], None]:
+def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Act:
     def act() -> None:
         if Context.get(context, variable) is not held:
             return
@@ -110,7 +117,7 @@ def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Call
 
 
 def _inside(holder: object) -> Iterator[int]:
-    """The ids of the tree that a context keeps its values in."""
+    """Yields the ids of the tree in which a context keeps its values."""
     for referent in gc.get_referents(holder):
         if type_name(type(referent)).startswith("hamt"):
             yield id(referent)
@@ -118,27 +125,27 @@ def _inside(holder: object) -> Iterator[int]:
 
 
 def read_variable(holder: ContextVar[Any], held: object) -> Iterator[Reference]:
-    """The default of a context variable."""
+    """Yields the default of a context variable."""
     if held is not holder.name and any(found is held for found in gc.get_referents(holder)):
-        why = "the default of a context variable stays as long as the variable"
+        why = "a context variable keeps its default"
         yield Reference(" (default)", "default", why_not=why)
 
 
 def read_token(holder: Token[Any], held: object) -> Iterator[Reference]:
-    """A token remembers the value from before."""
+    """Yields the previous value of a context variable, which a token keeps."""
     for name, value in (("old_value", holder.old_value), ("var", holder.var)):
         if value is held:
-            why = "a token keeps the value from before: let the token go"
+            why = "a token keeps the previous value: drop the token"
             yield Reference(f".{name}", "token", why_not=why)
 
 
 def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
-    """An attribute of a thread-local, in whichever thread."""
+    """Yields the attributes of a thread-local, in every thread."""
     for table in gc.get_referents(holder):
         if type(table) is not dict:
             continue
         for owner, attributes in pairs(table):
-            # One dict for each thread, under something that stands for the thread.
+            # One dict for each thread, under a key that stands for the thread.
             if type(owner) is str or type(attributes) is not dict:
                 continue
             via = (id(table), id(attributes))
@@ -152,7 +159,7 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
 
 
 def read_handle(holder: object, held: object) -> Iterator[Reference]:
-    """A call that an event loop has still to make."""
+    """Yields the function and arguments of a call that an event loop has scheduled."""
     for name, _, value in members(holder):
         if name in ("_callback", "_args") and value is held:
             yield Reference(f".{name}", "scheduled call", "{holder}.cancel()", _stop(holder))
@@ -162,7 +169,7 @@ def read_handle(holder: object, held: object) -> Iterator[Reference]:
             yield Reference(step, "scheduled call", verb, _stop(holder), via=(id(value),))
 
 
-def _stop(handle: Any) -> Callable[[], None]:
+def _stop(handle: Any) -> Act:
     def act() -> None:
         module_value("asyncio.events", "Handle").cancel(handle)
 
