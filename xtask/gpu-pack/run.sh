@@ -27,10 +27,10 @@ cat > "$out/machine.json" <<JSON
 JSON
 cat "$out/machine.json"
 
-step "conformance of cuda:0" "$here/conformance_cuda"
-step "conformance of host" "$here/conformance_host"
-step "rules of the driver" "$here/rules_cuda"
-step "a thousand turns of sleep and wake" "$here/turns_cuda"
+step "conformance of cuda:0" "$here/device_suites" --suite conformance --on cuda
+step "conformance of host" "$here/device_suites" --suite conformance --on host
+step "rules of the driver" "$here/device_suites" --suite rules --on cuda
+step "a thousand turns of sleep and wake" "$here/pool_suites" --suite turns --on cuda
 step "doctor" "$here/lowtide" doctor
 step "ps" "$here/lowtide" ps
 step "ps as JSON" bash -c '"$0" ps --json > "$1/ps.json"' "$here/lowtide" "$out"

@@ -15,8 +15,7 @@ use crate::peers;
 use crate::steps::{self, cargo};
 
 const MOST_MIB: u64 = 60;
-const TEST_PROGRAMS: [&str; 5] =
-    ["conformance_cuda", "conformance_host", "rules_cuda", "turns_cuda", "requirements_cuda"];
+const TEST_PROGRAMS: [&str; 3] = ["device_suites", "pool_suites", "requirements"];
 /// Says what a pack is of; also tells a pack from another folder.
 const COMMIT: &str = "commit.txt";
 const SCRIPTS: [&str; 3] = ["run.sh", "python.sh", "plain_copy.py"];
@@ -41,7 +40,12 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "lowtide-pool",
         "--package",
         "lowtide-release",
-        "--tests",
+        "--test",
+        "device_suites",
+        "--test",
+        "pool_suites",
+        "--test",
+        "requirements",
         "--no-run",
     ])?);
     for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {

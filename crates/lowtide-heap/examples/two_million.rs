@@ -1,9 +1,9 @@
 //! How long the answers take on a heap of two million objects, and in how much memory:
 //! `cargo run --release -p lowtide-heap --example two_million`
 
-#[path = "../tests/counting/mod.rs"]
+#[path = "../tests/graphs/counting.rs"]
 mod counting;
-#[path = "../tests/pythonic/mod.rs"]
+#[path = "../tests/graphs/pythonic.rs"]
 mod pythonic;
 
 use std::time::Instant;
@@ -12,7 +12,7 @@ use lowtide_heap::{Analysis, Graph, Node};
 
 /// Processor seconds of every step, and the memory at its highest.
 struct Watch {
-    before: usize,
+    before: isize,
     highest: usize,
     seconds: f64,
 }
@@ -23,7 +23,7 @@ impl Watch {
         let (start, wall) = (processor_seconds(), Instant::now());
         let done = work();
         let (seconds, wall) = (processor_seconds() - start, wall.elapsed().as_secs_f64());
-        let highest = counting::highest() - self.before;
+        let highest = counting::highest_above(self.before);
         let mib = highest >> 20;
         println!("{what:<20} {seconds:>6.3} s of {wall:>6.3} s   {mib:>4} MiB at the highest");
         self.seconds += seconds;

@@ -14,7 +14,7 @@
 //!
 //! So 72 stay, and 88 are reached while dominators are looked for. What only deep graphs need (how
 //! deep we are, what flow passes) comes on top of that, and lists that grow are up to twice as long
-//! as what is in them. `tests/memory.rs` counts: 83 for a heap like an interpreter's, 117 for the
+//! as what is in them. `tests/graphs/memory.rs` counts: 83 for a heap like an interpreter's, 117 for the
 //! worst that we could think of; it fails at 150.
 
 use std::cell::OnceCell;

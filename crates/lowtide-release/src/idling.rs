@@ -55,7 +55,7 @@ impl Idling {
     /// Where there is no room to wake; everything is still asleep then.
     pub fn work(&self) -> lowtide_pool::Result<Working> {
         let task = self.idle.task();
-        let pass = self.releaser.gate().enter();
+        let pass = self.releaser.gate().enter().into_owned();
         for pool in self.releaser.scene().pools() {
             pool.wake(Scope::Whole)?;
         }
@@ -108,7 +108,7 @@ impl fmt::Debug for Idling {
 #[must_use = "dropping it ends the task"]
 pub struct Working {
     // First out of the gate, then counted as finished.
-    pass: Pass,
+    pass: Pass<'static>,
     _task: Task,
 }
 

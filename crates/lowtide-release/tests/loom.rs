@@ -1,8 +1,9 @@
-//! The gate and the idle policy under a model checker: every order in which two threads can come,
-//! and for three every order with few changes of thread that nobody asked for.
+//! The gate and the idle policy under a model checker: every interleaving of two threads, and for
+//! three threads every interleaving with a few preemptions.
 //!
-//! `cargo test -p lowtide-release --features loom --test loom --release`. Loom sees a lost wake-up
-//! as a deadlock and says so.
+//! `cargo test -p lowtide-release --features loom --test loom --release`. Loom reports a lost wake-up
+//! as a deadlock, and lets a relaxed load return any value that the memory model allows: so a gate
+//! that orders too little fails in [`Room::visit`].
 
 #![cfg(feature = "loom")]
 
@@ -16,21 +17,27 @@ use lowtide_release::{Clock, Decision, Gate, GateState, Idle, IdleOptions, Mode,
 const MODES: [Mode; 4] = [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain];
 const QUIET: GateState = GateState { open: true, active: 0, parked: 0, waiting: 0 };
 
-/// Every order there is, or every order with so many changes of thread that nobody asked for.
-fn check(changes: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
+/// Runs every interleaving, or every one with at most so many preemptions.
+fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = changes;
+    builder.preemption_bound = preemptions;
     builder.check(body);
 }
 
-/// What only one side may be in at a time. Loom may change threads in the middle.
+/// Memory that only one side may use at a time.
 #[derive(Default)]
-struct Room(AtomicBool);
+struct Room {
+    /// Changed by read-modify-writes, which always see the latest value.
+    visits: AtomicUsize,
+    /// The same number, read and written without ordering: stale unless the gate orders it.
+    seen: AtomicUsize,
+}
 
 impl Room {
     fn visit(&self) {
-        assert!(!self.0.swap(true, Relaxed), "two in the room");
-        assert!(self.0.swap(false, Relaxed), "two in the room");
+        let visits = self.visits.fetch_add(1, Relaxed);
+        assert_eq!(self.seen.load(Relaxed), visits, "two in the room, or one saw an old value");
+        self.seen.store(visits + 1, Relaxed);
     }
 }
 
@@ -147,7 +154,7 @@ fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
 fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
     check(Some(3), || {
         let gate = Gate::new();
-        let pass = gate.enter();
+        let pass = gate.enter().into_owned();
         let parks = thread::spawn(move || {
             let mut pass = pass;
             pass.checkpoint()
@@ -215,6 +222,83 @@ fn closers_stay_out_of_each_others_way() {
         for other in others {
             other.join().unwrap();
         }
+        assert_eq!(gate.state(), QUIET);
+    });
+}
+
+#[test]
+fn a_pass_within_a_pass_never_waits_for_its_own_gate() {
+    for mode in MODES {
+        check(None, move || {
+            let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+            let worker = {
+                let (gate, room) = (gate.clone(), room.clone());
+                thread::spawn(move || {
+                    let outer = gate.enter();
+                    let mut inner = gate.enter_within(&outer);
+                    let _told = inner.checkpoint();
+                    drop(outer);
+                    room.visit();
+                })
+            };
+            let closed = gate.close(mode);
+            room.visit();
+            assert_eq!((closed.parked(), gate.state().active), (0, 0));
+            closed.open();
+            worker.join().unwrap();
+            assert_eq!(gate.state(), QUIET);
+        });
+    }
+}
+
+#[test]
+fn work_finds_memory_awake_and_one_wakes_it_for_all() {
+    check(Some(3), || {
+        let gate = Gate::new();
+        // Loads and stores without ordering; the gate has to order them.
+        let is_awake = Arc::new(AtomicBool::new(true));
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let workers = [(); 2].map(|()| {
+            let (gate, is_awake, wakes) = (gate.clone(), is_awake.clone(), wakes.clone());
+            thread::spawn(move || {
+                let wake = || {
+                    wakes.fetch_add(1, Relaxed);
+                    is_awake.store(true, Relaxed);
+                    Ok::<(), ()>(())
+                };
+                let pass = gate.enter_awake(wake).unwrap();
+                assert!(is_awake.load(Relaxed), "work began while its memory slept");
+                drop(pass);
+            })
+        });
+        let closed = gate.close(Mode::Drain);
+        closed.mark_asleep();
+        is_awake.store(false, Relaxed);
+        closed.open();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert!(wakes.load(Relaxed) <= 1, "woken twice");
+        assert_eq!(gate.state(), QUIET);
+    });
+}
+
+#[test]
+fn memory_that_could_not_be_woken_is_woken_by_the_next() {
+    check(None, || {
+        let (gate, wakes) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+        gate.close(Mode::Drain).mark_asleep();
+        let fails = {
+            let gate = gate.clone();
+            thread::spawn(move || gate.enter_awake(|| Err(())).is_err())
+        };
+        let wakes_it = || {
+            wakes.fetch_add(1, Relaxed);
+            Ok::<(), ()>(())
+        };
+        drop(gate.enter_awake(wakes_it).unwrap());
+        fails.join().unwrap();
+        assert_eq!(wakes.load(Relaxed), 1);
         assert_eq!(gate.state(), QUIET);
     });
 }

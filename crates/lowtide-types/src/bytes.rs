@@ -25,20 +25,20 @@ use serde::{Deserialize, Serialize};
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// Zero bytes.
+    /// The size of nothing: zero bytes.
     pub const ZERO: Bytes = Bytes(0);
 
-    /// Returns `n` KiB.
+    /// Returns a size of `n` KiB.
     pub const fn kib(n: u64) -> Bytes {
         Bytes(n << 10)
     }
 
-    /// Returns `n` MiB.
+    /// Returns a size of `n` MiB.
     pub const fn mib(n: u64) -> Bytes {
         Bytes(n << 20)
     }
 
-    /// Returns `n` GiB.
+    /// Returns a size of `n` GiB.
     pub const fn gib(n: u64) -> Bytes {
         Bytes(n << 30)
     }

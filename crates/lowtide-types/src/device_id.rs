@@ -46,7 +46,8 @@ impl DeviceName {
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         let bytes = &self.bytes[..usize::from(self.length)];
-        std::str::from_utf8(bytes).expect("only ASCII is taken into a name")
+        // Only ASCII is taken into a name.
+        std::str::from_utf8(bytes).unwrap_or_default()
     }
 }
 

@@ -28,21 +28,21 @@ pub enum LedgerKind {
     Others,
 }
 
-/// One line of the ledger.
+/// A line of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerLine {
-    /// The category.
+    /// The category of this memory.
     pub kind: LedgerKind,
     /// The owner, tag, library or process.
     pub name: String,
-    /// The size.
+    /// The size of this memory.
     pub bytes: Bytes,
 }
 
 /// A breakdown of all device memory in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
-    /// The device.
+    /// The device that this ledger is about.
     pub device: DeviceId,
     /// Memory in use, as the driver or the kernel reports it.
     pub driver_bytes: Bytes,

@@ -56,16 +56,16 @@ impl Reading {
     }
 }
 
-/// Whether a number had stopped moving when it was taken.
+/// A flag beside a reading: had the number stopped moving?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Settling {
-    /// It stayed the same.
+    /// The number stayed the same.
     #[default]
     Steady,
-    /// It was still falling: the driver is still freeing memory.
+    /// The number was still falling: the driver is still freeing memory.
     Falling,
-    /// It was still moving up and down.
+    /// The number was still moving up and down.
     Moving,
 }
 

@@ -18,19 +18,20 @@ pub struct RungReceipt {
     pub attempt: u32,
     /// The end of the rung.
     pub outcome: RungOutcome,
-    /// What the rung acted on.
+    /// The objects, allocators or libraries that the rung acted on.
     pub touched: Vec<Touch>,
     /// Parts of the rung that did not apply, each with its reason.
     pub skipped: Vec<String>,
-    /// What the rung expected to free, where it could tell.
+    /// The memory that the rung expected to free, where it could tell.
     pub expected_bytes: Option<Bytes>,
     /// The numbers before the rung.
     pub before: Reading,
     /// The numbers after the rung, settled.
     pub after: Reading,
-    /// What the rung freed, by the device's numbers; negative where more was in use afterwards.
+    /// The memory that the rung freed, by the device's numbers; negative where more was in use
+    /// afterwards.
     pub freed_bytes: Option<i64>,
-    /// Whether the numbers had settled.
+    /// A flag: had the numbers stopped moving?
     pub settling: Settling,
     /// The duration of the rung, without the time to settle.
     pub took_s: f64,
@@ -55,7 +56,7 @@ pub struct Receipt {
     pub before: Reading,
     /// The numbers after the release, settled.
     pub after: Reading,
-    /// What was freed, by the device's numbers.
+    /// The memory that was freed, by the device's numbers; negative where more was in use afterwards.
     pub freed_bytes: Option<i64>,
     /// The rungs in the order in which they were climbed.
     pub rungs: Vec<RungReceipt>,
@@ -63,7 +64,7 @@ pub struct Receipt {
     pub holders: Vec<Holder>,
     /// A breakdown of what is left; `None` where the device could not be asked.
     pub ledger: Option<Ledger>,
-    /// What to do next, where something is left that the release was meant to free.
+    /// Sentences that say what to do next, where the release did not free what it was meant to.
     pub advice: Vec<String>,
     /// The duration of the whole release.
     pub took_s: f64,

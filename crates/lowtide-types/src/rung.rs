@@ -40,7 +40,7 @@ pub enum RungName {
     Sleep,
     /// Destroys the context and makes a new one, in a process that may lose everything.
     ContextReset,
-    /// Whatever else is registered for when nothing has helped.
+    /// Runs the hooks that are registered as a last resort.
     Fallback,
     /// A rung of a caller's own.
     Custom(Cow<'static, str>),
@@ -138,26 +138,26 @@ impl JsonSchema for RungName {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RungOutcome {
-    /// It ran to its end.
+    /// The rung ran to its end.
     Done,
-    /// It did not apply.
+    /// The rung did not apply.
     Skipped {
-        /// The reason.
+        /// The reason, in words.
         why: String,
     },
     /// The rung, or a part of it, failed.
     Failed {
-        /// The reason.
+        /// The reason, in words.
         why: String,
     },
-    /// The rung panicked.
+    /// A part of the rung panicked.
     Panicked {
-        /// The panic's message.
+        /// The message of the panic.
         message: String,
     },
     /// The rung exceeded its time limit. It was left behind and may still be running.
     CutOff {
-        /// The limit.
+        /// The time limit that it exceeded.
         limit_ms: u64,
     },
 }
@@ -177,7 +177,7 @@ impl fmt::Display for RungOutcome {
 /// Something that a rung acted on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Touch {
-    /// Its name.
+    /// The name of the object.
     pub what: String,
     /// Its size by its own account. What was freed is what the device reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,7 +185,7 @@ pub struct Touch {
 }
 
 impl Touch {
-    /// Names something of this size.
+    /// Creates an entry for an object of this size.
     pub fn sized(what: impl Into<String>, bytes: Bytes) -> Touch {
         Touch { what: what.into(), bytes: Some(bytes) }
     }

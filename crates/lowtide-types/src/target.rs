@@ -11,17 +11,17 @@ use crate::{Bytes, Reading};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// At most this much in use by this process (on the whole device, where the driver does not report
+    /// This process uses at most this much (on the whole device, where the driver does not report
     /// processes apart).
     Under(Bytes),
-    /// At least this much free on the device.
+    /// The device has at least this much free.
     Free(Bytes),
-    /// Nothing in use but the bare context.
+    /// This process uses no more than a bare context does.
     Floor,
 }
 
 impl Target {
-    /// What the first streams and modules add to a context; no release frees it.
+    /// The memory that the first streams and modules add to a context; no release frees it.
     pub const ABOVE_FLOOR: Bytes = Bytes::mib(8);
 
     /// Returns whether a reading meets the target; `None` where the number or the floor is unknown.

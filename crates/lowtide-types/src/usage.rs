@@ -19,10 +19,10 @@ pub enum Source {
     DryRun,
 }
 
-/// What a device reports right now, for all processes together.
+/// A device's report of its memory, for all processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// All memory of the device.
+    /// The whole memory of the device.
     #[serde(rename = "total_bytes")]
     pub total: Bytes,
     /// Memory that can still be allocated.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum Verdict {
     /// The target is met; without a target, memory was freed.
     Released,
-    /// Some memory was freed, less than the target asks for.
+    /// Less memory was freed than the target asks for.
     Partial,
     /// No memory was freed.
     NoEffect,

@@ -34,10 +34,10 @@ impl Gate {
     /// Begins work; waits while the gate is closed.
     fn enter(&self, py: Python<'_>) -> PyResult<Pass> {
         if let Some(pass) = self.0.try_enter() {
-            return Ok(Pass::of(pass, &self.0));
+            return Ok(Pass::of(pass.into_owned(), &self.0));
         }
         let gate = self.0.clone();
-        Ok(Pass::of(held(py, move || gate.enter())?, &self.0))
+        Ok(Pass::of(held(py, move || gate.enter().into_owned())?, &self.0))
     }
 
     /// How it stands: open, and how many are active, parked and waiting.
@@ -51,11 +51,11 @@ impl Gate {
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Pass {
     gate: lowtide::Gate,
-    pass: Mutex<Option<lowtide::Pass>>,
+    pass: Mutex<Option<lowtide::Pass<'static>>>,
 }
 
 impl Pass {
-    fn of(pass: lowtide::Pass, gate: &lowtide::Gate) -> Pass {
+    fn of(pass: lowtide::Pass<'static>, gate: &lowtide::Gate) -> Pass {
         Pass { gate: gate.clone(), pass: Mutex::new(Some(pass)) }
     }
 }
@@ -65,7 +65,7 @@ impl Pass {
     /// Where work can stop, it asks here whether it should: `go`, `abort` or `retract`. A pause in place
     /// stops it in here.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
-        if self.gate.state().open {
+        if self.gate.is_open() {
             return Ok("go");
         }
         let pass = lock(&self.pass).take();

@@ -53,7 +53,7 @@ impl Idle {
     /// Begins a task: waits for a release that is under way.
     fn work(&self, py: Python<'_>) -> PyResult<Working> {
         let idling = self.idling.clone();
-        let is_open = self.releaser.get().inner.gate().state().open;
+        let is_open = self.releaser.get().inner.gate().is_open();
         let working = if is_open {
             py.detach(move || idling.work())
         } else {
@@ -112,7 +112,7 @@ impl Working {
 impl Working {
     /// Where work can stop, it asks here whether it should: `go`, `abort` or `retract`.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
-        if self.gate.state().open {
+        if self.gate.is_open() {
             return Ok("go");
         }
         let mut working =

@@ -208,7 +208,7 @@ impl World {
     pub(crate) fn crowd_the_gate(&mut self, dice: &mut Dice, patience: Duration) -> bool {
         match dice.roll(10) {
             0 => {
-                let pass = self.releaser.gate().enter();
+                let pass = self.releaser.gate().enter().into_owned();
                 let lasts = Duration::from_millis(1 + dice.roll(120_000));
                 self.props.clock.work(pass, lasts);
                 lasts > patience

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use std::{env, panic};
 
 use crate::raw::{Access, Properties, Raw, first};
-use crate::suite::{self, Case, Target};
+use crate::suite::Case;
 
 const RULE_VARIABLE: &str = "LOWTIDE_RULE";
 /// No rule takes longer than a few seconds; one that hangs must not hold the suite.
@@ -65,13 +65,15 @@ fn all() -> impl Iterator<Item = &'static Rule> {
     .flatten()
 }
 
-/// Asks every rule of a target; the test program's main.
-pub fn main(target: Target) -> ExitCode {
-    if let Ok(name) = env::var(RULE_VARIABLE) {
-        return ask(&name);
-    }
-    let cases = all().map(|(name, _)| Case::new(name, |_| in_a_child(name))).collect();
-    suite::main("rules", target, cases)
+/// Asks the one rule that the environment names, and returns the process's exit code. Returns
+/// `None` if it names none. A test program with rules calls this first in its `main`.
+pub fn main_of_child() -> Option<ExitCode> {
+    env::var(RULE_VARIABLE).ok().map(|name| ask(&name))
+}
+
+/// Returns one case for each rule.
+pub fn cases() -> Vec<Case> {
+    all().map(|(name, _)| Case::new(name, |_| in_a_child(name))).collect()
 }
 
 fn in_a_child(name: &str) {

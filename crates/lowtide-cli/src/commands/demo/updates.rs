@@ -113,7 +113,7 @@ fn play_way(site: &Site, way: Way, resume: Resume) -> anyhow::Result<Updated> {
     };
     let (steps, requests_stayed) = thread::scope(|scope| {
         // In before the first pause: so it is there to be stopped.
-        let pass = releaser.gate().enter();
+        let pass = releaser.gate().enter().into_owned();
         let worker = scope.spawn(|| work(pass, &content, &pool, &requests, &enough));
         // Whatever becomes of the updates, the worker ends.
         let ends = Ends(&enough);
@@ -190,7 +190,7 @@ impl Run<'_> {
 
 // Requests that run: each step reads some of their keys and values, then comes to a checkpoint.
 fn work(
-    mut pass: Pass,
+    mut pass: Pass<'static>,
     content: &Content,
     pool: &Pool,
     requests: &Loaded,

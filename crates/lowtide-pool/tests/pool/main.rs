@@ -1,0 +1,11 @@
+//! The pool on `host` and on devices that only count: one program, because linking takes longer than
+//! most of the tests.
+
+mod game;
+mod hands;
+mod model;
+mod pool;
+mod room;
+mod sleep;
+mod together;
+mod written;

@@ -1,0 +1,302 @@
+//! Faults at the driver: whatever fails, the pool stays whole and nothing is lost.
+
+use std::collections::BTreeMap;
+
+use crate::game::{Game, Ground};
+use crate::hands::{Hands, noise};
+use lowtide_device::{Address, Bytes, Device};
+use lowtide_pool::{Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_testing::double::Double;
+use lowtide_testing::suite::{Case, Target};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("a_random_player_meets_faults", a_random_player_meets_faults),
+        Case::new("every_call_of_a_sleep_fails_once", |_| every_call_fails_once(Turn::Sleep)),
+        Case::new("every_call_of_a_wake_fails_once", |_| every_call_fails_once(Turn::Wake)),
+        Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
+        Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
+        Case::new("a_refused_registration_fails_no_sleep", a_refused_registration_fails_no_sleep),
+    ]
+}
+
+fn a_random_player_meets_faults(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    let device = Device::cuda(0).unwrap();
+    let base = device.usage().unwrap().in_use();
+    let mut game = Game::new(&device, 7, true, Ground::Device);
+    for turn in 0..3_000 {
+        if turn % 5 == 0 {
+            let calls = [
+                "cuMemCreate",
+                "cuMemMap",
+                "cuMemSetAccess",
+                "cuMemUnmap",
+                "cuMemRelease",
+                "cuMemcpyDtoHAsync_v2",
+                "cuMemcpyHtoDAsync_v2",
+                "cuMemHostRegister_v2",
+                "cuMemHostUnregister",
+                "cuEventSynchronize",
+                "cuLaunchKernel",
+                "cuCtxSynchronize",
+            ];
+            let code = [2, 999][game.dice.roll(2) as usize];
+            let call = calls[game.dice.roll(calls.len() as u64) as usize];
+            double.fail_nth(call, 1 + game.dice.roll(3), code);
+        }
+        game.step(24, 12 << 20);
+        double.clear_faults();
+        game.check();
+        // Gives back what was refused meanwhile, so that the numbers can be compared.
+        drop(device.reserve(Bytes::mib(2)).unwrap());
+        game.check_device(base);
+    }
+    assert!(game.slept > 0, "nothing ever slept");
+    game.finish(base);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Sleep,
+    Wake,
+}
+
+impl Turn {
+    fn take(self, pool: &Pool) -> lowtide_pool::Result<()> {
+        match self {
+            Turn::Sleep => pool.sleep(Scope::Whole).map(drop),
+            Turn::Wake => pool.wake(Scope::Whole).map(drop),
+        }
+    }
+}
+
+/// What is kept in a [`World`]: whole pages of 100 kB, and of 5 and 7 MiB beside each other.
+const KEPT: Bytes = Bytes::mib(14);
+
+/// No backups, some of them and all of them are registered with the device; either for as long as
+/// they are kept, or anew in every sleep, which then makes all calls that a first one makes.
+fn policies() -> [Policy; 3] {
+    let policy =
+        |direct_backups, keep_backups| Policy { direct_backups, keep_backups, ..Policy::default() };
+    [policy(Bytes::ZERO, true), policy(Bytes::mib(6), false), policy(Bytes(u64::MAX), true)]
+}
+
+// All of them with backups that are kept, and with backups that are not.
+fn all_policies() -> impl Iterator<Item = Policy> {
+    let both = |policy: Policy| [true, false].map(|keep_backups| Policy { keep_backups, ..policy });
+    policies().into_iter().flat_map(both)
+}
+
+// In what they differ.
+fn short(Policy { direct_backups, keep_backups, .. }: &Policy) -> String {
+    format!("direct_backups: {direct_backups}, keep_backups: {keep_backups}")
+}
+
+/// A pool with content that is known.
+struct World {
+    device: Device,
+    base: Bytes,
+    pool: Pool,
+    hands: Hands,
+    kept: Tag,
+    /// Address, content, and whether it may be lost.
+    blocks: Vec<(Address, Vec<u8>, bool)>,
+}
+
+impl World {
+    fn new(policy: Policy) -> World {
+        let device = Device::cuda(0).unwrap();
+        let hands = Hands::new(&device);
+        let pool = Pool::new(&device, policy, None).unwrap();
+        let kept = pool.tag("weights", SleepPolicy::Offload).unwrap();
+        let lost = pool.tag("cache", SleepPolicy::Discard).unwrap();
+        let base = device.usage().unwrap().in_use();
+        let sizes = [(5 << 20, kept), (100_000, kept), (3 << 20, lost), (7 << 20, kept)];
+        let blocks = sizes.map(|(size, tag)| {
+            let address = pool.alloc(Bytes(size), StreamId(0), tag).unwrap();
+            (address, vec![0; size as usize], tag == lost)
+        });
+        World { device, base, pool, hands, kept, blocks: blocks.into() }
+    }
+
+    // New content everywhere, so that the next sleep has something to do.
+    fn fill(&mut self, seed: u64) {
+        for (index, (address, bytes, _)) in self.blocks.iter_mut().enumerate() {
+            *bytes = noise(seed * 100 + index as u64, bytes.len());
+            self.hands.write(&self.pool, *address, 0, bytes);
+        }
+    }
+
+    fn check(&self, lost_too: bool, after: &str) {
+        self.pool.check();
+        for (address, bytes, may_be_lost) in &self.blocks {
+            if *may_be_lost && !lost_too {
+                continue;
+            }
+            let found = self.hands.read(&self.pool, *address, 0, bytes.len());
+            assert!(found == *bytes, "{address:?} changed after {after}");
+        }
+    }
+
+    // Into the state that the turn begins with.
+    fn before(&mut self, turn: Turn, seed: u64) {
+        self.pool.wake(Scope::Whole).unwrap();
+        self.fill(seed);
+        if turn == Turn::Wake {
+            self.pool.sleep(Scope::Whole).unwrap();
+        }
+    }
+}
+
+fn every_call_fails_once(turn: Turn) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for policy in policies() {
+        every_call_fails_once_with(*double, turn, policy);
+    }
+}
+
+fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy) {
+    let mut world = World::new(policy);
+    world.before(turn, 1);
+    double.reset_calls();
+    turn.take(&world.pool).unwrap();
+    let calls: BTreeMap<String, u64> = double.calls().into_iter().collect();
+    assert!(calls.len() > 8, "a {turn:?} makes many kinds of calls: {calls:?}");
+    let (mut seed, mut refused) = (1, 0);
+    for (name, count) in calls {
+        for nth in 1..=count {
+            seed += 1;
+            let code = [2, 999][usize::from(seed % 2 == 0)];
+            world.before(turn, seed);
+            double.fail_nth(&name, nth, code);
+            let outcome = turn.take(&world.pool);
+            double.clear_faults();
+            let after =
+                format!("{name} number {nth} of a {turn:?} failed with {code}, {}", short(&policy));
+            let phase = world.pool.phase(world.kept).unwrap();
+            if let Err(error) = &outcome {
+                refused += 1;
+                let as_before = if turn == Turn::Sleep { Phase::Awake } else { Phase::Asleep };
+                assert_eq!(phase, as_before, "{after}: {error}");
+            }
+            if phase == Phase::Awake {
+                world.check(turn == Turn::Sleep && outcome.is_err(), &after);
+            }
+            turn.take(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
+            world.pool.check();
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, &after);
+        }
+    }
+    assert!(refused > 0, "no failure was ever told");
+    // Gives back what was refused meanwhile, so that the numbers can be compared.
+    drop(world.device.reserve(Bytes::mib(2)).unwrap());
+    world.pool.sleep(Scope::Whole).unwrap();
+    assert!(world.device.usage().unwrap().in_use() <= world.base + Bytes::mib(4), "nothing stays");
+}
+
+// A call that fails again and again, until it is cured: then the turn succeeds.
+fn a_call_that_fails_for_ever(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for policy in all_policies() {
+        every_call_fails_for_ever(*double, policy);
+    }
+}
+
+fn every_call_fails_for_ever(double: Double, policy: Policy) {
+    let mut world = World::new(policy);
+    let calls = [
+        "cuMemUnmap",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemCreate",
+        "cuMemcpyDtoHAsync_v2",
+        "cuMemcpyHtoDAsync_v2",
+        "cuMemHostRegister_v2",
+        "cuMemHostUnregister",
+        "cuEventSynchronize",
+        "cuEventRecord",
+        "cuLaunchKernel",
+        "cuStreamSynchronize",
+    ];
+    for (seed, call) in (1..).zip(calls) {
+        for turn in [Turn::Sleep, Turn::Wake] {
+            world.before(turn, seed);
+            double.fail_always(call, 999);
+            let outcome = turn.take(&world.pool);
+            double.clear_faults();
+            world.pool.check();
+            let short = short(&policy);
+            let after = format!("{call} failed for ever in a {turn:?}, {short}: {outcome:?}");
+            println!("{after}");
+            if world.pool.phase(world.kept).unwrap() == Phase::Awake {
+                world.check(false, &after);
+            }
+            turn.take(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, &after);
+        }
+    }
+}
+
+// How many registrations there are more than before.
+fn registered(double: Double, before: usize) -> usize {
+    double.live().registrations - before
+}
+
+fn backups_are_registered_up_to_the_limit(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for policy in all_policies() {
+        let mut world = World::new(policy);
+        let before = double.live().registrations;
+        for seed in 1..3 {
+            world.fill(seed);
+            world.pool.sleep(Scope::Whole).unwrap();
+            let asleep = registered(*double, before);
+            // A slab of what may be, and slots for the rest; with no rest, no slots.
+            match policy.direct_backups {
+                Bytes::ZERO => assert!((1..=8).contains(&asleep), "slots: {asleep}"),
+                some if some < KEPT => assert!((2..=9).contains(&asleep), "and a slab: {asleep}"),
+                _ => assert_eq!(asleep, 1, "a slab"),
+            }
+            assert_eq!(world.pool.counts().host, KEPT);
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, "a wake");
+            if policy.keep_backups {
+                assert!(registered(*double, before) >= asleep, "they are kept");
+            } else {
+                assert_eq!(registered(*double, before), 0, "what goes is unregistered");
+            }
+        }
+        drop(world.pool);
+        assert_eq!(registered(*double, before), 0, "{}", short(&policy));
+    }
+}
+
+fn a_refused_registration_fails_no_sleep(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for direct_backups in [Bytes::mib(6), Bytes(u64::MAX)] {
+        let mut world = World::new(Policy { direct_backups, ..Policy::default() });
+        let before = double.live().registrations;
+        for (seed, code) in [(1, 2), (2, 999)] {
+            world.fill(seed);
+            // The first that a sleep makes is for backups; slots come when they are needed.
+            double.fail_nth("cuMemHostRegister_v2", 1, code);
+            let slept = world.pool.sleep(Scope::Whole).unwrap();
+            double.clear_faults();
+            assert_eq!((slept.copied, world.pool.counts().host), (KEPT, KEPT));
+            assert!((1..=8).contains(&registered(*double, before)), "nothing but slots");
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, "a registration was refused");
+            // Without blocks there are no backups: the next sleep wants new ones.
+            drop(world);
+            world = World::new(Policy { direct_backups, ..Policy::default() });
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The guard of a closer.
+
+use super::core::Core;
+use super::report::Mode;
+use crate::sync::Arc;
+
+/// A gate that is closed: no work passes while this exists. Dropping it opens the gate.
+#[derive(Debug)]
+#[must_use = "dropping it opens the gate"]
+pub struct Closed {
+    core: Arc<Core>,
+    mode: Mode,
+}
+
+impl Closed {
+    /// The guard of a gate that this caller is closing, or has closed.
+    pub(super) fn new(core: &Arc<Core>, mode: Mode) -> Closed {
+        Closed { core: Arc::clone(core), mode }
+    }
+
+    /// Opens the gate. Parked and waiting work goes on.
+    pub fn open(self) {
+        drop(self);
+    }
+
+    /// Returns how the gate was closed.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns the number of passes that are parked and go on when the gate opens.
+    pub fn parked(&self) -> usize {
+        self.core.state().parked
+    }
+
+    /// Says that memory is being put to sleep. The first work to come through
+    /// [`Gate::enter_awake`](super::Gate::enter_awake) after the gate opens wakes it.
+    pub fn mark_asleep(&self) {
+        self.core.word.mark_asleep();
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.core.open();
+    }
+}

@@ -1,0 +1,177 @@
+//! What passes and closers share: the word, and a lock with two conditions for threads that wait.
+//!
+//! A thread takes the lock only if it found the gate closing, or closes it itself. The word alone
+//! decides for everybody else.
+
+use std::sync::PoisonError;
+
+use super::report::{GateState, Mode, Step};
+use super::word::{Seen, Word};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    pub(super) word: Word,
+    queue: Mutex<Queue>,
+    /// The gate opened: for waiting work, parked work and the next closer.
+    opened: Condvar,
+    /// The last active pass left or parked: for the closer.
+    stopped: Condvar,
+    /// Held by the work that wakes memory.
+    waking: Mutex<()>,
+}
+
+/// What is known under the lock.
+#[derive(Debug, Default)]
+struct Queue {
+    /// How the gate is being closed, or is closed; `None` while it is open.
+    closing: Option<Mode>,
+    parked: usize,
+    waiting: usize,
+    /// How often the gate was opened. Held work waits for the next time.
+    opened: u64,
+}
+
+impl Core {
+    /// Adds a pass, after the gate has opened. Returns a value of the word from then.
+    pub(super) fn enter(&self) -> Seen {
+        self.word.enter().unwrap_or_else(|| self.enter_when_open())
+    }
+
+    #[cold]
+    fn enter_when_open(&self) -> Seen {
+        let mut queue = self.queue();
+        // It may have opened since.
+        if let Some(seen) = self.word.enter() {
+            return seen;
+        }
+        queue.waiting += 1;
+        // The opener counts this pass.
+        self.wait_for_open(queue);
+        self.word.read()
+    }
+
+    /// Removes a pass.
+    pub(super) fn leave(&self) {
+        if self.word.leave() {
+            self.tell_closer(self.queue());
+        }
+    }
+
+    /// Tells work what to do at a checkpoint; parks it if the gate was closed in place and the pass
+    /// may park.
+    pub(super) fn checkpoint(&self, may_park: bool) -> Step {
+        if !self.word.is_closing() {
+            return Step::Go;
+        }
+        let mut queue = self.queue();
+        match queue.closing {
+            Some(Mode::Abort) => Step::Abort,
+            Some(Mode::Retract) => Step::Retract,
+            Some(Mode::InPlace) if may_park => {
+                queue.parked += 1;
+                if self.word.leave() {
+                    self.stopped.notify_one();
+                }
+                // The opener counts this pass again.
+                self.wait_for_open(queue);
+                Step::Go
+            }
+            None | Some(Mode::InPlace | Mode::Drain) => Step::Go,
+        }
+    }
+
+    /// Begins to close the gate: waits until no other closer has it, then keeps new work out.
+    pub(super) fn begin_closing(&self, mode: Mode) {
+        let mut queue = self.queue();
+        while queue.closing.is_some() {
+            queue = wait(&self.opened, queue);
+        }
+        queue.closing = Some(mode);
+        self.word.close();
+    }
+
+    /// The same without waiting. Returns whether this caller is the closer now.
+    pub(super) fn try_begin_closing(&self, mode: Mode) -> bool {
+        let mut queue = self.queue();
+        if queue.closing.is_some() {
+            return false;
+        }
+        queue.closing = Some(mode);
+        self.word.close();
+        true
+    }
+
+    /// Waits until no pass is active. Only for the closer.
+    pub(super) fn wait_until_quiet(&self) {
+        let mut queue = self.queue();
+        while self.word.read().active() > 0 {
+            queue = wait(&self.stopped, queue);
+        }
+    }
+
+    /// Closes the gate if no pass is active and no other closer has it; otherwise returns the number
+    /// of active passes and whether another closer has it.
+    pub(super) fn close_if_quiet(&self, mode: Mode) -> Result<(), (usize, bool)> {
+        let mut queue = self.queue();
+        if queue.closing.is_some() {
+            return Err((self.word.read().active(), true));
+        }
+        self.word.close_if_quiet().map_err(|seen| (seen.active(), false))?;
+        queue.closing = Some(mode);
+        Ok(())
+    }
+
+    /// Opens the gate. Only for the closer.
+    pub(super) fn open(&self) {
+        let mut queue = self.queue();
+        queue.closing = None;
+        queue.opened += 1;
+        self.word.open(queue.parked + queue.waiting);
+        (queue.parked, queue.waiting) = (0, 0);
+        drop(queue);
+        self.opened.notify_all();
+    }
+
+    /// Wakes memory, if no other work has done so meanwhile. The caller has a pass.
+    #[cold]
+    pub(super) fn wake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let _one_at_a_time = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.word.read().is_asleep() {
+            wake()?;
+            self.word.mark_awake();
+        }
+        Ok(())
+    }
+
+    pub(super) fn state(&self) -> GateState {
+        let queue = self.queue();
+        GateState {
+            open: queue.closing.is_none(),
+            active: self.word.read().active(),
+            parked: queue.parked,
+            waiting: queue.waiting,
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the closer that the last pass has stopped. Under the lock, because the closer may have
+    /// read the word and not wait yet.
+    fn tell_closer(&self, _locked: MutexGuard<'_, Queue>) {
+        self.stopped.notify_one();
+    }
+
+    fn wait_for_open(&self, mut queue: MutexGuard<'_, Queue>) {
+        let before = queue.opened;
+        while queue.opened == before {
+            queue = wait(&self.opened, queue);
+        }
+    }
+}
+
+fn wait<'a>(changed: &Condvar, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+    changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+}

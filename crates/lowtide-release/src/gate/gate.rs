@@ -1,0 +1,162 @@
+//! The gate itself: how work enters and how a closer closes.
+
+use std::time::Duration;
+
+use super::closed::Closed;
+use super::core::Core;
+use super::pass::Pass;
+use super::report::{Busy, GateState, Mode};
+use crate::clock::Clock;
+use crate::sync::Arc;
+
+/// A gate that work passes and that a pause or a release closes. Clones are the same gate.
+///
+/// ```
+/// use lowtide_release::{Gate, Mode, Step};
+///
+/// let gate = Gate::new();
+/// let mut pass = gate.enter();
+/// assert!(gate.try_close(Mode::InPlace).is_err(), "work is running");
+/// assert_eq!(pass.checkpoint(), Step::Go);
+/// drop(pass);
+///
+/// let closed = gate.close(Mode::InPlace);
+/// assert!(gate.try_enter().is_none());
+/// closed.open();
+/// assert!(gate.try_enter().is_some());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Gate {
+    core: Arc<Core>,
+}
+
+/// The first and the longest pause of [`Gate::close_within`]: work stops within milliseconds or takes
+/// long.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_micros(200);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+impl Gate {
+    /// Creates an open gate.
+    pub fn new() -> Gate {
+        Gate::default()
+    }
+
+    /// Begins work. Waits while the gate is closing or closed.
+    ///
+    /// Code that already has a pass of this gate uses [`Gate::enter_within`]. A plain `enter` there
+    /// works while the gate is open; but if a caller closes it in between, that caller waits for the
+    /// outer pass, and `enter` waits for that caller: a deadlock, which only a
+    /// [`close_within`](Gate::close_within) ends, with [`Busy`]. A caller that holds [`Closed`] must
+    /// not call this either.
+    pub fn enter(&self) -> Pass<'_> {
+        self.core.enter();
+        Pass::counted(&self.core)
+    }
+
+    /// Begins work if the gate is open; never waits.
+    pub fn try_enter(&self) -> Option<Pass<'_>> {
+        self.core.word.enter().map(|_| Pass::counted(&self.core))
+    }
+
+    /// Begins a part of work that already has a pass. Never waits, even while the gate is closing:
+    /// the closer waits for both passes. The new pass may outlive the outer one.
+    ///
+    /// ```
+    /// use lowtide_release::Gate;
+    ///
+    /// let gate = Gate::new();
+    /// let request = gate.enter();
+    /// let upload = gate.enter_within(&request).into_owned();
+    /// std::thread::spawn(move || drop(upload)).join().unwrap();
+    /// ```
+    ///
+    /// # Panics
+    /// If `outer` is a pass of another gate.
+    pub fn enter_within(&self, outer: &Pass<'_>) -> Pass<'_> {
+        Pass::within(&self.core, outer)
+    }
+
+    /// Begins work like [`Gate::enter`], and calls `wake` first if memory may be asleep (see
+    /// [`Closed::mark_asleep`]). If several callers come at once, one calls `wake` and the others
+    /// wait for it. While memory is awake this costs as much as `enter`.
+    ///
+    /// `wake` runs within the pass: it must not enter this gate itself.
+    ///
+    /// # Errors
+    /// What `wake` returned. The work has not begun then, and the next caller tries again.
+    pub fn enter_awake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<Pass<'_>, E> {
+        let seen = self.core.enter();
+        let pass = Pass::counted(&self.core);
+        if seen.is_asleep() {
+            self.core.wake(wake)?;
+        }
+        Ok(pass)
+    }
+
+    /// Closes the gate: keeps new work out, tells active work to stop as `mode` says, and waits until
+    /// it has. If another caller has the gate closed, waits for that first.
+    ///
+    /// A thread that has a pass must not call this, because it would wait for itself. It can call
+    /// [`Gate::close_within`], which returns [`Busy`] then.
+    pub fn close(&self, mode: Mode) -> Closed {
+        self.core.begin_closing(mode);
+        let closed = Closed::new(&self.core, mode);
+        self.core.wait_until_quiet();
+        closed
+    }
+
+    /// Closes the gate like [`Gate::close`], but waits no longer than `limit`.
+    ///
+    /// # Errors
+    /// [`Busy`] if work was still active, or another caller still had the gate, at the limit. The gate
+    /// is then as it was before, and no work is held. Work that was told to end has ended.
+    pub fn close_within(
+        &self,
+        mode: Mode,
+        clock: &dyn Clock,
+        limit: Duration,
+    ) -> Result<Closed, Busy> {
+        let until = clock.now().saturating_add(limit);
+        let mut pause = FIRST_PAUSE;
+        // Dropped, and the gate open again, if this ends early; also if the clock panics.
+        let mut mine: Option<Closed> = None;
+        loop {
+            if mine.is_none() && self.core.try_begin_closing(mode) {
+                mine = Some(Closed::new(&self.core, mode));
+            }
+            let active = self.core.word.read().active();
+            if active == 0
+                && let Some(closed) = mine.take()
+            {
+                return Ok(closed);
+            }
+            let left = until.saturating_sub(clock.now());
+            if left.is_zero() || clock.is_interrupted() {
+                return Err(Busy { active, closing: mine.is_none() });
+            }
+            clock.pause(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Closes the gate if that needs no waiting.
+    ///
+    /// # Errors
+    /// [`Busy`] if work is active or another caller has the gate closed. Nothing has changed then.
+    pub fn try_close(&self, mode: Mode) -> Result<Closed, Busy> {
+        match self.core.close_if_quiet(mode) {
+            Ok(()) => Ok(Closed::new(&self.core, mode)),
+            Err((active, closing)) => Err(Busy { active, closing }),
+        }
+    }
+
+    /// Returns whether work may enter right now. Takes no lock.
+    pub fn is_open(&self) -> bool {
+        !self.core.word.is_closing()
+    }
+
+    /// Returns the state of the gate right now.
+    pub fn state(&self) -> GateState {
+        self.core.state()
+    }
+}

@@ -1,0 +1,65 @@
+//! What a gate says of itself, and what it tells work: plain data.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The instruction that running work receives when the gate closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Work ends.
+    Abort,
+    /// Work goes back to its queue.
+    Retract,
+    /// Work stops at its next checkpoint and continues there later.
+    InPlace,
+    /// Work is told nothing and ends by itself. A release closes the gate like this.
+    Drain,
+}
+
+/// What work does after a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "work that does not stop when it is told to keeps the gate from closing"]
+pub enum Step {
+    /// Work continues.
+    Go,
+    /// Work ends and drops its pass.
+    Abort,
+    /// Work goes back to its queue and drops its pass.
+    Retract,
+}
+
+/// The gate could not be closed. It is in the state that it had before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Busy {
+    /// The number of passes that were active.
+    pub active: usize,
+    /// Whether another closer had the gate closed, or was closing it.
+    pub closing: bool,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.closing {
+            f.write_str("the gate is closed, or being closed, by another caller")
+        } else {
+            write!(f, "work is still running: {}", self.active)
+        }
+    }
+}
+
+impl std::error::Error for Busy {}
+
+/// The state of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct GateState {
+    /// Whether work may enter. A gate that is not open and has active passes is still closing.
+    pub open: bool,
+    /// The number of active passes.
+    pub active: usize,
+    /// The number of passes that are parked at a checkpoint until the gate opens.
+    pub parked: usize,
+    /// The number of callers that wait to enter.
+    pub waiting: usize,
+}

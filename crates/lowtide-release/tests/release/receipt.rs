@@ -1,0 +1,85 @@
+//! What people and programs read of a release.
+
+use std::sync::Arc;
+
+use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_pool::{Policy, Pool, StreamId, Tag};
+use lowtide_release::{Ask, Ladder, ManualClock, Receipt, Releaser, Target, Verdict};
+
+const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/receipt.json");
+
+fn world() -> (Pool, Releaser) {
+    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
+    let device = Device::host(options).unwrap();
+    let pool = Pool::new(&device, Policy::default(), None).unwrap();
+    let releaser = Releaser::new(&device, Arc::new(ManualClock::default()));
+    releaser.add_pool(&pool);
+    (pool, releaser)
+}
+
+#[test]
+fn the_schema_in_the_docs_is_that_of_a_receipt() {
+    let schema = schemars::schema_for!(Receipt);
+    let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    if std::env::var_os("LOWTIDE_WRITE_SCHEMAS").is_some() {
+        std::fs::write(SCHEMA, &text).unwrap();
+    }
+    let known = std::fs::read_to_string(SCHEMA).unwrap_or_default();
+    assert!(
+        known == text,
+        "docs/schemas/receipt.json is not the schema of a receipt; write it anew with \
+         LOWTIDE_WRITE_SCHEMAS=1 cargo test -p lowtide-release --test release receipt"
+    );
+}
+
+#[test]
+fn a_receipt_has_the_keys_of_its_schema() {
+    let (pool, releaser) = world();
+    drop(pool.block(Bytes::mib(4), StreamId(0), Tag::default()).unwrap());
+    let receipt = releaser.release(Ask::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
+    let value = serde_json::to_value(&*receipt).unwrap();
+    let schema = serde_json::to_value(schemars::schema_for!(Receipt)).unwrap();
+    let keys = |value: &serde_json::Value| -> Vec<String> {
+        value.as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(keys(&value), keys(&schema["properties"]));
+    assert_eq!(keys(&value["rungs"][0]), keys(&schema["$defs"]["RungReceipt"]["properties"]));
+    assert_eq!(keys(&value["before"]), keys(&schema["$defs"]["Reading"]["properties"]));
+    assert_eq!(value["verdict"], "released");
+}
+
+// Times are zero on this clock, so the whole text is known.
+#[test]
+fn a_receipt_reads_like_this() {
+    let (pool, releaser) = world();
+    let kept = pool.block(Bytes::mib(6), StreamId(0), Tag::default()).unwrap();
+    drop(pool.block(Bytes::mib(4), StreamId(0), Tag::default()).unwrap());
+    let ask = Ask::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
+    let receipt = releaser.release(ask);
+    assert_eq!(receipt.verdict, Verdict::Partial);
+    let text = receipt.detailed().to_string();
+    // What the clock was paused for while numbers settled is not what this is about.
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with(
+            "stage reranker on host: partial, 4.0 MiB freed (10.0 MiB → 6.0 MiB in use) in "
+        ) && first.ends_with(" ms, target: at most 1.0 MiB"),
+        "{first}"
+    );
+    let rest: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(
+        rest.join("\n"),
+        "  Before: allocated      6.29 MB, reserved     10.49 MB; in use on the device     10.49 MB (10.49 MB by this process)\n  \
+           After:  allocated      6.29 MB, reserved      6.29 MB; in use on the device      6.29 MB (6.29 MB by this process)\n  \
+           Freed:  allocated      0.00 MB, reserved      4.19 MB; in use on the device      4.19 MB\n  \
+           collect       skipped: no collector of a host language is registered\n  \
+           trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, what it had cached\n  \
+           live                6.0 MiB  default\n  \
+           unknown             0.0 MiB\n  \
+           in use              6.0 MiB\n  \
+           → 6.0 MiB are live (default): free them, or climb to `sleep`"
+    );
+    let short: Vec<String> = receipt.to_string().lines().skip(1).map(str::to_owned).collect();
+    assert_eq!(short, rest[5..], "the short form has what is left and what to do");
+    drop(kept);
+}

@@ -1,9 +1,0 @@
-//! The rules of the driver, asked of `cuda`.
-
-use std::process::ExitCode;
-
-use lowtide_testing::{rules, suite};
-
-fn main() -> ExitCode {
-    rules::main(suite::Target::Cuda)
-}
