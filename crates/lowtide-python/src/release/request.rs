@@ -1,0 +1,204 @@
+//! A release as Python asks for it: a ladder, a target, the steps of the `drop` rung, and a witness that
+//! names who holds what has survived.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lowtide::rungs::Parts;
+use lowtide::{
+    Ask, Bytes, Climbed, Expectation, Failure, Rung, RungName, Scene, Touch, WhenBusy,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::attached::attached;
+use super::device::PythonDevice;
+use super::hooks::{hook, size};
+use super::parse::{seconds, target};
+use super::values::Holder;
+
+/// The ladders of the Python package.
+#[pyclass(
+    frozen,
+    eq,
+    hash,
+    from_py_object,
+    rename_all = "SCREAMING_SNAKE_CASE",
+    module = "lowtide._native"
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Ladder {
+    /// Collects and trims. Work may go on.
+    Cache,
+    /// Drops the steps of the release, collects and trims. Work of others may go on.
+    Stage,
+    /// Waits for work, drops, frees what libraries hold, clears caches, collects and trims.
+    Shutdown,
+    /// Climbs towards a target, gentle rungs first, several times if that helps.
+    Gradual,
+}
+
+impl Ladder {
+    fn of_rungs(self) -> lowtide::Ladder {
+        match self {
+            Ladder::Cache => lowtide::Ladder::cache(),
+            Ladder::Stage => named(&["drop", "collect", "trim"]),
+            Ladder::Shutdown => lowtide::Ladder::shutdown(),
+            Ladder::Gradual => named(&[
+                "quiesce",
+                "drop",
+                "collect",
+                "trim",
+                "caches",
+                "libraries",
+                "to_host",
+                "sessions",
+                "fraction",
+                "sleep",
+                "context_reset",
+                "fallback",
+            ])
+            .attempts(3),
+        }
+    }
+}
+
+fn named(names: &[&str]) -> lowtide::Ladder {
+    lowtide::Ladder::by_names(names).expect("rungs of these names")
+}
+
+/// What Python may ask of a release, beside its name and its ladder.
+pub(crate) struct Options<'py> {
+    pub(crate) to: Option<Bound<'py, PyAny>>,
+    pub(crate) steps: Option<Bound<'py, PyList>>,
+    pub(crate) witness: Option<Py<PyAny>>,
+    /// Whether the holders that the witness names should be gone: the verdict is `pinned` if there are some.
+    pub(crate) pins: bool,
+    pub(crate) wait_s: f64,
+    /// How long planning it has taken.
+    pub(crate) planned_s: f64,
+    pub(crate) every_rung: bool,
+    /// Whether work of others may go on while the steps are dropped.
+    pub(crate) beside_work: bool,
+    /// Hooks for the `libraries` rung of this release, in place of the registered ones.
+    pub(crate) libraries: Option<Bound<'py, PyAny>>,
+}
+
+/// Makes a request of what Python asks for.
+pub(crate) fn request(
+    name: &str,
+    ladder: Ladder,
+    options: Options<'_>,
+    device: Option<&Arc<PythonDevice>>,
+) -> PyResult<Ask> {
+    let mut rungs = ladder.of_rungs();
+    let mut is_alone = false;
+    if let Some(hooks) = &options.libraries {
+        if ladder == Ladder::Stage {
+            rungs = named(&["quiesce", "drop", "libraries", "collect", "trim"]);
+        }
+        let hooks = hooks.try_iter()?.map(|object| Ok(hook(&object?)?.1));
+        let hooks = hooks.collect::<PyResult<Vec<_>>>()?;
+        let rung: Arc<dyn Rung> = Arc::new(Parts::new("libraries".to_owned(), hooks));
+        rungs = rungs.replace("libraries", &rung);
+        is_alone = true;
+    }
+    if let Some(list) = &options.steps {
+        let steps = take_steps(list)?;
+        let expected = steps.iter().map(|step| step.size).sum();
+        let lets_work_go_on = options.beside_work;
+        let rung: Arc<dyn Rung> =
+            Arc::new(DropSteps { expected, lets_work_go_on, steps: Mutex::new(steps) });
+        rungs = rungs.replace("drop", &rung);
+        is_alone = true;
+    }
+    let mut ask = Ask::new(name, rungs);
+    ask.every_rung = options.every_rung;
+    ask.when_busy = match options.wait_s {
+        wait_s if wait_s <= 0.0 => WhenBusy::Refuse,
+        wait_s => WhenBusy::Wait(seconds(wait_s)?),
+    };
+    ask.planned = seconds(options.planned_s)?;
+    if let Some(to) = &options.to {
+        ask = ask.to(target(to)?);
+    }
+    if is_alone {
+        ask = ask.alone();
+    }
+    if let Some(witness) = options.witness {
+        let device = device.cloned();
+        let named = Arc::new(move || holders_named_by(&witness, device.as_deref()));
+        ask = if options.pins { ask.asking(named) } else { ask.asking_users(named) };
+    }
+    Ok(ask)
+}
+
+fn holders_named_by(witness: &Py<PyAny>, device: Option<&PythonDevice>) -> Vec<lowtide::Holder> {
+    let named = attached(|py| {
+        let holders: Vec<Py<Holder>> = witness.bind(py).call0()?.extract()?;
+        Ok(holders.iter().map(|holder| holder.get().0.clone()).collect())
+    });
+    named.unwrap_or_else(|words| {
+        if let Some(device) = device {
+            device.note_failure("who still holds memory", &words);
+        }
+        Vec::new()
+    })
+}
+
+/// One reference to drop.
+struct DropStep {
+    path: String,
+    size: Option<Bytes>,
+    cut: Py<PyAny>,
+}
+
+/// Takes the steps out of their list: the caller keeps the list, and with it everything that the steps
+/// refer to.
+fn take_steps(list: &Bound<'_, PyList>) -> PyResult<Vec<DropStep>> {
+    let steps = list.iter().map(|step| {
+        let path: String = step.getattr("path")?.extract()?;
+        let size = size(&step.getattr("bytes")?)?;
+        Ok(DropStep { path, size, cut: step.getattr("cut")?.unbind() })
+    });
+    let steps = steps.collect::<PyResult<_>>()?;
+    list.call_method0("clear")?;
+    Ok(steps)
+}
+
+/// The `drop` rung of one release: its steps in order, wrappers first.
+struct DropSteps {
+    expected: Option<Bytes>,
+    lets_work_go_on: bool,
+    steps: Mutex<Vec<DropStep>>,
+}
+
+impl Rung for DropSteps {
+    fn name(&self) -> &'static str {
+        "drop"
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        self.lets_work_go_on
+    }
+
+    fn expect(&self, _: &Scene) -> Expectation {
+        if self.steps.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return Expectation::Skip("there is nothing to drop".to_owned());
+        }
+        Expectation::Bytes(self.expected)
+    }
+
+    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+        // The lock is released before the interpreter is asked for.
+        let steps = std::mem::take(&mut *self.steps.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut climbed = Climbed::default();
+        for DropStep { path, size, cut } in steps {
+            climbed.attempt(&path, || {
+                // The step is dropped with the cut: it refers to both ends.
+                attached(|py| cut.into_bound(py).call0().map(|_| ()))?;
+                Ok(vec![Touch { what: path.clone(), bytes: size }])
+            });
+        }
+        Ok(climbed)
+    }
+}
