@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::cuda::version::CudaVersion;
 use crate::{Bytes, DeviceId};
 
 /// The result of device work.
@@ -60,31 +61,32 @@ pub enum Error {
         tried: Vec<Attempt>,
     },
 
-    /// A library loaded but lacks a function that lowtide needs.
+    /// The driver lacks a function.
     #[error(
-        "{} has no function {symbol}: it is not a CUDA driver, or one older than CUDA {since}; \
-         install driver 525 or newer, or point LOWTIDE_CUDA_LIBRARY at one",
-        path.display()
+        "the CUDA driver has no {name}, which came with CUDA {since}; install driver {} or newer{}",
+        since.driver_release(),
+        or_another(library.as_deref())
     )]
-    MissingSymbol {
-        /// The file that was loaded.
-        path: PathBuf,
-        /// The function that it lacks.
-        symbol: &'static str,
+    MissingEntryPoint {
+        /// The function's exported name.
+        name: &'static str,
         /// The CUDA version that brought it.
-        since: &'static str,
+        since: CudaVersion,
+        /// The file that was loaded; `None` where the driver's functions were handed over.
+        library: Option<PathBuf>,
     },
 
-    /// The driver is older than what lowtide needs.
+    /// The driver is older than lowtide needs.
     #[error(
-        "the CUDA driver speaks version {}.{}, lowtide needs {}.{} or newer; update the driver",
-        found / 1000, found % 1000 / 10, needed / 1000, needed % 1000 / 10
+        "the CUDA driver is too old: it has CUDA {found}, and lowtide needs {needed}; install driver \
+         {} or newer",
+        needed.driver_release()
     )]
     DriverTooOld {
-        /// As `cuDriverGetVersion` says it: 1000 × major + 10 × minor.
-        found: i32,
-        /// The least that works.
-        needed: i32,
+        /// The version of the driver.
+        found: CudaVersion,
+        /// The oldest version that works.
+        needed: CudaVersion,
     },
 
     /// A driver call failed.
@@ -272,6 +274,12 @@ fn what_to_do(tried: &[Attempt], override_variable: &str) -> String {
             "install the NVIDIA driver, or set {override_variable} to the library's path if it lies elsewhere"
         ),
     }
+}
+
+fn or_another(library: Option<&Path>) -> String {
+    library.map_or_else(String::new, |path| {
+        format!(", or set LOWTIDE_CUDA_LIBRARY to another library (loaded {})", path.display())
+    })
 }
 
 fn who_has_it(device: DeviceId) -> &'static str {

@@ -10,15 +10,6 @@ use crate::cuda::{Card, Driver};
 use crate::nvml::Nvml;
 use crate::{Attempt, Bytes, DeviceId, DeviceInfo, Error, Result, Usage, host, process};
 
-/// CUDA 12.8, driver 570: the first with the checkpoint calls.
-const SUSPEND_VERSION: i32 = 12080;
-const CHECKPOINT_CALLS: [&std::ffi::CStr; 5] = [
-    c"cuCheckpointProcessGetState",
-    c"cuCheckpointProcessLock",
-    c"cuCheckpointProcessCheckpoint",
-    c"cuCheckpointProcessRestore",
-    c"cuCheckpointProcessUnlock",
-];
 /// What the digest's PTX is compiled for.
 const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);
 
@@ -87,7 +78,7 @@ impl Capability {
 pub fn survey() -> Survey {
     let (driver_tried, driver) = Driver::look_up();
     let (nvml_tried, nvml) = Nvml::look_up();
-    let version = |driver: &Driver| dotted(driver.version());
+    let version = |driver: &Driver| driver.version().to_string();
     let mut cuda = library(driver_tried, driver.as_ref().map(version));
     let (mut devices, problems) = match &driver {
         Ok(driver) => cards(driver, nvml.as_ref().ok()),
@@ -101,10 +92,6 @@ pub fn survey() -> Survey {
     devices.push(host());
     let version = nvml.as_ref().map(|nvml| nvml.driver_version().unwrap_or_default());
     Survey { devices, problems, cuda, nvml: library(nvml_tried, version) }
-}
-
-fn dotted(version: i32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 fn library(tried: Vec<Attempt>, version: Result<String, &Error>) -> Library {
@@ -207,17 +194,13 @@ fn suspend(driver: &Driver) -> Capability {
     if cfg!(not(target_os = "linux")) {
         return Capability::no("the driver checkpoints processes on Linux only", "use Linux");
     }
-    let missing = CHECKPOINT_CALLS.iter().find(|call| !driver.has(call));
-    match missing {
-        _ if driver.version() < SUSPEND_VERSION => Capability::no(
-            format!("the driver speaks CUDA {}", dotted(driver.version())),
-            "install driver 570 or newer",
+    match driver.checkpoint() {
+        Ok(_) => yama(),
+        Err(Error::MissingEntryPoint { name, since, .. }) => Capability::no(
+            format!("the driver has no {name}; it has CUDA {}", driver.version()),
+            format!("install driver {} or newer", since.driver_release()),
         ),
-        Some(call) => Capability::no(
-            format!("the driver has no {}", call.to_string_lossy()),
-            "install driver 570 or newer",
-        ),
-        None => yama(),
+        Err(error) => Capability::no(error.to_string(), "install another driver"),
     }
 }
 

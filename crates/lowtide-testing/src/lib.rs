@@ -4,16 +4,9 @@
 pub mod conformance;
 mod dice;
 pub mod double;
+mod keys;
 pub mod raw;
 pub mod rules;
 pub mod suite;
 
 pub use dice::Dice;
-
-use lowtide_device::digest::Keys;
-
-/// Keys that are the same in every run.
-pub(crate) fn keys() -> &'static Keys {
-    static KEYS: std::sync::LazyLock<Keys> = std::sync::LazyLock::new(|| Keys::from_seed(1));
-    &KEYS
-}

@@ -6,7 +6,8 @@
 #![allow(non_snake_case, reason = "entry points carry the driver's names")]
 #![expect(missing_docs, reason = "NVIDIA's driver API reference documents each")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 
 use libloading::Library;
 use lowtide_device::cuda::Driver;
@@ -24,7 +25,17 @@ impl Raw {
     /// Where there is none.
     pub fn load() -> Raw {
         let driver = Driver::load().expect("rules are asked only where there is a driver");
-        Raw { library: driver.library() }
+        let path = driver.path().expect("a loaded driver has a file");
+        // SAFETY: loaded and initialised already; this takes another reference to it.
+        let library = unsafe { Library::new(path) }.expect("it was loaded once");
+        Raw { library: Box::leak(Box::new(library)) }
+    }
+
+    /// Returns the address of an entry point, for a driver that is built from entry points.
+    pub fn entry_point(&self, name: &CStr) -> Option<NonNull<c_void>> {
+        // SAFETY: only the address is taken; the library is never unloaded.
+        let found = unsafe { self.library.get::<*mut c_void>(name.to_bytes_with_nul()) };
+        found.ok().and_then(|found| NonNull::new(*found))
     }
 
     /// The driver in a library, as it is: `cuInit` is the caller's to call.
@@ -61,10 +72,13 @@ raw! {
     cuDevicePrimaryCtxRetain(context: &mut u64, device: i32);
     cuDevicePrimaryCtxRelease_v2(device: i32);
     cuDevicePrimaryCtxGetState(device: i32, flags: &mut u32, active: &mut i32);
+    cuCtxCreate_v2(context: &mut u64, flags: u32, device: i32);
+    cuCtxDestroy_v2(context: u64);
     cuCtxGetCurrent(context: &mut u64);
     cuCtxSetCurrent(context: u64);
     cuCtxPushCurrent_v2(context: u64);
     cuCtxPopCurrent_v2(context: &mut u64);
+    cuCtxGetDevice(device: &mut i32);
     cuCtxSynchronize();
     cuMemGetInfo_v2(free: &mut u64, total: &mut u64);
     cuMemAlloc_v2(at: &mut u64, size: u64);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use lowtide_device::nvml::Nvml;
-use lowtide_testing::double::{Double, DoubleTurn, Live};
+use lowtide_testing::double::{Double, DoubleGuard, Live};
 use lowtide_testing::raw::{Access, Properties, Raw, first};
 
 const MIB: u64 = 1 << 20;
@@ -43,7 +43,7 @@ struct Gpu {
     raw: Raw,
     /// Not all zeros only where a test before this one failed.
     before: Live,
-    double: DoubleTurn,
+    double: DoubleGuard,
 }
 
 impl Gpu {

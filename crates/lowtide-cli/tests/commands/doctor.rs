@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::program::Machine;
-use lowtide_device::cuda::EntryPoints;
+use lowtide_device::cuda::{ENTRY_POINTS, EntryGroup};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -199,25 +199,29 @@ fn stub(machine: &Machine, names: &[&str], version: i32) -> String {
     library.display().to_string()
 }
 
+/// The functions that every driver has.
+fn core_names() -> Vec<&'static str> {
+    let core = ENTRY_POINTS.iter().filter(|entry| entry.group == EntryGroup::Core);
+    core.map(|entry| entry.name).collect()
+}
+
 #[test]
 fn a_missing_function_is_named() {
     let machine = Machine::without_gpu();
-    for missing in EntryPoints::NAMES {
-        let others: Vec<_> =
-            EntryPoints::NAMES.iter().copied().filter(|name| name != missing).collect();
+    for missing in core_names() {
+        let others: Vec<_> = core_names().into_iter().filter(|name| *name != missing).collect();
         let machine = Machine::with_libraries(&stub(&machine, &others, 13000), "/nowhere/nvml");
         let report = machine.lowtide(&["doctor", "--json"]).json();
         assert_eq!(report["cuda"]["available"], false);
         let reason = report["cuda"]["reason"].as_str().unwrap();
-        assert!(reason.contains(&format!("no function {missing}")), "{reason}");
+        assert!(reason.contains(&format!("the CUDA driver has no {missing}")), "{reason}");
     }
 }
 
 #[test]
 fn a_driver_that_is_too_old_is_named_with_both_versions() {
     let machine = Machine::without_gpu();
-    let machine =
-        Machine::with_libraries(&stub(&machine, EntryPoints::NAMES, 11040), "/nowhere/nvml");
+    let machine = Machine::with_libraries(&stub(&machine, &core_names(), 11040), "/nowhere/nvml");
     let report = machine.lowtide(&["doctor", "--json"]).json();
     let reason = report["cuda"]["reason"].as_str().unwrap();
     assert!(reason.contains("11.4") && reason.contains("12.0"), "{reason}");
@@ -243,7 +247,7 @@ fn a_driver_that_does_not_start_or_shows_nothing_is_a_reason() {
         "cuDeviceGetName failed on cuda:0",
     );
     let folder = Machine::without_gpu();
-    let stub = stub(&folder, EntryPoints::NAMES, 13000);
+    let stub = stub(&folder, &core_names(), 13000);
     assert_no_gpu(&Machine::with_libraries(&stub, "/nowhere/nvml"), "CUDA_VISIBLE_DEVICES");
 }
 

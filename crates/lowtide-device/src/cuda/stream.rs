@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent, CUstream};
 
-use super::{Core, driver};
+use super::context::{Session, twice};
+use super::driver;
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys};
 use crate::{Address, Bytes, Result};
@@ -21,7 +22,7 @@ const LANES: u32 = 256;
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 pub(super) struct CudaStream {
-    core: Arc<Core>,
+    session: Arc<Session>,
     stream: CUstream,
     id: u64,
 }
@@ -32,21 +33,21 @@ unsafe impl Send for CudaStream {}
 unsafe impl Sync for CudaStream {}
 
 impl CudaStream {
-    pub(super) fn new(core: &Arc<Core>) -> Result<CudaStream> {
+    pub(super) fn new(session: &Arc<Session>) -> Result<CudaStream> {
         let mut stream = ptr::null_mut();
-        core.call("cuStreamCreate", |api| {
+        session.call("cuStreamCreate", |api| {
             // SAFETY: writes one pointer.
             unsafe { (api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) }
         })?;
-        let mut made = CudaStream { core: Arc::clone(core), stream, id: 0 };
+        let mut made = CudaStream { session: Arc::clone(session), stream, id: 0 };
         // Asked now, because a stream that is being captured does not tell.
-        let told = core.call("cuStreamGetId", |api| {
+        let told = session.call("cuStreamGetId", |api| {
             // SAFETY: writes one number; the stream was just made.
             unsafe { (api.cuStreamGetId)(stream, &raw mut made.id) }
         });
         if let Err(error) = told {
             // SAFETY: the stream was just made and nobody else has it.
-            super::twice("cuStreamDestroy", || unsafe { made.destroy() });
+            twice("cuStreamDestroy", || unsafe { made.destroy() });
             return Err(error);
         }
         Ok(made)
@@ -60,21 +61,21 @@ unsafe impl BackendStream for CudaStream {
     }
 
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
-        self.core.call("cuMemcpyDtoHAsync_v2", |api| {
+        self.session.call("cuMemcpyDtoHAsync_v2", |api| {
             // SAFETY: both ranges stay valid until the work is done, by the contract of `BackendStream`.
             unsafe { (api.cuMemcpyDtoHAsync_v2)(to.cast(), from.0, size.as_usize(), self.stream) }
         })
     }
 
     unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
-        self.core.call("cuMemcpyHtoDAsync_v2", |api| {
+        self.session.call("cuMemcpyHtoDAsync_v2", |api| {
             // SAFETY: as in `copy_out`.
             unsafe { (api.cuMemcpyHtoDAsync_v2)(to.0, from.cast(), size.as_usize(), self.stream) }
         })
     }
 
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
-        self.core.call("cuMemsetD8Async", |api| {
+        self.session.call("cuMemsetD8Async", |api| {
             // SAFETY: as in `copy_out`.
             unsafe { (api.cuMemsetD8Async)(at.0, byte, size.as_usize(), self.stream) }
         })
@@ -90,8 +91,9 @@ unsafe impl BackendStream for CudaStream {
         if count == 0 {
             return Ok(());
         }
-        let kernel = self.core.kernel()?;
-        let resident = self.core.card.multiprocessors.cast_unsigned() * BLOCKS_PER_MULTIPROCESSOR;
+        let (kernel, calls) = (self.session.kernel()?, self.session.driver.kernels()?);
+        let resident =
+            self.session.card.multiprocessors.cast_unsigned() * BLOCKS_PER_MULTIPROCESSOR;
         let blocks = u32::try_from(count).unwrap_or(u32::MAX).min(resident.max(1));
         let count = count as u64;
         let mut parameters: [*mut c_void; 4] = [
@@ -100,11 +102,11 @@ unsafe impl BackendStream for CudaStream {
             (&raw const count).cast_mut().cast(),
             ptr::from_ref(keys).cast_mut().cast(),
         ];
-        self.core.call("cuLaunchKernel", |api| {
+        self.session.call("cuLaunchKernel", |_| {
             // SAFETY: four parameters of the kernel's types, read before the call returns; the
             // staged memory and the pages stay valid until the work is done, by the contract.
             unsafe {
-                (api.cuLaunchKernel)(
+                (calls.cuLaunchKernel)(
                     kernel.function,
                     blocks,
                     1,
@@ -123,18 +125,18 @@ unsafe impl BackendStream for CudaStream {
 
     fn mark(&self) -> Result<RawMark> {
         let mut event = ptr::null_mut();
-        self.core.call("cuEventCreate", |api| {
+        self.session.call("cuEventCreate", |api| {
             // SAFETY: writes one pointer.
             unsafe { (api.cuEventCreate)(&raw mut event, NO_TIMING) }
         })?;
         let mark = RawMark(event.expose_provenance() as u64);
         // SAFETY: the event was just made; the stream lives.
         let recorded = self
-            .core
+            .session
             .call("cuEventRecord", |api| unsafe { (api.cuEventRecord)(event, self.stream) });
         if let Err(error) = recorded {
             // SAFETY: the event was just made and nobody else has it.
-            super::twice("cuEventDestroy", || unsafe { self.forget(mark) });
+            twice("cuEventDestroy", || unsafe { self.forget(mark) });
             return Err(error);
         }
         Ok(mark)
@@ -142,23 +144,25 @@ unsafe impl BackendStream for CudaStream {
 
     unsafe fn wait(&self, mark: RawMark) -> Result<()> {
         // SAFETY: an event made by `mark` and not forgotten, by the contract.
-        self.core.call("cuEventSynchronize", |api| unsafe { (api.cuEventSynchronize)(event(mark)) })
+        self.session
+            .call("cuEventSynchronize", |api| unsafe { (api.cuEventSynchronize)(event(mark)) })
     }
 
     unsafe fn forget(&self, mark: RawMark) -> Result<()> {
         // SAFETY: as in `wait`.
-        self.core.call("cuEventDestroy_v2", |api| unsafe { (api.cuEventDestroy_v2)(event(mark)) })
+        self.session
+            .call("cuEventDestroy_v2", |api| unsafe { (api.cuEventDestroy_v2)(event(mark)) })
     }
 
     fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream lives: it is destroyed only by its last user.
-        self.core
+        self.session
             .call("cuStreamSynchronize", |api| unsafe { (api.cuStreamSynchronize)(self.stream) })
     }
 
     fn is_done(&self) -> Result<bool> {
         let mut done = true;
-        self.core.call("cuStreamQuery", |api| {
+        self.session.call("cuStreamQuery", |api| {
             // SAFETY: as in `synchronize`.
             let code = unsafe { (api.cuStreamQuery)(self.stream) };
             done = code != driver::NOT_READY;
@@ -169,7 +173,8 @@ unsafe impl BackendStream for CudaStream {
 
     unsafe fn destroy(&self) -> Result<()> {
         // SAFETY: made by `new`; the caller uses it no more.
-        self.core.call("cuStreamDestroy_v2", |api| unsafe { (api.cuStreamDestroy_v2)(self.stream) })
+        self.session
+            .call("cuStreamDestroy_v2", |api| unsafe { (api.cuStreamDestroy_v2)(self.stream) })
     }
 }
 

@@ -2,10 +2,12 @@
 
 use lowtide_device::Bytes;
 
-use super::{Entry, PAGE, START, device, host_memory, noise, only, pages, read, ready, write};
+use super::fixture::{
+    NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,
+};
 use crate::suite::Target;
 
-pub(super) const CASES: &[Entry] = &[
+pub(super) const CASES: &[NamedCase] = &[
     ("bytes_go_out_and_come_back", bytes_go_out_and_come_back),
     ("copies_take_any_offset_and_size", copies_take_any_offset_and_size),
     ("copies_cross_from_chunk_to_chunk", copies_cross_from_chunk_to_chunk),

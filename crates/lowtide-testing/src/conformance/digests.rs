@@ -5,10 +5,11 @@ use std::ops::Range;
 use lowtide_device::digest::{Keys, PAGE_BYTES};
 use lowtide_device::{Bytes, Error, RangeProblem};
 
-use super::{Entry, PAGE, START, device, noise, only, pages, ready, write};
+use super::fixture::{NamedCase, PAGE, START, device, noise, only, pages, ready, write};
+use crate::keys;
 use crate::suite::Target;
 
-pub(super) const CASES: &[Entry] = &[
+pub(super) const CASES: &[NamedCase] = &[
     ("the_device_digests_as_the_host_does", the_device_digests_as_the_host_does),
     ("a_single_bit_changes_both_halves", a_single_bit_changes_both_halves),
     ("pages_of_many_chunks_come_in_order", pages_of_many_chunks_come_in_order),
@@ -33,9 +34,9 @@ fn the_device_digests_as_the_host_does(target: Target) {
         assert_eq!(some, expected[2..5], "part of a chunk, seed {seed}");
     }
     stream.fill((&reservation, START), 0, pages(6)).unwrap();
-    let zero = crate::keys().digest(&vec![0; PAGE_BYTES]);
+    let zero = keys::fixed().digest(&vec![0; PAGE_BYTES]);
     let digests =
-        stream.digest((&reservation, START), pages(6), crate::keys()).unwrap().wait().unwrap();
+        stream.digest((&reservation, START), pages(6), keys::fixed()).unwrap().wait().unwrap();
     assert_eq!(digests, [zero; 6]);
 }
 
@@ -43,7 +44,7 @@ fn a_single_bit_changes_both_halves(target: Target) {
     let device = device(target);
     let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
     let digest =
-        || stream.digest((&reservation, START), PAGE, crate::keys()).unwrap().wait().unwrap()[0];
+        || stream.digest((&reservation, START), PAGE, keys::fixed()).unwrap().wait().unwrap()[0];
     let bytes = noise(10, PAGE);
     write(&device, &stream, (&reservation, START), &bytes);
     let before = digest();
@@ -71,9 +72,9 @@ fn pages_of_many_chunks_come_in_order(target: Target) {
         stream.fill((&reservation, pages(page)), page as u8, PAGE).unwrap();
     }
     let digests =
-        stream.digest((&reservation, START), pages(count), crate::keys()).unwrap().wait().unwrap();
+        stream.digest((&reservation, START), pages(count), keys::fixed()).unwrap().wait().unwrap();
     let expected: Vec<_> =
-        (0..count as u8).map(|byte| crate::keys().digest(&vec![byte; PAGE_BYTES])).collect();
+        (0..count as u8).map(|byte| keys::fixed().digest(&vec![byte; PAGE_BYTES])).collect();
     assert_eq!(digests, expected);
 }
 
@@ -81,10 +82,10 @@ fn digests_that_nobody_waits_for_do_no_harm(target: Target) {
     let device = device(target);
     let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
     stream.fill((&reservation, START), 3, PAGE).unwrap();
-    drop(stream.digest((&reservation, START), PAGE, crate::keys()).unwrap());
+    drop(stream.digest((&reservation, START), PAGE, keys::fixed()).unwrap());
     let digests =
-        stream.digest((&reservation, START), PAGE, crate::keys()).unwrap().wait().unwrap();
-    assert_eq!(digests, [crate::keys().digest(&vec![3; PAGE_BYTES])]);
+        stream.digest((&reservation, START), PAGE, keys::fixed()).unwrap().wait().unwrap();
+    assert_eq!(digests, [keys::fixed().digest(&vec![3; PAGE_BYTES])]);
 }
 
 fn range(pages: Range<u64>) -> Range<u64> {
@@ -104,8 +105,8 @@ fn several_ranges_are_one_piece_of_work(target: Target) {
     // Backwards, with a page twice and a range of nothing, over a border of chunks.
     let ranges = [range(9..12), range(2..4), range(10..11), range(1..1), range(0..1)];
     let expected: Vec<_> =
-        [9, 10, 11, 2, 3, 10, 0].map(|byte| crate::keys().digest(&vec![byte; PAGE_BYTES])).to_vec();
-    let digests = || stream.digest_ranges(&reservation, &ranges, crate::keys()).unwrap();
+        [9, 10, 11, 2, 3, 10, 0].map(|byte| keys::fixed().digest(&vec![byte; PAGE_BYTES])).to_vec();
+    let digests = || stream.digest_ranges(&reservation, &ranges, keys::fixed()).unwrap();
     assert_eq!(digests().wait().unwrap(), expected);
     let before = device.calls();
     let pending = digests();
@@ -113,12 +114,12 @@ fn several_ranges_are_one_piece_of_work(target: Target) {
     assert_eq!(pending.wait().unwrap(), expected);
 
     let before = device.calls();
-    let nothing = stream.digest_ranges(&reservation, &[], crate::keys()).unwrap();
+    let nothing = stream.digest_ranges(&reservation, &[], keys::fixed()).unwrap();
     assert_eq!(device.calls(), before, "for nothing the driver is not asked");
     assert_eq!(nothing.wait().unwrap(), []);
-    drop(stream.digest_ranges(&reservation, &[], crate::keys()).unwrap());
+    drop(stream.digest_ranges(&reservation, &[], keys::fixed()).unwrap());
     assert_eq!(
-        stream.digest((&reservation, START), START, crate::keys()).unwrap().wait().unwrap(),
+        stream.digest((&reservation, START), START, keys::fixed()).unwrap().wait().unwrap(),
         []
     );
 }
@@ -131,7 +132,7 @@ fn each_range_is_pinned(target: Target) {
     }
     reservation.open(START, pages(3)).unwrap();
     let ranges = [range(2..3), range(0..1)];
-    let pending = stream.digest_ranges(&reservation, &ranges, crate::keys()).unwrap();
+    let pending = stream.digest_ranges(&reservation, &ranges, keys::fixed()).unwrap();
     for page in [0, 2] {
         assert!(reservation.unmap(pages(page), PAGE).is_err(), "page {page} is being read");
     }
@@ -149,7 +150,7 @@ fn ranges_that_are_not_right_are_refused(target: Target) {
     reservation.open(START, pages(2)).unwrap();
     let refused = |bad: Range<u64>| {
         let ranges = [range(0..1), bad];
-        stream.digest_ranges(&reservation, &ranges, crate::keys()).map(drop).unwrap_err()
+        stream.digest_ranges(&reservation, &ranges, keys::fixed()).map(drop).unwrap_err()
     };
     let backwards = Range { start: PAGE.0, end: 0 };
     for bad in [0..PAGE.0 - 1, 4096..4096 + PAGE.0, 0..u64::MAX, backwards] {
@@ -167,7 +168,7 @@ fn ranges_that_are_not_right_are_refused(target: Target) {
         }
     }
     let half = Bytes(1 << 63);
-    let error = stream.digest((&reservation, half), half, crate::keys()).map(drop).unwrap_err();
+    let error = stream.digest((&reservation, half), half, keys::fixed()).map(drop).unwrap_err();
     assert!(matches!(error, Error::BadRange { .. }), "{error}");
     only(reservation.unmap(START, pages(2)).expect("what is refused pins nothing"));
 }

@@ -3,10 +3,13 @@
 
 use lowtide_device::{Bytes, Error, RangeProblem, Result};
 
-use super::{Entry, PAGE, START, device, host_memory, noise, only, pages, read, ready, write};
+use super::fixture::{
+    NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,
+};
+use crate::keys;
 use crate::suite::Target;
 
-pub(super) const CASES: &[Entry] = &[
+pub(super) const CASES: &[NamedCase] = &[
     ("content_moves_with_its_chunk", content_moves_with_its_chunk),
     ("a_refused_map_hands_the_chunk_back", a_refused_map_hands_the_chunk_back),
     ("nothing_touches_what_is_not_open", nothing_touches_what_is_not_open),
@@ -151,7 +154,7 @@ fn things_of_two_devices_do_not_mix(target: Target) {
     refused(Err(error.error));
     refused(foreign.fill((&reservation, START), 1, PAGE));
     refused(foreign.copy_in((&memory, START), (&reservation, START), PAGE));
-    refused(foreign.digest((&reservation, START), PAGE, crate::keys()).map(drop));
+    refused(foreign.digest((&reservation, START), PAGE, keys::fixed()).map(drop));
     let theirs = host_memory(&other, PAGE);
     refused(stream.copy_out((&reservation, START), (&theirs, START), PAGE));
     stream.copy_out((&reservation, START), (&memory, START), PAGE).unwrap();

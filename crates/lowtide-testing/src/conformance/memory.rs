@@ -3,10 +3,11 @@
 use lowtide_device::{Bytes, Device, Error, holders};
 use std::time::{Duration, Instant};
 
-use super::{Entry, PAGE, START, device, pages, ready};
+use super::fixture::{NamedCase, PAGE, START, device, pages, ready};
+use crate::keys;
 use crate::suite::Target;
 
-pub(super) const CASES: &[Entry] = &[
+pub(super) const CASES: &[NamedCase] = &[
     ("a_device_says_what_it_is", a_device_says_what_it_is),
     ("a_reservation_costs_no_memory", a_reservation_costs_no_memory),
     ("a_chunk_is_in_use_until_it_is_dropped", a_chunk_is_in_use_until_it_is_dropped),
@@ -128,7 +129,7 @@ fn absurd_sizes_are_refused(target: Target) {
     let reservation = ready(&device, PAGE);
     let stream = device.stream().unwrap();
     assert!(
-        stream.digest((&reservation, Bytes(4096)), PAGE, crate::keys()).is_err(),
+        stream.digest((&reservation, Bytes(4096)), PAGE, keys::fixed()).is_err(),
         "half a page"
     );
     stream.fill((&reservation, START), 1, PAGE).unwrap();

@@ -6,19 +6,14 @@
 
 mod copies;
 mod digests;
+mod fixture;
+mod handed_over;
 mod mappings;
 mod memory;
 mod neighbours;
 mod streams;
 
-use lowtide_device::{Bytes, Chunk, Device, HostMemory, Reservation, Stream};
-use std::sync::Arc;
-
 use crate::suite::{Case, Target};
-
-/// The page of every device so far.
-const PAGE: Bytes = Bytes::mib(2);
-const START: Bytes = Bytes::ZERO;
 
 /// Every case that applies to a target.
 pub fn cases(target: Target) -> Vec<Case> {
@@ -30,70 +25,7 @@ pub fn cases(target: Target) -> Vec<Case> {
     cases.extend(streams::CASES);
     if target != Target::Host {
         cases.extend(neighbours::CASES);
+        cases.extend(handed_over::CASES);
     }
     cases.into_iter().map(|(name, run)| Case::new(name, run)).collect()
-}
-
-/// A case's name and body.
-type Entry = (&'static str, fn(Target));
-
-fn pages(count: u64) -> Bytes {
-    Bytes(count * PAGE.0)
-}
-
-/// A device of the target's kind.
-fn device(target: Target) -> Device {
-    target.device().expect("the suite runs only where the target can be opened")
-}
-
-/// A reservation with one chunk of so many pages in it, open.
-fn ready(device: &Device, size: Bytes) -> Reservation {
-    let reservation = device.reserve(size).unwrap();
-    reservation.map(START, device.create(size).unwrap()).unwrap();
-    reservation.open(START, size).unwrap();
-    reservation
-}
-
-/// Bytes that differ from place to place and from seed to seed.
-fn noise(seed: u64, size: Bytes) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        // xorshift64*: plenty for test data, and the same everywhere.
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    let mut bytes: Vec<u8> =
-        (0..size.as_usize().div_ceil(8)).flat_map(|_| next().to_le_bytes()).collect();
-    bytes.truncate(size.as_usize());
-    bytes
-}
-
-/// Writes bytes to a place on the device and waits.
-fn write(device: &Device, stream: &Stream, to: (&Reservation, Bytes), bytes: &[u8]) {
-    let memory = host_memory(device, Bytes(bytes.len() as u64));
-    memory.write(START, bytes).unwrap();
-    stream.copy_in((&memory, START), to, Bytes(bytes.len() as u64)).unwrap();
-    stream.synchronize().unwrap();
-}
-
-/// Reads bytes from a place on the device and waits.
-fn read(device: &Device, stream: &Stream, from: (&Reservation, Bytes), size: Bytes) -> Vec<u8> {
-    let memory = host_memory(device, size);
-    stream.copy_out(from, (&memory, START), size).unwrap();
-    stream.synchronize().unwrap();
-    let mut bytes = vec![0; size.as_usize()];
-    memory.read(START, &mut bytes).unwrap();
-    bytes
-}
-
-fn host_memory(device: &Device, size: Bytes) -> Arc<HostMemory> {
-    device.host_memory(size).unwrap()
-}
-
-/// The one chunk of an unmap.
-fn only(mut chunks: Vec<(Bytes, Chunk)>) -> Chunk {
-    assert_eq!(chunks.len(), 1, "one chunk was mapped there");
-    chunks.remove(0).1
 }

@@ -4,11 +4,12 @@
 use lowtide_device::nvml::Nvml;
 use lowtide_device::{Bytes, Error};
 
-use super::{Entry, PAGE, START, device, host_memory, only, pages, ready};
+use super::fixture::{NamedCase, PAGE, START, device, host_memory, only, pages, ready};
+use crate::keys;
 use crate::raw::Raw;
 use crate::suite::Target;
 
-pub(super) const CASES: &[Entry] = &[
+pub(super) const CASES: &[NamedCase] = &[
     ("the_callers_context_is_restored", the_callers_context_is_restored),
     ("a_capture_stays_valid_beside_our_work", a_capture_stays_valid_beside_our_work),
     ("a_device_waits_for_the_work_of_others", a_device_waits_for_the_work_of_others),
@@ -28,7 +29,7 @@ fn everything(target: Target) {
     stream.copy_in((&memory, START), (&reservation, START), pages(2)).unwrap();
     stream.wait(&mark).unwrap();
     stream.has_passed().unwrap();
-    stream.digest((&reservation, START), pages(2), crate::keys()).unwrap().wait().unwrap();
+    stream.digest((&reservation, START), pages(2), keys::fixed()).unwrap().wait().unwrap();
     only(reservation.unmap(START, pages(2)).unwrap());
     device.usage().unwrap();
 }

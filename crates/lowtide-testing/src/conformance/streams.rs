@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::Bytes;
 
-use super::{Entry, PAGE, START, device, host_memory, noise, only, pages, ready, write};
+use super::fixture::{
+    NamedCase, PAGE, START, device, host_memory, noise, only, pages, ready, write,
+};
 use crate::suite::Target;
 
-pub(super) const CASES: &[Entry] = &[
+pub(super) const CASES: &[NamedCase] = &[
     ("no_stream_has_the_id_of_another", no_stream_has_the_id_of_another),
     ("a_stream_that_has_passed_lets_go", a_stream_that_has_passed_lets_go),
     ("threads_share_a_stream", threads_share_a_stream),

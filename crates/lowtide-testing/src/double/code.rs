@@ -1,13 +1,12 @@
 //! The driver's result codes that the double can answer, with their names.
 
-use std::ffi::{CStr, c_char};
-
-use super::entry::{Out, entry};
+use std::ffi::CStr;
 
 macro_rules! codes {
     ($($short:ident = $value:literal $name:literal,)*) => {
         $(pub(super) const $short: i32 = $value;)*
-        fn name(code: i32) -> Option<&'static CStr> {
+        /// The driver's name of a code.
+        pub(super) fn name(code: i32) -> Option<&'static CStr> {
             match code {
                 $($value => Some($name),)*
                 _ => None,
@@ -41,11 +40,4 @@ codes! {
     CAPTURE_IMPLICIT = 906 c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
     CAPTURE_WRONG_THREAD = 908 c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
     UNKNOWN = 999 c"CUDA_ERROR_UNKNOWN",
-}
-
-entry! {
-    fn cuGetErrorName(error: i32, text: Out<*const c_char>) {
-        text.put(name(error).map_or(std::ptr::null(), CStr::as_ptr))?;
-        name(error).map(drop).ok_or(INVALID_VALUE)
-    }
 }

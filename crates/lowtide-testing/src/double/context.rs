@@ -1,214 +1,143 @@
-//! Devices and contexts: what there is, and which one a thread works with.
+//! Contexts: the primary ones and those that a program creates.
 
-use std::cell::RefCell;
-use std::ffi::c_char;
-
-use super::code::{
-    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY,
-};
-use super::entry::{Out, Outcome, entry};
-use super::machine;
-use super::state::{self, RegionKind, State, to_usize};
-use super::stream::Stream;
-use super::{capture, stream};
-
-/// What the double calls itself wherever a name is asked for.
-pub(super) const NAME: &str = "lowtide driver double (a test tool, no GPU)";
-/// The CUDA version that the double stands in for.
-pub(super) const CUDA_VERSION: i32 = 13_000;
-/// The handle of device 0's primary context; the others follow.
-const FIRST_CONTEXT: u64 = 0xc0de_0000;
-
-/// A device's primary context.
-#[derive(Default)]
-pub(super) struct Context {
-    pub(super) retained: u32,
-    /// The null stream, while the context lives.
-    pub(super) legacy: Option<Stream>,
-}
-
-thread_local! {
-    /// The contexts of this thread, by device; the last is current.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// How many contexts this thread has stacked.
-pub(super) fn stack_depth() -> usize {
-    STACK.with_borrow(Vec::len)
-}
-
-fn current_device() -> Option<usize> {
-    STACK.with_borrow(|stack| stack.last().copied())
-}
-
-/// A device's index, if it is one.
-pub(super) fn device_index(device: i32) -> Outcome<usize> {
-    let index = usize::try_from(device).ok();
-    index.filter(|index| *index < machine::get().devices()).ok_or(INVALID_DEVICE)
-}
-
-/// Its UUID: the same in every process, as a GPU's is.
-pub(super) fn uuid(device: usize) -> [u8; 16] {
-    let mut uuid = *b"lowtide-double-0";
-    uuid[15] += u8::try_from(device).expect("few devices");
-    uuid
-}
-
-fn context_of(device: usize) -> u64 {
-    FIRST_CONTEXT + device as u64
-}
-
-fn device_of(context: u64) -> Outcome<usize> {
-    let index = context.checked_sub(FIRST_CONTEXT).ok_or(INVALID_CONTEXT)?;
-    let index = usize::try_from(index).ok();
-    index.filter(|index| *index < machine::get().devices()).ok_or(INVALID_CONTEXT)
-}
+use super::code::{INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY};
+use super::entry::entry;
+use super::objects::{Context, ContextId, Current, RegionKind, Stream};
+use super::pointers::{CallResult, Out};
+use super::state::{self, State};
+use super::{capture_rules, current, device, machine, queue};
 
 impl State {
-    /// The device of the current context, which must be alive and not lost.
-    pub(super) fn healthy(&self) -> Outcome<usize> {
-        let device = current_device().ok_or(INVALID_CONTEXT)?;
-        if self.contexts[device].retained == 0 {
-            return Err(CONTEXT_IS_DESTROYED);
+    /// Creates a context, if the device has room for it.
+    fn begin_context(&mut self, id: ContextId, device: usize, retained: Option<u32>) -> CallResult {
+        if !machine::get().locked().take_context(device) {
+            return Err(OUT_OF_MEMORY);
         }
-        self.lost.map_or(Ok(device), Err)
+        let legacy = Stream::new(self.new_id(), id, true);
+        self.contexts.insert(id, Context { device, retained, legacy });
+        Ok(())
     }
 
-    /// Ends a context whose work is done: all that was made in it goes. Handles,
-    /// mappings and reservations are not the context's, and stay.
-    fn end_context(&mut self, device: usize) {
-        let ended: Vec<u64> =
-            self.streams.iter().filter(|(_, s)| s.device == device).map(|(h, _)| *h).collect();
-        self.streams.retain(|_, stream| stream.device != device);
-        self.stream_handles.extend(ended);
-        self.events.retain(|_, event| event.device != device);
-        self.modules.retain(|_, module| module.device != device);
-        self.graphs.retain(|_, graph| graph.device != device);
-        self.host.retain(|_, range| range.device != device);
+    /// Ends a context whose work is done: all that was made in it goes. Handles, mappings and
+    /// reservations are not the context's, and stay.
+    fn end_context(&mut self, id: ContextId) {
+        let Some(ended) = self.contexts.remove(&id) else { return };
+        let streams = self.streams.iter().filter(|(_, stream)| stream.context == id);
+        let handles: Vec<u64> = streams.map(|(handle, _)| *handle).collect();
+        self.streams.retain(|_, stream| stream.context != id);
+        self.stream_handles.extend(handles);
+        self.events.retain(|_, event| event.context != id);
+        self.modules.retain(|_, module| module.context != id);
+        self.graphs.retain(|_, graph| graph.context != id);
+        self.host.retain(|_, range| range.context != id);
         let modules = &self.modules;
         self.functions.retain(|_, function| modules.contains_key(&function.module));
         let plain = self.regions.iter().filter(
-            |(_, region)| matches!(region.kind, RegionKind::Plain(owner, _) if owner == device),
+            |(_, region)| matches!(region.kind, RegionKind::Plain(owner, _) if owner.context == id),
         );
         for base in plain.map(|(base, _)| *base).collect::<Vec<_>>() {
             self.free_plain(base).expect("a plain allocation");
         }
-        self.contexts[device] = Context::default();
-        machine::get().locked().give_context(device);
+        machine::get().locked().give_context(ended.device);
+    }
+
+    /// A context that can be made current. A primary one always can, even when it was released.
+    fn known_context(&self, context: u64) -> CallResult<ContextId> {
+        let id = ContextId(context);
+        let primary = id.primary_of().filter(|device| *device < machine::get().devices());
+        let is_known = primary.is_some() || self.contexts.contains_key(&id);
+        is_known.then_some(id).ok_or(INVALID_CONTEXT)
     }
 }
 
 entry! {
-    fn cuInit(flags: u32) {
-        if flags != 0 {
-            return Err(INVALID_VALUE);
-        }
-        if machine::get().locked().enrol() { Ok(()) } else { Err(OUT_OF_MEMORY) }
-    }
-
-    fn cuDriverGetVersion(version: Out<i32>) {
-        version.put(CUDA_VERSION)
-    }
-
-    fn cuDeviceGetCount(count: Out<i32>) {
-        count.put(i32::try_from(machine::get().devices()).map_err(|_| INVALID_VALUE)?)
-    }
-
-    fn cuDeviceGet(device: Out<i32>, index: i32) {
-        device_index(index)?;
-        device.put(index)
-    }
-
-    fn cuDeviceGetName(name: Out<c_char>, room: i32, device: i32) {
-        device_index(device)?;
-        name.put_text(NAME, usize::try_from(room).unwrap_or(0))
-    }
-
-    fn cuDeviceGetUuid_v2(to: Out<[u8; 16]>, device: i32) {
-        to.put(uuid(device_index(device)?))
-    }
-
-    // As the driver counts, what it reserves is not part of the total.
-    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
-        device_index(device)?;
-        bytes.put(to_usize(machine::get().total().saturating_sub(machine::get().reserved())))
-    }
-
-    fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
-        device_index(device)?;
-        value.put(match attribute {
-            16 => 4,  // multiprocessors
-            75 => 9,  // compute capability 9.0
-            76 => 0,
-            102 => 1, // virtual memory
-            _ => return Err(INVALID_VALUE),
-        })
-    }
-
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
-        let device = device_index(device)?;
-        let mut state = state::lock();
+        let device = device::index(device)?;
+        let (id, mut state) = (current::primary(device), state::lock());
         state.lost.map_or(Ok(()), Err)?;
-        if state.contexts[device].retained == 0 {
-            if !machine::get().locked().take_context(device) {
-                return Err(OUT_OF_MEMORY);
-            }
-            let id = state.new_id();
-            state.contexts[device].legacy = Some(Stream::new(id, device, true));
+        if !state.contexts.contains_key(&id) {
+            state.begin_context(id, device, Some(0))?;
         }
-        state.contexts[device].retained += 1;
-        context.put(context_of(device))
+        let retained = state.contexts.get_mut(&id).and_then(|context| context.retained.as_mut());
+        *retained.ok_or(INVALID_CONTEXT)? += 1;
+        context.put(id.0)
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: i32) {
-        let device = device_index(device)?;
+        let id = current::primary(device::index(device)?);
         let mut state = state::lock();
-        if state.contexts[device].retained == 1 {
-            state = stream::settle_device(state, device);
+        if state.contexts.get(&id).is_some_and(|context| context.retained == Some(1)) {
+            state = queue::settle_context(state, id);
         }
-        match state.contexts[device].retained {
-            0 => return Err(INVALID_CONTEXT),
-            1 => state.end_context(device),
-            _ => state.contexts[device].retained -= 1,
+        let retained = state.contexts.get_mut(&id).and_then(|context| context.retained.as_mut());
+        let retained = retained.ok_or(INVALID_CONTEXT)?;
+        *retained -= 1;
+        if *retained == 0 {
+            state.end_context(id);
         }
         Ok(())
     }
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
-        let device = device_index(device)?;
+        let id = current::primary(device::index(device)?);
         flags.put(0)?;
-        active.put((state::lock().contexts[device].retained > 0).into())
+        active.put(state::lock().contexts.contains_key(&id).into())
+    }
+
+    fn cuCtxCreate_v2(context: Out<u64>, _flags: u32, device: i32) {
+        let device = device::index(device)?;
+        let mut state = state::lock();
+        state.lost.map_or(Ok(()), Err)?;
+        let id = state.new_context_id();
+        state.begin_context(id, device, None)?;
+        current::push(id);
+        context.put(id.0)
+    }
+
+    fn cuCtxDestroy_v2(context: u64) {
+        let (id, state) = (ContextId(context), state::lock());
+        let created = state.contexts.get(&id).filter(|context| context.retained.is_none());
+        created.ok_or(INVALID_CONTEXT)?;
+        let mut state = queue::settle_context(state, id);
+        state.end_context(id);
+        if current::top() == Some(id) {
+            current::pop();
+        }
+        Ok(())
     }
 
     fn cuCtxGetCurrent(context: Out<u64>) {
-        context.put(current_device().map_or(0, context_of))
+        context.put(current::top().map_or(0, |id| id.0))
     }
 
     fn cuCtxSetCurrent(context: u64) {
-        let device = if context == 0 { None } else { Some(device_of(context)?) };
-        STACK.with_borrow_mut(|stack| {
-            stack.pop();
-            stack.extend(device);
-        });
+        let id = if context == 0 { None } else { Some(state::lock().known_context(context)?) };
+        current::pop();
+        if let Some(id) = id {
+            current::push(id);
+        }
         Ok(())
     }
 
     fn cuCtxPushCurrent_v2(context: u64) {
-        let device = device_of(context)?;
-        STACK.with_borrow_mut(|stack| stack.push(device));
+        current::push(state::lock().known_context(context)?);
         Ok(())
     }
 
     fn cuCtxPopCurrent_v2(context: Out<u64>) {
-        let device = STACK.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
-        context.put_if_wanted(context_of(device));
+        context.put_if_wanted(current::pop().ok_or(INVALID_CONTEXT)?.0);
         Ok(())
+    }
+
+    fn cuCtxGetDevice(device: Out<i32>) {
+        let Current { device: index, .. } = state::lock().healthy()?;
+        device.put(i32::try_from(index).map_err(|_| INVALID_VALUE)?)
     }
 
     fn cuCtxSynchronize() {
         let mut state = state::lock();
-        let device = state.healthy()?;
-        capture::forbid_any(&mut state, device)?;
-        stream::settle_device(state, device).healthy().map(drop)
+        let Current { context, .. } = state.healthy()?;
+        capture_rules::forbid_any(&mut state, context)?;
+        queue::settle_context(state, context).healthy().map(drop)
     }
 }

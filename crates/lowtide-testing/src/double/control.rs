@@ -10,9 +10,10 @@ use std::panic::catch_unwind;
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Text, start};
-use super::state::{self, RegionKind};
-use super::{context, faults};
+use super::entry::start;
+use super::objects::RegionKind;
+use super::pointers::Text;
+use super::{current, faults, state};
 
 /// What a process holds of the driver: all zeros when nothing is leaked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,8 @@ pub struct Live {
     pub captures: usize,
     /// How often primary contexts are retained.
     pub contexts_retained: usize,
+    /// Contexts by `cuCtxCreate`.
+    pub contexts_created: usize,
     /// Operations that are not done.
     pub operations: usize,
     /// Contexts stacked by the thread that asks.
@@ -68,9 +71,11 @@ fn live() -> Live {
         modules: state.modules.len(),
         graphs: state.graphs.len(),
         captures: state.streams.values().filter(|stream| stream.capture.is_some()).count(),
-        contexts_retained: state.contexts.iter().map(|context| context.retained as usize).sum(),
+        contexts_retained: state.contexts.values().filter_map(|it| it.retained).sum::<u32>()
+            as usize,
+        contexts_created: state.contexts.values().filter(|it| it.retained.is_none()).count(),
         operations: state.ops.len(),
-        stack_depth: context::stack_depth(),
+        stack_depth: current::depth(),
     }
 }
 

@@ -33,9 +33,9 @@ pub struct Double {
 
 /// One test's turn with the double. At its end faults and settings are cleared.
 #[derive(Debug)]
-pub struct DoubleTurn {
+pub struct DoubleGuard {
     double: Double,
-    _turn: MutexGuard<'static, ()>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Double {
@@ -75,10 +75,10 @@ impl Double {
     }
 
     /// Waits for this process's other tests to be done with it, then loads it.
-    pub fn take() -> DoubleTurn {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        DoubleTurn { double: Double::load(), _turn: turn }
+    pub fn take() -> DoubleGuard {
+        static IN_USE: Mutex<()> = Mutex::new(());
+        let alone = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        DoubleGuard { double: Double::load(), _alone: alone }
     }
 
     /// Its driver calls. Nobody has called `cuInit` for them.
@@ -170,7 +170,7 @@ impl Double {
     }
 }
 
-impl Deref for DoubleTurn {
+impl Deref for DoubleGuard {
     type Target = Double;
 
     fn deref(&self) -> &Double {
@@ -178,7 +178,7 @@ impl Deref for DoubleTurn {
     }
 }
 
-impl Drop for DoubleTurn {
+impl Drop for DoubleGuard {
     fn drop(&mut self) {
         self.double.clear_faults();
         self.double.configure("defaults");

@@ -3,8 +3,8 @@
 //!
 //! It is one small file, mapped by every process that names it in
 //! `LOWTIDE_DOUBLE_STATE`; without that, an anonymous file of this process alone.
-//! The kernel keeps it honest: byte 0 of the file, write-locked, is the turn to
-//! change it, and byte `1 + i` is held by the process in slot `i` for as long as it
+//! The kernel keeps it honest: byte 0 of the file, write-locked, is the lock for
+//! changing it, and byte `1 + i` is held by the process in slot `i` for as long as it
 //! lives. A process that is killed gives its lock, and so its memory, back at once,
 //! and no PID has to be believed.
 #![allow(unsafe_code, reason = "maps a file that several processes share")]
@@ -15,26 +15,12 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{checkpoint, faults};
+use super::settings::{self, DEFAULTS, MAX_DEVICES, MachineSetting, Setting};
 
-/// The most devices that a machine can have.
-pub(super) const MAX_DEVICES: usize = 8;
 const MAX_PROCESSES: usize = 64;
 const MAX_FOREIGN: usize = 8;
 /// Names the layout of [`Table`]; a file of another layout is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"lt-dbl-1");
-
-/// What can be set about the machine.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Size {
-    Total(u64),
-    Reserved(u64),
-    Context(u64),
-    Unattributed(u64),
-    Devices(u64),
-    Foreign { pid: u64, bytes: u64 },
-    NoForeign,
-}
 
 /// The file's content. Only atomics, so that a shared reference to it is sound.
 #[repr(C)]
@@ -46,7 +32,7 @@ struct Table {
     devices: AtomicU64,
     unattributed: AtomicU64,
     foreign: [Foreign; MAX_FOREIGN],
-    slots: [Slot; MAX_PROCESSES],
+    slots: [ProcessSlot; MAX_PROCESSES],
 }
 
 #[repr(C)]
@@ -55,19 +41,36 @@ struct Foreign {
     bytes: AtomicU64,
 }
 
+/// The checkpoint state of a process that runs.
+pub(super) const RUNNING: u64 = 0;
+/// The checkpoint state of a process whose calls wait.
+pub(super) const LOCKED: u64 = 1;
+/// The checkpoint state of a process that is off the device.
+pub(super) const CHECKPOINTED: u64 = 2;
+/// The checkpoint state of a process that could not be restored.
+pub(super) const FAILED: u64 = 3;
+/// The checkpoint state of a process that somebody waits for to be idle: this plus the slot of who
+/// waits.
+pub(super) const LOCKING: u64 = 16;
+
 /// One process that called `cuInit`.
 #[repr(C)]
-pub(super) struct Slot {
+pub(super) struct ProcessSlot {
     pid: AtomicU64,
-    /// Where it is in a checkpoint; see [`super::checkpoint`].
+    /// One of [`RUNNING`], [`LOCKED`], [`CHECKPOINTED`], [`FAILED`], or [`LOCKING`] and more.
     pub(super) state: AtomicU64,
     /// Gated calls that are running plus operations that are not done.
     pub(super) busy: AtomicU64,
     bytes: [AtomicU64; MAX_DEVICES],
+    /// How many contexts it has on each device.
     contexts: [AtomicU64; MAX_DEVICES],
 }
 
-impl Slot {
+impl ProcessSlot {
+    fn is_on_device(&self) -> bool {
+        ![CHECKPOINTED, FAILED].contains(&self.state.load(SeqCst))
+    }
+
     fn memory_bytes(&self, device: usize, context: u64) -> u64 {
         self.bytes[device].load(SeqCst) + self.contexts[device].load(SeqCst) * context
     }
@@ -121,27 +124,27 @@ impl Machine {
         Ok(Machine { file, table, threads: Mutex::new(()), mine: OnceLock::new() })
     }
 
-    /// Gives a new file the default sizes.
+    /// Gives a new file the default settings.
     fn found(&self) {
-        let turn = self.locked();
+        let lock = self.locked();
         let fresh = self.table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst);
         assert!(matches!(fresh, Ok(_) | Err(MAGIC)), "the state file has another layout");
         if fresh.is_ok() {
-            faults::default_sizes().for_each(|size| turn.set(size));
+            default_settings().for_each(|setting| lock.set(setting));
         }
     }
 
-    /// Takes the turn to read sums or change anything but atomics of one's own slot.
-    pub(super) fn locked(&self) -> Turn<'_> {
+    /// Takes the lock for reading sums or changing anything but atomics of one's own slot.
+    pub(super) fn locked(&self) -> MachineLock<'_> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while let Err(why) = self.record_lock(libc::F_OFD_SETLKW, libc::F_WRLCK, 0) {
             assert_eq!(why.kind(), io::ErrorKind::Interrupted, "the state file: {why}");
         }
-        Turn { machine: self, _threads: threads }
+        MachineLock { machine: self, _threads: threads }
     }
 
     /// The slot of this process, once it called `cuInit`.
-    pub(super) fn mine(&self) -> Option<&'static Slot> {
+    pub(super) fn mine(&self) -> Option<&'static ProcessSlot> {
         self.mine.get().map(|index| &self.table.slots[*index])
     }
 
@@ -190,6 +193,15 @@ impl Machine {
     }
 }
 
+/// The settings of a machine when nobody has set any.
+fn default_settings() -> impl Iterator<Item = MachineSetting> {
+    let defaults = settings::parse(DEFAULTS).expect("the defaults parse").into_iter();
+    defaults.filter_map(|setting| match setting {
+        Setting::Machine(setting) => Some(setting),
+        _ => None,
+    })
+}
+
 fn slot_byte(index: usize) -> i64 {
     i64::try_from(index + 1).expect("few slots")
 }
@@ -204,20 +216,20 @@ fn anonymous_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// The turn to change the machine; nobody else is in it meanwhile.
-pub(super) struct Turn<'a> {
+/// The lock for changing the machine; nobody else is in it meanwhile.
+pub(super) struct MachineLock<'a> {
     machine: &'a Machine,
     _threads: MutexGuard<'a, ()>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for MachineLock<'_> {
     fn drop(&mut self) {
         // Unlocking a byte that this file description holds cannot fail.
         let _unlocked = self.machine.record_lock(libc::F_OFD_SETLK, libc::F_UNLCK, 0);
     }
 }
 
-impl Turn<'_> {
+impl MachineLock<'_> {
     /// Takes a slot for this process, if it has none; false where all are taken.
     pub(super) fn enrol(&self) -> bool {
         if self.machine.mine.get().is_some() {
@@ -240,13 +252,13 @@ impl Turn<'_> {
         self.machine.table.slots[index].pid.load(SeqCst) != 0 && self.machine.is_alive(index)
     }
 
-    fn living(&self) -> impl Iterator<Item = &'static Slot> {
+    fn living(&self) -> impl Iterator<Item = &'static ProcessSlot> {
         let table = self.machine.table;
         (0..MAX_PROCESSES).filter(|index| self.is_taken(*index)).map(|index| &table.slots[index])
     }
 
     /// The slot of a living process that called `cuInit`.
-    pub(super) fn slot_of(&self, pid: i32) -> Option<&'static Slot> {
+    pub(super) fn slot_of(&self, pid: i32) -> Option<&'static ProcessSlot> {
         let pid = u64::try_from(pid).ok()?;
         self.living().find(|slot| slot.pid.load(SeqCst) == pid)
     }
@@ -255,7 +267,7 @@ impl Turn<'_> {
     pub(super) fn users(&self, device: usize) -> Vec<(u64, u64)> {
         let context = self.machine.table.context.load(SeqCst);
         self.living()
-            .filter(|slot| checkpoint::is_on_device(slot))
+            .filter(|slot| slot.is_on_device())
             .map(|slot| (slot.pid.load(SeqCst), slot.memory_bytes(device, context)))
             .filter(|(_, bytes)| *bytes > 0)
             .collect()
@@ -300,39 +312,41 @@ impl Turn<'_> {
     pub(super) fn take_context(&self, device: usize) -> bool {
         let room = self.machine.table.context.load(SeqCst) <= self.free(device);
         if let (true, Some(mine)) = (room, self.machine.mine()) {
-            mine.contexts[device].store(1, SeqCst);
+            mine.contexts[device].fetch_add(1, SeqCst);
         }
         room
     }
 
-    /// Gives the cost of this process's context back.
+    /// Gives back what one context of this process costs.
     pub(super) fn give_context(&self, device: usize) {
         if let Some(mine) = self.machine.mine() {
-            mine.contexts[device].store(0, SeqCst);
+            mine.contexts[device].fetch_sub(1, SeqCst);
         }
     }
 
     /// Whether all that a checkpointed process had would fit back.
-    pub(super) fn has_room_for(&self, slot: &Slot) -> bool {
+    pub(super) fn has_room_for(&self, slot: &ProcessSlot) -> bool {
         let context = self.machine.table.context.load(SeqCst);
         (0..self.machine.devices())
             .all(|device| slot.memory_bytes(device, context) <= self.free(device))
     }
 
-    /// Sets one of the machine's sizes.
+    /// Applies one of the machine's settings.
     ///
     /// # Panics
     /// If there are more foreign processes than the file has room for.
-    pub(super) fn set(&self, size: Size) {
+    pub(super) fn set(&self, setting: MachineSetting) {
         let table = self.machine.table;
-        match size {
-            Size::Total(bytes) => table.total.store(bytes, SeqCst),
-            Size::Reserved(bytes) => table.reserved.store(bytes, SeqCst),
-            Size::Context(bytes) => table.context.store(bytes, SeqCst),
-            Size::Unattributed(bytes) => table.unattributed.store(bytes, SeqCst),
-            Size::Devices(count) => table.devices.store(count, SeqCst),
-            Size::NoForeign => table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst)),
-            Size::Foreign { pid, bytes } => {
+        match setting {
+            MachineSetting::Total(bytes) => table.total.store(bytes, SeqCst),
+            MachineSetting::Reserved(bytes) => table.reserved.store(bytes, SeqCst),
+            MachineSetting::Context(bytes) => table.context.store(bytes, SeqCst),
+            MachineSetting::Unattributed(bytes) => table.unattributed.store(bytes, SeqCst),
+            MachineSetting::Devices(count) => table.devices.store(count, SeqCst),
+            MachineSetting::NoForeign => {
+                table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst))
+            }
+            MachineSetting::Foreign { pid, bytes } => {
                 let free = table.foreign.iter().find(|one| one.bytes.load(SeqCst) == 0);
                 let free = free.expect("no more foreign processes fit in the state file");
                 free.pid.store(pid, SeqCst);

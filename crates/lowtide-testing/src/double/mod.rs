@@ -53,22 +53,31 @@
 //! * A restore without room fails at once and leaves the process `FAILED`.
 
 mod capture;
+mod capture_rules;
 mod checkpoint;
 mod code;
 mod context;
 mod control;
 mod copy;
+mod current;
+mod device;
 mod entry;
 mod faults;
+mod gate;
 mod kernel;
 mod loaded;
 mod machine;
 mod memory;
 mod nvml;
+mod objects;
 mod plain;
+mod pointers;
+mod queue;
+mod run;
+mod settings;
 mod state;
 mod stream;
 mod vmm;
 
 pub use control::Live;
-pub use loaded::{Double, DoubleTurn};
+pub use loaded::{Double, DoubleGuard};

@@ -5,9 +5,9 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use super::context::uuid;
-use super::entry::{Out, Outcome, Text, entry};
-use super::{faults, machine};
+use super::entry::entry;
+use super::pointers::{CallResult, Out, Text};
+use super::{device, faults, machine};
 
 const UNINITIALIZED: i32 = 1;
 const INVALID_ARGUMENT: i32 = 2;
@@ -47,28 +47,28 @@ struct ProcessInfo {
     compute_instance: u32,
 }
 
-fn index_of(device: usize) -> Outcome<usize> {
+fn index_of(device: usize) -> CallResult<usize> {
     initialised()?;
     let index = device.checked_sub(FIRST_DEVICE);
     index.filter(|index| *index < machine::get().devices()).ok_or(INVALID_ARGUMENT)
 }
 
-fn initialised() -> Outcome {
+fn initialised() -> CallResult {
     if INITIALISED.load(SeqCst) == 0 { Err(UNINITIALIZED) } else { Ok(()) }
 }
 
-fn find(to: &Out<usize>, is_it: impl Fn(usize) -> bool) -> Outcome {
+fn find(to: &Out<usize>, is_it: impl Fn(usize) -> bool) -> CallResult {
     initialised()?;
     let found = (0..machine::get().devices()).find(|index| is_it(*index));
     put(to, FIRST_DEVICE + found.ok_or(NOT_FOUND)?)
 }
 
 /// Writes a value, with NVML's code for a null.
-fn put<T>(to: &Out<T>, value: T) -> Outcome {
+fn put<T>(to: &Out<T>, value: T) -> CallResult {
     to.put(value).map_err(|_| INVALID_ARGUMENT)
 }
 
-fn put_text(to: &Out<c_char>, room: u32, text: &str) -> Outcome {
+fn put_text(to: &Out<c_char>, room: u32, text: &str) -> CallResult {
     let room = usize::try_from(room).unwrap_or(0);
     if text.len() >= room {
         return Err(INSUFFICIENT_SIZE);
@@ -76,8 +76,8 @@ fn put_text(to: &Out<c_char>, room: u32, text: &str) -> Outcome {
     to.put_text(text, room).map_err(|_| INVALID_ARGUMENT)
 }
 
-fn uuid_text(device: usize) -> String {
-    let hex = format!("{:032x}", u128::from_be_bytes(uuid(device)));
+fn uuid_text(index: usize) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(device::uuid(index)));
     let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("GPU-{}", groups.join("-"))
 }
@@ -85,10 +85,10 @@ fn uuid_text(device: usize) -> String {
 /// Everybody on the device, as NVML shows them to this process.
 fn processes(device: usize) -> Vec<ProcessInfo> {
     let settings = faults::settings();
-    let turn = machine::get().locked();
-    let ours = turn.users(device).into_iter();
+    let machine = machine::get().locked();
+    let ours = machine.users(device).into_iter();
     let ours = ours.map(|(pid, used)| (pid.wrapping_add_signed(settings.pid_offset), used));
-    let all = ours.chain(turn.foreigners(device));
+    let all = ours.chain(machine.foreigners(device));
     all.map(|(pid, used)| ProcessInfo {
         pid: u32::try_from(pid).unwrap_or(u32::MAX),
         used: if settings.accounting { used } else { NOT_AVAILABLE },
@@ -99,7 +99,7 @@ fn processes(device: usize) -> Vec<ProcessInfo> {
 }
 
 /// Hands a list out as NVML does: too little room is an error that says how much.
-fn put_processes(all: &[ProcessInfo], count: &Out<u32>, to: &Out<ProcessInfo>) -> Outcome {
+fn put_processes(all: &[ProcessInfo], count: &Out<u32>, to: &Out<ProcessInfo>) -> CallResult {
     let room = count.get().map_err(|_| INVALID_ARGUMENT)? as usize;
     put(count, u32::try_from(all.len()).unwrap_or(u32::MAX))?;
     if all.len() > room {

@@ -1,52 +1,28 @@
 //! Memory the older way: plain allocations, and host memory that the driver knows.
 
 use super::code::{ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, OUT_OF_MEMORY};
-use super::entry::{Out, Outcome, entry};
-use super::machine::{self, MAX_DEVICES};
+use super::entry::entry;
 use super::memory::{self, Extent, Reservation};
-use super::state::{self, HostRange, PAGE_BYTES, READ_WRITE, Region, RegionKind, State, to_usize};
-use super::{stream, vmm};
+use super::objects::{HostRange, READ_WRITE, Region, RegionKind};
+use super::pointers::{CallResult, Out};
+use super::settings::MAX_DEVICES;
+use super::state::{self, PAGE_BYTES, to_usize};
+use super::{machine, queue, vmm};
 
 /// Host memory to be only read by the device: `CU_MEMHOSTREGISTER_READ_ONLY`.
 const REGISTER_READ_ONLY: u32 = 8;
 
-impl State {
-    /// Whether the driver knows this host memory. A range that is partly known, or
-    /// known in two pieces, cannot be copied in one go.
-    pub(super) fn is_known_host(&self, at: usize, bytes: usize) -> Outcome<bool> {
-        let end = at.checked_add(bytes).ok_or(INVALID_VALUE)?;
-        let near = self.host.range(..end).next_back();
-        let near = near.map(|(base, known)| (*base, base + known.bytes));
-        match near.filter(|(_, known_end)| *known_end > at) {
-            None => Ok(false),
-            Some((base, known_end)) if base <= at && end <= known_end => Ok(true),
-            Some(_) => Err(INVALID_VALUE),
-        }
-    }
-
-    /// Takes a plain allocation away and counts its memory back.
-    pub(super) fn free_plain(&mut self, base: u64) -> Outcome {
-        let plain = |region: &&Region| matches!(region.kind, RegionKind::Plain(..));
-        self.regions.get(&base).filter(plain).ok_or(INVALID_VALUE)?;
-        if let Some(Region { bytes, kind: RegionKind::Plain(device, _), .. }) =
-            self.regions.remove(&base)
-        {
-            machine::get().locked().give(device, bytes.next_multiple_of(PAGE_BYTES));
-        }
-        Ok(())
-    }
-}
-
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        let device = state::lock().healthy()?;
+        let device = state::lock().healthy()?.device;
         let machine = machine::get();
         free.put(to_usize(machine.locked().free(device)))?;
         total.put(to_usize(machine.total().saturating_sub(machine.reserved())))
     }
 
     fn cuMemAlloc_v2(at: Out<u64>, bytes: u64) {
-        let device = state::lock().healthy()?;
+        let current = state::lock().healthy()?;
+        let device = current.device;
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
@@ -61,7 +37,7 @@ entry! {
         let base = addresses.base();
         let mut access = [0; MAX_DEVICES];
         access[device] = READ_WRITE;
-        let kind = RegionKind::Plain(device, addresses);
+        let kind = RegionKind::Plain(current, addresses);
         state::lock().regions.insert(base, Region { bytes, extent, access, kind });
         at.put(base)
     }
@@ -72,8 +48,8 @@ entry! {
             return Ok(());
         }
         let state = state::lock();
-        let device = state.healthy()?;
-        let mut state = stream::settle_device(state, device);
+        let context = state.healthy()?.context;
+        let mut state = queue::settle_context(state, context);
         state.healthy()?;
         state.free_plain(at)
     }
@@ -90,13 +66,13 @@ entry! {
 
     fn cuMemHostAlloc(at: Out<usize>, bytes: usize, _flags: u32) {
         let mut state = state::lock();
-        let device = state.healthy()?;
+        let context = state.healthy()?.context;
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
         let extent = Extent::new(bytes).ok_or(OUT_OF_MEMORY)?;
         let base = extent.address();
-        state.host.insert(base, HostRange { bytes, device, allocated: Some(extent) });
+        state.host.insert(base, HostRange { bytes, context, allocated: Some(extent) });
         at.put(base)
     }
 
@@ -106,7 +82,7 @@ entry! {
 
     fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) {
         let mut state = state::lock();
-        let device = state.healthy()?;
+        let context = state.healthy()?.context;
         let writable = flags & REGISTER_READ_ONLY == 0;
         if bytes == 0 || !memory::is_usable_host(at, bytes, writable) {
             return Err(INVALID_VALUE);
@@ -114,7 +90,7 @@ entry! {
         if state.is_known_host(at, bytes) != Ok(false) {
             return Err(ALREADY_REGISTERED);
         }
-        state.host.insert(at, HostRange { bytes, device, allocated: None });
+        state.host.insert(at, HostRange { bytes, context, allocated: None });
         Ok(())
     }
 
@@ -125,13 +101,13 @@ entry! {
 
 /// Takes pinned or registered memory off the table; `unknown` if it is not there. Waits
 /// for all work in flight, as the driver does.
-fn forget_host(at: usize, is_pinned: bool, unknown: i32) -> Outcome {
+fn forget_host(at: usize, is_pinned: bool, unknown: i32) -> CallResult {
     let state = state::lock();
-    let device = state.healthy()?;
+    let context = state.healthy()?.context;
     if state.host.get(&at).ok_or(unknown)?.allocated.is_some() != is_pinned {
         return Err(INVALID_VALUE);
     }
-    let mut state = stream::settle_device(state, device);
+    let mut state = queue::settle_context(state, context);
     state.healthy()?;
     state.host.remove(&at).map(drop).ok_or(unknown)
 }

@@ -2,28 +2,32 @@
 //!
 //! One lock guards all of it. Entries hold it briefly; operations run outside it
 //! and look up what they need when they start and again when they are done. The
-//! lock comes before the machine's turn, and nothing is waited for under it except
+//! lock comes before the machine's, and nothing is waited for under it except
 //! through [`CHANGED`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::capture::Graph;
 use super::code;
-use super::context::Context;
-use super::entry::Outcome;
-use super::kernel::{Function, Module};
-use super::machine::{self, MAX_DEVICES};
+use super::machine;
 use super::memory::{Extent, Reservation};
-use super::stream::{Event, Op, Stream};
+use super::objects::{
+    Context, ContextId, Event, Function, Graph, Handle, HostRange, Module, Op, Region, RegionKind,
+    Stream,
+};
+use super::pointers::CallResult;
 
 /// The page of device memory: every size and address of virtual memory is a multiple.
 pub(super) const PAGE_BYTES: u64 = 2 << 20;
 
+/// `CU_STREAM_LEGACY`, another name of the null stream.
+pub(super) const LEGACY: u64 = 1;
+
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) contexts: [Context; MAX_DEVICES],
+    /// The contexts that live.
+    pub(super) contexts: BTreeMap<ContextId, Context>,
     /// The error that lost this process its contexts.
     pub(super) lost: Option<i32>,
     pub(super) reservations: BTreeMap<u64, (Reservation, u64)>,
@@ -42,42 +46,6 @@ pub(super) struct State {
     pub(super) functions: BTreeMap<u64, Function>,
     pub(super) graphs: BTreeMap<u64, Graph>,
     last_id: u64,
-}
-
-/// One `cuMemCreate`.
-pub(super) struct Handle {
-    pub(super) device: usize,
-    pub(super) bytes: u64,
-    pub(super) extent: Arc<Extent>,
-    pub(super) is_released: bool,
-    pub(super) mappings: u32,
-}
-
-/// Addresses with memory behind them.
-pub(super) struct Region {
-    pub(super) bytes: u64,
-    pub(super) extent: Arc<Extent>,
-    /// What each device may do: 0 nothing, [`READ`] or [`READ_WRITE`].
-    pub(super) access: [u32; MAX_DEVICES],
-    pub(super) kind: RegionKind,
-}
-
-pub(super) enum RegionKind {
-    /// By `cuMemMap`, of this handle.
-    Mapped(u64),
-    /// By `cuMemAlloc`, on this device, at addresses of its own.
-    Plain(usize, #[allow(dead_code, reason = "held for its drop")] Reservation),
-}
-
-pub(super) const READ: u32 = 1;
-pub(super) const READ_WRITE: u32 = 3;
-
-/// Host memory that copies can use directly.
-pub(super) struct HostRange {
-    pub(super) bytes: usize,
-    pub(super) device: usize,
-    /// By `cuMemHostAlloc`; registered memory is the caller's.
-    pub(super) allocated: Option<Extent>,
 }
 
 /// Something in the tables changed that somebody may wait for.
@@ -103,6 +71,20 @@ impl State {
         self.last_id
     }
 
+    /// The stream behind a handle of a context.
+    pub(super) fn stream(&mut self, context: ContextId, handle: u64) -> CallResult<&mut Stream> {
+        let stream = match handle {
+            0 | LEGACY => self.contexts.get_mut(&context).map(|context| &mut context.legacy),
+            _ => self.streams.get_mut(&handle),
+        };
+        stream.filter(|stream| stream.context == context).ok_or(code::INVALID_HANDLE)
+    }
+
+    /// The event behind a handle.
+    pub(super) fn event(&mut self, handle: u64) -> CallResult<&mut Event> {
+        self.events.get_mut(&handle).ok_or(code::INVALID_HANDLE)
+    }
+
     /// Regions that share an address with the range.
     pub(super) fn regions_in(&self, range: Range<u64>) -> Vec<u64> {
         let before = self.regions.range(..range.start).next_back();
@@ -111,7 +93,7 @@ impl State {
     }
 
     /// The memory behind a range, if `device` may use all of it so.
-    pub(super) fn view(&self, device: usize, at: u64, bytes: u64, access: u32) -> Outcome<View> {
+    pub(super) fn view(&self, device: usize, at: u64, bytes: u64, access: u32) -> CallResult<View> {
         let end = at.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
         let mut view = View(Vec::new());
         let mut next = at;
@@ -125,6 +107,31 @@ impl State {
             next += part;
         }
         if next == end { Ok(view) } else { Err(code::INVALID_VALUE) }
+    }
+
+    /// Whether the driver knows this host memory. A range that is partly known, or
+    /// known in two pieces, cannot be copied in one go.
+    pub(super) fn is_known_host(&self, at: usize, bytes: usize) -> CallResult<bool> {
+        let end = at.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
+        let near = self.host.range(..end).next_back();
+        let near = near.map(|(base, known)| (*base, base + known.bytes));
+        match near.filter(|(_, known_end)| *known_end > at) {
+            None => Ok(false),
+            Some((base, known_end)) if base <= at && end <= known_end => Ok(true),
+            Some(_) => Err(code::INVALID_VALUE),
+        }
+    }
+
+    /// Takes a plain allocation away and counts its memory back.
+    pub(super) fn free_plain(&mut self, base: u64) -> CallResult {
+        let plain = |region: &&Region| matches!(region.kind, RegionKind::Plain(..));
+        self.regions.get(&base).filter(plain).ok_or(code::INVALID_VALUE)?;
+        if let Some(Region { bytes, kind: RegionKind::Plain(owner, _), .. }) =
+            self.regions.remove(&base)
+        {
+            machine::get().locked().give(owner.device, bytes.next_multiple_of(PAGE_BYTES));
+        }
+        Ok(())
     }
 
     /// Frees a handle's memory once it is neither held nor mapped.

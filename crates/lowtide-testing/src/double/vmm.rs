@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
-use super::entry::{In, Out, Outcome, entry};
-use super::faults;
-use super::machine::{self, MAX_DEVICES};
+use super::entry::entry;
 use super::memory::{Extent, Reservation};
-use super::state::{
-    self, Handle, PAGE_BYTES, READ, READ_WRITE, Region, RegionKind, State, to_usize,
-};
+use super::objects::{Handle, READ, READ_WRITE, Region, RegionKind};
+use super::pointers::{CallResult, In, Out};
+use super::settings::MAX_DEVICES;
+use super::state::{self, PAGE_BYTES, State, to_usize};
+use super::{faults, machine};
 
 /// `CUmemAllocationProp`, with plain numbers where C may put any.
 #[repr(C)]
@@ -52,7 +52,7 @@ const PINNED: u32 = 1;
 const ON_DEVICE: u32 = 1;
 
 impl Location {
-    fn device(self) -> Outcome<usize> {
+    fn device(self) -> CallResult<usize> {
         if self.kind != ON_DEVICE {
             return Err(INVALID_VALUE);
         }
@@ -62,18 +62,18 @@ impl Location {
 }
 
 impl AllocationProp {
-    fn device(self) -> Outcome<usize> {
+    fn device(self) -> CallResult<usize> {
         if self.kind == PINNED { self.location.device() } else { Err(INVALID_VALUE) }
     }
 }
 
 /// A size that virtual memory can have.
-fn whole_pages(bytes: u64) -> Outcome<u64> {
+fn whole_pages(bytes: u64) -> CallResult<u64> {
     if bytes > 0 && bytes.is_multiple_of(PAGE_BYTES) { Ok(bytes) } else { Err(INVALID_VALUE) }
 }
 
 /// New memory of a device, counted as this process's.
-pub(super) fn new_extent(device: usize, bytes: u64) -> Outcome<Arc<Extent>> {
+pub(super) fn new_extent(device: usize, bytes: u64) -> CallResult<Arc<Extent>> {
     if bytes >= faults::settings().oom_at || !machine::get().locked().take(device, bytes) {
         return Err(OUT_OF_MEMORY);
     }
@@ -85,7 +85,7 @@ pub(super) fn new_extent(device: usize, bytes: u64) -> Outcome<Arc<Extent>> {
 
 impl State {
     /// The range as pages that lie in one reservation.
-    fn reserved_pages(&self, at: u64, bytes: u64) -> Outcome<Range<u64>> {
+    fn reserved_pages(&self, at: u64, bytes: u64) -> CallResult<Range<u64>> {
         let end = at.checked_add(whole_pages(bytes)?).ok_or(INVALID_VALUE)?;
         let inside = self.reservations.range(..=at).next_back();
         let inside = inside.is_some_and(|(base, (_, reserved))| end <= base + reserved);
@@ -93,7 +93,7 @@ impl State {
     }
 
     /// The mappings in the range, if it cuts none.
-    fn whole_mappings(&self, range: Range<u64>) -> Outcome<Vec<u64>> {
+    fn whole_mappings(&self, range: Range<u64>) -> CallResult<Vec<u64>> {
         let bases = self.regions_in(range.clone());
         let whole =
             |base: &u64| range.contains(base) && base + self.regions[base].bytes <= range.end;
@@ -194,7 +194,7 @@ entry! {
         if bases.iter().map(|base| state.regions[base].bytes).sum::<u64>() != bytes {
             return Err(INVALID_VALUE);
         }
-        let devices = wanted.iter().map(|one| one.location.device()).collect::<Outcome<Vec<_>>>()?;
+        let devices = wanted.iter().map(|one| one.location.device()).collect::<CallResult<Vec<_>>>()?;
         for base in bases {
             let region = state.regions.get_mut(&base).ok_or(INVALID_VALUE)?;
             for (device, one) in devices.iter().zip(&wanted) {

@@ -3,7 +3,7 @@
 use lowtide_device::Usage;
 use lowtide_device::nvml::Nvml;
 
-use super::{Rule, SUCCESS, World};
+use super::fixture::{Fixture, Rule, SUCCESS};
 
 pub(super) const RULES: &[Rule] = &[
     ("a_devices_total_leaves_out_what_nvml_calls_reserved", a_devices_total),
@@ -23,19 +23,19 @@ fn usage() -> Usage {
     nvml.usage(&uuid).expect("the usage")
 }
 
-fn a_devices_total(world: &World) {
+fn a_devices_total(gpu: &Fixture) {
     let (mut total, usage) = (0, usage());
-    assert_eq!(world.raw.cuDeviceTotalMem_v2(&mut total, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuDeviceTotalMem_v2(&mut total, 0), SUCCESS);
     assert_eq!(total, usage.total.0 - usage.reserved.0, "{usage:?}");
 }
 
-fn a_contexts_total(world: &World) {
+fn a_contexts_total(gpu: &Fixture) {
     let (mut total, usage) = (0, usage());
-    assert_eq!(world.raw.cuMemGetInfo_v2(&mut 0, &mut total), SUCCESS);
+    assert_eq!(gpu.raw.cuMemGetInfo_v2(&mut 0, &mut total), SUCCESS);
     assert_eq!(total, usage.total.0 - usage.reserved.0, "{usage:?}");
 }
 
-fn agree_on_what_is_free(world: &World) {
+fn agree_on_what_is_free(gpu: &Fixture) {
     let usage = usage();
-    assert_eq!(world.free_bytes(), usage.free.0, "{usage:?}");
+    assert_eq!(gpu.free_bytes(), usage.free.0, "{usage:?}");
 }

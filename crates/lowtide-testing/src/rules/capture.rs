@@ -1,8 +1,8 @@
 //! Captures: which calls are unsafe while a graph is captured, and what they cost.
 
-use super::{
-    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD,
-    ILLEGAL_STATE, PAGE, Rule, SUCCESS, World, pages_of_this_process,
+use super::fixture::{
+    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, Fixture,
+    ILLEGAL_STATE, PAGE, Rule, SUCCESS, pages_of_this_process,
 };
 use crate::raw::Properties;
 
@@ -55,40 +55,40 @@ pub(super) const RULES: &[Rule] = &[
 type Call<'a> = (&'static str, Box<dyn Fn(u64) -> i32 + 'a>);
 
 // Begins a capture, makes a call, and says what became of both.
-fn during(world: &World, mode: u32, call: impl FnOnce(u64) -> i32) -> (i32, u32, i32) {
-    during_on(world, world.stream(), mode, call)
+fn during(gpu: &Fixture, mode: u32, call: impl FnOnce(u64) -> i32) -> (i32, u32, i32) {
+    during_on(gpu, gpu.stream(), mode, call)
 }
 
 fn during_on(
-    world: &World,
+    gpu: &Fixture,
     stream: u64,
     mode: u32,
     call: impl FnOnce(u64) -> i32,
 ) -> (i32, u32, i32) {
-    begin(world, stream, mode);
+    begin(gpu, stream, mode);
     let code = call(stream);
     let mut status = 0;
-    assert_eq!(world.raw.cuStreamIsCapturing(stream, &mut status), SUCCESS);
-    (code, status, end(world, stream))
+    assert_eq!(gpu.raw.cuStreamIsCapturing(stream, &mut status), SUCCESS);
+    (code, status, end(gpu, stream))
 }
 
-fn begin(world: &World, stream: u64, mode: u32) {
-    assert_eq!(world.raw.cuStreamBeginCapture_v2(stream, mode), SUCCESS);
+fn begin(gpu: &Fixture, stream: u64, mode: u32) {
+    assert_eq!(gpu.raw.cuStreamBeginCapture_v2(stream, mode), SUCCESS);
 }
 
-fn end(world: &World, stream: u64) -> i32 {
-    world.raw.cuStreamEndCapture(stream, &mut 0)
+fn end(gpu: &Fixture, stream: u64) -> i32 {
+    gpu.raw.cuStreamEndCapture(stream, &mut 0)
 }
 
 // The mode that the thread had.
-fn exchange(world: &World, mut mode: u32) -> u32 {
-    assert_eq!(world.raw.cuThreadExchangeStreamCaptureMode(&mut mode), SUCCESS);
+fn exchange(gpu: &Fixture, mut mode: u32) -> u32 {
+    assert_eq!(gpu.raw.cuThreadExchangeStreamCaptureMode(&mut mode), SUCCESS);
     mode
 }
 
-fn unsafe_calls(world: &World) -> Vec<Call<'_>> {
-    let raw = &world.raw;
-    let (plain, other, event) = (world.plain(PAGE), world.stream(), world.event());
+fn unsafe_calls(gpu: &Fixture) -> Vec<Call<'_>> {
+    let raw = &gpu.raw;
+    let (plain, other, event) = (gpu.plain(PAGE), gpu.stream(), gpu.event());
     let host = pages_of_this_process(PAGE as usize);
     let registered = pages_of_this_process(PAGE as usize);
     assert_eq!(raw.cuMemHostRegister_v2(registered, PAGE, 1), SUCCESS);
@@ -106,21 +106,21 @@ fn unsafe_calls(world: &World) -> Vec<Call<'_>> {
     ]
 }
 
-fn unsafe_calls_invalidate(world: &World) {
-    for (name, call) in unsafe_calls(world) {
-        assert_eq!(during(world, GLOBAL, call), REFUSED, "{name}");
+fn unsafe_calls_invalidate(gpu: &Fixture) {
+    for (name, call) in unsafe_calls(gpu) {
+        assert_eq!(during(gpu, GLOBAL, call), REFUSED, "{name}");
     }
 }
 
-fn virtual_memory_is_safe(world: &World) {
-    let raw = &world.raw;
-    let (at, handle) = (world.reserve(4), world.create(1));
+fn virtual_memory_is_safe(gpu: &Fixture) {
+    let raw = &gpu.raw;
+    let (at, handle) = (gpu.reserve(4), gpu.create(1));
     let calls: Vec<Call> = vec![
         ("cuMemAddressReserve", Box::new(|_| raw.cuMemAddressReserve(&mut 0, PAGE, 0, 0, 0))),
         ("cuMemCreate", Box::new(|_| raw.cuMemCreate(&mut 0, PAGE, &Properties::default(), 0))),
-        ("cuMemMap", Box::new(move |_| world.map(at, 1, handle))),
-        ("cuMemSetAccess", Box::new(move |_| world.open(at, 1))),
-        ("cuMemUnmap", Box::new(move |_| world.unmap(at, 1))),
+        ("cuMemMap", Box::new(move |_| gpu.map(at, 1, handle))),
+        ("cuMemSetAccess", Box::new(move |_| gpu.open(at, 1))),
+        ("cuMemUnmap", Box::new(move |_| gpu.unmap(at, 1))),
         ("cuMemRelease", Box::new(move |_| raw.cuMemRelease(handle))),
         ("cuMemGetInfo", Box::new(|_| raw.cuMemGetInfo_v2(&mut 0, &mut 0))),
         ("cuStreamCreate", Box::new(|_| raw.cuStreamCreate(&mut 0, 1))),
@@ -128,7 +128,7 @@ fn virtual_memory_is_safe(world: &World) {
     ];
     for (name, call) in &calls {
         for mode in [GLOBAL, RELAXED] {
-            let (code, status, end) = during(world, mode, call);
+            let (code, status, end) = during(gpu, mode, call);
             assert_eq!((status, end), (CAPTURING, SUCCESS), "{name}");
             if mode == GLOBAL {
                 assert_eq!(code, SUCCESS, "{name}");
@@ -137,8 +137,8 @@ fn virtual_memory_is_safe(world: &World) {
     }
 }
 
-fn not_asked_or_waited_for(world: &World) {
-    let raw = &world.raw;
+fn not_asked_or_waited_for(gpu: &Fixture) {
+    let raw = &gpu.raw;
     let calls: Vec<Call> = vec![
         ("cuStreamSynchronize", Box::new(|stream| raw.cuStreamSynchronize(stream))),
         ("cuStreamQuery", Box::new(|stream| raw.cuStreamQuery(stream))),
@@ -147,194 +147,189 @@ fn not_asked_or_waited_for(world: &World) {
     ];
     for (name, call) in &calls {
         for mode in [GLOBAL, RELAXED] {
-            assert_eq!(during(world, mode, call), REFUSED, "{name}");
+            assert_eq!(during(gpu, mode, call), REFUSED, "{name}");
         }
     }
 }
 
-fn unsafe_unless_relaxed(world: &World) -> impl Iterator<Item = Call<'_>> {
-    unsafe_calls(world).into_iter().filter(|(name, _)| *name != "cuCtxSynchronize")
+fn unsafe_unless_relaxed(gpu: &Fixture) -> impl Iterator<Item = Call<'_>> {
+    unsafe_calls(gpu).into_iter().filter(|(name, _)| *name != "cuCtxSynchronize")
 }
 
-fn a_relaxed_thread_may(world: &World) {
-    for (name, call) in unsafe_unless_relaxed(world) {
+fn a_relaxed_thread_may(gpu: &Fixture) {
+    for (name, call) in unsafe_unless_relaxed(gpu) {
         let relaxed = |stream| {
-            assert_eq!(exchange(world, RELAXED), GLOBAL, "every thread begins so");
+            assert_eq!(exchange(gpu, RELAXED), GLOBAL, "every thread begins so");
             let code = call(stream);
-            assert_eq!(exchange(world, GLOBAL), RELAXED);
+            assert_eq!(exchange(gpu, GLOBAL), RELAXED);
             code
         };
-        assert_eq!(during(world, GLOBAL, relaxed), ALLOWED, "{name}");
+        assert_eq!(during(gpu, GLOBAL, relaxed), ALLOWED, "{name}");
     }
 }
 
-fn relaxed_stays_valid(world: &World) {
-    for (name, call) in unsafe_unless_relaxed(world) {
-        assert_eq!(during(world, RELAXED, call), ALLOWED, "{name}");
+fn relaxed_stays_valid(gpu: &Fixture) {
+    for (name, call) in unsafe_unless_relaxed(gpu) {
+        assert_eq!(during(gpu, RELAXED, call), ALLOWED, "{name}");
     }
 }
 
 // A graph that fills a page with twos, as it was captured.
-fn captured_fill(world: &World, at: u64, stream: u64) -> u64 {
+fn captured_fill(gpu: &Fixture, at: u64, stream: u64) -> u64 {
     let mut graph = 0;
-    begin(world, stream, RELAXED);
-    assert_eq!(world.raw.cuMemsetD8Async(at, 2, PAGE, stream), SUCCESS);
-    assert_eq!(world.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
+    begin(gpu, stream, RELAXED);
+    assert_eq!(gpu.raw.cuMemsetD8Async(at, 2, PAGE, stream), SUCCESS);
+    assert_eq!(gpu.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
     graph
 }
 
-fn instantiated(world: &World, graph: u64) -> u64 {
+fn instantiated(gpu: &Fixture, graph: u64) -> u64 {
     let mut exec = 0;
-    assert_eq!(world.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
     exec
 }
 
-fn launch(world: &World, exec: u64, stream: u64) {
-    assert_eq!(world.raw.cuGraphLaunch(exec, stream), SUCCESS);
-    assert_eq!(world.raw.cuStreamSynchronize(stream), SUCCESS);
+fn launch(gpu: &Fixture, exec: u64, stream: u64) {
+    assert_eq!(gpu.raw.cuGraphLaunch(exec, stream), SUCCESS);
+    assert_eq!(gpu.raw.cuStreamSynchronize(stream), SUCCESS);
 }
 
-fn runs_when_launched(world: &World) {
-    let ((at, _), stream) = (world.ready(1), world.stream());
-    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, stream), SUCCESS);
-    assert_eq!(world.raw.cuStreamSynchronize(stream), SUCCESS);
-    let graph = captured_fill(world, at, stream);
-    assert_eq!(world.byte(at), 1, "captured, not run");
-    let exec = instantiated(world, graph);
-    launch(world, exec, stream);
-    assert_eq!(world.byte(at), 2);
-    assert_eq!(world.raw.cuGraphExecDestroy(exec), SUCCESS);
-    assert_eq!(world.raw.cuGraphDestroy(graph), SUCCESS);
+fn runs_when_launched(gpu: &Fixture) {
+    let ((at, _), stream) = (gpu.ready(1), gpu.stream());
+    assert_eq!(gpu.raw.cuMemsetD8Async(at, 1, PAGE, stream), SUCCESS);
+    assert_eq!(gpu.raw.cuStreamSynchronize(stream), SUCCESS);
+    let graph = captured_fill(gpu, at, stream);
+    assert_eq!(gpu.byte(at), 1, "captured, not run");
+    let exec = instantiated(gpu, graph);
+    launch(gpu, exec, stream);
+    assert_eq!(gpu.byte(at), 2);
+    assert_eq!(gpu.raw.cuGraphExecDestroy(exec), SUCCESS);
+    assert_eq!(gpu.raw.cuGraphDestroy(graph), SUCCESS);
 }
 
-fn launched_after_its_source(world: &World) {
-    let ((at, _), stream) = (world.ready(1), world.stream());
-    let graph = captured_fill(world, at, stream);
-    let exec = instantiated(world, graph);
-    assert_eq!(world.raw.cuGraphDestroy(graph), SUCCESS);
-    launch(world, exec, stream);
-    assert_eq!(world.byte(at), 2);
+fn launched_after_its_source(gpu: &Fixture) {
+    let ((at, _), stream) = (gpu.ready(1), gpu.stream());
+    let graph = captured_fill(gpu, at, stream);
+    let exec = instantiated(gpu, graph);
+    assert_eq!(gpu.raw.cuGraphDestroy(graph), SUCCESS);
+    launch(gpu, exec, stream);
+    assert_eq!(gpu.byte(at), 2);
 }
 
-fn freeing_pinned_invalidates(world: &World) {
-    let pinned = world.pinned(PAGE);
-    assert_eq!(during(world, GLOBAL, |_| world.raw.cuMemFreeHost(pinned)), REFUSED);
+fn freeing_pinned_invalidates(gpu: &Fixture) {
+    let pinned = gpu.pinned(PAGE);
+    assert_eq!(during(gpu, GLOBAL, |_| gpu.raw.cuMemFreeHost(pinned)), REFUSED);
 }
 
-fn unloading_invalidates(world: &World) {
-    let module = world.module();
-    assert_eq!(during(world, GLOBAL, |_| world.raw.cuModuleUnload(module)), REFUSED);
+fn unloading_invalidates(gpu: &Fixture) {
+    let module = gpu.module();
+    assert_eq!(during(gpu, GLOBAL, |_| gpu.raw.cuModuleUnload(module)), REFUSED);
 }
 
-fn another_stream_is_safe(world: &World) {
-    let ((at, _), other, event) = (world.ready(1), world.stream(), world.event());
-    let fill = |_| world.raw.cuMemsetD8Async(at, 1, PAGE, other);
-    assert_eq!(during(world, GLOBAL, fill), ALLOWED, "a fill");
-    assert_eq!(
-        during(world, GLOBAL, |_| world.raw.cuEventRecord(event, other)),
-        ALLOWED,
-        "an event"
-    );
+fn another_stream_is_safe(gpu: &Fixture) {
+    let ((at, _), other, event) = (gpu.ready(1), gpu.stream(), gpu.event());
+    let fill = |_| gpu.raw.cuMemsetD8Async(at, 1, PAGE, other);
+    assert_eq!(during(gpu, GLOBAL, fill), ALLOWED, "a fill");
+    assert_eq!(during(gpu, GLOBAL, |_| gpu.raw.cuEventRecord(event, other)), ALLOWED, "an event");
 }
 
-fn a_plain_copy_is_safe(world: &World) {
-    let ((at, _), pinned) = (world.ready(1), world.pinned(PAGE));
-    assert_eq!(during(world, GLOBAL, |_| world.raw.cuMemcpyDtoH_v2(pinned, at, PAGE)), ALLOWED);
+fn a_plain_copy_is_safe(gpu: &Fixture) {
+    let ((at, _), pinned) = (gpu.ready(1), gpu.pinned(PAGE));
+    assert_eq!(during(gpu, GLOBAL, |_| gpu.raw.cuMemcpyDtoH_v2(pinned, at, PAGE)), ALLOWED);
 }
 
-fn refused_once_invalidated(world: &World) {
-    let ((at, _), stream) = (world.ready(1), world.stream());
-    begin(world, stream, GLOBAL);
-    assert_eq!(world.raw.cuStreamQuery(stream), CAPTURE_UNSUPPORTED);
-    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, stream), CAPTURE_INVALIDATED);
+fn refused_once_invalidated(gpu: &Fixture) {
+    let ((at, _), stream) = (gpu.ready(1), gpu.stream());
+    begin(gpu, stream, GLOBAL);
+    assert_eq!(gpu.raw.cuStreamQuery(stream), CAPTURE_UNSUPPORTED);
+    assert_eq!(gpu.raw.cuMemsetD8Async(at, 1, PAGE, stream), CAPTURE_INVALIDATED);
 }
 
 // Work on the legacy stream while a blocking stream captures.
-fn legacy_during(world: &World, mode: u32) -> (i32, u32, i32) {
-    let (at, _) = world.ready(1);
-    let fill = |_| world.raw.cuMemsetD8Async(at, 1, PAGE, 0);
-    during_on(world, world.blocking_stream(), mode, fill)
+fn legacy_during(gpu: &Fixture, mode: u32) -> (i32, u32, i32) {
+    let (at, _) = gpu.ready(1);
+    let fill = |_| gpu.raw.cuMemsetD8Async(at, 1, PAGE, 0);
+    during_on(gpu, gpu.blocking_stream(), mode, fill)
 }
 
-fn legacy_is_refused(world: &World) {
-    assert_eq!(legacy_during(world, GLOBAL).0, CAPTURE_IMPLICIT);
+fn legacy_is_refused(gpu: &Fixture) {
+    assert_eq!(legacy_during(gpu, GLOBAL).0, CAPTURE_IMPLICIT);
 }
 
-fn legacy_invalidates(world: &World) {
-    let (_, status, end) = legacy_during(world, GLOBAL);
+fn legacy_invalidates(gpu: &Fixture) {
+    let (_, status, end) = legacy_during(gpu, GLOBAL);
     assert_eq!((status, end), (INVALIDATED, CAPTURE_INVALIDATED));
 }
 
-fn relaxed_refuses_legacy(world: &World) {
-    assert_eq!(legacy_during(world, RELAXED).0, CAPTURE_IMPLICIT);
+fn relaxed_refuses_legacy(gpu: &Fixture) {
+    assert_eq!(legacy_during(gpu, RELAXED).0, CAPTURE_IMPLICIT);
 }
 
-fn legacy_is_not_captured(world: &World) {
-    assert_eq!(world.raw.cuStreamBeginCapture_v2(0, GLOBAL), CAPTURE_UNSUPPORTED);
+fn legacy_is_not_captured(gpu: &Fixture) {
+    assert_eq!(gpu.raw.cuStreamBeginCapture_v2(0, GLOBAL), CAPTURE_UNSUPPORTED);
 }
 
-fn begins_no_other(world: &World) {
-    let (code, ..) =
-        during(world, GLOBAL, |stream| world.raw.cuStreamBeginCapture_v2(stream, GLOBAL));
+fn begins_no_other(gpu: &Fixture) {
+    let (code, ..) = during(gpu, GLOBAL, |stream| gpu.raw.cuStreamBeginCapture_v2(stream, GLOBAL));
     assert_eq!(code, ILLEGAL_STATE);
 }
 
-fn survives_a_beginning(world: &World) {
+fn survives_a_beginning(gpu: &Fixture) {
     let (_, status, end) =
-        during(world, GLOBAL, |stream| world.raw.cuStreamBeginCapture_v2(stream, GLOBAL));
+        during(gpu, GLOBAL, |stream| gpu.raw.cuStreamBeginCapture_v2(stream, GLOBAL));
     assert_eq!((status, end), (CAPTURING, SUCCESS));
 }
 
-fn nothing_to_end(world: &World) {
-    assert_eq!(end(world, world.stream()), ILLEGAL_STATE);
+fn nothing_to_end(gpu: &Fixture) {
+    assert_eq!(end(gpu, gpu.stream()), ILLEGAL_STATE);
 }
 
-fn not_ended_by_another(world: &World) {
-    let stream = world.stream();
-    begin(world, stream, GLOBAL);
-    assert_eq!(world.elsewhere(|| end(world, stream)), CAPTURE_WRONG_THREAD);
+fn not_ended_by_another(gpu: &Fixture) {
+    let stream = gpu.stream();
+    begin(gpu, stream, GLOBAL);
+    assert_eq!(gpu.elsewhere(|| end(gpu, stream)), CAPTURE_WRONG_THREAD);
 }
 
-fn not_there_to_end(world: &World) {
-    let stream = world.stream();
-    begin(world, stream, GLOBAL);
-    assert_eq!(world.elsewhere(|| end(world, stream)), CAPTURE_WRONG_THREAD);
-    assert_eq!(end(world, stream), ILLEGAL_STATE);
+fn not_there_to_end(gpu: &Fixture) {
+    let stream = gpu.stream();
+    begin(gpu, stream, GLOBAL);
+    assert_eq!(gpu.elsewhere(|| end(gpu, stream)), CAPTURE_WRONG_THREAD);
+    assert_eq!(end(gpu, stream), ILLEGAL_STATE);
 }
 
-fn relaxed_is_ended_by_any(world: &World) {
-    let stream = world.stream();
-    begin(world, stream, RELAXED);
-    assert_eq!(world.elsewhere(|| end(world, stream)), SUCCESS);
+fn relaxed_is_ended_by_any(gpu: &Fixture) {
+    let stream = gpu.stream();
+    begin(gpu, stream, RELAXED);
+    assert_eq!(gpu.elsewhere(|| end(gpu, stream)), SUCCESS);
 }
 
 // An unsafe call of a thread in one mode, beside a capture of this thread in another.
-fn beside(world: &World, capture_mode: u32, thread_mode: u32) -> (i32, u32, i32) {
-    let other = world.stream();
+fn beside(gpu: &Fixture, capture_mode: u32, thread_mode: u32) -> (i32, u32, i32) {
+    let other = gpu.stream();
     let ask = || {
-        exchange(world, thread_mode);
-        world.raw.cuStreamQuery(other)
+        exchange(gpu, thread_mode);
+        gpu.raw.cuStreamQuery(other)
     };
-    during(world, capture_mode, |_| world.elsewhere(ask))
+    during(gpu, capture_mode, |_| gpu.elsewhere(ask))
 }
 
-fn another_thread_invalidates(world: &World) {
-    assert_eq!(beside(world, GLOBAL, GLOBAL), REFUSED);
+fn another_thread_invalidates(gpu: &Fixture) {
+    assert_eq!(beside(gpu, GLOBAL, GLOBAL), REFUSED);
 }
 
-fn relaxed_thread_beside(world: &World) {
-    assert_eq!(beside(world, GLOBAL, RELAXED), ALLOWED);
+fn relaxed_thread_beside(gpu: &Fixture) {
+    assert_eq!(beside(gpu, GLOBAL, RELAXED), ALLOWED);
 }
 
-fn thread_local_thread_beside(world: &World) {
-    assert_eq!(beside(world, GLOBAL, THREAD_LOCAL), ALLOWED);
+fn thread_local_thread_beside(gpu: &Fixture) {
+    assert_eq!(beside(gpu, GLOBAL, THREAD_LOCAL), ALLOWED);
 }
 
-fn thread_local_stays_valid(world: &World) {
-    assert_eq!(beside(world, THREAD_LOCAL, GLOBAL), ALLOWED);
+fn thread_local_stays_valid(gpu: &Fixture) {
+    assert_eq!(beside(gpu, THREAD_LOCAL, GLOBAL), ALLOWED);
 }
 
-fn thread_local_invalidated(world: &World) {
-    let other = world.stream();
-    assert_eq!(during(world, THREAD_LOCAL, |_| world.raw.cuStreamQuery(other)), REFUSED);
+fn thread_local_invalidated(gpu: &Fixture) {
+    let other = gpu.stream();
+    assert_eq!(during(gpu, THREAD_LOCAL, |_| gpu.raw.cuStreamQuery(other)), REFUSED);
 }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::accounts::nvml;
-use super::{
-    ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, PAGE, RULE_VARIABLE, Rule, SUCCESS, World,
+use super::fixture::{
+    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, PAGE, RULE_VARIABLE, Rule, SUCCESS,
     pages_of_this_process,
 };
 use crate::raw::{Properties, Raw};
@@ -95,7 +95,7 @@ pub(super) fn locker(pid: i32) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn in_that_order(_world: &World) {
+fn in_that_order(_gpu: &Fixture) {
     let mut other = Locker::start();
     let mut step = |word, expected| assert_eq!(other.ask(word), expected, "{word}");
     step("nobody", OPERATING_SYSTEM);
@@ -121,23 +121,23 @@ fn in_that_order(_world: &World) {
 
 type Call<'a> = (&'static str, Box<dyn Fn() -> i32 + Send + Sync + 'a>);
 
-fn calls(world: &World) -> (Vec<Call<'_>>, Vec<Call<'_>>) {
-    let raw = &world.raw;
-    let ((at, handle), bare, other) = (world.ready(1), world.reserve(1), world.create(1));
-    let (mapped, mapped_handle) = (world.reserve(1), world.create(1));
-    assert_eq!(world.map(mapped, 1, mapped_handle), SUCCESS);
-    let (gone, gone_handle) = world.ready(1);
+fn calls(gpu: &Fixture) -> (Vec<Call<'_>>, Vec<Call<'_>>) {
+    let raw = &gpu.raw;
+    let ((at, handle), bare, other) = (gpu.ready(1), gpu.reserve(1), gpu.create(1));
+    let (mapped, mapped_handle) = (gpu.reserve(1), gpu.create(1));
+    assert_eq!(gpu.map(mapped, 1, mapped_handle), SUCCESS);
+    let (gone, gone_handle) = gpu.ready(1);
     let (stream, event, pinned, plain) =
-        (world.stream(), world.event(), world.pinned(PAGE), world.plain(PAGE));
-    let (host, doomed) = (pages_of_this_process(PAGE as usize), world.create(1));
+        (gpu.stream(), gpu.event(), gpu.pinned(PAGE), gpu.plain(PAGE));
+    let (host, doomed) = (pages_of_this_process(PAGE as usize), gpu.create(1));
     let _ = (handle, gone_handle);
     let waiting: Vec<Call> = vec![
         ("cuInit", Box::new(|| raw.cuInit(0))),
         ("cuMemCreate", Box::new(|| raw.cuMemCreate(&mut 0, PAGE, &Properties::default(), 0))),
         ("cuMemRelease", Box::new(move || raw.cuMemRelease(doomed))),
-        ("cuMemMap", Box::new(move || world.map(bare, 1, other))),
-        ("cuMemSetAccess", Box::new(move || world.open(mapped, 1))),
-        ("cuMemUnmap", Box::new(move || world.unmap(gone, 1))),
+        ("cuMemMap", Box::new(move || gpu.map(bare, 1, other))),
+        ("cuMemSetAccess", Box::new(move || gpu.open(mapped, 1))),
+        ("cuMemUnmap", Box::new(move || gpu.unmap(gone, 1))),
         ("cuMemAlloc", Box::new(|| raw.cuMemAlloc_v2(&mut 0, PAGE))),
         ("cuMemFree", Box::new(move || raw.cuMemFree_v2(plain))),
         ("cuMemHostRegister", Box::new(move || raw.cuMemHostRegister_v2(host, PAGE, 1))),
@@ -164,7 +164,7 @@ fn calls(world: &World) -> (Vec<Call<'_>>, Vec<Call<'_>>) {
 
 // The calls that do not return while the process is so, as the other process has made it.
 fn waiting<'a>(
-    world: &World,
+    gpu: &Fixture,
     steps: &[&str],
     back: &[&str],
     calls: &[Call<'a>],
@@ -177,7 +177,7 @@ fn waiting<'a>(
     std::thread::scope(|scope| {
         for (name, call) in calls {
             scope.spawn(move || {
-                assert_eq!(world.raw.cuCtxSetCurrent(world.context), SUCCESS);
+                assert_eq!(gpu.raw.cuCtxSetCurrent(gpu.context), SUCCESS);
                 let code = call();
                 assert_eq!(code, SUCCESS, "{name}");
                 returned.lock().expect("no thread fails with it").insert(*name);
@@ -197,18 +197,18 @@ fn names<'a>(calls: &[Call<'a>]) -> BTreeSet<&'a str> {
     calls.iter().map(|(name, _)| *name).collect()
 }
 
-fn waits_in_calls(world: &World) {
-    let (mut calls, going_on) = calls(world);
+fn waits_in_calls(gpu: &Fixture) {
+    let (mut calls, going_on) = calls(gpu);
     let expected = names(&calls);
     calls.extend(going_on);
-    assert_eq!(waiting(world, &["lock"], &["unlock"], &calls), expected);
+    assert_eq!(waiting(gpu, &["lock"], &["unlock"], &calls), expected);
 }
 
-fn waits_in_more_calls(world: &World) {
-    let raw = &world.raw;
-    let ((at, _), pinned, freed) = (world.ready(1), world.pinned(PAGE), world.pinned(PAGE));
-    let (stream, ended_stream, ended_event) = (world.stream(), world.stream(), world.event());
-    let (module, exec, function) = (world.module(), empty_graph(world), world.digest());
+fn waits_in_more_calls(gpu: &Fixture) {
+    let raw = &gpu.raw;
+    let ((at, _), pinned, freed) = (gpu.ready(1), gpu.pinned(PAGE), gpu.pinned(PAGE));
+    let (stream, ended_stream, ended_event) = (gpu.stream(), gpu.stream(), gpu.event());
+    let (module, exec, function) = (gpu.module(), empty_graph(gpu), gpu.digest());
     let registered = pages_of_this_process(PAGE as usize);
     assert_eq!(raw.cuMemHostRegister_v2(registered, PAGE, 1), SUCCESS);
     let calls: Vec<Call> = vec![
@@ -221,40 +221,40 @@ fn waits_in_more_calls(world: &World) {
         ("cuStreamDestroy", Box::new(move || raw.cuStreamDestroy_v2(ended_stream))),
         ("cuEventCreate", Box::new(|| raw.cuEventCreate(&mut 0, 0))),
         ("cuEventDestroy", Box::new(move || raw.cuEventDestroy_v2(ended_event))),
-        ("cuModuleLoadData", Box::new(|| i32::from(world.module() == 0))),
+        ("cuModuleLoadData", Box::new(|| i32::from(gpu.module() == 0))),
         ("cuModuleUnload", Box::new(move || raw.cuModuleUnload(module))),
-        ("cuLaunchKernel", Box::new(move || world.launch_digest(function, at, 0))),
+        ("cuLaunchKernel", Box::new(move || gpu.launch_digest(function, at, 0))),
         ("cuGraphLaunch", Box::new(move || raw.cuGraphLaunch(exec, stream))),
     ];
-    assert_eq!(waiting(world, &["lock"], &["unlock"], &calls), names(&calls));
+    assert_eq!(waiting(gpu, &["lock"], &["unlock"], &calls), names(&calls));
 }
 
-fn empty_graph(world: &World) -> u64 {
-    let (stream, mut graph, mut exec) = (world.stream(), 0, 0);
-    assert_eq!(world.raw.cuStreamBeginCapture_v2(stream, 0), SUCCESS);
-    assert_eq!(world.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
-    assert_eq!(world.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
+fn empty_graph(gpu: &Fixture) -> u64 {
+    let (stream, mut graph, mut exec) = (gpu.stream(), 0, 0);
+    assert_eq!(gpu.raw.cuStreamBeginCapture_v2(stream, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
+    assert_eq!(gpu.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
     exec
 }
 
-fn nvml_waits(world: &World, steps: &[&str], back: &[&str]) {
+fn nvml_waits(gpu: &Fixture, steps: &[&str], back: &[&str]) {
     let (nvml, uuid) = &nvml();
     let calls: Vec<Call> = vec![
         ("usage", Box::new(|| i32::from(nvml.usage(uuid).is_err()))),
         ("processes", Box::new(|| i32::from(nvml.processes(uuid).is_err()))),
     ];
-    assert_eq!(waiting(world, steps, back, &calls), names(&calls));
+    assert_eq!(waiting(gpu, steps, back, &calls), names(&calls));
 }
 
-fn nvml_waits_in_a_locked_process(world: &World) {
-    nvml_waits(world, &["lock"], &["unlock"]);
+fn nvml_waits_in_a_locked_process(gpu: &Fixture) {
+    nvml_waits(gpu, &["lock"], &["unlock"]);
 }
 
-fn nvml_waits_in_a_checkpointed_process(world: &World) {
-    nvml_waits(world, &["lock", "checkpoint"], &["restore", "unlock"]);
+fn nvml_waits_in_a_checkpointed_process(gpu: &Fixture) {
+    nvml_waits(gpu, &["lock", "checkpoint"], &["restore", "unlock"]);
 }
 
-fn nvml_answers_others(_world: &World) {
+fn nvml_answers_others(_gpu: &Fixture) {
     let mut other = Locker::start();
     let before = other.ask("in_use_mib");
     assert_eq!(other.ask("lock"), SUCCESS);
@@ -263,39 +263,39 @@ fn nvml_answers_others(_world: &World) {
     assert_eq!(answers, (1, before));
 }
 
-fn a_lock_waits(world: &World) {
-    let (mut other, stream) = (Locker::start(), world.stream());
+fn a_lock_waits(gpu: &Fixture) {
+    let (mut other, stream) = (Locker::start(), gpu.stream());
     assert_eq!(other.ask("state"), RUNNING, "it is ready");
-    world.keep_busy(stream);
+    gpu.keep_busy(stream);
     assert_eq!(other.ask("lock"), SUCCESS);
-    let code = world.raw.cuStreamQuery(stream);
+    let code = gpu.raw.cuStreamQuery(stream);
     assert_eq!(other.ask("unlock"), SUCCESS);
     assert_eq!(code, SUCCESS);
 }
 
 // What a lock with too short a limit answers, and the state that it leaves.
-fn locked_for_a_moment(world: &World) -> (i32, i32) {
+fn locked_for_a_moment(gpu: &Fixture) -> (i32, i32) {
     let mut other = Locker::start();
     assert_eq!(other.ask("state"), RUNNING, "it is ready");
-    world.keep_busy(world.stream());
+    gpu.keep_busy(gpu.stream());
     let answers = (other.ask("lock_for_a_moment"), other.ask("state"));
     // Whatever it answered: a process that is locked does not end.
     other.ask("unlock");
     answers
 }
 
-fn a_lock_gives_up(world: &World) {
-    assert_eq!(locked_for_a_moment(world).0, NOT_READY);
+fn a_lock_gives_up(gpu: &Fixture) {
+    assert_eq!(locked_for_a_moment(gpu).0, NOT_READY);
 }
 
-fn goes_on_after_a_lock_that_gave_up(world: &World) {
-    assert_eq!(locked_for_a_moment(world).1, RUNNING);
+fn goes_on_after_a_lock_that_gave_up(gpu: &Fixture) {
+    assert_eq!(locked_for_a_moment(gpu).1, RUNNING);
 }
 
 // Asked from outside: NVML does not answer inside.
-fn gone_from_the_device(world: &World) {
+fn gone_from_the_device(gpu: &Fixture) {
     const PAGES: i32 = 64;
-    let (_, _handle) = world.ready(64);
+    let (_, _handle) = gpu.ready(64);
     let mut other = Locker::start();
     assert_eq!(other.ask("listed"), 1);
     let before = other.ask("in_use_mib");

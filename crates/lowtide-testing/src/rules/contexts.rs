@@ -1,6 +1,6 @@
 //! Contexts: a stack per thread, and which calls need one.
 
-use super::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, PAGE, Rule, SUCCESS, World};
+use super::fixture::{CONTEXT_IS_DESTROYED, Fixture, INVALID_CONTEXT, PAGE, Rule, SUCCESS};
 use crate::raw::{Access, Properties};
 
 pub(super) const RULES: &[Rule] = &[
@@ -13,91 +13,141 @@ pub(super) const RULES: &[Rule] = &[
     ("a_released_context_can_still_be_pushed", can_still_be_pushed),
     ("virtual_memory_outlives_the_context", virtual_memory_outlives),
     ("plain_memory_goes_with_the_context", plain_memory_goes),
+    ("a_created_context_is_current_and_not_the_primary_one", a_created_context_is_current),
+    ("a_context_names_its_device", a_context_names_its_device),
+    ("a_destroyed_context_is_taken_off_the_stack", a_destroyed_context_is_taken_off),
+    ("a_created_context_leaves_the_primary_one_as_it_is", leaves_the_primary_one),
 ];
 
-fn the_threads_own(world: &World) {
+fn the_threads_own(gpu: &Fixture) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut context = 1;
-            assert_eq!(world.raw.cuCtxGetCurrent(&mut context), SUCCESS);
+            assert_eq!(gpu.raw.cuCtxGetCurrent(&mut context), SUCCESS);
             assert_eq!(context, 0, "a new thread has none");
-            assert_eq!(world.raw.cuCtxPopCurrent_v2(&mut context), INVALID_CONTEXT);
+            assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut context), INVALID_CONTEXT);
         });
     });
     let mut context = 0;
-    assert_eq!(world.raw.cuCtxGetCurrent(&mut context), SUCCESS);
-    assert_eq!(context, world.context);
+    assert_eq!(gpu.raw.cuCtxGetCurrent(&mut context), SUCCESS);
+    assert_eq!(context, gpu.context);
 }
 
-fn needs_no_context(world: &World) {
+fn needs_no_context(gpu: &Fixture) {
     let mut popped = 0;
-    assert_eq!(world.raw.cuCtxPopCurrent_v2(&mut popped), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut popped), SUCCESS);
     let (mut at, mut handle, mut stream, mut other) = (0, 0, 0, 0);
-    assert_eq!(world.raw.cuMemAddressReserve(&mut at, PAGE, 0, 0, 0), SUCCESS);
-    assert_eq!(world.raw.cuMemCreate(&mut handle, PAGE, &Properties::default(), 0), SUCCESS);
-    assert_eq!(world.raw.cuMemMap(at, PAGE, 0, handle, 0), SUCCESS);
-    assert_eq!(world.raw.cuMemSetAccess(at, PAGE, &Access::READ_WRITE, 1), SUCCESS);
-    assert_eq!(world.raw.cuMemUnmap(at, PAGE), SUCCESS);
-    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
-    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), SUCCESS);
-    assert_eq!(world.raw.cuMemAlloc_v2(&mut at, PAGE), INVALID_CONTEXT);
-    assert_eq!(world.raw.cuStreamCreate(&mut stream, 1), INVALID_CONTEXT);
-    assert_eq!(world.raw.cuMemGetInfo_v2(&mut at, &mut other), INVALID_CONTEXT);
-    assert_eq!(world.raw.cuMemHostAlloc(&mut at, PAGE, 0), INVALID_CONTEXT);
-    assert_eq!(world.raw.cuCtxSynchronize(), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, PAGE, 0, 0, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuMemCreate(&mut handle, PAGE, &Properties::default(), 0), SUCCESS);
+    assert_eq!(gpu.raw.cuMemMap(at, PAGE, 0, handle, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuMemSetAccess(at, PAGE, &Access::READ_WRITE, 1), SUCCESS);
+    assert_eq!(gpu.raw.cuMemUnmap(at, PAGE), SUCCESS);
+    assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(gpu.raw.cuMemAddressFree(at, PAGE), SUCCESS);
+    assert_eq!(gpu.raw.cuMemAlloc_v2(&mut at, PAGE), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuStreamCreate(&mut stream, 1), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuMemGetInfo_v2(&mut at, &mut other), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuMemHostAlloc(&mut at, PAGE, 0), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuCtxSynchronize(), INVALID_CONTEXT);
 }
 
-fn the_primary_context_is_counted(world: &World) {
+fn the_primary_context_is_counted(gpu: &Fixture) {
     let (mut context, mut flags, mut active) = (0, 0, 0);
-    assert_eq!(world.raw.cuDevicePrimaryCtxRetain(&mut context, 0), SUCCESS);
-    assert_eq!(context, world.context, "one for all");
-    assert_eq!(world.raw.cuDevicePrimaryCtxRelease_v2(0), SUCCESS);
-    assert_eq!(world.raw.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active), SUCCESS);
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxRetain(&mut context, 0), SUCCESS);
+    assert_eq!(context, gpu.context, "one for all");
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxRelease_v2(0), SUCCESS);
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active), SUCCESS);
     assert_eq!(active, 1, "the first retain still counts");
-    assert_eq!(world.raw.cuDevicePrimaryCtxRelease_v2(0), SUCCESS);
-    assert_eq!(world.raw.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active), SUCCESS);
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxRelease_v2(0), SUCCESS);
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active), SUCCESS);
     assert_eq!(active, 0);
-    assert_eq!(world.raw.cuDevicePrimaryCtxRelease_v2(0), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxRelease_v2(0), INVALID_CONTEXT);
 }
 
-fn setting_replaces_the_top(world: &World) {
-    assert_eq!(world.raw.cuCtxSetCurrent(world.context), SUCCESS);
-    assert_eq!(world.raw.cuCtxPopCurrent_v2(&mut 0), SUCCESS);
-    assert_eq!(world.raw.cuCtxPopCurrent_v2(&mut 0), INVALID_CONTEXT, "there was one only");
+fn setting_replaces_the_top(gpu: &Fixture) {
+    assert_eq!(gpu.raw.cuCtxSetCurrent(gpu.context), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), INVALID_CONTEXT, "there was one only");
 }
 
-fn setting_none_takes_the_top_off(world: &World) {
-    assert_eq!(world.raw.cuCtxSetCurrent(0), SUCCESS);
-    assert_eq!(world.raw.cuCtxPopCurrent_v2(&mut 0), INVALID_CONTEXT);
+fn setting_none_takes_the_top_off(gpu: &Fixture) {
+    assert_eq!(gpu.raw.cuCtxSetCurrent(0), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), INVALID_CONTEXT);
 }
 
-fn release(world: &World) {
-    assert_eq!(world.raw.cuDevicePrimaryCtxRelease_v2(0), SUCCESS);
+fn release(gpu: &Fixture) {
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxRelease_v2(0), SUCCESS);
 }
 
-fn told_that_it_is_destroyed(world: &World) {
-    release(world);
-    assert_eq!(world.raw.cuMemGetInfo_v2(&mut 0, &mut 0), CONTEXT_IS_DESTROYED);
+fn told_that_it_is_destroyed(gpu: &Fixture) {
+    release(gpu);
+    assert_eq!(gpu.raw.cuMemGetInfo_v2(&mut 0, &mut 0), CONTEXT_IS_DESTROYED);
 }
 
-fn can_still_be_pushed(world: &World) {
-    release(world);
-    assert_eq!(world.raw.cuCtxPushCurrent_v2(world.context), SUCCESS);
+fn can_still_be_pushed(gpu: &Fixture) {
+    release(gpu);
+    assert_eq!(gpu.raw.cuCtxPushCurrent_v2(gpu.context), SUCCESS);
 }
 
-fn virtual_memory_outlives(world: &World) {
-    let (at, handle) = world.ready(1);
-    release(world);
-    assert_eq!(world.unmap(at, 1), SUCCESS);
-    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
-    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), SUCCESS);
+fn virtual_memory_outlives(gpu: &Fixture) {
+    let (at, handle) = gpu.ready(1);
+    release(gpu);
+    assert_eq!(gpu.unmap(at, 1), SUCCESS);
+    assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(gpu.raw.cuMemAddressFree(at, PAGE), SUCCESS);
 }
 
-fn plain_memory_goes(world: &World) {
+fn plain_memory_goes(gpu: &Fixture) {
     const SIZE: u64 = 256 << 20;
-    let before = world.free_bytes();
-    world.plain(SIZE);
-    release(world);
-    let again = World::new();
+    let before = gpu.free_bytes();
+    gpu.plain(SIZE);
+    release(gpu);
+    let again = Fixture::new();
     assert!(again.free_bytes() > before - SIZE / 2, "a new context does not cost this much more");
+}
+
+// A context of this process's own, current.
+fn created(gpu: &Fixture) -> u64 {
+    let mut context = 0;
+    assert_eq!(gpu.raw.cuCtxCreate_v2(&mut context, 0, 0), SUCCESS);
+    context
+}
+
+fn current(gpu: &Fixture) -> u64 {
+    let mut context = 0;
+    assert_eq!(gpu.raw.cuCtxGetCurrent(&mut context), SUCCESS);
+    context
+}
+
+fn a_created_context_is_current(gpu: &Fixture) {
+    let own = created(gpu);
+    assert_eq!(current(gpu), own);
+    assert_ne!(own, gpu.context);
+}
+
+fn a_context_names_its_device(gpu: &Fixture) {
+    let mut device = -1;
+    assert_eq!(gpu.raw.cuCtxGetDevice(&mut device), SUCCESS);
+    assert_eq!(device, 0);
+    created(gpu);
+    device = -1;
+    assert_eq!(gpu.raw.cuCtxGetDevice(&mut device), SUCCESS);
+    assert_eq!(device, 0);
+    while gpu.raw.cuCtxPopCurrent_v2(&mut 0) == SUCCESS {}
+    assert_eq!(gpu.raw.cuCtxGetDevice(&mut device), INVALID_CONTEXT);
+}
+
+fn a_destroyed_context_is_taken_off(gpu: &Fixture) {
+    let own = created(gpu);
+    assert_eq!(gpu.raw.cuCtxDestroy_v2(own), SUCCESS);
+    assert_eq!(current(gpu), gpu.context);
+}
+
+fn leaves_the_primary_one(gpu: &Fixture) {
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), SUCCESS);
+    release(gpu);
+    let (mut flags, mut active) = (0, 1);
+    created(gpu);
+    assert_eq!(gpu.raw.cuDevicePrimaryCtxGetState(0, &mut flags, &mut active), SUCCESS);
+    assert_eq!(active, 0);
 }

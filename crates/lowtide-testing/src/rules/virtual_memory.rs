@@ -1,6 +1,6 @@
 //! Reserving, creating, mapping.
 
-use super::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS, World};
+use super::fixture::{Fixture, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS};
 use crate::raw::{Access, Properties};
 
 pub(super) const RULES: &[Rule] = &[
@@ -24,152 +24,145 @@ pub(super) const RULES: &[Rule] = &[
     ("plain_memory_is_freed_once", freed_once),
 ];
 
-fn whole_and_from_its_start(world: &World) {
-    let (at, handle) = (world.reserve(4), world.create(2));
-    assert_eq!(world.raw.cuMemMap(at, PAGE, PAGE, handle, 0), NOT_SUPPORTED, "an offset");
-    assert_eq!(world.raw.cuMemMap(at, PAGE, 0, handle, 0), NOT_SUPPORTED, "a part");
-    assert_eq!(
-        world.raw.cuMemMap(at + 4096, 2 * PAGE, 0, handle, 0),
-        INVALID_VALUE,
-        "not on a page"
-    );
-    assert_eq!(world.map(at, 2, handle), SUCCESS);
+fn whole_and_from_its_start(gpu: &Fixture) {
+    let (at, handle) = (gpu.reserve(4), gpu.create(2));
+    assert_eq!(gpu.raw.cuMemMap(at, PAGE, PAGE, handle, 0), NOT_SUPPORTED, "an offset");
+    assert_eq!(gpu.raw.cuMemMap(at, PAGE, 0, handle, 0), NOT_SUPPORTED, "a part");
+    assert_eq!(gpu.raw.cuMemMap(at + 4096, 2 * PAGE, 0, handle, 0), INVALID_VALUE, "not on a page");
+    assert_eq!(gpu.map(at, 2, handle), SUCCESS);
 }
 
-fn nothing_over_a_mapping(world: &World) {
-    let (at, handle) = (world.reserve(4), world.create(2));
-    assert_eq!(world.map(at, 2, handle), SUCCESS);
-    assert_eq!(world.map(at + PAGE, 2, world.create(2)), INVALID_VALUE);
-    assert_eq!(world.map(at + 2 * PAGE, 2, handle), SUCCESS, "one handle may lie in two places");
+fn nothing_over_a_mapping(gpu: &Fixture) {
+    let (at, handle) = (gpu.reserve(4), gpu.create(2));
+    assert_eq!(gpu.map(at, 2, handle), SUCCESS);
+    assert_eq!(gpu.map(at + PAGE, 2, gpu.create(2)), INVALID_VALUE);
+    assert_eq!(gpu.map(at + 2 * PAGE, 2, handle), SUCCESS, "one handle may lie in two places");
 }
 
-fn not_unmapped_in_part(world: &World) {
-    let (at, _) = world.ready(4);
-    assert_eq!(world.unmap(at, 2), INVALID_VALUE);
-    assert_eq!(world.unmap(at + 2 * PAGE, 2), INVALID_VALUE);
-    assert_eq!(world.unmap(at, 4), SUCCESS);
+fn not_unmapped_in_part(gpu: &Fixture) {
+    let (at, _) = gpu.ready(4);
+    assert_eq!(gpu.unmap(at, 2), INVALID_VALUE);
+    assert_eq!(gpu.unmap(at + 2 * PAGE, 2), INVALID_VALUE);
+    assert_eq!(gpu.unmap(at, 4), SUCCESS);
 }
 
-fn one_unmap_may_span(world: &World) {
-    let at = world.reserve(6);
+fn one_unmap_may_span(gpu: &Fixture) {
+    let at = gpu.reserve(6);
     for page in [0, 1, 4] {
-        assert_eq!(world.map(at + page * PAGE, 1, world.create(1)), SUCCESS);
+        assert_eq!(gpu.map(at + page * PAGE, 1, gpu.create(1)), SUCCESS);
     }
-    assert_eq!(world.unmap(at, 6), SUCCESS);
-    assert_eq!(world.map(at + PAGE, 4, world.create(4)), SUCCESS, "all of it was unmapped");
+    assert_eq!(gpu.unmap(at, 6), SUCCESS);
+    assert_eq!(gpu.map(at + PAGE, 4, gpu.create(4)), SUCCESS, "all of it was unmapped");
 }
 
-fn access_for_whole_mappings(world: &World) {
-    let at = world.reserve(6);
-    assert_eq!(world.map(at, 2, world.create(2)), SUCCESS);
-    assert_eq!(world.map(at + 2 * PAGE, 1, world.create(1)), SUCCESS);
-    assert_eq!(world.open(at, 1), INVALID_VALUE, "half a mapping");
-    assert_eq!(world.open(at, 6), INVALID_VALUE, "a hole");
-    assert_eq!(world.open(at + 4 * PAGE, 1), INVALID_VALUE, "nothing");
-    assert_eq!(world.open(at, 3), SUCCESS, "two whole mappings");
+fn access_for_whole_mappings(gpu: &Fixture) {
+    let at = gpu.reserve(6);
+    assert_eq!(gpu.map(at, 2, gpu.create(2)), SUCCESS);
+    assert_eq!(gpu.map(at + 2 * PAGE, 1, gpu.create(1)), SUCCESS);
+    assert_eq!(gpu.open(at, 1), INVALID_VALUE, "half a mapping");
+    assert_eq!(gpu.open(at, 6), INVALID_VALUE, "a hole");
+    assert_eq!(gpu.open(at + 4 * PAGE, 1), INVALID_VALUE, "nothing");
+    assert_eq!(gpu.open(at, 3), SUCCESS, "two whole mappings");
 }
 
-fn access_is_lost_with_the_mapping(world: &World) {
-    let (at, handle) = world.ready(1);
-    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, 0), SUCCESS);
-    assert_eq!(world.raw.cuCtxSynchronize(), SUCCESS);
-    assert_eq!(world.unmap(at, 1), SUCCESS);
-    assert_eq!(world.map(at, 1, handle), SUCCESS);
-    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, 0), INVALID_VALUE);
-    assert_eq!(world.raw.cuMemSetAccess(at, PAGE, &Access::READ, 1), SUCCESS);
-    assert_eq!(world.raw.cuMemsetD8Async(at, 1, PAGE, 0), INVALID_VALUE, "read-only");
+fn access_is_lost_with_the_mapping(gpu: &Fixture) {
+    let (at, handle) = gpu.ready(1);
+    assert_eq!(gpu.raw.cuMemsetD8Async(at, 1, PAGE, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxSynchronize(), SUCCESS);
+    assert_eq!(gpu.unmap(at, 1), SUCCESS);
+    assert_eq!(gpu.map(at, 1, handle), SUCCESS);
+    assert_eq!(gpu.raw.cuMemsetD8Async(at, 1, PAGE, 0), INVALID_VALUE);
+    assert_eq!(gpu.raw.cuMemSetAccess(at, PAGE, &Access::READ, 1), SUCCESS);
+    assert_eq!(gpu.raw.cuMemsetD8Async(at, 1, PAGE, 0), INVALID_VALUE, "read-only");
 }
 
-fn a_reservation_goes_whole_and_empty(world: &World) {
-    let (at, _) = world.ready(2);
-    assert_eq!(world.raw.cuMemAddressFree(at, 2 * PAGE), INVALID_VALUE, "something is mapped");
-    assert_eq!(world.unmap(at, 2), SUCCESS);
-    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE, "half of it");
-    assert_eq!(world.raw.cuMemAddressFree(at + PAGE, PAGE), INVALID_VALUE, "the other half");
-    assert_eq!(world.raw.cuMemAddressFree(at, 2 * PAGE), SUCCESS);
+fn a_reservation_goes_whole_and_empty(gpu: &Fixture) {
+    let (at, _) = gpu.ready(2);
+    assert_eq!(gpu.raw.cuMemAddressFree(at, 2 * PAGE), INVALID_VALUE, "something is mapped");
+    assert_eq!(gpu.unmap(at, 2), SUCCESS);
+    assert_eq!(gpu.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE, "half of it");
+    assert_eq!(gpu.raw.cuMemAddressFree(at + PAGE, PAGE), INVALID_VALUE, "the other half");
+    assert_eq!(gpu.raw.cuMemAddressFree(at, 2 * PAGE), SUCCESS);
 }
 
-fn memory_lives(world: &World) {
+fn memory_lives(gpu: &Fixture) {
     const PAGES: u64 = 64;
     // What the driver takes for itself the first time is not the question.
-    let _first = world.ready(PAGES);
-    let before = world.free_bytes();
-    let (at, handle) = world.ready(PAGES);
-    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
-    assert_eq!(world.free_bytes(), before - PAGES * PAGE, "the mapping still has it");
-    assert_eq!(world.unmap(at, PAGES), SUCCESS);
-    assert_eq!(world.free_bytes(), before);
-    let (at, handle) = world.ready(PAGES);
-    assert_eq!(world.unmap(at, PAGES), SUCCESS);
-    assert_eq!(world.free_bytes(), before - PAGES * PAGE, "the handle still has it");
-    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
-    assert_eq!(world.free_bytes(), before);
+    let _first = gpu.ready(PAGES);
+    let before = gpu.free_bytes();
+    let (at, handle) = gpu.ready(PAGES);
+    assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(gpu.free_bytes(), before - PAGES * PAGE, "the mapping still has it");
+    assert_eq!(gpu.unmap(at, PAGES), SUCCESS);
+    assert_eq!(gpu.free_bytes(), before);
+    let (at, handle) = gpu.ready(PAGES);
+    assert_eq!(gpu.unmap(at, PAGES), SUCCESS);
+    assert_eq!(gpu.free_bytes(), before - PAGES * PAGE, "the handle still has it");
+    assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(gpu.free_bytes(), before);
 }
 
-fn a_handle_is_released_once(world: &World) {
-    let handle = world.create(1);
-    assert_eq!(world.raw.cuMemRelease(handle), SUCCESS);
-    assert_eq!(world.raw.cuMemRelease(handle), INVALID_VALUE);
+fn a_handle_is_released_once(gpu: &Fixture) {
+    let handle = gpu.create(1);
+    assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    assert_eq!(gpu.raw.cuMemRelease(handle), INVALID_VALUE);
 }
 
-fn sizes_are_whole_pages(world: &World) {
+fn sizes_are_whole_pages(gpu: &Fixture) {
     let (mut at, mut handle) = (0, 0);
     for size in [0, 4096, PAGE + 4096] {
-        assert_eq!(world.raw.cuMemAddressReserve(&mut at, size, 0, 0, 0), INVALID_VALUE, "{size}");
+        assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, size, 0, 0, 0), INVALID_VALUE, "{size}");
         assert_eq!(
-            world.raw.cuMemCreate(&mut handle, size, &Properties::default(), 0),
+            gpu.raw.cuMemCreate(&mut handle, size, &Properties::default(), 0),
             INVALID_VALUE,
             "{size}"
         );
     }
     let out_of_memory = 2;
-    assert_eq!(
-        world.raw.cuMemCreate(&mut handle, 1 << 40, &Properties::default(), 0),
-        out_of_memory
-    );
-    assert_eq!(world.raw.cuMemAddressReserve(&mut at, 1 << 60, 0, 0, 0), out_of_memory);
+    assert_eq!(gpu.raw.cuMemCreate(&mut handle, 1 << 40, &Properties::default(), 0), out_of_memory);
+    assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, 1 << 60, 0, 0, 0), out_of_memory);
 }
 
-fn not_freed_as_plain(world: &World) {
-    let (at, _) = world.ready(1);
-    assert_eq!(world.raw.cuMemFree_v2(at), INVALID_VALUE);
-    assert_eq!(world.raw.cuMemFree_v2(world.plain(PAGE)), SUCCESS);
+fn not_freed_as_plain(gpu: &Fixture) {
+    let (at, _) = gpu.ready(1);
+    assert_eq!(gpu.raw.cuMemFree_v2(at), INVALID_VALUE);
+    assert_eq!(gpu.raw.cuMemFree_v2(gpu.plain(PAGE)), SUCCESS);
 }
 
-fn no_legacy_ipc(world: &World) {
-    let (at, _) = world.ready(1);
+fn no_legacy_ipc(gpu: &Fixture) {
+    let (at, _) = gpu.ready(1);
     let mut handle = [0; 64];
-    assert_eq!(world.raw.cuIpcGetMemHandle(&mut handle, at), INVALID_VALUE);
-    assert_eq!(world.raw.cuIpcGetMemHandle(&mut handle, world.plain(PAGE)), SUCCESS);
+    assert_eq!(gpu.raw.cuIpcGetMemHandle(&mut handle, at), INVALID_VALUE);
+    assert_eq!(gpu.raw.cuIpcGetMemHandle(&mut handle, gpu.plain(PAGE)), SUCCESS);
 }
 
-fn aligned_as_asked(world: &World) {
+fn aligned_as_asked(gpu: &Fixture) {
     let mut at = 0;
-    assert_eq!(world.raw.cuMemAddressReserve(&mut at, PAGE, 1 << 30, 0, 0), SUCCESS);
+    assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, PAGE, 1 << 30, 0, 0), SUCCESS);
     assert!(at.is_multiple_of(1 << 30), "{at:#x}");
 }
 
-fn a_reservation_goes_once(world: &World) {
-    let at = world.reserve(1);
-    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), SUCCESS);
-    assert_eq!(world.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE);
+fn a_reservation_goes_once(gpu: &Fixture) {
+    let at = gpu.reserve(1);
+    assert_eq!(gpu.raw.cuMemAddressFree(at, PAGE), SUCCESS);
+    assert_eq!(gpu.raw.cuMemAddressFree(at, PAGE), INVALID_VALUE);
 }
 
-fn an_unmap_of_nothing(world: &World) {
-    assert_eq!(world.unmap(world.reserve(2), 2), SUCCESS);
+fn an_unmap_of_nothing(gpu: &Fixture) {
+    assert_eq!(gpu.unmap(gpu.reserve(2), 2), SUCCESS);
 }
 
-fn on_a_device_that_exists(world: &World) {
+fn on_a_device_that_exists(gpu: &Fixture) {
     let absent = Properties::on(100);
-    assert_eq!(world.raw.cuMemCreate(&mut 0, PAGE, &absent, 0), INVALID_DEVICE);
+    assert_eq!(gpu.raw.cuMemCreate(&mut 0, PAGE, &absent, 0), INVALID_DEVICE);
 }
 
-fn freed_by_its_base(world: &World) {
-    assert_eq!(world.raw.cuMemFree_v2(world.plain(PAGE) + 4096), INVALID_VALUE);
+fn freed_by_its_base(gpu: &Fixture) {
+    assert_eq!(gpu.raw.cuMemFree_v2(gpu.plain(PAGE) + 4096), INVALID_VALUE);
 }
 
-fn freed_once(world: &World) {
-    let plain = world.plain(PAGE);
-    assert_eq!(world.raw.cuMemFree_v2(plain), SUCCESS);
-    assert_eq!(world.raw.cuMemFree_v2(plain), INVALID_VALUE);
+fn freed_once(gpu: &Fixture) {
+    let plain = gpu.plain(PAGE);
+    assert_eq!(gpu.raw.cuMemFree_v2(plain), SUCCESS);
+    assert_eq!(gpu.raw.cuMemFree_v2(plain), INVALID_VALUE);
 }

@@ -1,0 +1,123 @@
+//! A GPU's description of itself, which the driver gives without a context.
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::{CStr, c_char, c_int};
+
+use cudarc::driver::sys::{
+    CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUuuid,
+};
+
+use super::driver::Driver;
+use crate::{Bytes, DeviceId, Result};
+
+/// A GPU's description of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Card {
+    pub(super) device: CUdevice,
+    pub(crate) name: String,
+    pub(crate) uuid: String,
+    pub(crate) total: Bytes,
+    pub(crate) page: Bytes,
+    pub(crate) compute_capability: (i32, i32),
+    pub(super) multiprocessors: i32,
+    pub(crate) virtual_memory: bool,
+}
+
+impl Driver {
+    /// Returns the driver's handle for the device of this ordinal.
+    pub(super) fn device(&self, ordinal: u32) -> Result<CUdevice> {
+        let mut device = 0;
+        let wanted = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: writes one int.
+        let code = unsafe { (self.core().cuDeviceGet)(&raw mut device, wanted) };
+        self.check("cuDeviceGet", DeviceId::Cuda(ordinal), code)?;
+        Ok(device)
+    }
+
+    /// Describes a device. Creates no context.
+    pub(crate) fn card(&self, ordinal: u32) -> Result<Card> {
+        use CUdevice_attribute as Attribute;
+        let (id, device) = (DeviceId::Cuda(ordinal), self.device(ordinal)?);
+        let mut name = [0 as c_char; 128];
+        // SAFETY: writes at most 128 bytes, ended by a zero.
+        let code = unsafe { (self.core().cuDeviceGetName)(name.as_mut_ptr(), 128, device) };
+        self.check("cuDeviceGetName", id, code)?;
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: writes 16 bytes.
+        let code = unsafe { (self.core().cuDeviceGetUuid_v2)(&raw mut uuid, device) };
+        self.check("cuDeviceGetUuid_v2", id, code)?;
+        let mut total = 0;
+        // SAFETY: writes one size.
+        let code = unsafe { (self.core().cuDeviceTotalMem_v2)(&raw mut total, device) };
+        self.check("cuDeviceTotalMem_v2", id, code)?;
+        let attribute = |which| -> Result<i32> {
+            let mut value = 0;
+            // SAFETY: writes one int.
+            let code = unsafe { (self.core().cuDeviceGetAttribute)(&raw mut value, which, device) };
+            self.check("cuDeviceGetAttribute", id, code)?;
+            Ok(value)
+        };
+        // SAFETY: the driver ended the name with a zero, within the array.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        Ok(Card {
+            device,
+            name,
+            uuid: format_uuid(&uuid),
+            total: Bytes(total as u64),
+            page: self.granularity(id, device)?,
+            compute_capability: (
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            virtual_memory: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            )? != 0,
+        })
+    }
+
+    fn granularity(&self, id: DeviceId, device: CUdevice) -> Result<Bytes> {
+        let mut granularity = 0;
+        let properties = chunk_properties(device);
+        let which = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        // SAFETY: writes one size, reads one struct; both are locals.
+        let code = unsafe {
+            (self.core().cuMemGetAllocationGranularity)(
+                &raw mut granularity,
+                &raw const properties,
+                which,
+            )
+        };
+        self.check("cuMemGetAllocationGranularity", id, code)?;
+        Ok(Bytes(granularity as u64))
+    }
+}
+
+/// Returns the properties of every chunk: pinned memory of the device.
+pub(super) fn chunk_properties(device: CUdevice) -> CUmemAllocationProp {
+    // SAFETY: a C struct of integers and a pointer, for which zero is a value.
+    let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = location(device);
+    properties
+}
+
+/// Returns a device as the virtual-memory calls name it.
+pub(super) fn location(device: CUdevice) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
+}
+
+// As NVML writes it, so that both name the same card.
+fn format_uuid(uuid: &CUuuid) -> String {
+    use std::fmt::Write as _;
+    let mut text = "GPU-".to_owned();
+    for (index, byte) in uuid.bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{:02x}", byte.to_ne_bytes()[0]);
+    }
+    text
+}

@@ -1,0 +1,271 @@
+//! The context in which a CUDA device works, and how calls are made in it.
+//!
+//! Every call makes that context current and puts the caller's back, and sets this thread's capture
+//! mode to relaxed and back, so that our housekeeping never invalidates a graph that somebody is
+//! capturing.
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::sys::{CUcontext, CUfunction, CUmodule};
+
+use super::card::Card;
+use super::driver::Driver;
+use super::entry_points::CoreCalls;
+use crate::{DeviceId, Error, Result, exit};
+
+/// Compiled from `kernels/digest.cu`; `cargo xtask ptx` makes it anew.
+const DIGEST_PTX: &str = concat!(include_str!("../../kernels/digest.ptx"), "\0");
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: u32 = 2;
+
+/// The context in which a CUDA device works.
+#[derive(Debug, Clone, Copy)]
+pub enum Context {
+    /// The primary context of the device with this ordinal, which the frameworks in the process
+    /// share. It is retained for as long as the device lives, and so created if nobody else has.
+    Primary(u32),
+    /// A context of the caller's. lowtide neither creates, retains nor destroys it.
+    Borrowed(BorrowedContext),
+}
+
+/// A context that belongs to somebody else in the process.
+#[derive(Debug, Clone, Copy)]
+pub struct BorrowedContext(NonNull<c_void>);
+
+// SAFETY: a context is a name that the driver accepts from any thread.
+unsafe impl Send for BorrowedContext {}
+// SAFETY: as above.
+unsafe impl Sync for BorrowedContext {}
+
+impl BorrowedContext {
+    /// Borrows a context, a `CUcontext` of the driver that it will be used with.
+    ///
+    /// # Safety
+    /// The context must stay alive until every device that works in it, and everything taken from
+    /// those devices, has been dropped.
+    pub unsafe fn new(context: NonNull<c_void>) -> BorrowedContext {
+        BorrowedContext(context)
+    }
+}
+
+/// The driver, a card and the context in which all calls are made: what a back end and its streams
+/// share.
+pub(super) struct Session {
+    pub(super) driver: Arc<Driver>,
+    pub(super) id: DeviceId,
+    pub(super) card: Card,
+    context: CUcontext,
+    /// Whether the context is the primary one, retained by this session.
+    is_retained: bool,
+    kernel: Mutex<Option<Kernel>>,
+    /// Calls made in the context; what makes it current is not counted.
+    calls: AtomicU64,
+}
+
+/// The digest kernel, as the driver names it.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    module: CUmodule,
+    pub(super) function: CUfunction,
+}
+
+// SAFETY: contexts, modules and functions are names that the driver accepts from any thread.
+unsafe impl Send for Session {}
+// SAFETY: as above; what changes is behind a lock.
+unsafe impl Sync for Session {}
+
+impl Session {
+    pub(super) fn open(driver: Arc<Driver>, context: Context) -> Result<Session> {
+        let ordinal = match context {
+            Context::Primary(ordinal) => ordinal,
+            Context::Borrowed(context) => ordinal_of(&driver, context)?,
+        };
+        let (id, count) = (DeviceId::Cuda(ordinal), driver.device_count()?);
+        if ordinal >= count {
+            let known = std::iter::once(DeviceId::Host).chain((0..count).map(DeviceId::Cuda));
+            return Err(Error::UnknownDevice { wanted: id.to_string(), known: known.collect() });
+        }
+        let card = driver.card(ordinal)?;
+        if !card.virtual_memory {
+            let why = format!("{} has no virtual memory management", card.name);
+            return Err(Error::Unsupported { what: "a CUDA device", why });
+        }
+        let (context, is_retained) = match context {
+            Context::Primary(_) => (retain_primary(&driver, id, &card)?, true),
+            Context::Borrowed(context) => (context.0.as_ptr().cast(), false),
+        };
+        let (kernel, calls) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Session { driver, id, card, context, is_retained, kernel, calls })
+    }
+
+    /// Makes one driver call in the context, and restores what the caller had.
+    pub(super) fn call(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&CoreCalls) -> i32,
+    ) -> Result<()> {
+        let _current = Current::enter(&self.driver, self.id, self.context)?;
+        self.calls.fetch_add(1, Relaxed);
+        self.driver.check(name, self.id, call(self.driver.core()))
+    }
+
+    /// Returns how many calls were made so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    /// Returns the digest kernel, loaded when it is first needed: a module takes device memory.
+    pub(super) fn kernel(&self) -> Result<Kernel> {
+        let mut loaded = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = *loaded {
+            return Ok(kernel);
+        }
+        let calls = self.driver.kernels()?;
+        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
+        self.call("cuModuleLoadData", |_| {
+            // SAFETY: writes one pointer; the image is PTX text ended by a zero.
+            unsafe { (calls.cuModuleLoadData)(&raw mut module, DIGEST_PTX.as_ptr().cast()) }
+        })?;
+        let found = self.call("cuModuleGetFunction", |_| {
+            // SAFETY: writes one pointer; the module was just loaded.
+            unsafe {
+                (calls.cuModuleGetFunction)(&raw mut function, module, c"lowtide_digest".as_ptr())
+            }
+        });
+        if let Err(error) = found {
+            self.unload(module);
+            return Err(error);
+        }
+        Ok(*loaded.insert(Kernel { module, function }))
+    }
+
+    fn unload(&self, module: CUmodule) {
+        twice("cuModuleUnload", || {
+            let calls = self.driver.kernels()?;
+            // SAFETY: loaded by `kernel`, and nothing is running: streams hold the session.
+            self.call("cuModuleUnload", |_| unsafe { (calls.cuModuleUnload)(module) })
+        });
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if exit::has_begun() {
+            return;
+        }
+        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(kernel) = kernel {
+            self.unload(kernel.module);
+        }
+        if self.is_retained {
+            twice("cuDevicePrimaryCtxRelease", || {
+                let calls = self.driver.primary_context()?;
+                // SAFETY: retained once, by `open`.
+                let code = unsafe { (calls.cuDevicePrimaryCtxRelease_v2)(self.card.device) };
+                self.driver.check("cuDevicePrimaryCtxRelease_v2", self.id, code)
+            });
+        }
+    }
+}
+
+fn retain_primary(driver: &Driver, id: DeviceId, card: &Card) -> Result<CUcontext> {
+    let calls = driver.primary_context()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: writes one pointer; the session that is being opened owns the retained context.
+    let code = unsafe { (calls.cuDevicePrimaryCtxRetain)(&raw mut context, card.device) };
+    driver.check("cuDevicePrimaryCtxRetain", id, code)?;
+    Ok(context)
+}
+
+// The driver tells a context's device by its handle; lowtide counts devices as the driver does.
+fn ordinal_of(driver: &Driver, context: BorrowedContext) -> Result<u32> {
+    let mut device = 0;
+    {
+        let _current = Current::enter(driver, None, context.0.as_ptr().cast())?;
+        // SAFETY: writes one int; the context is current.
+        let code = unsafe { (driver.core().cuCtxGetDevice)(&raw mut device) };
+        driver.check("cuCtxGetDevice", None, code)?;
+    }
+    for ordinal in 0..driver.device_count()? {
+        if driver.device(ordinal)? == device {
+            return Ok(ordinal);
+        }
+    }
+    let why = "its device is none of those that the driver counts".to_owned();
+    Err(Error::Unsupported { what: "this context", why })
+}
+
+/// Gives something back where a failure can only be logged: tries twice, then gives up.
+pub(super) fn twice(what: &'static str, mut give_back: impl FnMut() -> Result<()>) {
+    if let Err(error) = give_back().or_else(|_| give_back()) {
+        tracing::error!(what, %error, "never taken back");
+    }
+}
+
+/// A context is current and this thread's capture mode relaxed, while this lives.
+struct Current<'a> {
+    driver: &'a Driver,
+    id: Option<DeviceId>,
+    mode: u32,
+}
+
+impl<'a> Current<'a> {
+    fn enter(
+        driver: &'a Driver,
+        id: impl Into<Option<DeviceId>>,
+        context: CUcontext,
+    ) -> Result<Current<'a>> {
+        let (id, mut mode) = (id.into(), RELAXED);
+        // SAFETY: the context is retained by the session or kept alive by whoever lent it.
+        let code = unsafe { (driver.core().cuCtxPushCurrent_v2)(context) };
+        driver.check("cuCtxPushCurrent_v2", id, code)?;
+        // SAFETY: reads and writes one int.
+        let code = unsafe { (driver.core().cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+        if let Err(error) = driver.check("cuThreadExchangeStreamCaptureMode", id, code) {
+            pop(driver, id);
+            return Err(error);
+        }
+        Ok(Current { driver, id, mode })
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let (driver, id) = (self.driver, self.id);
+        twice("cuThreadExchangeStreamCaptureMode", || {
+            let exchange = driver.core().cuThreadExchangeStreamCaptureMode;
+            // SAFETY: reads and writes one int.
+            let code = unsafe { exchange(&raw mut self.mode) };
+            driver.check("cuThreadExchangeStreamCaptureMode", id, code)
+        });
+        pop(driver, id);
+    }
+}
+
+fn pop(driver: &Driver, id: Option<DeviceId>) {
+    twice("cuCtxPopCurrent", || {
+        let mut popped = ptr::null_mut();
+        // SAFETY: writes one pointer; pops what `Current::enter` pushed.
+        let code = unsafe { (driver.core().cuCtxPopCurrent_v2)(&raw mut popped) };
+        driver.check("cuCtxPopCurrent_v2", id, code)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DIGEST_PTX;
+
+    #[test]
+    fn the_ptx_was_compiled_from_the_source_beside_it() {
+        let source = include_bytes!("../../kernels/digest.cu");
+        let hash = source.iter().fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
+            (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let expected = format!("// compiled from digest.cu, FNV-1a {hash:016x}");
+        assert_eq!(DIGEST_PTX.lines().next(), Some(expected.as_str()), "run `cargo xtask ptx`");
+    }
+}

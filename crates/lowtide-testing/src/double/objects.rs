@@ -1,0 +1,160 @@
+//! What a process can have at the driver, as plain data: contexts, memory, streams, captures, modules.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use lowtide_device::digest::Keys;
+
+use super::memory::{Extent, Reservation};
+use super::settings::MAX_DEVICES;
+
+/// The handle of a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ContextId(pub(super) u64);
+
+/// The context that a thread works in, and its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Current {
+    pub(super) context: ContextId,
+    pub(super) device: usize,
+}
+
+/// A context that lives.
+pub(super) struct Context {
+    pub(super) device: usize,
+    /// How often it is retained; `None` for a context by `cuCtxCreate`.
+    pub(super) retained: Option<u32>,
+    /// The null stream.
+    pub(super) legacy: Stream,
+}
+
+/// One `cuMemCreate`.
+pub(super) struct Handle {
+    pub(super) device: usize,
+    pub(super) bytes: u64,
+    pub(super) extent: Arc<Extent>,
+    pub(super) is_released: bool,
+    pub(super) mappings: u32,
+}
+
+/// Addresses with memory behind them.
+pub(super) struct Region {
+    pub(super) bytes: u64,
+    pub(super) extent: Arc<Extent>,
+    /// What each device may do: 0 nothing, [`READ`] or [`READ_WRITE`].
+    pub(super) access: [u32; MAX_DEVICES],
+    pub(super) kind: RegionKind,
+}
+
+pub(super) enum RegionKind {
+    /// By `cuMemMap`, of this handle.
+    Mapped(u64),
+    /// By `cuMemAlloc`, in this context, at addresses of its own.
+    Plain(Current, #[allow(dead_code, reason = "held for its drop")] Reservation),
+}
+
+pub(super) const READ: u32 = 1;
+pub(super) const READ_WRITE: u32 = 3;
+
+/// Host memory that copies can use directly.
+pub(super) struct HostRange {
+    pub(super) bytes: usize,
+    pub(super) context: ContextId,
+    /// By `cuMemHostAlloc`; registered memory is the caller's.
+    pub(super) allocated: Option<Extent>,
+}
+
+pub(super) struct Stream {
+    /// Never given again, unlike the handle.
+    pub(super) id: u64,
+    pub(super) context: ContextId,
+    pub(super) is_blocking: bool,
+    /// The operation submitted last, done or not.
+    pub(super) last_op: u64,
+    pub(super) worker: Sender<u64>,
+    pub(super) capture: Option<Capture>,
+}
+
+/// An operation that is not done.
+pub(super) struct Op {
+    pub(super) current: Current,
+    /// Taken by the worker that runs it.
+    pub(super) work: Option<Work>,
+    pub(super) after: Vec<u64>,
+    pub(super) due: Instant,
+    pub(super) is_awaited: bool,
+}
+
+pub(super) struct Event {
+    pub(super) context: ContextId,
+    /// The operation that records it, once there was one.
+    pub(super) op: Option<u64>,
+}
+
+/// One operation of a stream.
+#[derive(Clone)]
+pub(super) enum Work {
+    Copy {
+        to: CopyEnd,
+        from: CopyEnd,
+        bytes: u64,
+    },
+    Fill {
+        at: u64,
+        byte: u8,
+        bytes: u64,
+    },
+    Launch(Arc<Launch>),
+    Graph(Arc<[Work]>),
+    /// To be waited for.
+    Nothing,
+}
+
+/// Where a copy reads or writes.
+#[derive(Clone)]
+pub(super) enum CopyEnd {
+    Device(u64),
+    /// The caller's memory; if the driver knew it at the call it must when the work runs.
+    Host {
+        at: usize,
+        is_known: bool,
+    },
+    /// Pageable memory as it was at the call.
+    Staged(Arc<[u8]>),
+}
+
+/// `lowtide_digest(const u64 *pages, u64 *out, u64 count, Keys keys)`, with the arguments as they
+/// were at the launch.
+pub(super) struct Launch {
+    pub(super) pages: u64,
+    pub(super) out: u64,
+    pub(super) count: u64,
+    pub(super) keys: Keys,
+}
+
+/// A capture in progress, of the stream that holds it.
+pub(super) struct Capture {
+    pub(super) mode: i32,
+    pub(super) thread: ThreadId,
+    pub(super) is_invalid: bool,
+    pub(super) work: Vec<Work>,
+}
+
+/// A graph, instantiated or not.
+pub(super) struct Graph {
+    pub(super) context: ContextId,
+    pub(super) is_executable: bool,
+    pub(super) work: Arc<[Work]>,
+}
+
+pub(super) struct Module {
+    pub(super) context: ContextId,
+    pub(super) entries: Vec<String>,
+}
+
+pub(super) struct Function {
+    pub(super) module: u64,
+    pub(super) name: String,
+}

@@ -1,0 +1,151 @@
+//! What work does when it runs: copies, fills, graphs and lowtide's digest.
+//!
+//! Addresses are checked twice, as on the GPU. At the call, a device range that is not wholly mapped
+//! with access is an invalid value. When the work runs, memory that went away in between loses the
+//! process its contexts: 719 for copies and fills, 700 for kernels, and every later use or retain of
+//! one says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lowtide_device::digest::PAGE_BYTES;
+
+use super::code::{ILLEGAL_ADDRESS, LAUNCH_FAILED};
+use super::objects::{CopyEnd, Launch, READ, READ_WRITE, Work};
+use super::pointers::CallResult;
+use super::state::{self, View, to_usize};
+use super::{faults, memory};
+
+/// What moves at once, through a buffer: a copy may cross several extents.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A count of pages beyond this is a wild argument.
+const MAX_PAGES: u64 = 1 << 32;
+
+/// One end of a copy, or memory of a kernel, while work runs on it.
+pub(super) enum Opened {
+    Device { device: usize, at: u64, bytes: u64, access: u32, view: View },
+    Host(usize),
+    Staged(Arc<[u8]>),
+}
+
+impl Opened {
+    /// Device memory, if the device may use all of it so.
+    pub(super) fn device(device: usize, at: u64, bytes: u64, access: u32) -> Option<Opened> {
+        let view = state::lock().view(device, at, bytes, access).ok()?;
+        Some(Opened::Device { device, at, bytes, access, view })
+    }
+
+    /// Memory that a kernel may use: the device's, or host memory that the driver
+    /// knows, which has the same address there.
+    pub(super) fn by_kernel(device: usize, at: u64, bytes: u64, access: u32) -> Option<Opened> {
+        let host = CopyEnd::Host { at: to_usize(at), is_known: true };
+        Opened::device(device, at, bytes, access)
+            .or_else(|| Opened::new(&host, device, bytes, access))
+    }
+
+    fn new(end: &CopyEnd, device: usize, bytes: u64, access: u32) -> Option<Opened> {
+        match end {
+            CopyEnd::Device(at) => Opened::device(device, *at, bytes, access),
+            CopyEnd::Host { at, is_known } => {
+                let known = || state::lock().is_known_host(*at, to_usize(bytes)) == Ok(true);
+                (!is_known || known()).then_some(Opened::Host(*at))
+            }
+            CopyEnd::Staged(content) => Some(Opened::Staged(Arc::clone(content))),
+        }
+    }
+
+    /// Whether it is what it was when it was opened. Host memory does not go under work.
+    pub(super) fn is_still_there(&self) -> bool {
+        match self {
+            Opened::Device { device, at, bytes, access, view } => {
+                let now = state::lock().view(*device, *at, *bytes, *access);
+                now.is_ok_and(|now| now.is_same(view))
+            }
+            Opened::Host(_) | Opened::Staged(_) => true,
+        }
+    }
+
+    /// Copies out of it; false where it cannot be read.
+    pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        match self {
+            Opened::Device { view, .. } => view.read(offset, into),
+            Opened::Host(at) => return memory::read_host(at + offset, into),
+            Opened::Staged(content) => into.copy_from_slice(&content[offset..][..into.len()]),
+        }
+        true
+    }
+
+    /// Copies into it; false where it cannot be written.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) -> bool {
+        match self {
+            Opened::Device { view, .. } => view.write(offset, from),
+            Opened::Host(at) => return memory::write_host(at + offset, from),
+            Opened::Staged(_) => return false,
+        }
+        true
+    }
+}
+
+impl Work {
+    /// Does it. An error is one that the process does not recover from.
+    pub(super) fn run(&self, device: usize) -> CallResult {
+        let done = match self {
+            Work::Copy { to, from, bytes } => run_copy(device, to, from, *bytes),
+            Work::Fill { at, byte, bytes } => run_fill(device, *at, *byte, *bytes),
+            Work::Launch(launch) => return launch.run(device),
+            Work::Graph(works) => return works.iter().try_for_each(|work| work.run(device)),
+            Work::Nothing => Some(()),
+        };
+        done.ok_or(LAUNCH_FAILED)
+    }
+}
+
+fn run_copy(device: usize, to: &CopyEnd, from: &CopyEnd, bytes: u64) -> Option<()> {
+    let from = Opened::new(from, device, bytes, READ)?;
+    let to = Opened::new(to, device, bytes, READ_WRITE)?;
+    let bytes = to_usize(bytes);
+    let mut buffer = vec![0; bytes.min(CHUNK_BYTES)];
+    for offset in (0..bytes).step_by(CHUNK_BYTES) {
+        let chunk = &mut buffer[..(bytes - offset).min(CHUNK_BYTES)];
+        (from.read(offset, chunk) && to.write(offset, chunk)).then_some(())?;
+    }
+    std::thread::sleep(Duration::from_micros(faults::settings().copy_us));
+    (from.is_still_there() && to.is_still_there()).then_some(())
+}
+
+fn run_fill(device: usize, at: u64, byte: u8, bytes: u64) -> Option<()> {
+    let to = Opened::device(device, at, bytes, READ_WRITE)?;
+    let bytes = to_usize(bytes);
+    let buffer = vec![byte; bytes.min(CHUNK_BYTES)];
+    for offset in (0..bytes).step_by(CHUNK_BYTES) {
+        to.write(offset, &buffer[..(bytes - offset).min(CHUNK_BYTES)]).then_some(())?;
+    }
+    to.is_still_there().then_some(())
+}
+
+impl Launch {
+    /// Runs it; memory that is not there is an illegal address.
+    fn run(&self, device: usize) -> CallResult {
+        self.digest_all(device).ok_or(ILLEGAL_ADDRESS)
+    }
+
+    fn digest_all(&self, device: usize) -> Option<()> {
+        let count = Some(self.count).filter(|count| *count <= MAX_PAGES)?;
+        let list = Opened::by_kernel(device, self.pages, count * 8, READ)?;
+        let out = Opened::by_kernel(device, self.out, count * 16, READ_WRITE)?;
+        let mut content = vec![0; PAGE_BYTES];
+        for index in 0..to_usize(count) {
+            let mut address = [0; 8];
+            list.read(index * 8, &mut address).then_some(())?;
+            let address = u64::from_ne_bytes(address);
+            let page = Opened::by_kernel(device, address, PAGE_BYTES as u64, READ)?;
+            page.read(0, &mut content).then_some(())?;
+            let halves = self.keys.digest(&content).0;
+            let halves: Vec<u8> = halves.iter().flat_map(|half| half.to_ne_bytes()).collect();
+            out.write(index * 16, &halves).then_some(())?;
+            page.is_still_there().then_some(())?;
+        }
+        (list.is_still_there() && out.is_still_there()).then_some(())
+    }
+}
