@@ -66,7 +66,7 @@ def evaluate_in_stages(run: models.Run) -> list[Told]:
         )
         if receipt.verdict != "released":
             told[-1]["why"] = str(lowtide.why(device=run.device))
-    told[-1]["report"] = stage.stages.report()
+    told[-1]["report"] = stage.stages.report().to_dict()
     return told
 
 

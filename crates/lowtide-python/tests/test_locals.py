@@ -10,7 +10,7 @@ from typing import Any
 import names
 from names import Held
 
-locals_of = names.load("_reference").locals_of
+locals_of = names.load("_why.references.locals").locals_of
 
 
 def test_locals_leave_no_snapshot_behind() -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ._native import DropStep, Receipt
+    from ._native import Receipt
+    from ._native import _DropStep as DropStep
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -148,9 +149,7 @@ def tasks(items: Iterable[T], *, device: object = None) -> Iterator[T]:
 def after_inference(function: F, *, device: object = None) -> F: ...
 @overload
 def after_inference(function: None = None, *, device: object = None) -> Callable[[F], F]: ...
-def after_inference(
-    function: F | None = None, *, device: object = None
-) -> F | Callable[[F], F]:
+def after_inference(function: F | None = None, *, device: object = None) -> F | Callable[[F], F]:
     """Cleans up after each call of a function: `@lowtide.after_inference`.
 
     When the function has returned or raised, garbage is collected and cached memory returns to the driver.

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from ._devices.device import Device
     from ._hook import Hook
-    from ._native import DropStep, Holder
+    from ._native import Holder
+    from ._native import _DropStep as DropStep
 
 _WORTH_BYTES = 1 << 20
 """Holders of less than this are not named."""

@@ -7,10 +7,7 @@ importing torch must not see half of it. Every module that uses torch asks `torc
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeAlias
+from typing import Any, TypeAlias
 
 Torch: TypeAlias = Any
 """The module torch. Untyped: much of what lowtide asks of it is private, and differs by version."""

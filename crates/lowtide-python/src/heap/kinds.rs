@@ -7,70 +7,8 @@ use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::kind::{Kind, TypeKind};
 use super::table::Table;
-
-/// What an object is to the walk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    /// The dict of all modules, which nobody cuts.
-    Modules,
-    Module,
-    /// The dict of a module.
-    Namespace,
-    Dict,
-    /// A list, a set, a deque.
-    Container,
-    /// A tuple, a frozen set: nobody changes it.
-    Sealed,
-    /// The tuple of a function's default arguments, which can be given anew.
-    Defaults,
-    /// Of a class that was written in Python.
-    Instance,
-    /// An instance that people know as one thing, whatever it is made of: a model.
-    Whole,
-    Class,
-    Function,
-    Cell,
-    Frame,
-    /// A suspended generator or coroutine.
-    Generator,
-    Exception,
-    /// An `lru_cache`.
-    Cache,
-    /// A tensor, or what else may hold device memory.
-    Holder,
-    /// Device memory itself; not an object.
-    Memory,
-    /// Made for this walk.
-    Ours,
-    /// Whatever else refers to something.
-    Opaque,
-}
-
-impl Kind {
-    /// By the name that Python gives it.
-    fn named(name: &str) -> Option<Kind> {
-        Some(match name {
-            "module" => Kind::Module,
-            "dict" => Kind::Dict,
-            "container" => Kind::Container,
-            "sealed" => Kind::Sealed,
-            "function" => Kind::Function,
-            "cell" => Kind::Cell,
-            "frame" => Kind::Frame,
-            "generator" => Kind::Generator,
-            "cache" => Kind::Cache,
-            "holder" => Kind::Holder,
-            "whole" => Kind::Whole,
-            _ => return None,
-        })
-    }
-
-    /// Whether it is where names live rather than what has them.
-    pub(crate) fn is_scaffolding(self) -> bool {
-        matches!(self, Kind::Modules | Kind::Module | Kind::Namespace | Kind::Frame | Kind::Ours)
-    }
-}
 
 /// What is known of a type.
 #[derive(Clone, Copy)]
@@ -128,13 +66,12 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// With types that Python has named: each with the name of a kind, and whether that holds for
-    /// subclasses. `sample` is a class written in Python.
+    /// Knows the types that Python has named. `sample` is a class written in Python.
     pub(crate) fn new(
-        known: Vec<(Bound<'_, PyType>, String, bool)>,
+        known: &[Py<TypeKind>],
         sample: &Bound<'_, PyType>,
         knows_layout: bool,
-    ) -> PyResult<Kinds> {
+    ) -> Kinds {
         let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
         let mut kinds = Kinds {
             table: Table::with_room(0),
@@ -146,15 +83,12 @@ impl Kinds {
             knows_layout,
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
-        for (class, name, subclasses) in known {
-            let kind = Kind::named(&name).ok_or_else(|| {
-                pyo3::exceptions::PyValueError::new_err(format!("there is no kind {name:?}"))
-            })?;
-            kinds.known.push((class.as_ptr().addr(), kind, subclasses));
+        for TypeKind { class, kind, subclasses } in known.iter().map(Py::get) {
+            kinds.known.push((class.as_ptr().addr(), (*kind).into(), *subclasses));
         }
         let traverse = traverse(sample.as_type_ptr());
         kinds.plain = traverse.map_or(0, |traverse| traverse as usize);
-        Ok(kinds)
+        kinds
     }
 
     /// Forgets every type that was met. While Python runs a type may end, and another begin where it was.
@@ -199,7 +133,7 @@ impl Kinds {
             _ if !self.knows_layout => NOWHERE,
             _ if class.addr() == self.list => LIST_ITEMS,
             Kind::Dict => DICT_KEYS,
-            Kind::Instance | Kind::Whole if flags(class) & IN_FRONT == IN_FRONT => ATTRIBUTES,
+            Kind::Instance | Kind::Model if flags(class) & IN_FRONT == IN_FRONT => ATTRIBUTES,
             _ => NOWHERE,
         }
     }

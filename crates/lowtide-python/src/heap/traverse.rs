@@ -6,7 +6,8 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use pyo3::ffi::PyObject;
 
-use super::kinds::{Info, Kind, Kinds, class_of};
+use super::kind::Kind;
+use super::kinds::{Info, Kinds, class_of};
 use super::object::{AHEAD, count_of, first_of, prefetch};
 use super::question::Question;
 use super::roots::Roots;
@@ -96,7 +97,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
     fn held_by(&mut self, holder: Kind, seen: Seen) -> Seen {
         let kind = match (holder, seen.kind) {
             (Kind::Module, Kind::Dict) => Kind::Namespace,
-            (Kind::Function, Kind::Sealed) if !self.begins_with_cell(seen.address) => {
+            (Kind::Function, Kind::Immutable) if !self.begins_with_cell(seen.address) => {
                 Kind::Defaults
             }
             _ => seen.kind,

@@ -12,12 +12,13 @@ use lowtide_heap::Node;
 use pyo3::prelude::*;
 
 use super::frozen;
-use super::kinds::{Kind, Kinds};
+use super::kind::Kind;
+use super::kinds::Kinds;
 use super::listing;
 use super::object::is_being_made;
 use super::question::Question;
 use super::resting::Resting;
-use super::roots;
+use super::roots::{self, RootKind};
 use super::traverse::{Batch, Traverser};
 use super::walked::Walked;
 
@@ -60,7 +61,7 @@ impl Walk<'_, '_> {
     fn all(&mut self, listed: &[usize], held: &[Bound<'_, PyAny>]) {
         for root in std::mem::take(&mut self.traverser.roots.all) {
             let Some(node) = self.meet(root.address) else { continue };
-            if root.kind == "modules" {
+            if root.kind == RootKind::Modules {
                 self.walked.kinds[node.index()] = Kind::Modules;
             }
             if root.is_here {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use lowtide_heap::{GraphBuilder, Node};
 
-use super::kinds::Kind;
+use super::kind::Kind;
 use super::object::is_immortal;
 use super::roots::Root;
 use super::table::{Place, Table};
@@ -21,8 +21,8 @@ pub(crate) struct Walked {
     pub(crate) kinds: Vec<Kind>,
     /// By node: references to it that nobody has explained yet.
     pub(crate) left: Vec<i32>,
-    /// What may hold device memory.
-    pub(crate) holders: Vec<Node>,
+    /// Tensors, and other objects that may hold device memory.
+    pub(crate) tensors: Vec<Node>,
     /// Nodes with more references than we saw, and how many more; in order.
     pub(crate) hidden: Vec<(Node, u32)>,
     /// The nodes that the collector lists; the others are untracked or frozen.
@@ -36,8 +36,6 @@ pub(crate) struct Walked {
     pub(crate) frozen_count: usize,
     /// Whether all of them were found.
     pub(crate) frozen_seen: bool,
-    /// How many objects the collector lists.
-    pub(crate) tracked: usize,
     /// Room for those of a batch.
     places: Vec<Place>,
 }
@@ -52,7 +50,7 @@ impl Walked {
             addresses: Vec::with_capacity(room),
             kinds: Vec::with_capacity(room),
             left: Vec::with_capacity(room),
-            holders: Vec::new(),
+            tensors: Vec::new(),
             hidden: Vec::new(),
             listed: Vec::new(),
             native: Vec::new(),
@@ -60,7 +58,6 @@ impl Walked {
             roots: HashMap::new(),
             frozen_count,
             frozen_seen: false,
-            tracked,
             places: Vec::new(),
         }
     }
@@ -81,8 +78,8 @@ impl Walked {
         self.addresses.push(seen.address);
         self.left.push(left);
         self.kinds.push(seen.kind);
-        if seen.kind == Kind::Holder {
-            self.holders.push(node);
+        if seen.kind == Kind::Tensor {
+            self.tensors.push(node);
         }
         node
     }
@@ -112,7 +109,7 @@ impl Walked {
         // What it is to this one says more than its type did.
         match seen.kind {
             Kind::Namespace if self.kinds[to.index()] == Kind::Dict => {}
-            Kind::Defaults if self.kinds[to.index()] == Kind::Sealed => {}
+            Kind::Defaults if self.kinds[to.index()] == Kind::Immutable => {}
             _ => return,
         }
         self.kinds[to.index()] = seen.kind;

@@ -1,19 +1,18 @@
-//! Free on idle, for Python: the policy and its ticks. The thread that ticks is Python's, so that what
-//! it logs and calls is where Python people expect it.
+//! Free-on-idle for Python: the policy and its ticks. The thread that ticks is Python's.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::{Decision, IdleOptions, Idling, Tick};
+use lowtide::{Decision, IdleOptions, Idling};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::ask::target;
 use super::call::{PythonClock, held, waiting};
 use super::gate::word;
+use super::parse::target;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
 
-/// Gives memory back while nobody works.
+/// Releases memory while the process is idle.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Idle {
     releaser: Py<Releaser>,
@@ -23,7 +22,7 @@ pub(crate) struct Idle {
 
 #[pymethods]
 impl Idle {
-    /// `switch` is what `LOWTIDE_FREE_ON_IDLE` may say: a time such as "5m", "on" or "off".
+    /// Creates it. `switch` is a value of `LOWTIDE_FREE_ON_IDLE`: a time such as "5m", "on" or "off".
     #[new]
     #[pyo3(signature = (releaser, switch, *, to=None))]
     fn new(releaser: Py<Releaser>, switch: &str, to: Option<Bound<'_, PyAny>>) -> PyResult<Idle> {
@@ -44,13 +43,13 @@ impl Idle {
         self.options.enabled
     }
 
-    /// How long nothing may have run.
+    /// How long the process has to be idle, in seconds.
     #[getter]
     fn after_s(&self) -> f64 {
         self.options.after.as_secs_f64()
     }
 
-    /// Begins a task: waits for a release that is under way.
+    /// Begins a task; waits for a release in progress.
     fn work(&self, py: Python<'_>) -> PyResult<Working> {
         let idling = self.idling.clone();
         let is_open = self.releaser.get().inner.gate().is_open();
@@ -64,38 +63,52 @@ impl Idle {
         Ok(Working { gate, working: Mutex::new(Some(working)) })
     }
 
-    /// Looks whether it is time, and releases if it is: the receipt or why there is none, and in how
-    /// many seconds to look again.
-    fn tick(&self, py: Python<'_>) -> PyResult<(Option<Receipt>, String, f64)> {
+    /// Releases if the process has been idle for long enough.
+    fn tick(&self, py: Python<'_>) -> PyResult<Tick> {
         let idling = self.idling.clone();
-        let (tick, look_again) = waiting(py, move || {
+        let (tick, look_again_s) = waiting(py, move || {
             let tick = idling.tick();
             let look_again = idling.look_again_in(&tick);
             (tick, look_again.as_secs_f64())
         })?;
         Ok(match tick {
-            Tick::Released(receipt) => {
-                let receipt = self.releaser.get().told(receipt);
-                (Some(receipt), "released".to_owned(), look_again)
+            lowtide::Tick::Released(receipt) => {
+                let receipt = Py::new(py, self.releaser.get().receipt(receipt))?;
+                Tick { receipt: Some(receipt), why_not: None, look_again_s }
             }
-            Tick::No(decision) => (None, why(&decision), look_again),
+            lowtide::Tick::No(decision) => {
+                Tick { receipt: None, why_not: Some(why_not(&decision)), look_again_s }
+            }
         })
     }
 }
 
-fn why(decision: &Decision) -> String {
+/// The result of one look at an idle policy.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Tick {
+    /// The receipt, if memory was released.
+    receipt: Option<Py<Receipt>>,
+    /// Why nothing was released.
+    why_not: Option<String>,
+    /// In how many seconds to look again.
+    look_again_s: f64,
+}
+
+fn why_not(decision: &Decision) -> String {
     match decision {
         Decision::Release(_) => "it is time".to_owned(),
         Decision::Off => "it is switched off".to_owned(),
-        Decision::Underway => "a release is under way".to_owned(),
-        Decision::Active { count } => format!("{count} at work"),
+        Decision::Underway => "a release is in progress".to_owned(),
+        Decision::Active { count } => format!("{count} tasks are running"),
         Decision::NothingRan => "nothing has run since the last release".to_owned(),
-        Decision::Wait { left } => format!("{:.1} s of quiet are missing", left.as_secs_f64()),
+        Decision::Wait { left } => {
+            format!("{:.1} s until it is idle for long enough", left.as_secs_f64())
+        }
         Decision::NothingToUnload => "there is nothing to unload".to_owned(),
     }
 }
 
-/// A task at work; nothing is released while it lasts.
+/// A running task. Nothing is released while it lasts.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Working {
     gate: lowtide::Gate,
@@ -110,7 +123,7 @@ impl Working {
 
 #[pymethods]
 impl Working {
-    /// Where work can stop, it asks here whether it should: `go`, `abort` or `retract`.
+    /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can stop.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
         if self.gate.is_open() {
             return Ok("go");

@@ -25,14 +25,17 @@ pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<Bytes> {
         return Ok(Bytes(bytes));
     }
     let text: String = value.extract().map_err(|_| {
-        PyTypeError::new_err("a size is a number of bytes, not negative, or a text such as \"2 GiB\"")
+        PyTypeError::new_err(
+            "a size is a number of bytes, not negative, or a text such as \"2 GiB\"",
+        )
     })?;
     parsed(&text)
 }
 
 fn parsed(text: &str) -> PyResult<Bytes> {
     text.parse().map_err(|error| {
-        let hint = "write a size such as \"512 MiB\", \"free 2 GiB\" for what is to be free, or \"floor\"";
+        let hint =
+            "write a size such as \"512 MiB\", \"free 2 GiB\" for what is to be free, or \"floor\"";
         PyValueError::new_err(format!("{error}; {hint}"))
     })
 }

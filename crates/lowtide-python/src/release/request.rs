@@ -4,9 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide::rungs::Parts;
-use lowtide::{
-    Ask, Bytes, Climbed, Expectation, Failure, Rung, RungName, Scene, Touch, WhenBusy,
-};
+use lowtide::{Ask, Bytes, Climbed, Expectation, Failure, Rung, Scene, Touch, WhenBusy};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 

@@ -28,7 +28,9 @@ class AcceleratorDevice(Device):
     def usage(self) -> Usage:
         backend = self._backend()
         if backend is None:
-            raise RuntimeError(f"{self.name} is not initialised, and reading it would initialise it")
+            raise RuntimeError(
+                f"{self.name} is not initialised, and reading it would initialise it"
+            )
         if hasattr(backend, "driver_allocated_memory"):
             total = int(backend.recommended_max_memory())
             return Usage(total, max(0, total - int(backend.driver_allocated_memory())))

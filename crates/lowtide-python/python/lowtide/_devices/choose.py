@@ -17,7 +17,7 @@ class _Wanted(NamedTuple):
     """A device as the caller named it; `None` where the caller left it open."""
 
     kind: str | None
-    index: int | None
+    number: int | None
 
 
 def device_of(device: object = None) -> Device | None:
@@ -44,7 +44,7 @@ def device_of(device: object = None) -> Device | None:
     count = module.accelerator.device_count()
     if count == 0:
         return None
-    index = wanted.index
+    index = wanted.number
     if index is None:
         index = _current_index(module, accelerator.type)
     if not 0 <= index < count:

@@ -91,9 +91,7 @@ def graph_pools() -> set[PoolId]:
     return pools
 
 
-def lines_of(
-    segments: list[Segment], graph_pools: Callable[[], set[PoolId]]
-) -> list[LedgerLine]:
+def lines_of(segments: list[Segment], graph_pools: Callable[[], set[PoolId]]) -> list[LedgerLine]:
     """Returns the ledger lines of some segments. The pool of captured graphs is one line."""
     allocated: dict[PoolId, int] = {}
     total: dict[PoolId, int] = {}

@@ -160,9 +160,13 @@ class Held(Data):
             lines.append(_line("also", counted(len(others) - _SHOWN_PATHS + 1, "more path")))
         if self.invisible:
             references = counted(self.invisible, "reference")
-            lines.append(_line("and", f"{references} not visible: native code, or a call in progress"))
+            lines.append(
+                _line("and", f"{references} not visible: native code, or a call in progress")
+            )
         if self.frozen:
-            lines.append(_line("frozen", "gc.freeze() hid an object on this path from the collector"))
+            lines.append(
+                _line("frozen", "gc.freeze() hid an object on this path from the collector")
+            )
         for number, cut in enumerate(self.cuts[:2]):
             lines.append(cut.line("cut" if number == 0 else "or cut"))
         if self.why_no_cut is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .path import Edge, last_references, path_edges
-from .path_text import PathText, Root, shorten, write
+from .path_text import LONGEST_CHARACTERS, PathText, Root, shorten, write
 from .references.contexts import task_name
 from .references.look import is_a, type_name
 from .references.reference import Reference
@@ -27,12 +27,12 @@ class NamedPath:
         self._objects = objects
         self._edges = path_edges(objects) if edges is None else edges
 
-    def text(self, last: Reference | None = None) -> str:
-        """Returns the path as text, shortened in the middle if it is long.
+    def text(self, last: Reference | None = None, *, limit: int = LONGEST_CHARACTERS) -> str:
+        """Returns the path as text, shortened in the middle if it has more than `limit` characters.
 
         `last` selects one of several references to the last object; by default the nearest.
         """
-        return shorten(self._write(self._edges_to(last)).pieces())
+        return shorten(self._write(self._edges_to(last)).pieces(), limit)
 
     def verb(self, last: Reference | None = None) -> str | None:
         """Returns what a person does to cut the last reference, or None if nothing can be done."""

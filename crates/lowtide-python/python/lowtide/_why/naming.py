@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from .._data import counted, mib
@@ -149,8 +148,12 @@ class Naming:
             beside=found.beside,
             kept_bytes=found.kept_bytes,
             invisible=found.hidden,
-            apply=None if self._apply is None else partial(self._apply, keys=_keys(steps)),
+            apply=self._applying(_keys(steps)),
         )
+
+    def _applying(self, keys: Keys) -> Callable[[Cut], None] | None:
+        apply = self._apply
+        return None if apply is None else lambda cut: apply(cut, keys)
 
     def _steps(self, cut: HeapCut) -> list[_NamedStep]:
         steps = []
@@ -242,5 +245,7 @@ def _without_holder(held: HeldObject) -> str:
     if not held.dead:
         return "only this call"
     if held.frozen:
-        return "only unreachable objects, which are frozen: lowtide.release(unfreeze=True) frees them"
+        return (
+            "only unreachable objects, which are frozen: lowtide.release(unfreeze=True) frees them"
+        )
     return "only unreachable objects: gc.collect() frees them"

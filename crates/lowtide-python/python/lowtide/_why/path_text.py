@@ -17,7 +17,7 @@ from types import (
     ModuleType,
     TracebackType,
 )
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from .path import Edge
 from .references.contexts import task_name, thread_name
@@ -34,10 +34,7 @@ from .references.look import (
 from .references.reference import Reference
 from .references.tensors import is_tensor, is_view
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeAlias
-
-_LONGEST_CHARACTERS = 100
+LONGEST_CHARACTERS = 100
 _CO_OPTIMIZED = 0x1
 _GRAPH_OF = "autograd graph of "
 _WORDS = {
@@ -261,7 +258,7 @@ def _bare(value: object) -> str:
     return f"<{plain(type_name(type(value)))}>"
 
 
-def shorten(pieces: list[str], limit: int = _LONGEST_CHARACTERS) -> str:
+def shorten(pieces: list[str], limit: int) -> str:
     """Shortens a long path in the middle: its beginning and its end say the most."""
     whole = "".join(pieces)
     if len(whole) <= limit:

@@ -110,14 +110,16 @@ def holders(
     found = _native.examine(question)
     del question
     naming = Naming(found)
-    named = []
+    named: list[Holder] = []
     for held in found.held:
         if held.bytes >= least:
             named += naming.holders(held, besides)
     for dead in found.dead:
         size = dead.size
         if dead.frozen and size.bytes >= least:
-            cycle = f"{counted(size.objects, 'object')} of a cycle with {type_name(type(dead.head))}"
+            cycle = (
+                f"{counted(size.objects, 'object')} of a cycle with {type_name(type(dead.head))}"
+            )
             cut = "lowtide.release(unfreeze=True)"
             named.append(Holder("gc.freeze()", cycle, bytes=size.bytes, cut=cut))
     return named

@@ -180,9 +180,7 @@ def _probe_others(
             answers[i] = found
 
 
-def _probe_other(
-    module: Torch | None, one: Tensor, form: Form, pools: rare.Pools
-) -> Memory | None:
+def _probe_other(module: Torch | None, one: Tensor, form: Form, pools: rare.Pools) -> Memory | None:
     if form is Form.WRAPPER:
         return rare.wrapper(module, one)
     if form is Form.WITHOUT_STORAGE:

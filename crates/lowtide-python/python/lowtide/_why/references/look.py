@@ -12,10 +12,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeAlias
+from typing import Any, TypeAlias
 
 AnyDict: TypeAlias = dict[Any, Any]
 """A dict of the program. Nothing is known of its keys and values."""

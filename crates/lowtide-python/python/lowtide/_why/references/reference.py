@@ -8,12 +8,9 @@ that was put into the same place meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeAlias
 
 from .look import type_name
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeAlias
 
 ReferenceKind: TypeAlias = Literal[
     "annotations",

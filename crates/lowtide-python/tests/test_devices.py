@@ -10,14 +10,25 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import lowtide
 import pytest
 import torch as real_torch
-from lowtide import _cuda, _torch
-from lowtide._accelerator import AcceleratorDevice
-from lowtide._cpu import CpuDevice
-from lowtide._cuda import CudaDevice
-from lowtide._torch import absent, device_of, torch
+from lowtide import _native
+from lowtide._devices import choose, cuda_pools
+from lowtide._devices import cuda as cuda_device
+from lowtide._devices.accelerator import AcceleratorDevice
+from lowtide._devices.choose import device_of
+from lowtide._devices.cpu import CpuDevice
+from lowtide._devices.cuda import CudaDevice
+from lowtide._native import (
+    AllocatorCounts,
+    LedgerKind,
+    LedgerLine,
+    NvmlUsage,
+    ProcessUsage,
+    Usage,
+)
+from lowtide._rungs.all import hooks_of
+from lowtide._torch import absent, torch
 
 MIB = 1 << 20
 
@@ -121,7 +132,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
             ),
         )
         monkeypatch.setitem(sys.modules, "torch", fake)
-        monkeypatch.setattr(_torch, "_devices", {})
+        monkeypatch.setattr(choose, "_devices", {})
         return context
 
     return put
@@ -130,10 +141,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(**functions: Any) -> None:
-        fake = types.ModuleType("lowtide._native")
-        vars(fake).update(functions)
-        monkeypatch.setitem(sys.modules, "lowtide._native", fake)
-        monkeypatch.setattr(lowtide, "_native", fake, raising=False)
+        for name, function in functions.items():
+            monkeypatch.setattr(_native, name, function)
 
     return put
 
@@ -155,11 +164,12 @@ class TestWhichDevice:
 
     def test_importing_devices_imports_no_torch(self) -> None:
         program = (
-            "import sys; from lowtide import _torch, _cuda, _cpu, _rungs, _probe;"
-            "from lowtide._torch import device_of;"
+            "import sys; from lowtide._devices import cuda, cpu, accelerator;"
+            "from lowtide._devices.choose import device_of; from lowtide._rungs import all;"
+            "from lowtide._why import why; from lowtide._why.memory import probe;"
             "assert device_of() is None and device_of('cuda:0') is None and device_of(0) is None;"
             "assert device_of('cpu').name == 'cpu';"
-            "assert _probe.probe([1, 'a']) == [None, None] and _probe.candidate_types() == [];"
+            "assert probe.probe([1, 'a']) == [None, None] and probe.candidate_types() == [];"
             "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", program], check=True)
@@ -205,7 +215,7 @@ class TestWhichDevice:
         assert device_of("cuda:0") is device_of(real_torch.device("cuda", 0))
         context.initialised = False
         assert device_of().name == "cuda:0", "before it is initialised the current one is the first"
-        with pytest.raises(ValueError, match="torch sees 2 of them"):
+        with pytest.raises(ValueError, match="torch has 2 devices"):
             device_of("cuda:2")
         assert device_of("xpu:0") is None
 
@@ -222,15 +232,19 @@ class TestWhichDevice:
 class TestCpu:
     def test_the_numbers_are_the_native_ones(self, native: Any) -> None:
         counts = iter([(5, 30), (5, 30), (5, 12), (0, 0)])
+        memory = SimpleNamespace(total_bytes=100, free_bytes=40, own_bytes=7)
         trimmed = []
         native(
-            process_memory=lambda: (100, 40, 7),
-            malloc_counts=lambda: next(counts),
+            process_memory=lambda: memory,
+            malloc_counts=lambda: AllocatorCounts(*next(counts)),
             malloc_trim=lambda: trimmed.append(1),
         )
         device = CpuDevice()
-        assert device.usage() == (100, 40) and device.own() == 7 and device.others() == []
-        assert device.lines() == [("live", "cpu allocator", 5), ("cached", "cpu allocator", 25)]
+        assert device.usage() == Usage(100, 40) and device.own() == 7 and device.others() == []
+        assert device.lines() == [
+            LedgerLine(LedgerKind.LIVE, "cpu allocator", 5),
+            LedgerLine(LedgerKind.CACHED, "cpu allocator", 25),
+        ]
         assert device.trim() == 18 and trimmed == [1]
         assert device.lines() == []
         assert device.settings() == [] and device.why_not_trim() is None
@@ -240,15 +254,19 @@ class TestCuda:
     def test_nothing_is_initialised_by_asking(self, cuda: Any, native: Any) -> None:
         context = cuda(initialised=False)
         asked = []
-        native(nvml_usage=lambda uuid: asked.append(uuid) or (100, 90, None, []))
+        told = NvmlUsage(Usage(100, 90), None, [ProcessUsage("pid 7", 3)])
+        native(nvml_usage=lambda uuid: asked.append(uuid) or told)
         device = CudaDevice("cuda:0", 0)
-        assert device.usage() == (100, 90)
-        assert asked == ["GPU-3"], "by UUID, through CUDA_VISIBLE_DEVICES"
-        assert device.counts() == (0, 0) and device.lines() == [] and device.trim() == 0
+        assert device.usage() == Usage(100, 90)
+        assert device.others() == [ProcessUsage("pid 7", 3)]
+        assert set(asked) == {"GPU-3"}, "by UUID, through CUDA_VISIBLE_DEVICES"
+        assert (
+            device.counts() == AllocatorCounts(0, 0) and device.lines() == [] and device.trim() == 0
+        )
         assert device.why_not_trim() is None and device.settings() == [] and device.own() is None
         device.synchronize()
-        for hook in device.hooks():
-            if hook.place in ("libraries", "fallback"):
+        for hook in hooks_of(device):
+            if hook.point in (_native.HookPoint.LIBRARIES, _native.HookPoint.FALLBACK):
                 assert hook.missing() is not None, hook
         assert context.calls == []
 
@@ -265,7 +283,7 @@ class TestCuda:
             raise OSError("libnvidia-ml.so.1 is not there")
 
         native(nvml_usage=none)
-        assert CudaDevice("cuda:0", 0).usage() == (100 * MIB, 60 * MIB)
+        assert CudaDevice("cuda:0", 0).usage() == Usage(100 * MIB, 60 * MIB)
         other = CudaDevice("cuda:1", 1)
         with pytest.raises(RuntimeError, match="would create a context"):
             other.usage()
@@ -339,28 +357,33 @@ class TestCuda:
             segment((0, 5), 6, 300),
             segment((0, 0), 9, 1000, device=1),
         ]
-        monkeypatch.setattr(_cuda, "graph_pools", lambda: {(0, 4)})
+        monkeypatch.setattr(cuda_device, "graph_pools", lambda: {(0, 4)})
         lines = CudaDevice("cuda:0", 0).lines()
         assert lines == [
-            ("live", "torch", 12),
-            ("cached", "torch", 18),
-            ("graphs", "captured graphs, pool (0, 4)", 200),
-            ("live", "torch MemPool (0, 5)", 6),
-            ("cached", "torch MemPool (0, 5)", 294),
-            ("graphs", "captured graphs, pool (7, 0)", 100),
+            LedgerLine(LedgerKind.LIVE, "torch", 12),
+            LedgerLine(LedgerKind.CACHED, "torch", 18),
+            LedgerLine(LedgerKind.GRAPHS, "captured graphs, pool (0, 4)", 200),
+            LedgerLine(LedgerKind.LIVE, "torch MemPool (0, 5)", 6),
+            LedgerLine(LedgerKind.CACHED, "torch MemPool (0, 5)", 294),
+            LedgerLine(LedgerKind.GRAPHS, "captured graphs, pool (7, 0)", 100),
         ]
-        assert sum(size for _, _, size in lines) == 630
+        assert sum(line.bytes for line in lines) == 630
 
         def none(include_traces: bool) -> None:
             raise RuntimeError("cudaMallocAsync does not yet support getPoolUseCount")
 
         context.memory_snapshot = none
-        assert sum(size for _, _, size in CudaDevice("cuda:0", 0).lines()) == context.reserved
+        lines = CudaDevice("cuda:0", 0).lines()
+        assert sum(line.bytes for line in lines) == context.reserved
 
     def test_an_older_snapshot_without_the_flag(self, cuda: Any) -> None:
         context = cuda()
         context.memory_snapshot = lambda: [segment((0, 0), 1, 3)]
-        assert CudaDevice("cuda:0", 0).lines() == [("live", "torch", 1), ("cached", "torch", 2)]
+        lines = CudaDevice("cuda:0", 0).lines()
+        assert [(line.kind, line.bytes) for line in lines] == [
+            (LedgerKind.LIVE, 1),
+            (LedgerKind.CACHED, 2),
+        ]
 
     def test_the_fraction_comes_back_to_the_byte(self, cuda: Any) -> None:
         context = cuda()
@@ -413,9 +436,9 @@ class TestRealTorch:
         assert callable(native._cuda_clearCublasWorkspaces)
         assert callable(native._cuda_hasPrimaryContext)
         assert callable(native._CUDAGraph.pool) and isinstance(native._MemPool.id, property)
-        assert not _cuda.pools_in_use(real_torch)
+        assert not cuda_device.pools_in_use(real_torch)
         if not real_torch.cuda.is_initialized():
-            assert _cuda.graph_pools() == set() and _cuda.snapshot() == []
+            assert cuda_pools.graph_pools() == set() and cuda_pools.snapshot() == []
 
     def test_a_real_device_that_is_not_there_is_asked_in_vain_and_stays_so(self) -> None:
         if real_torch.cuda.is_available():
@@ -423,7 +446,9 @@ class TestRealTorch:
         device = CudaDevice("cuda:0", 0)
         with pytest.raises(RuntimeError, match="would create a context"):
             device.usage()
-        assert device.counts() == (0, 0) and device.lines() == [] and device.trim() == 0
+        assert (
+            device.counts() == AllocatorCounts(0, 0) and device.lines() == [] and device.trim() == 0
+        )
         assert device.own() is None and device.others() == [] and device.settings() == []
         assert device.why_not_trim() is None
         device.synchronize()
@@ -442,15 +467,18 @@ class TestOtherAccelerators:
         )
         sys.modules["torch"].mps = mps  # type: ignore[attr-defined]
         device = AcceleratorDevice("mps:0", 0, "mps")
-        assert device.usage() == (100, 50) and device.own() == 50 and device.counts() == (20, 50)
-        assert device.trim() == 30 and device.counts() == (20, 20)
+        assert device.usage() == Usage(100, 50) and device.own() == 50
+        assert device.counts() == AllocatorCounts(20, 50)
+        assert device.trim() == 30 and device.counts() == AllocatorCounts(20, 20)
 
     def test_one_that_was_not_touched(self, cuda: Any) -> None:
         cuda()
         xpu = SimpleNamespace(is_initialized=lambda: False)
         sys.modules["torch"].xpu = xpu  # type: ignore[attr-defined]
         device = AcceleratorDevice("xpu:0", 0, "xpu")
-        assert device.counts() == (0, 0) and device.trim() == 0 and device.lines() == []
+        assert (
+            device.counts() == AllocatorCounts(0, 0) and device.trim() == 0 and device.lines() == []
+        )
         device.synchronize()
         with pytest.raises(RuntimeError, match="would initialise"):
             device.usage()
