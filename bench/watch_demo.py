@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Watches `lowtide demo` from outside, and says whether what was seen agrees with what it says.
+"""Watches `lowtide demo` from outside, and compares what it sees with what the demo reports.
 
     watch_demo.py [--lowtide PROGRAM] [--device DEVICE] [--hold MS] [--out FILE] [-- MORE OPTIONS OF THE DEMO]
 
-The demo stays in each state for --hold milliseconds and tells in its JSON from when to when. Meanwhile
-this process asks somebody else what the demo's process holds: on a GPU NVML (as nvidia-smi does), on
-`host` the kernel, through `lowtide ps --json`. Every look that lies within a state must show just what
-the demo said of it, every state must have been looked at, and nothing larger than a peak may be seen.
-Where the driver does not tell whose memory it is, what is in use more than before the demo began counts.
---out keeps the demo's JSON and every look. Ends with 0 where all agrees and the demo proved its acts.
+The demo stays in each state for --hold milliseconds and lists the states with their times in its JSON.
+Meanwhile this process asks how much memory the demo's process uses: NVML on a GPU (like nvidia-smi),
+the kernel on `host` (through `lowtide ps --json`). Every reading within a state must equal the number of
+the demo, every state must have been read, and no reading may exceed the peak. If the driver does not
+report the memory of each process, the increase since the start of the demo counts.
+--out writes the demo's JSON and every reading. Ends with 0 if all agree and every scenario is proved.
 """
 import argparse
 import ctypes
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 MIB = 2**20
 NVML_NAMES = ("libnvidia-ml.so.1", "libnvidia-ml.so", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 INSUFFICIENT_SIZE, NOT_AVAILABLE = 7, 2**64 - 1
-# Two readers of one driver see the same; a context may grow by a page between two looks.
+# Two readers of one driver see the same number; a context may grow by a page between two readings.
 TOLERANCE = {"host": 0, "cuda": 2 * MIB}
 MOST_SECONDS = 300
 
@@ -41,7 +41,7 @@ class Process(ctypes.Structure):
 
 
 class Nvml:
-    """What NVML says is in use on one GPU."""
+    """The memory in use on one GPU, by NVML."""
 
     def __init__(self, uuid):
         self.library = nvml_library()
@@ -60,7 +60,7 @@ class Nvml:
         return memory.used
 
     def of(self, pid):
-        """What a process holds; None where it is not listed, or its memory is not told."""
+        """The memory of a process; None if it is not listed or its memory is not reported."""
         room = 64
         while True:
             count, processes = ctypes.c_uint(room), (Process * room)()
@@ -72,17 +72,17 @@ class Nvml:
                 raise OSError(f"nvmlDeviceGetComputeRunningProcesses_v3 answered {code}")
             room = count.value + 64
 
-    def look(self, pid):
+    def read(self, pid):
         return {"own": self.of(pid), "everybody": self.everybody()}
 
 
 class Kernel:
-    """What the kernel says a process has of `host` devices."""
+    """The memory of `host` devices of a process, by the kernel."""
 
     def __init__(self, lowtide):
         self.lowtide = lowtide
 
-    def look(self, pid):
+    def read(self, pid):
         processes = ps(self.lowtide)["host"]["processes"]
         return {"own": next((p["bytes"] for p in processes if p["pid"] == pid), None), "everybody": None}
 
@@ -104,7 +104,7 @@ def ps(lowtide):
 
 
 def watcher(lowtide, device):
-    """Who is asked about a device, and which one that is: the first GPU, or host, if not given."""
+    """The source of readings for a device, and the device: by default the first GPU, or host."""
     gpus = [gpu for gpu in ps(lowtide)["devices"] if gpu["id"]]
     if device is None:
         device = gpus[0]["id"] if gpus else "host"
@@ -117,63 +117,63 @@ def watcher(lowtide, device):
 
 
 def watch(command, asked):
-    """Runs the demo: what it printed, how it ended, every look, and what was in use before it."""
-    before = asked.look(0)["everybody"]
-    # Its output goes to a file: a pipe that nobody reads while looking would stop it.
+    """Runs the demo. Returns its output, its exit code, every reading, and the memory in use before."""
+    before = asked.read(0)["everybody"]
+    # The output goes to a file: a pipe that is not read meanwhile would block the demo.
     with tempfile.TemporaryFile() as out:
         demo = subprocess.Popen(command, stdout=out)
-        looks, until = [], time.time() + MOST_SECONDS
+        readings, until = [], time.time() + MOST_SECONDS
         try:
             while demo.poll() is None:
                 if time.time() > until:
                     sys.exit(f"watch_demo: not done after {MOST_SECONDS} s")
                 from_s = time.time()
-                look = asked.look(demo.pid)
-                looks.append({"from_s": from_s, "until_s": time.time(), **look})
+                reading = asked.read(demo.pid)
+                readings.append({"from_s": from_s, "until_s": time.time(), **reading})
                 time.sleep(0.005)
         finally:
             demo.kill()
             demo.wait()
         out.seek(0)
-        return out.read().decode(), demo.returncode, looks, before
+        return out.read().decode(), demo.returncode, readings, before
 
 
-def numbers(answer, looks, before):
-    """Each look's time and the number that the demo's are of."""
-    own = answer["counts"] == "own" and any(look["own"] is not None for look in looks)
-    for look in looks:
+def numbers(answer, readings, before):
+    """Yields the time of each reading and the number to compare with the demo's."""
+    own = answer["counts"] == "own" and any(reading["own"] is not None for reading in readings)
+    for reading in readings:
         if own:
-            seen = look["own"]
+            seen = reading["own"]
         elif answer["counts"] == "own":
-            seen = max(0, look["everybody"] - before)
+            seen = max(0, reading["everybody"] - before)
         else:
-            seen = look["everybody"]
+            seen = reading["everybody"]
         if seen is not None:
-            yield look["from_s"], look["until_s"], seen
+            yield reading["from_s"], reading["until_s"], seen
 
 
 def disagreements(answer, seen, tolerance):
-    """Prints a row for each state; yields what does not agree."""
-    print(f"{'act':<14} {'way':<8} {'state':<8} {'demo says':>15} {'seen from outside':>27} {'looks':>6}")
-    for act in answer["acts"]:
-        for state in act["states"]:
+    """Prints a row for each state; yields every disagreement."""
+    print(f"{'scenario':<14} {'way':<8} {'state':<8} {'demo says':>15} {'seen from outside':>27} {'times':>6}")
+    for scenario in answer["scenarios"]:
+        for state in scenario["states"]:
             inside = [bytes_ for from_s, until_s, bytes_ in seen
                       if from_s >= state["from_s"] and until_s <= state["until_s"]]
-            where = f"{act['name']}, {state['way']}, {state['name']}"
+            where = f"{scenario['name']}, {state['way']}, {state['name']}"
             low, high = min(inside, default=0), max(inside, default=0)
             shown = "-" if not inside else mib(low) if low == high else f"{mib(low)}–{mib(high)}"
-            print(f"{act['name']:<14} {state['way']:<8} {state['name']:<8} {mib(state['bytes']):>15} {shown:>27} {len(inside):>6}")
+            print(f"{scenario['name']:<14} {state['way']:<8} {state['name']:<8} {mib(state['bytes']):>15} {shown:>27} {len(inside):>6}")
             if not inside:
-                yield f"{where}: nobody looked; a longer --hold helps"
+                yield f"{where}: not read; a longer --hold helps"
             elif max(abs(low - state["bytes"]), abs(high - state["bytes"])) > tolerance:
                 yield f"{where}: the demo says {state['bytes']}, seen {low} to {high}"
-        for way, peak in (("today", act["today"]["peak_bytes"]), ("lowtide", act["peak_bytes"])):
-            states = [state for state in act["states"] if state["way"] == way]
+        for way, peak in (("today", scenario["today"]["peak_bytes"]), ("lowtide", scenario["peak_bytes"])):
+            states = [state for state in scenario["states"] if state["way"] == way]
             from_s, until_s = states[0]["from_s"], states[-1]["until_s"]
             most = max((b for begin, end, b in seen if begin >= from_s and end <= until_s), default=0)
             if most > peak + tolerance:
-                yield f"{act['name']}, {way}: {most} seen, more than the peak, {peak}"
-    peak = max(max(act["peak_bytes"], act["today"]["peak_bytes"]) for act in answer["acts"])
+                yield f"{scenario['name']}, {way}: {most} seen, more than the peak, {peak}"
+    peak = max(max(scenario["peak_bytes"], scenario["today"]["peak_bytes"]) for scenario in answer["scenarios"])
     most = max((bytes_ for _, _, bytes_ in seen), default=0)
     print(f"\nmost ever seen {mib(most)}, largest peak {mib(peak)}")
     if most > peak + tolerance:
@@ -196,20 +196,20 @@ def main():
 
     device, asked = watcher(options.lowtide, options.device)
     command = [options.lowtide, "demo", "--json", "--device", device, "--hold", str(options.hold), *options.more]
-    text, code, looks, before = watch(command, asked)
+    text, code, readings, before = watch(command, asked)
     if code not in (0, 1):
         sys.exit(f"watch_demo: the demo ended with {code}")
     answer = json.loads(text)
     if options.out:
-        options.out.write_text(json.dumps({"demo": answer, "looks": looks, "before_bytes": before}, indent=1) + "\n")
-    seen = list(numbers(answer, looks, before))
+        options.out.write_text(json.dumps({"demo": answer, "readings": readings, "before_bytes": before}, indent=1) + "\n")
+    seen = list(numbers(answer, readings, before))
     wrong = list(disagreements(answer, seen, TOLERANCE[device.partition(":")[0]]))
     if code == 1:
-        wrong.append("the demo did not prove all of its acts")
+        wrong.append("the demo did not prove every scenario")
     for what in wrong:
         print(f"DISAGREES {what}")
     took = answer["took_s"]
-    print(f"{device}: {len(seen)} looks in {took:.1f} s; {'they do not agree' if wrong else 'all agree with the demo'}")
+    print(f"{device}: {len(seen)} readings in {took:.1f} s; {'they do not agree' if wrong else 'all agree with the demo'}")
     sys.exit(1 if wrong else 0)
 
 

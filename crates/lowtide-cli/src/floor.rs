@@ -1,8 +1,8 @@
-//! The floor: what a bare context costs on a device, measured by a disposable child and remembered.
+//! The floor: the device memory that a bare context uses, measured in a child process and stored.
 //!
-//! The driver's number is read before the child has a context, while it has one, and after it has
-//! gone. Only where the first and the last agree did nobody else move, and the difference is the
-//! child's. It depends on device and driver, so it is remembered for each.
+//! The driver's number is read before the child has a context, while it has one, and after the child
+//! has ended. Only if the first and the last agree did no other process interfere, and the difference
+//! belongs to the child. The floor depends on device and driver, so it is stored for each pair.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -18,38 +18,40 @@ use lowtide_device::{Bytes, DeviceId};
 use lowtide_release::floor::{Floor, recall, remember};
 use serde::{Deserialize, Serialize};
 
+use crate::page;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRIES: usize = 3;
 
-/// What the child says, line by line.
+/// A line that the child writes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ChildLine {
-    /// It has a context, and nothing else.
+    /// The child has a bare context.
     Ready,
-    /// It could not get a context.
+    /// The child could not create a context.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It has tried everything once.
+    /// The child has tried every operation once.
     Tried {
-        /// What went wrong, if anything did.
+        /// The first failure, if there was one.
         failure: Option<String>,
     },
 }
 
-/// The floor of a GPU, remembered or measured now, and whether it was measured now.
+/// Returns the floor of a GPU, stored or measured now, and whether it was measured now.
 pub(crate) fn of(
     device: &Surveyed,
     driver: &str,
     measure_anew: bool,
 ) -> anyhow::Result<(Floor, bool)> {
-    let uuid = device.info.uuid.clone().context("a GPU without an identity")?;
+    let uuid = device.info.uuid.clone().context("this GPU has no UUID")?;
     let mut remembered = recall();
     let known = remembered.iter().position(|floor| floor.uuid == uuid && floor.driver == driver);
     match known {
-        // A trial that failed may go better today.
+        // A trial that failed may succeed today.
         Some(index) if !measure_anew && remembered[index].trial_failure.is_none() => {
             return Ok((remembered.swap_remove(index), false));
         }
@@ -62,7 +64,7 @@ pub(crate) fn of(
     let floor = Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure };
     remembered.push(floor.clone());
     if let Err(error) = remember(&remembered) {
-        anstream::eprintln!("lowtide: the floor could not be remembered: {error}");
+        page::complain(&format!("the floor could not be stored: {error}"));
     }
     Ok((floor, true))
 }
@@ -71,16 +73,16 @@ fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, Option<String>)> 
     let nvml = Nvml::load()?;
     for _ in 0..TRIES {
         let before = nvml.usage(uuid)?.in_use();
-        let mut child = Disposable::start(id)?;
+        let mut child = FloorChild::start(id)?;
         match child.next_line()? {
             ChildLine::Ready => {}
             ChildLine::Failed { reason } => bail!("{reason}"),
-            ChildLine::Tried { .. } => bail!("the child spoke out of turn"),
+            ChildLine::Tried { .. } => bail!("the child wrote a line out of order"),
         }
         let with = nvml.usage(uuid)?.in_use();
         child.go_on()?;
         let ChildLine::Tried { failure } = child.next_line()? else {
-            bail!("the child spoke out of turn")
+            bail!("the child wrote a line out of order")
         };
         child.finish();
         let after = nvml.usage(uuid)?.in_use();
@@ -89,18 +91,18 @@ fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, Option<String>)> 
         }
     }
     bail!(
-        "other processes kept taking and giving device memory meanwhile; try again when it is quiet"
+        "other processes allocated or freed device memory meanwhile; try again when the device is quiet"
     )
 }
 
-/// The child, killed if it is still there when this goes.
-struct Disposable {
+/// The child process. It is killed if it still runs when this is dropped.
+struct FloorChild {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
 
-impl Disposable {
-    fn start(id: DeviceId) -> anyhow::Result<Disposable> {
+impl FloorChild {
+    fn start(id: DeviceId) -> anyhow::Result<FloorChild> {
         let program = env::current_exe().context("finding this program")?;
         let mut child = Command::new(program)
             .args(["floor-child", &id.to_string()])
@@ -117,20 +119,20 @@ impl Disposable {
                 }
             }
         });
-        Ok(Disposable { child, lines })
+        Ok(FloorChild { child, lines })
     }
 
     fn next_line(&mut self) -> anyhow::Result<ChildLine> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => {
-                serde_json::from_str(&line).with_context(|| format!("the child said {line:?}"))
+                serde_json::from_str(&line).with_context(|| format!("the child wrote {line:?}"))
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 bail!("the child did not answer within {} s", PATIENCE.as_secs())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait().context("waiting for the child")?;
-                bail!("the child that was to hold a context ended with {status}")
+                bail!("the child that creates a context ended with {status}")
             }
         }
     }
@@ -140,15 +142,15 @@ impl Disposable {
         stdin.write_all(b"\n").context("talking to the child")
     }
 
-    // It has said everything; its output ends when it does. One that hangs is killed.
+    // The child has nothing more to write: its output ends when it does. One that hangs is killed.
     fn finish(self) {
         let _ = self.lines.recv_timeout(PATIENCE);
     }
 }
 
-impl Drop for Disposable {
+impl Drop for FloorChild {
     fn drop(&mut self) {
-        // Most often it is gone by now.
+        // It has usually ended by now.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,65 +1,66 @@
-//! What `doctor --measure` measures: the link each way, the digest, and how fast host memory is
-//! prepared. Medians of several turns; the first preparation apart, since a machine that has just
-//! started may have to find the memory first.
+//! The speeds that `doctor --measure` reports: copies in each direction, digests, and the preparation
+//! of host memory. Each is the median of several turns. The first preparation is reported separately:
+//! a virtual machine that has just started may have to obtain the memory from its host first.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use indicatif::ProgressBar;
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Device, HostMemory, Reservation, host_room};
+use lowtide_device::headroom::HostHeadroom;
+use lowtide_device::{Bytes, Device, DeviceId, HostMemory, Reservation};
 use serde::Serialize;
 
-use crate::progress;
+use crate::progress::Progress;
 
 const TURNS: usize = 5;
 const PAGE: Bytes = Bytes::mib(2);
 const MOST: Bytes = Bytes::gib(16);
-/// A processor digests and copies a hundredth as fast.
+/// A processor computes digests and copies at a hundredth of the speed.
 const MOST_ON_HOST: Bytes = Bytes::gib(1);
 
 /// Speeds, in GiB/s.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Measured {
-    /// How much was copied, digested and prepared each turn.
+pub(crate) struct Speeds {
+    /// The bytes of each turn.
     pub(crate) size_bytes: Bytes,
-    /// How often.
+    /// The number of turns.
     pub(crate) turns: usize,
-    /// From the device to the host.
+    /// Copies from the device to the host.
     pub(crate) link_out_gib_s: f64,
-    /// From the host to the device.
+    /// Copies from the host to the device.
     pub(crate) link_in_gib_s: f64,
     /// Digests on the device.
     pub(crate) digest_gib_s: f64,
-    /// Host memory: taken, touched and registered.
+    /// Host memory: allocated, touched and registered.
     pub(crate) prepare_gib_s: f64,
     /// The same, the first time.
     pub(crate) prepare_first_gib_s: f64,
 }
 
-/// Measures a device.
-pub(crate) fn measure(device: &Device) -> anyhow::Result<Measured> {
+/// Measures the speeds of a device.
+pub(crate) fn measure(device: &Device) -> anyhow::Result<Speeds> {
     let size = size_for(device)?;
-    let bar = progress::steps(4 * TURNS as u64);
-    bar.set_message(format!("measuring {} with {size}", device.info().id));
+    let planned = Bytes(size.0 * 4 * TURNS as u64);
+    let turns = Turns { progress: Progress::of(planned), size };
+    turns.progress.say(format!("measuring {}", device.info().id));
     let reservation = filled(device, size)?;
-    let (prepare, prepare_first, memory) = prepare(device, size, &bar)?;
+    let (prepare, prepare_first, memory) = turns.prepare(device)?;
     let stream = device.stream()?;
     let (from, to) = ((&reservation, Bytes::ZERO), (&memory, Bytes::ZERO));
-    let link_out = median(&bar, || {
+    let link_out = turns.median(|| {
         stream.copy_out(from, to, size)?;
         stream.synchronize()
     })?;
-    let link_in = median(&bar, || {
+    let link_in = turns.median(|| {
         stream.copy_in(to, from, size)?;
         stream.synchronize()
     })?;
     let keys = Keys::of_this_process();
     stream.digest(from, size, keys)?.wait()?; // loads the kernel
-    let digest = median(&bar, || stream.digest(from, size, keys)?.wait())?;
-    bar.finish_and_clear();
+    let digest = turns.median(|| stream.digest(from, size, keys)?.wait())?;
     let speed = |time: Duration| size.as_gib() / time.as_secs_f64();
-    Ok(Measured {
+    Ok(Speeds {
         size_bytes: size,
         turns: TURNS,
         link_out_gib_s: speed(link_out),
@@ -70,10 +71,10 @@ pub(crate) fn measure(device: &Device) -> anyhow::Result<Measured> {
     })
 }
 
-// As much as fits beside what others use, on both sides.
+// A quarter of what is free, on the device and on this machine.
 fn size_for(device: &Device) -> anyhow::Result<Bytes> {
-    let most = if device.info().kind == "host" { MOST_ON_HOST } else { MOST };
-    let room = device.usage()?.free.min(host_room::left().left);
+    let most = if device.info().id == DeviceId::Host { MOST_ON_HOST } else { MOST };
+    let room = device.usage()?.free.min(HostHeadroom::now().left);
     let size = Bytes(most.0.min(room.0 / 4) / PAGE.0 * PAGE.0);
     anyhow::ensure!(
         size >= PAGE,
@@ -93,43 +94,48 @@ fn filled(device: &Device, size: Bytes) -> anyhow::Result<Reservation> {
     Ok(reservation)
 }
 
-fn prepare(
-    device: &Device,
+/// Runs work of the same size several times, and counts its bytes.
+struct Turns {
+    progress: Progress,
     size: Bytes,
-    bar: &ProgressBar,
-) -> anyhow::Result<(Duration, Duration, std::sync::Arc<HostMemory>)> {
-    let mut kept = None;
-    let times = turns(bar, || {
-        kept = None;
-        let began = Instant::now();
-        kept = Some(device.host_memory(size)?);
-        Ok(began.elapsed())
-    })?;
-    Ok((middle(times.clone()), times[0], kept.context("measured at least once")?))
 }
 
-fn median<T>(
-    bar: &ProgressBar,
-    mut work: impl FnMut() -> lowtide_device::Result<T>,
-) -> anyhow::Result<Duration> {
-    let times = turns(bar, || {
-        let began = Instant::now();
-        work()?;
-        Ok(began.elapsed())
-    })?;
-    Ok(middle(times))
-}
-
-fn turns(
-    bar: &ProgressBar,
-    mut turn: impl FnMut() -> lowtide_device::Result<Duration>,
-) -> anyhow::Result<Vec<Duration>> {
-    let mut times = Vec::with_capacity(TURNS);
-    for _ in 0..TURNS {
-        times.push(turn()?);
-        bar.inc(1);
+impl Turns {
+    // The median, the first time, and the memory that was prepared last.
+    fn prepare(&self, device: &Device) -> anyhow::Result<(Duration, Duration, Arc<HostMemory>)> {
+        let mut kept = None;
+        let times = self.times(|| {
+            kept = None;
+            let began = Instant::now();
+            kept = Some(device.host_memory(self.size)?);
+            Ok(began.elapsed())
+        })?;
+        Ok((middle(times.clone()), times[0], kept.context("measured at least once")?))
     }
-    Ok(times)
+
+    fn median<T>(
+        &self,
+        mut work: impl FnMut() -> lowtide_device::Result<T>,
+    ) -> anyhow::Result<Duration> {
+        let times = self.times(|| {
+            let began = Instant::now();
+            work()?;
+            Ok(began.elapsed())
+        })?;
+        Ok(middle(times))
+    }
+
+    fn times(
+        &self,
+        mut turn: impl FnMut() -> lowtide_device::Result<Duration>,
+    ) -> anyhow::Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(TURNS);
+        for _ in 0..TURNS {
+            times.push(turn()?);
+            self.progress.add(self.size);
+        }
+        Ok(times)
+    }
 }
 
 fn middle(mut times: Vec<Duration>) -> Duration {

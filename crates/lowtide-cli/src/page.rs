@@ -1,10 +1,17 @@
-//! What people read: a page of text, built whole and then written.
+//! Text for people, laid out for the width of the terminal: built whole, then written at once.
+//!
+//! Text that is too long for a line continues on the next, indented under its own column. A word
+//! that is too long for a line stays whole, so that a path can be copied.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
+use textwrap::core::display_width;
+use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
+
+use crate::terminal;
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -13,98 +20,217 @@ const BAD: Style = AnsiColor::Yellow.on_default();
 
 /// The width of the column of names.
 const NAME_WIDTH: usize = 16;
-const VALUE_WIDTH: usize = 96;
+/// The least width of a column of text. Where less is left, text continues near the left edge.
+const LEAST_TEXT: usize = 12;
+/// Starts a drawing at the top left of the terminal.
+const HOME: &str = "\x1b[H";
+/// Clears the rest of a line, and the rest of the terminal.
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Text in the making.
-#[derive(Default)]
+/// Whether somebody still reads standard output: `lowtide ps --watch | head -1` stops reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Reads,
+    Gone,
+}
+
+/// A page of text under construction.
 pub(crate) struct Page {
     text: String,
+    width: usize,
+}
+
+impl Default for Page {
+    fn default() -> Page {
+        Page::of_width(terminal::width_of(&io::stdout()))
+    }
 }
 
 impl Page {
-    fn push(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a `String` cannot fail.
-        let _ = self.text.write_fmt(line);
-        self.text.push('\n');
+    /// Creates an empty page with lines of at most `width` columns.
+    pub(crate) fn of_width(width: usize) -> Page {
+        Page { text: String::new(), width }
     }
 
+    /// Adds a heading: a name in bold and a few words about it.
     pub(crate) fn title(&mut self, name: &str, rest: &str) {
-        self.push(format_args!("{BOLD}{name}{BOLD:#}  {rest}"));
+        self.columns(&format!("{BOLD}{name}{BOLD:#}  "), rest);
     }
 
-    /// A name and what is to say of it, on as many lines as that takes.
+    /// Adds a name and the text that belongs to it.
     pub(crate) fn row(&mut self, name: &str, value: &str) {
-        for (index, line) in wrapped(value, VALUE_WIDTH).iter().enumerate() {
-            let name = if index == 0 { name } else { "" };
-            self.push(format_args!("  {name:<NAME_WIDTH$} {line}"));
-        }
+        self.columns(&format!("  {name:<NAME_WIDTH$} "), value);
     }
 
-    /// A name, whether it works, and how that is known.
+    /// Adds a name, yes or no, the reason, and advice where there is some.
     pub(crate) fn verdict(&mut self, name: &str, works: bool, detail: &str, advice: Option<&str>) {
         let (style, word) = if works { (GOOD, "yes") } else { (BAD, "no") };
-        self.push(format_args!("  {name:<NAME_WIDTH$} {style}{word:<3}{style:#}  {detail}"));
+        let head = format!("  {name:<NAME_WIDTH$} {style}{word:<3}{style:#}  ");
+        let below = " ".repeat(display_width(&head));
+        self.columns(&head, detail);
         if let Some(advice) = advice {
-            self.push(format_args!("  {:<NAME_WIDTH$}      {DIM}→ {advice}{DIM:#}", ""));
+            self.columns(&format!("{below}{DIM}→ "), &format!("{advice}{DIM:#}"));
         }
     }
 
-    pub(crate) fn line(&mut self, text: &str) {
-        self.push(format_args!("{text}"));
+    /// Adds the columns of a table that come first, and the text of the last column.
+    pub(crate) fn columns(&mut self, head: &str, last: &str) {
+        let column = display_width(head);
+        let is_narrow = column + LEAST_TEXT > self.width;
+        let indent = " ".repeat(if is_narrow { 4 } else { column });
+        self.wrap(last, head, &indent);
     }
 
+    /// Adds a line. Its continuation is indented under its second column where it has two (two
+    /// blanks between them), and a little further than the line itself otherwise.
+    pub(crate) fn line(&mut self, text: &str) {
+        let body = text.trim_start_matches(' ');
+        let start = text.len() - body.len();
+        match second_column(body) {
+            Some(at) => self.columns(&text[..start + at], &body[at..]),
+            None => self.wrap(body, &text[..start], &" ".repeat(start + 2)),
+        }
+    }
+
+    /// Adds an empty line.
     pub(crate) fn blank(&mut self) {
         self.text.push('\n');
     }
 
-    pub(crate) fn print(self) -> anyhow::Result<()> {
+    fn wrap(&mut self, text: &str, first: &str, rest: &str) {
+        let options = textwrap::Options::new(self.width)
+            .initial_indent(first)
+            .subsequent_indent(rest)
+            .break_words(false)
+            .word_separator(WordSeparator::AsciiSpace)
+            .word_splitter(WordSplitter::NoHyphenation)
+            .wrap_algorithm(WrapAlgorithm::FirstFit);
+        for line in textwrap::wrap(text, options) {
+            self.text.push_str(line.trim_end());
+            self.text.push('\n');
+        }
+    }
+
+    /// Writes the page to standard output.
+    pub(crate) fn print(self) -> anyhow::Result<Reader> {
         let mut out = anstream::AutoStream::auto(io::stdout());
         finish(out.write_all(self.text.as_bytes()).and_then(|()| out.flush()))
     }
+
+    /// Draws the page over the one that was drawn before, from the top of the terminal.
+    pub(crate) fn redraw(self) -> anyhow::Result<Reader> {
+        let mut drawing = String::from(HOME);
+        let rows = terminal::height_of(&io::stdout()).saturating_sub(1);
+        let hidden = self.text.lines().count().saturating_sub(rows);
+        let shown = if hidden > 0 { rows.saturating_sub(1) } else { rows };
+        for line in self.text.lines().take(shown) {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(drawing, "{line}{CLEAR_LINE}");
+        }
+        if hidden > 0 {
+            let _ = writeln!(drawing, "… {} more lines{CLEAR_LINE}", hidden + 1);
+        }
+        drawing.push_str(CLEAR_BELOW);
+        let mut out = anstream::AutoStream::auto(io::stdout());
+        finish(out.write_all(drawing.as_bytes()).and_then(|()| out.flush()))
+    }
+
+    /// Writes the page to standard error.
+    pub(crate) fn print_error(self) {
+        // Where standard error cannot be written there is nobody left to tell.
+        let _ = anstream::AutoStream::auto(io::stderr()).write_all(self.text.as_bytes());
+    }
 }
 
-/// Data for programs.
-pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+/// Writes a message for people to standard error, wrapped to its width.
+pub(crate) fn complain(message: &str) {
+    let mut page = Page::of_width(terminal::width_of(&io::stderr()));
+    page.wrap(&format!("lowtide: {message}"), "", "  ");
+    page.print_error();
+}
+
+/// Writes data for programs to standard output, over several lines.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<Reader> {
     let text = serde_json::to_string_pretty(value)?;
     finish(writeln!(io::stdout(), "{text}"))
 }
 
-// Breaks between words; a word that is too long stays whole, so that paths can be copied. Blanks
-// in front stay, so that figures can stand below one another.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let words = text.trim_start_matches(' ');
-    let mut lines = vec![text[..text.len() - words.len()].to_owned()];
-    for word in words.split(' ') {
-        let line = lines.last_mut().expect("there is always a line");
-        if line.trim_start().is_empty() {
-            line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
+/// Writes data for programs to standard output, on one line.
+pub(crate) fn print_json_line(value: &impl Serialize) -> anyhow::Result<Reader> {
+    let text = serde_json::to_string(value)?;
+    let mut out = io::stdout().lock();
+    finish(writeln!(out, "{text}").and_then(|()| out.flush()))
+}
+
+// Where the second column of a line begins.
+fn second_column(line: &str) -> Option<usize> {
+    let gap = line.find("  ")?;
+    let rest = &line[gap..];
+    Some(gap + rest.len() - rest.trim_start_matches(' ').len())
 }
 
 // `lowtide ps | head -1` is no error.
-fn finish(written: io::Result<()>) -> anyhow::Result<()> {
+fn finish(written: io::Result<()>) -> anyhow::Result<Reader> {
     match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        Ok(()) => Ok(Reader::Reads),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(error.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::wrapped;
+    use super::*;
+
+    fn lines(width: usize, build: impl FnOnce(&mut Page)) -> Vec<String> {
+        let mut page = Page::of_width(width);
+        build(&mut page);
+        let plain = anstream::adapter::strip_str(&page.text).to_string();
+        plain.lines().map(str::to_owned).collect()
+    }
 
     #[test]
-    fn long_text_breaks_between_words() {
-        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
-        assert_eq!(wrapped("a /very/long/path b", 5), ["a", "/very/long/path", "b"]);
-        assert_eq!(wrapped("  1 two three", 7), ["  1 two", "three"]);
-        assert_eq!(wrapped("", 5), [""]);
+    fn text_continues_under_its_own_column() {
+        assert_eq!(
+            lines(40, |page| page.row("memory", "12,052.0 MiB in all: 3.2 MiB in use")),
+            ["  memory           12,052.0 MiB in all:", "                   3.2 MiB in use"]
+        );
+        assert_eq!(
+            lines(44, |page| page.verdict(
+                "suspend",
+                false,
+                "host memory belongs to its process",
+                Some("end the process to free it")
+            )),
+            [
+                "  suspend          no   host memory belongs",
+                "                        to its process",
+                "                        → end the process to",
+                "                          free it",
+            ]
+        );
+        assert_eq!(
+            lines(32, |page| page.line("    trim          32.0 MiB freed in 3.2 ms")),
+            ["    trim          32.0 MiB freed", "                  in 3.2 ms"]
+        );
+        assert_eq!(lines(12, |page| page.line(" one two three")), [" one two", "   three"]);
+    }
+
+    #[test]
+    fn a_word_that_is_too_long_stays_whole() {
+        let path = "/a/very/long/path/that/does/not/fit";
+        assert_eq!(
+            lines(30, |page| page.line(&format!("at {path} b"))),
+            ["at", &format!("  {path}"), "  b"]
+        );
+    }
+
+    #[test]
+    fn first_columns_that_take_nearly_all_of_a_line_do_not_squeeze_the_rest() {
+        assert_eq!(
+            lines(20, |page| page.columns("a long column  ", "one two three")),
+            ["a long column  one", "    two three"]
+        );
     }
 }

@@ -1,10 +1,13 @@
-//! Progress on long work: on a terminal, to standard error, gone when it is done.
+//! Progress of long work, in bytes: a bar on standard error that is gone when the work is done, and
+//! never there where standard error is no terminal.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use lowtide_device::Bytes;
 
-/// A line that says what is being done.
+/// Shows that something without a size is being done.
 pub(crate) fn spinner(text: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_message(text.into());
@@ -12,11 +15,50 @@ pub(crate) fn spinner(text: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// A bar over so many steps, with the time it has taken so far: a step may be long.
-pub(crate) fn steps(count: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {elapsed}")
-        .expect("a valid template");
-    let bar = ProgressBar::new(count).with_style(style);
-    bar.enable_steady_tick(Duration::from_secs(1));
-    bar
+/// A bar of bytes done out of bytes planned. It vanishes when it is dropped.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Shows a bar for so many bytes.
+    pub(crate) fn of(planned: Bytes) -> Progress {
+        let template = "{bar:20} {binary_bytes} of {binary_total_bytes} {elapsed} {wide_msg}";
+        let style = ProgressStyle::with_template(template).expect("a valid template");
+        let bar = ProgressBar::new(planned.0).with_style(style);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress { bar }
+    }
+
+    /// Plans so many bytes in all.
+    pub(crate) fn plan(&self, planned: Bytes) {
+        self.bar.set_length(planned.0);
+    }
+
+    /// Says what is being done.
+    pub(crate) fn say(&self, text: impl Into<Cow<'static, str>>) {
+        self.bar.set_message(text);
+    }
+
+    /// Counts bytes as done.
+    pub(crate) fn add(&self, done: Bytes) {
+        self.bar.inc(done.0);
+    }
+
+    /// Takes the bar away while `work` writes to the terminal.
+    pub(crate) fn suspend<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.bar.suspend(work)
+    }
+
+    /// Returns the bytes done and the bytes planned.
+    #[cfg(test)]
+    pub(crate) fn counted(&self) -> (Bytes, Bytes) {
+        (Bytes(self.bar.position()), Bytes(self.bar.length().unwrap_or_default()))
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }

@@ -160,7 +160,7 @@ impl Device {
     /// threads, registered, left out of forks and core dumps.
     ///
     /// # Errors
-    /// [`Error::NoHostRoom`] before anything is taken, or the driver's refusal.
+    /// [`Error::NoHostHeadroom`] before anything is taken, or the driver's refusal.
     pub fn host_memory(&self, size: Bytes) -> Result<Arc<HostMemory>> {
         self.host_memory_by(size, host_memory::all_threads())
     }
@@ -168,7 +168,7 @@ impl Device {
     /// As [`Device::host_memory`], but prepared by the calling thread alone: for callers who
     /// prepare several pieces at once, on threads of their own. Each piece is held against what
     /// the machine has left at that moment, not against the others; who takes several asks
-    /// [`crate::host_room::ask_for`] for their sum first.
+    /// [`crate::headroom::require`] for their sum first.
     ///
     /// # Errors
     /// As [`Device::host_memory`].

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::cuda::version::CudaVersion;
+use crate::headroom::HostLimit;
 use crate::{Bytes, DeviceId};
 
 /// The result of device work.
@@ -48,9 +49,9 @@ pub enum Error {
 
     /// A driver library was not found or did not load.
     #[error(
-        "no {library} could be loaded (tried {}); {}",
-        tried_names(tried),
-        what_to_do(tried, override_variable)
+        "no {library} could be loaded; {}; tried {}",
+        what_to_do(tried, override_variable),
+        tried_names(tried)
     )]
     NoLibrary {
         /// `CUDA driver` or `NVML`.
@@ -118,17 +119,17 @@ pub enum Error {
         total: Bytes,
     },
 
-    /// The machine has no room for host memory: our own cap, asked before the kernel is.
+    /// The machine has too little host memory left: our own cap, checked before the kernel is asked.
     #[error(
-        "{requested} of host memory asked for, {left} left ({limit}); free some or ask for less"
+        "not enough host memory: {requested} needed, {left} left ({limit}); free some or ask for less"
     )]
-    NoHostRoom {
-        /// What was asked for.
+    NoHostHeadroom {
+        /// The size that was asked for.
         requested: Bytes,
-        /// What is left.
+        /// The memory that is left, less a margin for the machine.
         left: Bytes,
-        /// Which limit that is.
-        limit: String,
+        /// The limit that is nearest.
+        limit: HostLimit,
     },
 
     /// A size that no device takes.

@@ -16,7 +16,7 @@ use std::time::Instant;
 use crate::backend::Backend;
 use crate::device::Inner;
 use crate::host_pages::{HUGE_PAGE, map_huge, unmap_huge};
-use crate::{Bytes, Error, RangeProblem, Result, copying, exit, host_room};
+use crate::{Bytes, Error, RangeProblem, Result, copying, exit, headroom};
 
 const SMALL_PAGE: usize = 4096;
 /// A registration's size: small enough that preparing and registering overlap, large enough that
@@ -61,7 +61,7 @@ impl HostMemory {
                 rule,
             });
         }
-        host_room::ask_for(size)?;
+        headroom::require(size)?;
         let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
         let region = Region::map(mapped)?;
         let memory = HostMemory {

@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{Bytes, Error, Result, exit, host_room};
+use crate::{Bytes, Error, Result, exit, headroom};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
 
@@ -34,12 +34,12 @@ impl HostPages {
     /// Whole huge pages, rounded up. Takes addresses only: a page is taken when it is written.
     ///
     /// # Errors
-    /// [`Error::NoHostRoom`] where the machine or a control group around this process has not that
+    /// [`Error::NoHostHeadroom`] where the machine or a control group around this process has not that
     /// much left; the kernel's refusal.
     pub fn new(size: Bytes) -> Result<HostPages> {
         exit::refuse_after_fork()?;
         exit::watch(&exit::OF_DEVICES);
-        host_room::ask_for(size)?;
+        headroom::require(size)?;
         let pages = size.0.div_ceil(HUGE_PAGE.0).max(1);
         let base = map_huge(Bytes(pages * HUGE_PAGE.0))?;
         Ok(HostPages { base, locks: (0..pages).map(|_| Mutex::default()).collect() })

@@ -41,31 +41,31 @@ compile_error!(
 );
 
 mod backend;
-mod books;
 mod chunk;
 mod copying;
 pub mod cuda;
 mod device;
 pub mod digest;
+mod dry_run;
 mod error;
 mod exit;
-pub mod holders;
+pub mod headroom;
 mod host;
 mod host_memory;
 mod host_pages;
-pub mod host_room;
+pub mod identity;
 mod library;
 pub mod nvml;
-pub mod process;
+pub mod processes;
 mod reservation;
 mod staging;
 mod stream;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
-pub use books::Tally;
 pub use chunk::Chunk;
 pub use device::{Address, Device, DeviceInfo};
+pub use dry_run::DryRunCost;
 pub use error::{Attempt, Error, RangeProblem, Result};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;

@@ -19,12 +19,12 @@ pub struct Nvml {
     nvml: ManuallyDrop<nvml_wrapper::Nvml>,
 }
 
-/// What one process holds, as NVML tells it.
+/// The GPU memory of one process, as NVML reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct ProcessUse {
+pub struct ProcessMemory {
     /// The process, in the PID namespace of the driver.
     pub pid: u32,
-    /// What it holds; `None` where the driver cannot say (some containers, Windows).
+    /// The memory; `None` where the driver does not report it (some containers, Windows).
     pub used: Option<Bytes>,
 }
 
@@ -109,7 +109,7 @@ impl Nvml {
     ///
     /// # Errors
     /// What NVML says.
-    pub fn processes(&self, uuid: &str) -> Result<Vec<ProcessUse>> {
+    pub fn processes(&self, uuid: &str) -> Result<Vec<ProcessMemory>> {
         let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
         let compute = device.running_compute_processes().map_err(asking("who uses the GPU"))?;
         // Where a list does not exist on this driver, nobody is on it.
@@ -133,7 +133,7 @@ impl Drop for Nvml {
 }
 
 // One process can stand in several lists, each time with all that it holds.
-fn merge(entries: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessUse> {
+fn merge(entries: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessMemory> {
     let mut by_pid = BTreeMap::new();
     for entry in entries {
         let used = match entry.used_gpu_memory {
@@ -143,7 +143,7 @@ fn merge(entries: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessUse> {
         let known: &mut Option<Bytes> = by_pid.entry(entry.pid).or_default();
         *known = (*known).max(used);
     }
-    by_pid.into_iter().map(|(pid, used)| ProcessUse { pid, used }).collect()
+    by_pid.into_iter().map(|(pid, used)| ProcessMemory { pid, used }).collect()
 }
 
 fn asking(question: &'static str) -> impl FnOnce(NvmlError) -> Error {
@@ -173,6 +173,6 @@ mod tests {
             .into_iter(),
         );
         let expected = [(3, None), (7, Some(Bytes(10))), (9, Some(Bytes(4)))];
-        assert_eq!(merged, expected.map(|(pid, used)| ProcessUse { pid, used }));
+        assert_eq!(merged, expected.map(|(pid, used)| ProcessMemory { pid, used }));
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cuda::{Card, Driver};
 use crate::nvml::Nvml;
-use crate::{Attempt, Bytes, DeviceId, DeviceInfo, Error, Result, Usage, host, process};
+use crate::{Attempt, Bytes, DeviceId, DeviceInfo, Error, Result, Usage, host, identity};
 
 /// What the digest's PTX is compiled for.
 const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);
@@ -243,7 +243,7 @@ fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
             "the driver lists processes without their memory",
             "`ps` shows it as unattributed",
         ),
-        Ok(_) if !process::sees_driver_pids() => Capability {
+        Ok(_) if !identity::sees_driver_pids() => Capability {
             works: true,
             detail:
                 "this process is in a PID namespace of its own; the driver may tell PIDs of another"

@@ -10,7 +10,7 @@ use std::ops::Range;
 use lowtide_device::Reservation;
 
 use crate::bins::Bins;
-use crate::blocks::{Block, Blocks, NONE, SETTLED, State};
+use crate::blocks::{Block, BlockState, Blocks, NONE, SETTLED};
 
 pub(crate) struct Arena {
     pub(crate) reservation: Reservation,
@@ -75,18 +75,18 @@ impl Arena {
         self.leave(block);
         let rest = (self.blocks.get(block).size > size).then(|| self.blocks.split(block, size));
         // Before the rest is put back: it would join a neighbour that is still cached.
-        self.blocks.get_mut(block).state = State::Live;
+        self.blocks.get_mut(block).state = BlockState::Live;
         if let Some(rest) = rest {
-            self.enter(rest, State::Cached, freed_on);
+            self.enter(rest, BlockState::Cached, freed_on);
         }
         Some(block)
     }
 
     /// A live block becomes a cached one, by the so-manieth free of a stream.
     pub(crate) fn give_back(&mut self, block: u32, stream: u32, freed: u64) {
-        debug_assert_eq!(self.blocks.get(block).state, State::Live);
+        debug_assert_eq!(self.blocks.get(block).state, BlockState::Live);
         self.blocks.get_mut(block).freed = freed;
-        self.enter(block, State::Cached, stream);
+        self.enter(block, BlockState::Cached, stream);
     }
 
     /// A stream has passed its first so many frees: what they freed is anybody's.
@@ -96,7 +96,7 @@ impl Arena {
         let blocks: Vec<u32> = bins.at_least(&self.blocks, 0).filter(done).collect();
         for block in blocks {
             self.leave(block);
-            self.enter(block, State::Cached, SETTLED);
+            self.enter(block, BlockState::Cached, SETTLED);
         }
     }
 
@@ -104,14 +104,16 @@ impl Arena {
     fn leave(&mut self, block: u32) {
         let entry = *self.blocks.get(block);
         match entry.state {
-            State::Cached => self.cached[entry.stream as usize].remove(&mut self.blocks, block),
-            State::Hole => drop(self.holes.remove(&entry.start)),
-            State::Live | State::Busy => {}
+            BlockState::Cached => {
+                self.cached[entry.stream as usize].remove(&mut self.blocks, block)
+            }
+            BlockState::Hole => drop(self.holes.remove(&entry.start)),
+            BlockState::Live | BlockState::Busy => {}
         }
     }
 
     // Puts a block that is in no list where its new state belongs, joined with its likes.
-    fn enter(&mut self, block: u32, state: State, stream: u32) {
+    fn enter(&mut self, block: u32, state: BlockState, stream: u32) {
         let mut block = block;
         let entry = self.blocks.get_mut(block);
         (entry.state, entry.stream) = (state, stream);
@@ -122,7 +124,7 @@ impl Arena {
         let alike = |blocks: &Blocks, other: u32| {
             other != NONE && {
                 let other = blocks.get(other);
-                other.state == state && (state == State::Hole || other.stream == stream)
+                other.state == state && (state == BlockState::Hole || other.stream == stream)
             }
         };
         let (prev, next) = (self.blocks.get(block).prev, self.blocks.get(block).next);
@@ -136,15 +138,15 @@ impl Arena {
             block = prev;
         }
         match state {
-            State::Cached => {
+            BlockState::Cached => {
                 let stream = stream as usize;
                 if self.cached.len() <= stream {
                     self.cached.resize_with(stream + 1, Bins::default);
                 }
                 self.cached[stream].insert(&mut self.blocks, block);
             }
-            State::Hole => drop(self.holes.insert(self.blocks.get(block).start, block)),
-            State::Live | State::Busy => {}
+            BlockState::Hole => drop(self.holes.insert(self.blocks.get(block).start, block)),
+            BlockState::Live | BlockState::Busy => {}
         }
     }
 
@@ -158,7 +160,7 @@ impl Arena {
         }
         let rest =
             (range.end < whole.end()).then(|| self.blocks.split(middle, range.end - range.start));
-        self.blocks.get_mut(middle).state = State::Busy;
+        self.blocks.get_mut(middle).state = BlockState::Busy;
         if middle != block {
             self.enter(block, whole.state, whole.stream);
         }
@@ -181,8 +183,8 @@ impl Arena {
         let free = |block: u32| {
             block != NONE && {
                 let entry = self.blocks.get(block);
-                entry.state == State::Hole
-                    || (entry.state == State::Cached
+                entry.state == BlockState::Hole
+                    || (entry.state == BlockState::Cached
                         && (entry.stream == stream || entry.stream == SETTLED))
             }
         };
@@ -192,7 +194,7 @@ impl Arena {
         let (mut at, mut missing) = (first, 0);
         loop {
             let entry = self.blocks.get(at);
-            if entry.state == State::Hole {
+            if entry.state == BlockState::Hole {
                 missing += entry.end().min(self.page_end(start + size)) - entry.start;
             }
             if entry.end() >= start + size {
@@ -220,9 +222,9 @@ impl Arena {
         let (mut missing, mut busy, mut at, mut owner) = (Vec::new(), NONE, first, SETTLED);
         loop {
             let entry = *self.blocks.get(at);
-            let to = if entry.state == State::Hole { self.page_end(end) } else { end };
+            let to = if entry.state == BlockState::Hole { self.page_end(end) } else { end };
             let range = entry.start..entry.end().min(to);
-            if entry.state == State::Hole {
+            if entry.state == BlockState::Hole {
                 missing.push(range.clone());
             } else if entry.stream != SETTLED {
                 owner = entry.stream;
@@ -258,9 +260,9 @@ impl Arena {
         }
         let rest =
             (self.blocks.get(run.block).size > size).then(|| self.blocks.split(run.block, size));
-        self.blocks.get_mut(run.block).state = State::Live;
+        self.blocks.get_mut(run.block).state = BlockState::Live;
         if let Some(rest) = rest {
-            self.enter(rest, State::Cached, run.owner);
+            self.enter(rest, BlockState::Cached, run.owner);
         }
         true
     }
@@ -278,16 +280,16 @@ impl Arena {
         for range in &run.missing {
             let inside = mapped.iter().filter(|chunk| range.contains(&chunk.start));
             let end = inside.map(|chunk| chunk.end).max().unwrap_or(range.start);
-            parts.push((end - at, State::Cached));
-            parts.push((range.end - end, State::Hole));
+            parts.push((end - at, BlockState::Cached));
+            parts.push((range.end - end, BlockState::Hole));
             at = range.end;
         }
-        parts.push((whole.end() - at, State::Cached));
+        parts.push((whole.end() - at, BlockState::Cached));
         parts.retain(|(size, _)| *size > 0);
         let mut part = run.block;
         for (index, (size, state)) in parts.iter().enumerate() {
             let rest = if index + 1 < parts.len() { self.blocks.split(part, *size) } else { NONE };
-            let owner = if *state == State::Hole { SETTLED } else { run.owner };
+            let owner = if *state == BlockState::Hole { SETTLED } else { run.owner };
             self.enter(part, *state, owner);
             part = rest;
         }
@@ -306,16 +308,19 @@ impl Arena {
         found
     }
 
-    /// Makes a free chunk busy.
-    pub(crate) fn claim_chunk(&mut self, chunk: &Range<u64>) -> u32 {
+    /// Makes a free chunk busy; `None` where it is not free, or not there.
+    pub(crate) fn claim_chunk(&mut self, chunk: &Range<u64>) -> Option<u32> {
+        if self.chunks.get(&chunk.start) != Some(&(chunk.end - chunk.start)) {
+            return None;
+        }
         // The list is walked again, which is cheap beside the driver's part.
         let over = |block: &u32| {
             let entry = self.blocks.get(*block);
             entry.start <= chunk.start && chunk.end <= entry.end()
         };
-        let settled = &self.cached[SETTLED as usize];
-        let found = settled.at_least(&self.blocks, chunk.end - chunk.start).find(over);
-        self.carve(found.expect("a free chunk lies in a settled block"), chunk)
+        let settled = self.cached.get(SETTLED as usize)?;
+        let found = settled.at_least(&self.blocks, chunk.end - chunk.start).find(over)?;
+        Some(self.carve(found, chunk))
     }
 
     /// Records that a claimed chunk was unmapped, or that it was not.
@@ -323,9 +328,9 @@ impl Arena {
         if unmapped {
             let size = self.chunks.remove(&self.blocks.get(block).start);
             self.mapped -= size.expect("a claimed chunk is in the books");
-            self.enter(block, State::Hole, SETTLED);
+            self.enter(block, BlockState::Hole, SETTLED);
         } else {
-            self.enter(block, State::Cached, SETTLED);
+            self.enter(block, BlockState::Cached, SETTLED);
         }
     }
 
@@ -337,7 +342,7 @@ impl Arena {
     /// Runs of whole pages with live bytes on them, in the order of their addresses.
     pub(crate) fn live_pages(&self) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
-        for (_, block) in self.blocks.iter().filter(|(_, block)| block.state == State::Live) {
+        for (_, block) in self.blocks.iter().filter(|(_, block)| block.state == BlockState::Live) {
             let pages = self.page_start(block.start)..self.page_end(block.end());
             match runs.last_mut() {
                 Some(last) if pages.start <= last.end => last.end = pages.end,
@@ -350,19 +355,21 @@ impl Arena {
     /// The live block at or around an offset, for those who want to name it.
     pub(crate) fn live_block_in(&self, range: &Range<u64>) -> Option<u64> {
         let over = |block: &Block| block.start < range.end && range.start < block.end();
-        let live = |block: &Block| block.state == State::Live && over(block);
+        let live = |block: &Block| block.state == BlockState::Live && over(block);
         self.blocks.iter().find(|(_, block)| live(block)).map(|(_, block)| block.start)
     }
 
     /// Records that its memory is gone, all but what could not be taken away (some of which does not
     /// hold what it should): what was free are holes now, and live blocks stand on nothing.
     pub(crate) fn fall_asleep(&mut self, still_mapped: &[Range<u64>], stale: &[Range<u64>]) {
-        let free = |(_, block): &(u32, &Block)| matches!(block.state, State::Cached | State::Busy);
+        let free = |(_, block): &(u32, &Block)| {
+            matches!(block.state, BlockState::Cached | BlockState::Busy)
+        };
         let free: Vec<u32> = self.blocks.iter().filter(free).map(|(index, _)| index).collect();
         // A hole swallows only holes, so each of these is still there when its turn comes.
         for index in free {
             self.leave(index);
-            self.enter(index, State::Hole, SETTLED);
+            self.enter(index, BlockState::Hole, SETTLED);
         }
         self.chunks.clear();
         self.mapped = 0;
@@ -377,8 +384,8 @@ impl Arena {
 
     /// A block that is freed in its sleep leaves a hole.
     pub(crate) fn give_back_asleep(&mut self, block: u32) {
-        debug_assert_eq!(self.blocks.get(block).state, State::Live);
-        self.enter(block, State::Hole, SETTLED);
+        debug_assert_eq!(self.blocks.get(block).state, BlockState::Live);
+        self.enter(block, BlockState::Hole, SETTLED);
     }
 
     /// Records chunks under all live pages, and whatever else is on them is cached again.
@@ -397,7 +404,7 @@ impl Arena {
             // From the back, so that the hole keeps its index until its own start is taken.
             for part in inside.iter().rev() {
                 let cached = self.carve(hole, part);
-                self.enter(cached, State::Cached, SETTLED);
+                self.enter(cached, BlockState::Cached, SETTLED);
             }
         }
     }
@@ -410,24 +417,24 @@ impl Arena {
             assert!(block.size > 0, "no block is empty");
             end = block.end();
             let chunks = self.mapped_in(block.start..block.end());
-            let expected = if block.state == State::Hole { 0 } else { block.size };
-            assert!(!asleep || block.state != State::Cached, "{block:?} is cached asleep");
+            let expected = if block.state == BlockState::Hole { 0 } else { block.size };
+            assert!(!asleep || block.state != BlockState::Cached, "{block:?} is cached asleep");
             assert!(
-                asleep || block.state == State::Busy || chunks == expected,
+                asleep || block.state == BlockState::Busy || chunks == expected,
                 "{block:?} has {chunks} bytes of chunks under it"
             );
             let key = (block.state, block.stream);
-            let joins = matches!(block.state, State::Hole | State::Cached);
+            let joins = matches!(block.state, BlockState::Hole | BlockState::Cached);
             assert!(!joins || last != Some(key), "{block:?} should have been joined");
             last = Some(key);
             let listed = match block.state {
-                State::Hole => self.holes.get(&block.start) == Some(&index),
-                State::Cached => {
+                BlockState::Hole => self.holes.get(&block.start) == Some(&index),
+                BlockState::Cached => {
                     let mut bin =
                         self.cached[block.stream as usize].at_least(&self.blocks, block.size);
                     bin.any(|listed| listed == index)
                 }
-                State::Live | State::Busy => true,
+                BlockState::Live | BlockState::Busy => true,
             };
             assert!(listed, "{block:?} is in no list");
         }

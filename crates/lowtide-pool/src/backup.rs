@@ -1,59 +1,62 @@
 //! Backups: the host copies of pages, each with its digest.
 //!
 //! Host memory is taken in slabs, each given back whole once nothing in it is used: first as much as
-//! may be registered with the device, then plain pages. A page's place is a slot in a slab, or no
-//! place at all where it is all zeros.
+//! may be registered with the device, then plain pages. The content of a saved page is in a page of
+//! a slab, or nowhere where it is all zeros.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lowtide_device::digest::{Digest, PAGE_BYTES};
-use lowtide_device::{Bytes, Device, Error, Result};
+use lowtide_device::{Bytes, Device};
 
+use crate::Result;
+use crate::limit::{Limit, Progress, TurnStep};
 use crate::memory::Memory;
+use crate::room::RoomId;
 
-/// A page of backups and digests.
+/// The size of a page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
-/// What is given back at once.
+/// The size of a slab.
 const SLAB_PAGES: u64 = 256;
 
-/// A place for one page.
+/// A page of a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Slot {
+pub(crate) struct BackupPage {
     pub(crate) slab: u32,
     pub(crate) page: u32,
 }
 
-impl Slot {
+impl BackupPage {
+    /// Where it begins in the memory of its slab.
     pub(crate) fn offset(self) -> Bytes {
         Bytes(u64::from(self.page) * PAGE)
     }
 }
 
-/// Where a page's content is.
+/// Where the content of a saved page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It is all zeros.
+pub(crate) enum BackupLocation {
+    /// Nowhere: it is all zeros.
     Zero,
-    Slot(Slot),
+    Page(BackupPage),
 }
 
 /// A page as it was when it was saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub(crate) digest: Digest,
-    pub(crate) place: Place,
+    pub(crate) location: BackupLocation,
 }
 
 /// Saved pages of one room, by offset.
-pub(crate) type Pages = BTreeMap<u64, Saved>;
+pub(crate) type SavedPages = BTreeMap<u64, Saved>;
 
 /// All backups of a pool.
 #[derive(Default)]
 pub(crate) struct Backups {
     slabs: BTreeMap<u32, Slab>,
-    free: BTreeSet<Slot>,
-    /// By room.
-    rooms: BTreeMap<usize, Pages>,
+    free: BTreeSet<BackupPage>,
+    rooms: BTreeMap<RoomId, SavedPages>,
 }
 
 struct Slab {
@@ -68,104 +71,108 @@ impl Slab {
 }
 
 impl Backups {
-    /// The saved pages of a room.
-    pub(crate) fn pages(&mut self, room: usize) -> &mut Pages {
+    /// Returns the saved pages of a room.
+    pub(crate) fn pages(&mut self, room: RoomId) -> &mut SavedPages {
         self.rooms.entry(room).or_default()
     }
 
-    /// Slots in use by a room.
-    pub(crate) fn used_by(&self, room: usize) -> Bytes {
+    /// Returns the host memory that a room's backup uses.
+    pub(crate) fn used_by(&self, room: RoomId) -> Bytes {
         let pages = self.rooms.get(&room).into_iter().flat_map(BTreeMap::values);
-        let stored = pages.filter(|saved| matches!(saved.place, Place::Slot(_)));
+        let stored = pages.filter(|saved| matches!(saved.location, BackupLocation::Page(_)));
         Bytes(stored.count() as u64 * PAGE)
     }
 
-    /// Host memory taken.
+    /// Returns the host memory taken.
     pub(crate) fn held(&self) -> Bytes {
         self.slabs.values().map(Slab::size).sum()
     }
 
-    /// Of that: what is registered with the device.
+    /// Returns the part of it that is registered with the device.
     pub(crate) fn direct(&self) -> Bytes {
         self.slabs.values().filter(|slab| slab.memory.is_direct()).map(Slab::size).sum()
     }
 
-    /// How many more pages need memory that is not there yet.
+    /// Returns how many of so many pages need memory that is not there yet.
     pub(crate) fn missing(&self, pages: u64) -> u64 {
         pages.saturating_sub(self.free.len() as u64)
     }
 
-    /// So many slots, in order; those of new slabs last. No more than `direct_most` of all slabs is
-    /// registered with the device.
+    /// Takes so many pages, in order; those of new slabs last. No more than `direct_most` of all slabs
+    /// is registered with the device. The limit is asked before each slab.
     ///
     /// # Errors
-    /// Where the host has no room; nothing is taken then.
+    /// Where the host has no room, or the limit says to stop; no page is taken then.
     pub(crate) fn take(
         &mut self,
         pages: u64,
         device: &Device,
         direct_most: Bytes,
-    ) -> Result<Vec<Slot>> {
+        limit: Limit<'_>,
+    ) -> Result<Vec<BackupPage>> {
         let mut missing = self.missing(pages);
+        let total = Bytes(missing * PAGE);
         let mut direct = direct_most.saturating_sub(self.direct()).0 / PAGE;
         while missing > 0 {
+            let progress = || Progress { done: total - Bytes(missing * PAGE), total };
+            limit.ask(TurnStep::Planning, progress)?;
             let slab = direct_slab(device, missing.min(direct))?;
             // Where one is refused the next would be too, each after its pages were made ready.
             direct = slab.as_ref().map_or(0, |slab| direct - u64::from(slab.pages));
             let slab = slab.map_or_else(|| plain_slab(missing), Ok)?;
             missing -= u64::from(slab.pages);
             let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
-            self.free.extend((0..slab.pages).map(|page| Slot { slab: number, page }));
+            self.free.extend((0..slab.pages).map(|page| BackupPage { slab: number, page }));
             self.slabs.insert(number, slab);
         }
-        let taken: Vec<Slot> = self.free.iter().copied().take(pages as usize).collect();
-        self.free.retain(|slot| taken.binary_search(slot).is_err());
+        let taken: Vec<BackupPage> = self.free.iter().copied().take(pages as usize).collect();
+        self.free.retain(|page| taken.binary_search(page).is_err());
         Ok(taken)
     }
 
-    /// The memory of a slab.
+    /// Returns the memory of a slab.
     pub(crate) fn memory(&self, slab: u32) -> &Memory {
         &self.slabs[&slab].memory
     }
 
-    /// A place is no longer needed.
-    pub(crate) fn give(&mut self, place: Place) {
-        if let Place::Slot(slot) = place {
-            self.free.insert(slot);
+    /// Takes back a location that is no longer needed.
+    pub(crate) fn give(&mut self, location: BackupLocation) {
+        if let BackupLocation::Page(page) = location {
+            self.free.insert(page);
         }
     }
 
     /// Forgets what was saved of a room.
-    pub(crate) fn forget(&mut self, room: usize) {
+    pub(crate) fn forget(&mut self, room: RoomId) {
         for saved in self.rooms.remove(&room).unwrap_or_default().into_values() {
-            self.give(saved.place);
+            self.give(saved.location);
         }
     }
 
     /// Gives back slabs that nothing uses.
     pub(crate) fn shrink(&mut self) {
         let idle = |(number, slab): (&u32, &Slab)| {
-            let slots = Slot { slab: *number, page: 0 }..=Slot { slab: *number, page: u32::MAX };
-            let free = self.free.range(slots).count() as u32;
+            let page = |page| BackupPage { slab: *number, page };
+            let free = self.free.range(page(0)..=page(u32::MAX)).count() as u32;
             (free == slab.pages).then_some(*number)
         };
         let idle: Vec<u32> = self.slabs.iter().filter_map(idle).collect();
         for number in idle {
-            self.free.retain(|slot| slot.slab != number);
+            self.free.retain(|page| page.slab != number);
             self.slabs.remove(&number);
         }
     }
 
-    /// What must always hold; panics where it does not.
+    /// Checks every invariant; panics where one does not hold.
     pub(crate) fn check(&self, used: Bytes, held: Bytes) {
         let sum: Bytes = self.rooms.keys().map(|room| self.used_by(*room)).sum();
         assert_eq!(sum, used, "backups in use");
         assert_eq!(self.held(), held, "host memory taken");
-        assert_eq!(sum.0 + self.free.len() as u64 * PAGE, held.0, "every slot is free or used");
+        assert_eq!(sum.0 + self.free.len() as u64 * PAGE, held.0, "every page is free or used");
         let mut seen = self.free.clone();
         for saved in self.rooms.values().flat_map(BTreeMap::values) {
-            if let Place::Slot(slot) = saved.place {
-                assert!(seen.insert(slot), "{slot:?} is used twice");
+            if let BackupLocation::Page(page) = saved.location {
+                assert!(seen.insert(page), "{page:?} is used twice");
             }
         }
     }
@@ -179,7 +186,7 @@ fn direct_slab(device: &Device, pages_most: u64) -> Result<Option<Slab>> {
     }
     match Memory::direct(device, Bytes(pages * PAGE)) {
         Ok(memory) => Ok(Some(Slab { memory, pages: pages as u32 })),
-        Err(error @ Error::NoHostRoom { .. }) => Err(error),
+        Err(error @ lowtide_device::Error::NoHostHeadroom { .. }) => Err(error.into()),
         Err(error) => {
             tracing::warn!(%error, "backups could not be registered; they are plain pages instead");
             Ok(None)
@@ -192,14 +199,20 @@ fn plain_slab(pages_most: u64) -> Result<Slab> {
     Ok(Slab { memory: Memory::plain(Bytes(pages * PAGE))?, pages: pages as u32 })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use lowtide_device::HostOptions;
 
     use super::*;
+    use crate::tag::Tag;
 
-    fn save(backups: &mut Backups, room: usize, page: u64, place: Place) {
-        backups.pages(room).insert(page * PAGE, Saved { digest: Digest::default(), place });
+    fn save(backups: &mut Backups, room: u16, page: u64, location: BackupLocation) {
+        let saved = Saved { digest: Digest::default(), location };
+        backups.pages(id(room)).insert(page * PAGE, saved);
+    }
+
+    fn id(room: u16) -> RoomId {
+        RoomId::new(Tag::of_number(room.into()), true)
     }
 
     fn mib(pages: u64) -> Bytes {
@@ -211,13 +224,13 @@ mod tests {
     }
 
     // Plain pages.
-    fn take(backups: &mut Backups, pages: u64) -> Vec<Slot> {
-        backups.take(pages, &device(), Bytes::ZERO).unwrap()
+    fn take(backups: &mut Backups, pages: u64) -> Vec<BackupPage> {
+        backups.take(pages, &device(), Bytes::ZERO, Limit::NONE).unwrap()
     }
 
     // Whether the memory of each is registered.
-    fn kinds(backups: &Backups, slots: &[Slot]) -> Vec<bool> {
-        slots.iter().map(|slot| backups.memory(slot.slab).is_direct()).collect()
+    fn kinds(backups: &Backups, taken: &[BackupPage]) -> Vec<bool> {
+        taken.iter().map(|page| backups.memory(page.slab).is_direct()).collect()
     }
 
     #[test]
@@ -225,8 +238,8 @@ mod tests {
         let mut backups = Backups::default();
         let first = take(&mut backups, 3);
         assert_eq!((backups.held(), backups.missing(0), backups.missing(1)), (mib(3), 0, 1));
-        backups.give(Place::Slot(first[1]));
-        backups.give(Place::Zero);
+        backups.give(BackupLocation::Page(first[1]));
+        backups.give(BackupLocation::Zero);
         assert_eq!(backups.missing(2), 1);
         let second = take(&mut backups, 2);
         assert_eq!((second[0], backups.held()), (first[1], mib(4)));
@@ -239,11 +252,11 @@ mod tests {
     fn memory_goes_once_nothing_in_it_is_used() {
         let mut backups = Backups::default();
         let (one, two) = (take(&mut backups, 2), take(&mut backups, 2));
-        backups.give(Place::Slot(two[0]));
-        backups.give(Place::Slot(one[0]));
+        backups.give(BackupLocation::Page(two[0]));
+        backups.give(BackupLocation::Page(one[0]));
         backups.shrink();
         assert_eq!(backups.held(), mib(4), "half of each is used");
-        backups.give(Place::Slot(one[1]));
+        backups.give(BackupLocation::Page(one[1]));
         backups.shrink();
         assert_eq!((backups.held(), backups.missing(1), backups.missing(2)), (mib(2), 0, 1));
         // What was written to the memory that stayed is still there.
@@ -259,45 +272,45 @@ mod tests {
     fn the_first_part_is_registered_up_to_the_limit() {
         let (mut backups, device) = (Backups::default(), device());
         let most = Bytes(5 * PAGE + 1);
-        let first = backups.take(3, &device, most).unwrap();
+        let first = backups.take(3, &device, most, Limit::NONE).unwrap();
         assert_eq!((kinds(&backups, &first), backups.direct()), (vec![true; 3], mib(3)));
-        let second = backups.take(4, &device, most).unwrap();
+        let second = backups.take(4, &device, most, Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &second), [true, true, false, false], "the limit is 5 pages");
         assert_eq!((backups.direct(), backups.held()), (mib(5), mib(7)));
-        let third = backups.take(1, &device, most).unwrap();
+        let third = backups.take(1, &device, most, Limit::NONE).unwrap();
         assert_eq!((kinds(&backups, &third), backups.direct()), (vec![false], mib(5)));
         // A place that is free is taken whatever its kind.
-        backups.give(Place::Slot(first[1]));
-        let again = backups.take(1, &device, Bytes::ZERO).unwrap();
+        backups.give(BackupLocation::Page(first[1]));
+        let again = backups.take(1, &device, Bytes::ZERO, Limit::NONE).unwrap();
         assert_eq!((again, backups.held()), (vec![first[1]], mib(8)));
-        let all = backups.take(2, &device, Bytes(u64::MAX)).unwrap();
+        let all = backups.take(2, &device, Bytes(u64::MAX), Limit::NONE).unwrap();
         assert_eq!((kinds(&backups, &all), backups.direct()), (vec![true; 2], mib(7)));
     }
 
     #[test]
     fn what_is_given_back_makes_room_for_more_that_is_registered() {
         let (mut backups, device) = (Backups::default(), device());
-        let slots = backups.take(4, &device, mib(2)).unwrap();
-        assert_eq!(kinds(&backups, &slots), [true, true, false, false]);
-        backups.give(Place::Slot(slots[0]));
+        let taken = backups.take(4, &device, mib(2), Limit::NONE).unwrap();
+        assert_eq!(kinds(&backups, &taken), [true, true, false, false]);
+        backups.give(BackupLocation::Page(taken[0]));
         backups.shrink();
         assert_eq!(backups.direct(), mib(2), "half of it is used");
-        backups.give(Place::Slot(slots[1]));
+        backups.give(BackupLocation::Page(taken[1]));
         backups.shrink();
         assert_eq!((backups.direct(), backups.held()), (mib(0), mib(2)));
-        let new = backups.take(3, &device, mib(2)).unwrap();
+        let new = backups.take(3, &device, mib(2), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &new), [true, true, false]);
         assert_eq!((backups.direct(), backups.held()), (mib(2), mib(5)));
     }
 
     #[test]
     fn where_registering_is_refused_there_are_plain_pages() {
-        let (books, _) = Device::books(mib(1));
+        let (books, _) = Device::dry_run(mib(1));
         let mut backups = Backups::default();
-        let refused = backups.take(2, &books, mib(9)).unwrap();
+        let refused = backups.take(2, &books, mib(9), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &refused), [false, false]);
         // Another time it may be granted.
-        let granted = backups.take(1, &device(), mib(9)).unwrap();
+        let granted = backups.take(1, &device(), mib(9), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &granted), [true]);
         assert_eq!((backups.direct(), backups.held()), (mib(1), mib(3)));
     }
@@ -305,31 +318,31 @@ mod tests {
     #[test]
     fn what_is_forgotten_gives_its_places_back() {
         let mut backups = Backups::default();
-        let slots = take(&mut backups, 3);
-        save(&mut backups, 1, 0, Place::Slot(slots[0]));
-        save(&mut backups, 1, 7, Place::Zero);
-        save(&mut backups, 1, 8, Place::Slot(slots[1]));
-        save(&mut backups, 4, 0, Place::Slot(slots[2]));
+        let taken = take(&mut backups, 3);
+        save(&mut backups, 1, 0, BackupLocation::Page(taken[0]));
+        save(&mut backups, 1, 7, BackupLocation::Zero);
+        save(&mut backups, 1, 8, BackupLocation::Page(taken[1]));
+        save(&mut backups, 4, 0, BackupLocation::Page(taken[2]));
         assert_eq!(
-            (backups.used_by(1), backups.used_by(4), backups.used_by(5)),
+            (backups.used_by(id(1)), backups.used_by(id(4)), backups.used_by(id(5))),
             (mib(2), mib(1), mib(0))
         );
         backups.check(mib(3), mib(3));
-        backups.forget(1);
-        backups.forget(1);
-        assert_eq!((backups.used_by(1), backups.missing(3)), (mib(0), 1));
+        backups.forget(id(1));
+        backups.forget(id(1));
+        assert_eq!((backups.used_by(id(1)), backups.missing(3)), (mib(0), 1));
         backups.check(mib(1), mib(3));
-        backups.forget(4);
+        backups.forget(id(4));
         backups.shrink();
         backups.check(mib(0), mib(0));
     }
 
     #[test]
-    #[should_panic(expected = "every slot is free or used")]
+    #[should_panic(expected = "every page is free or used")]
     fn a_place_that_nobody_has_is_found() {
         let mut backups = Backups::default();
-        let slots = take(&mut backups, 2);
-        save(&mut backups, 0, 0, Place::Slot(slots[0]));
+        let taken = take(&mut backups, 2);
+        save(&mut backups, 0, 0, BackupLocation::Page(taken[0]));
         backups.check(mib(1), mib(2));
     }
 
@@ -337,9 +350,9 @@ mod tests {
     #[should_panic(expected = "is used twice")]
     fn a_place_that_two_pages_have_is_found() {
         let mut backups = Backups::default();
-        let slots = take(&mut backups, 2);
-        save(&mut backups, 0, 0, Place::Slot(slots[0]));
-        save(&mut backups, 0, 1, Place::Slot(slots[0]));
+        let taken = take(&mut backups, 2);
+        save(&mut backups, 0, 0, BackupLocation::Page(taken[0]));
+        save(&mut backups, 0, 1, BackupLocation::Page(taken[0]));
         backups.check(mib(2), mib(2));
     }
 }

@@ -1,56 +1,184 @@
-//! A block that frees itself.
+//! A block that frees itself, and whose bytes can be read and written from the host.
 
 use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
 
-use crate::{Pool, Result, StreamId, Tag};
+use crate::fence::StreamId;
+use crate::hand::{Hand, Spot};
+use crate::limit::Limit;
+use crate::pool::Pool;
+use crate::tag::Tag;
+use crate::tags::Tags;
+use crate::{Error, Result};
 
-/// A block of a pool, freed on its stream when it is dropped.
+impl Pool {
+    /// Allocates a block under the default tag, on stream zero. It is freed when it is dropped.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn block(&self, size: Bytes) -> Result<Block> {
+        self.block_on(size, StreamId::default(), Tag::default())
+    }
+
+    /// Allocates a block under `tag`, on stream zero. It is freed when it is dropped.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn block_tagged(&self, size: Bytes, tag: Tag) -> Result<Block> {
+        self.block_on(size, StreamId::default(), tag)
+    }
+
+    /// Allocates a block under `tag`, on `stream`. It is freed when it is dropped.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn block_on(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Block> {
+        let address = self.alloc(size, stream, tag)?;
+        Ok(Block { pool: self.clone(), address, size, stream, is_left: false })
+    }
+}
+
+/// A block of a pool. It is freed on its stream when it is dropped.
+///
+/// ```
+/// use lowtide_device::{Bytes, Device, HostOptions};
+/// use lowtide_pool::{Pool, Scope, SleepPolicy};
+/// # fn main() -> lowtide_pool::Result<()> {
+/// # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
+/// let pool = Pool::new(&device)?;
+/// let weights = pool.tag("weights", SleepPolicy::Offload)?;
+/// let block = pool.block_tagged(Bytes::mib(1), weights)?;
+/// block.fill(7)?;
+/// block.write(Bytes(100), &[1, 2, 3])?;
+///
+/// pool.sleep(Scope::Tags(&[weights]))?;
+/// pool.wake(Scope::Tags(&[weights]))?;
+///
+/// let mut bytes = [0; 5];
+/// block.read(Bytes(99), &mut bytes)?;
+/// assert_eq!(bytes, [7, 1, 2, 3, 7]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Block {
-    /// `None` once it was left to somebody else.
-    pool: Option<Pool>,
+    pool: Pool,
     address: Address,
     size: Bytes,
     stream: StreamId,
+    /// Whether it was left to the caller.
+    is_left: bool,
 }
 
 impl Block {
-    pub(crate) fn new(pool: &Pool, size: Bytes, stream: StreamId, tag: Tag) -> Result<Block> {
-        let address = pool.alloc(size, stream, tag)?;
-        Ok(Block { pool: Some(pool.clone()), address, size, stream })
-    }
-
-    /// Where it begins; stays until it is dropped, through every sleep.
+    /// Returns the address of the first byte. It stays the same until the block is dropped, through
+    /// every sleep.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// What was asked for.
+    /// Returns the size that was asked for.
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// The stream whose work may still use it when it is dropped.
+    /// Returns the stream whose work may still use the block when it is dropped.
     pub fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Another stream is the last to use it.
+    /// Names another stream as the last to use the block.
     pub fn set_stream(&mut self, stream: StreamId) {
         self.stream = stream;
     }
 
-    /// Leaves the block to a caller who frees it by its address.
+    /// Leaves the block to the caller, who frees it by its address with [`Pool::free`].
     pub fn into_address(mut self) -> Address {
-        self.pool = None;
+        self.is_left = true;
         self.address
+    }
+
+    /// Copies `bytes` into the block, from `offset` on. Waits for the block's stream, if the pool has
+    /// a fence, and until the bytes are there.
+    ///
+    /// # Errors
+    /// [`Error::OutsideBlock`] where the bytes do not fit; [`Error::Asleep`] where the block's tag is
+    /// asleep; what the device refused.
+    pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
+        self.access(offset, Bytes(bytes.len() as u64), |hand, at| hand.write(at, bytes))
+    }
+
+    /// Copies the block's bytes from `offset` on into `bytes`. Waits for the block's stream, if the
+    /// pool has a fence.
+    ///
+    /// # Errors
+    /// As [`Block::write`].
+    pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
+        self.access(offset, Bytes(bytes.len() as u64), |hand, at| hand.read(at, bytes))
+    }
+
+    /// Sets every byte of the block. Waits for the block's stream, if the pool has a fence, and until
+    /// the bytes are there.
+    ///
+    /// # Errors
+    /// [`Error::Asleep`] where the block's tag is asleep; what the device refused.
+    pub fn fill(&self, byte: u8) -> Result<()> {
+        self.access(Bytes::ZERO, self.size, |hand, at| hand.fill(at, byte, self.size))
+    }
+
+    // While it runs, no sleep of the tag begins.
+    fn access(
+        &self,
+        offset: Bytes,
+        length: Bytes,
+        work: impl FnOnce(&Hand, Spot<'_>) -> lowtide_device::Result<()>,
+    ) -> Result<()> {
+        if offset.0.checked_add(length.0).is_none_or(|end| end > self.size.0) {
+            return Err(Error::OutsideBlock { offset, length, size: self.size });
+        }
+        let shared = &self.pool.shared;
+        let _job = self.begin_job()?;
+        let (reservation, start) = self.pool.place_of(self.address)?;
+        // A stream's freed memory goes to new blocks of the same stream before the stream has passed.
+        if let Some(fence) = &shared.fence {
+            fence.wait(self.stream)?;
+        }
+        Ok(shared.hand.with(&shared.device, |hand| work(hand, (&reservation, start + offset)))?)
+    }
+
+    // Waits for a turn of its tag.
+    fn begin_job(&self) -> Result<BlockJob<'_>> {
+        let mut state = self.pool.state();
+        let tag = state.room_at(self.address)?.tag();
+        let has_turned = |tags: &mut Tags| tags[tag].phase() != Phase::Turning;
+        state = self.pool.shared.monitor.wait_until(state, Limit::NONE, has_turned)?;
+        if state.tags[tag].phase() == Phase::Asleep {
+            return Err(Error::Asleep { tag: state.tags[tag].name.to_string() });
+        }
+        state.tags.begin_job(tag);
+        Ok(BlockJob { pool: &self.pool, tag })
+    }
+}
+
+/// A job on the memory of a block's tag, which ends when this is dropped.
+struct BlockJob<'a> {
+    pool: &'a Pool,
+    tag: Tag,
+}
+
+impl Drop for BlockJob<'_> {
+    fn drop(&mut self) {
+        self.pool.state().tags.end_job(self.tag);
+        self.pool.shared.monitor.notify();
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(pool) = &self.pool else { return };
-        if let Err(error) = pool.free(self.address, self.stream) {
+        if self.is_left {
+            return;
+        }
+        if let Err(error) = self.pool.free(self.address, self.stream) {
             tracing::error!(%error, "a block was freed behind its owner's back");
         }
     }

@@ -12,7 +12,7 @@ pub(crate) const SETTLED: u32 = 0;
 
 /// What a block is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     Live,
     Cached,
     Hole,
@@ -25,7 +25,7 @@ pub(crate) struct Block {
     /// Bytes from the arena's start.
     pub(crate) start: u64,
     pub(crate) size: u64,
-    pub(crate) state: State,
+    pub(crate) state: BlockState,
     /// Of a cached block: the stream that freed it, an index; [`SETTLED`] where that has passed.
     pub(crate) stream: u32,
     /// Of a cached block: its place among the frees of that stream.
@@ -59,7 +59,7 @@ impl Blocks {
         let hole = Block {
             start: 0,
             size,
-            state: State::Hole,
+            state: BlockState::Hole,
             stream: SETTLED,
             freed: 0,
             prev: NONE,

@@ -2,40 +2,44 @@
 //!
 //! Registered memory is what the link runs at full speed with, but it costs the device page tables
 //! for as long as it is registered: for the backups of a model more than a sleeping process should
-//! hold. So most of them are plain pages, and there are a few registered slots. One thread speaks with
-//! the driver and keeps the link busy; others copy between slots and pages of the host. A part of
-//! the backups is registered all the same: its pieces go over the link whenever no slot is ready for
-//! it, so that it is busy where the processor cannot keep up.
+//! hold. So most of them are plain pages, and there are a few registered staging buffers. One thread
+//! speaks with the driver and keeps the link busy; others copy between buffers and pages of the host.
+//! A part of the backups is registered all the same: its pieces go over the link whenever no buffer
+//! is ready for it, so that it is busy where the processor cannot keep up.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lowtide_device::{Bytes, Device, Error, HostPages, Mark, Result, Stream};
+use lowtide_device::{Bytes, Device, Mark, Stream};
 
-use crate::feed::{Feed, Load, ToCopy, ToSend};
-use crate::piece::{Job, PIECE, Piece, Slot, Way};
-use crate::turn::twice;
+use crate::feed::{Feed, Job, Load, ToCopy, ToSend};
+use crate::handover::Way;
+use crate::limit::{Limit, TurnStep};
+use crate::piece::{PIECE, Piece, StagedPiece, StagingBuffer};
+use crate::retry::twice;
+use crate::{Error, Result};
 
 /// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:
 /// 4 reach half of the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
 
-/// Streams and slots, kept from one turn to the next.
+/// Streams and staging buffers, kept from one turn to the next.
 pub(crate) struct Carriers {
     device: Device,
     copies: Stream,
     /// For whoever digests or fills meanwhile.
     pub(crate) checks: Stream,
-    slots: Mutex<Vec<Slot>>,
+    buffers: Mutex<Vec<StagingBuffer>>,
 }
 
 impl Carriers {
-    /// The carriers of a turn, made if there are none, with nothing left over from a turn that failed.
+    /// Returns the carriers of a turn, made if there are none, with nothing left over from a turn that
+    /// failed.
     pub(crate) fn ready<'a>(
         kept: &'a mut Option<Carriers>,
         device: &Device,
-    ) -> Result<&'a mut Carriers> {
+    ) -> lowtide_device::Result<&'a mut Carriers> {
         match kept {
             Some(carriers) => carriers.settle()?,
             None => *kept = Some(Carriers::new(device)?),
@@ -43,61 +47,72 @@ impl Carriers {
         Ok(kept.as_mut().expect("they were there, or were just made"))
     }
 
-    /// Waits for everything: what copies held is let go.
-    pub(crate) fn settle(&self) -> Result<()> {
+    /// Waits for all copies: what they held is let go.
+    pub(crate) fn settle(&self) -> lowtide_device::Result<()> {
         twice(|| self.copies.synchronize())?;
         twice(|| self.checks.synchronize())
     }
 
-    fn new(device: &Device) -> Result<Carriers> {
+    fn new(device: &Device) -> lowtide_device::Result<Carriers> {
         let (copies, checks) = (device.stream()?, device.stream()?);
-        Ok(Carriers { device: device.clone(), copies, checks, slots: Mutex::default() })
+        Ok(Carriers { device: device.clone(), copies, checks, buffers: Mutex::default() })
     }
 
     /// Carries what is fed until the feed is closed and empty, while `meanwhile` runs; `done` is
-    /// told of each piece that has arrived. The first failure of anybody ends everything.
+    /// told of each piece that has arrived. The first failure of anybody ends everything, and so does
+    /// the limit, which is asked before each piece and each part of one.
     pub(crate) fn carry(
         &self,
         feed: &Feed,
+        limit: Limit<'_>,
         done: &(impl Fn(&Piece) -> Result<()> + Sync),
-        meanwhile: impl FnOnce() -> crate::Result<()>,
-    ) -> crate::Result<()> {
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         // Where there are many, some are left to the thread that speaks with the driver and the caller's.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
-        feed.lend(std::mem::take(&mut *self.slots()));
-        let lane = Lane { carriers: self, feed };
+        let handover = &feed.handover;
+        handover.lend(std::mem::take(&mut *self.buffers()));
+        let lane = Lane { carriers: self, feed, limit };
         let outcome = thread::scope(|scope| {
             let lane = &lane;
             let _panic = EndAll(feed);
             let driving = move || {
                 let _panic = EndAll(lane.feed);
-                lane.feed.watch(lane.drive(done));
+                handover.watch(lane.drive(done));
             };
             let copying = move || {
                 let _panic = EndAll(lane.feed);
-                lane.feed.watch(lane.copy(done));
+                handover.watch(lane.copy(done));
             };
             let refused = |source| {
-                feed.watch(Err(Error::Os { operation: "starting a thread to copy", source }));
+                let operation = "starting a thread to copy";
+                handover.watch(Err(lowtide_device::Error::Os { operation, source }.into()));
             };
             let named = || thread::Builder::new().name("lowtide-carrier".to_owned());
             named().spawn_scoped(scope, driving).map_or_else(refused, drop);
             for _ in 0..threads {
                 named().spawn_scoped(scope, copying).map_or_else(refused, drop);
             }
-            let outcome = meanwhile();
-            feed.close();
+            let outcome = match meanwhile() {
+                // Whoever is stopped stops the others; any other failure is told once they are done.
+                stopped @ Err(Error::Stopped { .. }) => {
+                    handover.watch(stopped);
+                    Ok(())
+                }
+                outcome => outcome,
+            };
+            handover.close();
             outcome
         });
-        let (slots, carried) = feed.end();
-        self.slots().extend(slots);
+        let (buffers, carried) = handover.end();
+        self.buffers().extend(buffers);
         outcome?;
-        Ok(carried?)
+        carried
     }
 
-    fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffers(&self) -> MutexGuard<'_, Vec<StagingBuffer>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -108,85 +123,97 @@ impl Drop for EndAll<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let why = "a thread that copied has panicked".to_owned();
-            self.0.watch(Err(Error::Unsupported { what: "going on", why }));
+            let refused = lowtide_device::Error::Unsupported { what: "going on", why };
+            self.0.handover.watch(Err(refused.into()));
         }
     }
 }
 
-/// One carrying: what its threads do.
+/// One copy between device and backups: what its threads do.
 struct Lane<'a> {
     carriers: &'a Carriers,
     feed: &'a Feed,
+    limit: Limit<'a>,
 }
 
 impl Lane<'_> {
+    fn go_on(&self) -> Result<()> {
+        let step = match self.feed.handover.way() {
+            Way::Out => TurnStep::CopyingOut,
+            Way::In => TurnStep::CopyingIn,
+        };
+        self.limit.ask(step, || self.feed.progress())
+    }
+
     // The thread that speaks with the driver.
     fn drive(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
-        let (feed, stream) = (self.feed, &self.carriers.copies);
+        let (feed, handover, stream) = (self.feed, &self.feed.handover, &self.carriers.copies);
         let mut in_flight = VecDeque::<(Load, Mark)>::new();
         loop {
-            if let Some(next) = feed.next_to_send(in_flight.len()) {
+            if let Some(next) = handover.next_to_send(in_flight.len()) {
+                self.go_on()?;
                 let load = match next {
                     ToSend::Load(load) => load,
-                    ToSend::Begin(piece, pages) => Load::Staged(self.begin(piece, pages)?),
+                    ToSend::Begin(staged) => Load::Staged(self.begin(staged)?),
                 };
-                let mark = send(feed.way, &load, stream)?;
+                let mark = send(handover.way(), &load, stream)?;
                 in_flight.push_back((load, mark));
                 continue;
             }
             let Some((load, mark)) = in_flight.pop_front() else { return Ok(()) };
             twice(|| stream.wait(&mark))?;
-            match (load, feed.way) {
-                (Load::Direct(piece, _), _) => {
-                    done(&piece)?;
-                    feed.arrived(&piece);
+            match (load, handover.way()) {
+                (Load::Direct(direct), _) => {
+                    done(&direct.piece)?;
+                    feed.arrived(&direct.piece);
                 }
-                (Load::Staged(job), Way::Out) => feed.share(&job, 0),
+                (Load::Staged(job), Way::Out) => handover.share(&job, 0),
                 (Load::Staged(job), Way::In) => {
-                    feed.emptied(&job.slot);
-                    done(&job.piece)?;
-                    feed.arrived(&job.piece);
+                    handover.emptied(&job.buffer);
+                    done(&job.staged.piece)?;
+                    feed.arrived(&job.staged.piece);
                 }
             }
         }
     }
 
-    // A thread that copies between slots and pages of the host.
+    // A thread that copies between buffers and pages of the host.
     fn copy(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
-        let feed = self.feed;
-        while let Some(next) = feed.next_to_copy() {
+        let (feed, handover) = (self.feed, &self.feed.handover);
+        while let Some(next) = handover.next_to_copy() {
+            self.go_on()?;
             let (job, part) = match next {
                 ToCopy::Part(job, part) => (job, part),
-                ToCopy::Begin(piece, pages) => {
-                    let job = self.begin(piece, pages)?;
-                    feed.share(&job, 1);
+                ToCopy::Begin(staged) => {
+                    let job = self.begin(staged)?;
+                    handover.share(&job, 1);
                     (job, 0)
                 }
             };
-            let is_last = job.copy(feed.way, part)?;
-            match feed.way {
+            let is_last = job.copy(handover.way(), part)?;
+            match handover.way() {
                 Way::Out if is_last => {
-                    feed.emptied(&job.slot);
-                    done(&job.piece)?;
-                    feed.arrived(&job.piece);
+                    handover.emptied(&job.buffer);
+                    done(&job.staged.piece)?;
+                    feed.arrived(&job.staged.piece);
                 }
-                Way::In if is_last => feed.filled(job),
+                Way::In if is_last => handover.filled(job),
                 Way::Out | Way::In => {}
             }
         }
         Ok(())
     }
 
-    fn begin(&self, piece: Piece, pages: Arc<HostPages>) -> Result<Arc<Job>> {
-        let slot = self.carriers.device.host_memory_here(Bytes(PIECE))?;
-        Ok(Job::new(piece, pages, slot))
+    fn begin(&self, staged: StagedPiece) -> Result<std::sync::Arc<Job>> {
+        let buffer = self.carriers.device.host_memory_here(Bytes(PIECE))?;
+        Ok(Job::new(staged, buffer))
     }
 }
 
-fn send(way: Way, load: &Load, stream: &Stream) -> Result<Mark> {
+fn send(way: Way, load: &Load, stream: &Stream) -> lowtide_device::Result<Mark> {
     let (piece, on_host) = match load {
-        Load::Direct(piece, memory) => (piece, (memory, piece.at)),
-        Load::Staged(job) => (&job.piece, (&job.slot, Bytes::ZERO)),
+        Load::Direct(direct) => (&direct.piece, (&direct.memory, direct.piece.at)),
+        Load::Staged(job) => (&job.staged.piece, (&job.buffer, Bytes::ZERO)),
     };
     let on_device = (&piece.reservation, Bytes(piece.offset));
     twice(|| match way {
@@ -196,7 +223,7 @@ fn send(way: Way, load: &Load, stream: &Stream) -> Result<Mark> {
     twice(|| stream.mark())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -207,7 +234,7 @@ mod tests {
     use crate::memory::Memory;
 
     const PAGE: u64 = 2 << 20;
-    /// In the order of pieces: more than there are slots, not all of them whole.
+    /// In the order of pieces: more than there are buffers, not all of them whole.
     const SIZES: [u64; 12] = [4, 4, 1, 4, 3, 4, 4, 4, 2, 4, 4, 4];
 
     /// Pieces one behind the other on the device; on the host those of one kind are.
@@ -260,17 +287,13 @@ mod tests {
         }
 
         // All pieces; half of them are fed only when some of the others have arrived.
-        fn carry(
-            &self,
-            way: Way,
-            done: &(impl Fn(&Piece) -> Result<()> + Sync),
-        ) -> crate::Result<()> {
+        fn carry(&self, way: Way, done: &(impl Fn(&Piece) -> Result<()> + Sync)) -> Result<()> {
             let (feed, mut pieces) = (self.feed(way), self.pieces());
             let late = pieces.split_off(SIZES.len() / 2);
             feed.add(pieces);
-            self.carriers.carry(&feed, done, || {
+            self.carriers.carry(&feed, Limit::NONE, done, || {
                 let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
-                if feed.wait_until(some).is_some() {
+                if feed.handover.wait_until(some).is_some() {
                     for piece in late {
                         feed.add([piece]);
                     }
@@ -308,7 +331,11 @@ mod tests {
     }
 
     fn refusal() -> Error {
-        Error::Unsupported { what: "this piece", why: "the test says so".to_owned() }
+        lowtide_device::Error::Unsupported {
+            what: "this piece",
+            why: "the test says so".to_owned(),
+        }
+        .into()
     }
 
     #[test]
@@ -332,15 +359,15 @@ mod tests {
     }
 
     #[test]
-    fn slots_and_threads_are_had_only_for_pieces_that_need_them() {
-        for (is_direct, slots, parts) in [(true, 0, 0), (false, 1, SIZES.iter().sum::<u64>())] {
+    fn buffers_and_threads_are_had_only_for_pieces_that_need_them() {
+        for (is_direct, buffers, parts) in [(true, 0, 0), (false, 1, SIZES.iter().sum::<u64>())] {
             let world = World::new(|_| is_direct);
             assert_eq!(world.feed(Way::Out).parts as u64, parts);
             world.carry(Way::Out, &|_| Ok(())).unwrap();
-            let made = world.carriers.slots().len();
-            assert!((slots..=8 * slots).contains(&made), "{made} slots");
+            let made = world.carriers.buffers().len();
+            assert!((buffers..=8 * buffers).contains(&made), "{made} buffers");
             world.carry(Way::In, &|_| Ok(())).unwrap();
-            assert!(world.carriers.slots().len() >= made, "they are kept");
+            assert!(world.carriers.buffers().len() >= made, "they are kept");
         }
     }
 
@@ -379,7 +406,7 @@ mod tests {
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
                     let feed = world.feed(way);
                     feed.add(world.pieces());
-                    world.carriers.carry(&feed, &|_| Ok(()), || panic!("meanwhile"))
+                    world.carriers.carry(&feed, Limit::NONE, &|_| Ok(()), || panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
                 world.carriers.settle().unwrap();
@@ -396,7 +423,7 @@ mod tests {
                 arrived.fetch_add(1, SeqCst);
                 Ok(())
             };
-            let refused = world.carriers.carry(&feed, &count, || Err(refusal().into()));
+            let refused = world.carriers.carry(&feed, Limit::NONE, &count, || Err(refusal()));
             assert!(refused.unwrap_err().to_string().contains("this piece"));
             assert_eq!(arrived.into_inner(), 5);
         }

@@ -1,34 +1,37 @@
-//! Fences: whether a stream has passed what was given to it.
+//! Fences: whether a stream has done the work that was given to it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lowtide_device::Stream;
 
-use crate::StreamId;
+/// The identity of a stream, never used twice. On CUDA it is what `cuStreamGetId` returns, because
+/// handles are recycled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct StreamId(pub u64);
 
-/// Says how far the streams of a program are. A pool without one takes a free to mean that nothing
+/// Says how far the streams of a program are. In a pool without a fence, a free means that nothing
 /// uses the block any more.
 pub trait Fence: Send + Sync {
-    /// Whether everything given to the stream until now is done. Does not wait.
+    /// Returns whether all work given to the stream until now is done. Does not wait.
     fn has_passed(&self, stream: StreamId) -> bool;
 
-    /// Waits until everything given to the stream until now is done.
+    /// Waits until all work given to the stream until now is done.
     ///
     /// # Errors
     /// What went wrong in the stream's work.
     fn wait(&self, stream: StreamId) -> lowtide_device::Result<()>;
 }
 
-/// The fence for streams of [`lowtide_device`]. A stream it does not know has passed everything.
+/// A fence for streams of [`lowtide_device`]. A stream that it does not watch has passed everything.
 #[derive(Default)]
 pub struct StreamFence {
     streams: Mutex<HashMap<StreamId, Weak<Stream>>>,
 }
 
 impl StreamFence {
-    /// Watches a stream for as long as somebody has it, and says under which identity blocks are
-    /// freed on it. A stream that nobody has any more has waited for its work.
+    /// Watches a stream for as long as it exists, and returns the identity under which blocks are
+    /// freed on it. A stream that was dropped has waited for its work.
     pub fn watch(&self, stream: &Arc<Stream>) -> StreamId {
         let id = StreamId(stream.id());
         let mut streams = self.streams();

@@ -1,27 +1,18 @@
-//! Pieces: what goes over the link at once, and what is done with one that goes through a slot.
+//! Pieces: the unit of a copy between the device and backups.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use lowtide_device::{Bytes, HostMemory, HostPages, Reservation, Result};
 
+use crate::handover::{Job, Staged, Way};
 use crate::memory::Memory;
 
 /// What goes over the link at once. Each copy leaves it idle for some 2 µs, which is 1.5% of a copy of
-/// 8 MiB; larger pieces want larger slots, and what is in them should still be in the caches when
+/// 8 MiB; larger pieces want larger buffers, and what is in them should still be in the caches when
 /// the other side reads it.
 pub(crate) const PIECE: u64 = 8 << 20;
 /// What a thread copies at once, so that several work on one piece. Pages have a lock each.
 const PART: u64 = 2 << 20;
-
-/// Which way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From the device to the host.
-    Out,
-    /// From the host to the device.
-    In,
-}
 
 /// Neighbouring bytes, at most [`PIECE`] of them.
 pub(crate) struct Piece {
@@ -42,34 +33,38 @@ impl Piece {
     }
 }
 
-/// A little memory that the device knows, for pieces whose own memory it does not.
-pub(crate) type Slot = Arc<HostMemory>;
-
-/// A piece in its slot.
-pub(crate) struct Job {
+/// A piece in memory that the device knows.
+pub(crate) struct DirectPiece {
     pub(crate) piece: Piece,
-    pub(crate) slot: Slot,
-    pages: Arc<HostPages>,
-    /// Parts that are not copied yet.
-    left: AtomicUsize,
+    pub(crate) memory: Arc<HostMemory>,
 }
 
-impl Job {
-    pub(crate) fn new(piece: Piece, pages: Arc<HostPages>, slot: Slot) -> Arc<Job> {
-        let left = AtomicUsize::new(piece.parts());
-        Arc::new(Job { piece, slot, pages, left })
-    }
+/// A piece in plain pages, which goes through a staging buffer.
+pub(crate) struct StagedPiece {
+    pub(crate) piece: Piece,
+    pub(crate) pages: Arc<HostPages>,
+}
 
-    /// Copies a part between the slot and the pages; whether it was the last.
+/// A little memory that the device knows, for pieces whose own memory it does not.
+pub(crate) type StagingBuffer = Arc<HostMemory>;
+
+impl Staged for StagedPiece {
+    fn parts(&self) -> usize {
+        self.piece.parts()
+    }
+}
+
+impl Job<StagedPiece, StagingBuffer> {
+    /// Copies a part between the buffer and the pages; returns whether it was the last.
     pub(crate) fn copy(&self, way: Way, part: usize) -> Result<bool> {
-        let Job { piece: Piece { at, size, .. }, slot, pages, left } = self;
+        let Job { staged: StagedPiece { piece: Piece { at, size, .. }, pages }, buffer, .. } = self;
         let offset = Bytes(part as u64 * PART);
         let (at, size) = (*at + offset, Bytes(PART.min(size.0 - offset.0)));
         match way {
-            Way::Out => pages.write(at, size, |bytes| slot.read_streaming(offset, bytes))??,
+            Way::Out => pages.write(at, size, |bytes| buffer.read_streaming(offset, bytes))??,
             // The device reads it next: it should find it in the caches.
-            Way::In => pages.read(at, size, |bytes| slot.write_much(offset, bytes))??,
+            Way::In => pages.read(at, size, |bytes| buffer.write_much(offset, bytes))??,
         }
-        Ok(left.fetch_sub(1, SeqCst) == 1)
+        Ok(self.copied_one())
     }
 }

@@ -9,38 +9,51 @@ use lowtide_device::Bytes;
 /// Every block is a multiple of this.
 pub(crate) const GRAIN: u64 = 512;
 
-/// How the pool trades speed for tightness, and what it does with backups.
+/// How a pool trades speed for tightness, and what it does with backups.
+///
+/// ```
+/// # use lowtide_device::{Bytes, Device};
+/// # use lowtide_pool::{Policy, Pool};
+/// # let device = Device::dry_run(Bytes::gib(1)).0;
+/// let policy = Policy::default().keep_backups(false).backup_most(Some(Bytes::gib(8)));
+/// let pool = Pool::builder(&device).policy(policy).build()?;
+/// # Ok::<(), lowtide_pool::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Policy {
-    /// Blocks up to this size live apart, so that they do not pin the pages of large ones.
+    /// Blocks up to this size have arenas of their own, so that they do not pin the pages of large
+    /// blocks. Default: 256 KiB.
     pub small_most: Bytes,
-    /// A chunk is at most this part of the block it is made for.
+    /// A new chunk is at most the block's size divided by this number. Default: 4.
     pub chunks_per_block: u64,
-    /// The same once the pool has taken half of the device: small chunks fit where large ones do not.
+    /// The same once the pool has taken half of the device, where small chunks fit and large ones do
+    /// not. Default: 32.
     pub chunks_per_block_when_tight: u64,
-    /// No chunk made for a block is larger.
+    /// The largest chunk that is made for a block. Default: 64 MiB.
     pub chunk_most: Bytes,
-    /// No chunk made by a wake is larger. It knows all blocks at once, so that large chunks cost
-    /// nothing but tightness later on.
+    /// The largest chunk that a wake makes. A wake knows all blocks at once, so large chunks cost
+    /// nothing but tightness later on. Default: 256 MiB.
     pub wake_chunk_most: Bytes,
-    /// How far memory may grow beyond the most that was ever live, in thousandths, before small
-    /// chunks are moved instead; large ones always are.
+    /// How far device memory may grow beyond the peak of live bytes, in thousandths, before small
+    /// chunks are moved instead. Large chunks are always moved. Default: 60.
     pub slack_thousandths: u64,
-    /// A free chunk of at least this part of what is missing counts as large.
+    /// A free chunk of at least this part of what is missing counts as large. Default: 4, a quarter.
     pub cheap_part: u64,
     /// Whether backups stay after a wake. The next sleep then copies only what changed, and the
-    /// host's memory stays taken.
+    /// host memory stays taken. Default: yes.
     pub keep_backups: bool,
-    /// The most host memory that backups may take; what the machine and its control groups have
-    /// left, where not given.
+    /// The most host memory that backups may take. Default: none, which means what the machine and
+    /// its control groups have left.
     pub backup_most: Option<Bytes>,
-    /// How much of the backups is registered with the device, the first part of them. It is copied
-    /// without the processor's help and fills the gaps that the copying of the rest leaves on the
-    /// link. It costs the device 2 MiB a GiB for as long as it is there, asleep too, and takes time
-    /// to be made and to be given back: with `keep_backups` once, without it in every sleep and wake.
-    /// With zero all backups are plain pages; with more than there are of them, all are registered.
+    /// How much of the backups is registered with the device. Registered backups are copied without
+    /// the processor's help and fill the gaps that copying the rest leaves on the link. They cost
+    /// 2 MiB of device memory for each GiB while they exist, asleep too, and time to be made and
+    /// given back: once with `keep_backups`, in every sleep and wake without. With zero, all backups
+    /// are plain pages. Default: 2.5 GiB.
     pub direct_backups: Bytes,
-    /// Whether an allocation wakes a tag that is asleep, instead of being refused.
+    /// Whether an allocation in a tag that is asleep wakes the tag, instead of being refused.
+    /// Default: no.
     pub wake_on_alloc: bool,
 }
 
@@ -62,8 +75,38 @@ impl Default for Policy {
     }
 }
 
+/// A method for each field, because programs cannot write the struct out: it may grow.
+macro_rules! setters {
+    ($($field:ident: $kind:ty,)*) => {
+        impl Policy {
+            $(
+                #[doc = concat!("Sets [`Policy::", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+                #[must_use]
+                pub const fn $field(mut self, $field: $kind) -> Policy {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    small_most: Bytes,
+    chunks_per_block: u64,
+    chunks_per_block_when_tight: u64,
+    chunk_most: Bytes,
+    wake_chunk_most: Bytes,
+    slack_thousandths: u64,
+    cheap_part: u64,
+    keep_backups: bool,
+    backup_most: Option<Bytes>,
+    direct_backups: Bytes,
+    wake_on_alloc: bool,
+}
+
 impl Policy {
-    /// The size of a new chunk for a block.
+    /// Returns the size of a new chunk for a block.
     pub(crate) fn chunk_for(&self, block: u64, page: u64, tight: bool) -> u64 {
         let chunks = if tight { self.chunks_per_block_when_tight } else { self.chunks_per_block };
         let part = block / chunks.max(1);

@@ -1,43 +1,43 @@
-//! Pressure: who is asked to free something before out of memory is reported.
+//! Pressure: callbacks that are asked to free memory before the pool reports out of memory.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use lowtide_device::Bytes;
 
-/// What is missing.
+/// A request that the device has no memory for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pressure {
-    /// What was asked for.
+    /// The bytes that were asked for.
     pub requested: Bytes,
-    /// What the device says is free.
+    /// The free memory that the device reports.
     pub free: Bytes,
-    /// How often somebody was asked for this request already.
+    /// How often callbacks were asked for this request before.
     pub round: u32,
 }
 
-/// What somebody who was asked says.
+/// The answer of a callback that was asked to free memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// Something was freed: try again.
+pub enum PressureAnswer {
+    /// Memory was freed: try again.
     Retry,
-    /// There is nothing to free here.
+    /// Nothing was freed.
     Nothing,
 }
 
-/// However often it says so, it is not asked more often than this for one request.
+/// However often a callback says so, it is not asked more often than this for one request.
 pub(crate) const ROUNDS_MOST: u32 = 64;
 
-type Callback = dyn Fn(&Pressure) -> Answer + Send + Sync;
+type Callback = dyn Fn(&Pressure) -> PressureAnswer + Send + Sync;
 
-/// Who is asked.
+/// The callbacks of a pool.
 #[derive(Default)]
 pub(crate) struct Callbacks {
     list: Mutex<Vec<Weak<Callback>>>,
 }
 
-/// While this lives, its callback is asked.
-#[must_use = "dropping it ends the subscription"]
+/// A registered callback. Dropping this unregisters it.
+#[must_use = "dropping it unregisters the callback"]
 pub struct Subscription {
     _callback: Arc<Callback>,
 }
@@ -51,7 +51,7 @@ impl fmt::Debug for Subscription {
 impl Callbacks {
     pub(crate) fn add(
         &self,
-        callback: impl Fn(&Pressure) -> Answer + Send + Sync + 'static,
+        callback: impl Fn(&Pressure) -> PressureAnswer + Send + Sync + 'static,
     ) -> Subscription {
         let callback: Arc<Callback> = Arc::new(callback);
         self.list().push(Arc::downgrade(&callback));
@@ -62,17 +62,17 @@ impl Callbacks {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks one after another until one has freed something. No lock is held: who is asked may
-    /// free, trim, or put other tags to sleep.
-    pub(crate) fn ask(&self, pressure: &Pressure) -> Answer {
+    /// Asks one after another until one has freed something. No lock is held: a callback may free,
+    /// trim, or put other tags to sleep.
+    pub(crate) fn ask(&self, pressure: &Pressure) -> PressureAnswer {
         let mut list = self.list();
         list.retain(|callback| callback.strong_count() > 0);
         let asked = list.clone();
         drop(list);
         let mut callbacks = asked.iter().filter_map(Weak::upgrade);
-        match callbacks.find(|callback| callback(pressure) == Answer::Retry) {
-            Some(_) => Answer::Retry,
-            None => Answer::Nothing,
+        match callbacks.find(|callback| callback(pressure) == PressureAnswer::Retry) {
+            Some(_) => PressureAnswer::Retry,
+            None => PressureAnswer::Nothing,
         }
     }
 }

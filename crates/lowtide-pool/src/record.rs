@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use lowtide_device::{Address, Bytes};
 
-use crate::StreamId;
+use crate::fence::StreamId;
 
 /// What a pool was asked, in order. A recording begins with the blocks it is asked for, so a free
 /// of an older block is not in it.
@@ -15,8 +15,6 @@ pub struct Recording {
     events: Vec<Event>,
     live: std::collections::HashMap<u64, Bytes>,
 }
-
-pub(crate) type Recorder = Recording;
 
 #[derive(Debug, Clone, Copy)]
 struct Event {

@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_device::{Address, Bytes, Device, Tally};
+use lowtide_device::{Address, Bytes, Device, DryRunCost};
 use serde::Serialize;
 
 use crate::trace::Event;
@@ -100,15 +100,18 @@ pub fn live_peak(events: &[Event]) -> Bytes {
 pub fn replay(
     events: &[Event],
     device: &Device,
-    tally: Option<&Tally>,
+    cost: Option<&DryRunCost>,
     policy: Policy,
     options: Options,
 ) -> Result<Report> {
     let Options { streams, threads, record } = options;
     assert!(streams > 0 && threads > 0, "somebody plays it");
     let lag = (streams > 1).then(|| Arc::new(Lag::new(streams)));
-    let fence = lag.clone().map(|lag| lag as Arc<dyn Fence>);
-    let pool = Pool::new(device, policy, fence)?;
+    let mut builder = Pool::builder(device).policy(policy);
+    if let Some(lag) = &lag {
+        builder = builder.fence(Arc::clone(lag) as Arc<dyn Fence>);
+    }
+    let pool = builder.build()?;
     if record {
         pool.start_recording();
     }
@@ -128,7 +131,7 @@ pub fn replay(
         ratio: ratio(counts.physical_peak, live),
         ns_per_op: elapsed.as_nanos() as f64 / events.len().max(1) as f64,
         driver_calls,
-        driver_ms: tally.map(Tally::ms),
+        driver_ms: cost.map(DryRunCost::ms),
         recording: pool.stop_recording(),
     })
 }
@@ -250,8 +253,8 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
     let live = live_peak(events);
     let mut completes = |pages: u64| -> Result<bool> {
         progress();
-        let (device, _) = Device::books(Bytes(pages * PAGE));
-        let pool = Pool::new(&device, policy, None)?;
+        let (device, _) = Device::dry_run(Bytes(pages * PAGE));
+        let pool = Pool::builder(&device).policy(policy).build()?;
         match (Player { pool: &pool, lag: None, threads: 1 }).play(events) {
             Ok(()) => Ok(true),
             Err(Error::Device(error)) if error.is_out_of_memory() => Ok(false),

@@ -1,5 +1,4 @@
-//! What a wake has to bring back: chunks to be made, the pieces of each, and the digests its pages
-//! must have.
+//! Restoring: chunks on their way back, the pieces of each, and the digests that its pages must have.
 
 use std::ops::Range;
 
@@ -7,12 +6,14 @@ use lowtide_device::Bytes;
 use lowtide_device::digest::{Digest, Keys};
 
 use crate::Result;
-use crate::backup::{Backups, PAGE, Place, Saved};
+use crate::backup::{BackupLocation, Backups, PAGE, Saved};
 use crate::carry::Carriers;
 use crate::feed::Feed;
+use crate::handover::Way;
+use crate::limit::{Limit, TurnStep};
 use crate::memory::Memory;
-use crate::piece::{PIECE, Piece, Way};
-use crate::wake::Part;
+use crate::piece::{PIECE, Piece};
+use crate::wake_part::WakePart;
 
 /// Chunks on their way back.
 pub(crate) struct Restoring<'a> {
@@ -20,9 +21,9 @@ pub(crate) struct Restoring<'a> {
 }
 
 struct Returning<'a> {
-    part: &'a Part,
+    part: &'a WakePart,
     range: &'a Range<u64>,
-    /// Neighbours by place, each run within a piece.
+    /// Neighbours on the device and in the backup, each run within a piece.
     runs: Vec<Run>,
     expected: Vec<Digest>,
 }
@@ -35,7 +36,7 @@ struct Run {
 }
 
 impl<'a> Restoring<'a> {
-    pub(crate) fn plan(parts: &[&'a Part], backups: &mut Backups) -> Restoring<'a> {
+    pub(crate) fn plan(parts: &[&'a WakePart], backups: &mut Backups) -> Restoring<'a> {
         let mut chunks = Vec::new();
         for part in parts {
             for range in &part.chunks {
@@ -64,15 +65,16 @@ impl<'a> Restoring<'a> {
     pub(crate) fn carry(
         &self,
         carriers: &Carriers,
-        make: impl Fn(&Part, &Range<u64>) -> Result<()>,
+        limit: Limit<'_>,
+        make: impl Fn(&WakePart, &Range<u64>) -> Result<()>,
         make_empty: impl FnOnce() -> Result<()>,
-    ) -> Result<Vec<(&'a Part, u64)>> {
+    ) -> Result<Vec<(&'a WakePart, u64)>> {
         let checks = &carriers.checks;
         let expected = self.chunks.iter().enumerate();
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
         let feed = Feed::new(Way::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        carriers.carry(&feed, &|_| Ok(()), || {
+        carriers.carry(&feed, limit, &|_| Ok(()), || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
@@ -83,11 +85,11 @@ impl<'a> Restoring<'a> {
             }
             make_empty()?;
             let mut pending = Vec::with_capacity(self.chunks.len());
-            // As they arrive: pieces that need no slot may be last, whatever their chunk's number.
+            // As they arrive: direct pieces may be last, whatever their chunk's number.
             let mut waiting: Vec<usize> = (0..self.chunks.len()).collect();
             while !waiting.is_empty() {
                 let first = |left: &[usize]| waiting.iter().position(|chunk| left[*chunk] == 0);
-                let Some(first) = feed.wait_until(first) else {
+                let Some(first) = feed.handover.wait_until(first) else {
                     return Ok(()); // who failed says why
                 };
                 let chunk = &self.chunks[waiting.remove(first)];
@@ -95,6 +97,7 @@ impl<'a> Restoring<'a> {
                 let size = Bytes(chunk.range.end - chunk.range.start);
                 pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
             }
+            limit.ask(TurnStep::Checking, || feed.progress())?;
             for (chunk, pending) in pending {
                 let pages = chunk.range.clone().step_by(PAGE as usize);
                 let digests = pages.zip(pending.wait()?).zip(&chunk.expected);
@@ -120,19 +123,19 @@ impl Returning<'_> {
 impl Run {
     fn new(pages: &[(u64, Saved)], backups: &Backups) -> Run {
         let (offset, saved) = pages[0];
-        let from = match saved.place {
-            Place::Zero => None,
-            Place::Slot(slot) => Some((backups.memory(slot.slab).clone(), slot.offset())),
+        let from = match saved.location {
+            BackupLocation::Zero => None,
+            BackupLocation::Page(page) => Some((backups.memory(page.slab).clone(), page.offset())),
         };
         Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }
     }
 }
 
-// Whether two neighbouring pages come from neighbouring places, and in one piece.
+// Whether two neighbouring pages come from neighbouring backup pages, and in one piece.
 fn follows((_, one): &(u64, Saved), (at, next): &(u64, Saved)) -> bool {
-    match (one.place, next.place) {
-        (Place::Zero, Place::Zero) => true,
-        (Place::Slot(one), Place::Slot(next)) => {
+    match (one.location, next.location) {
+        (BackupLocation::Zero, BackupLocation::Zero) => true,
+        (BackupLocation::Page(one), BackupLocation::Page(next)) => {
             one.slab == next.slab && one.page + 1 == next.page && !at.is_multiple_of(PIECE)
         }
         _ => false,

@@ -1,190 +1,155 @@
-//! What a sleep has to save: pages that changed since the last time.
+//! Saving: pages on their way to the host, and the chunks that they leave behind.
 //!
-//! Every page's digest is taken on the device. A page whose digest is that of its backup is saved
-//! already, and one that is all zeros needs no place. For the rest the host's room is checked, before
-//! anything moves, and places are taken.
+//! A chunk is given back as soon as every page of it has arrived, so that the driver's part is done
+//! while the link is busy. Memory whose content may be lost goes last, while the last copies run.
 
 use std::ops::Range;
-use std::sync::LazyLock;
+use std::sync::{Mutex, PoisonError};
 
-use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, Device, Reservation, Stream, host_room};
+use crate::Result;
+use crate::backup::Backups;
+use crate::carry::Carriers;
+use crate::changes::{self, Changed};
+use crate::feed::Feed;
+use crate::handover::Way;
+use crate::limit::{Limit, TurnStep};
+use crate::piece::Piece;
+use crate::retry::unmap;
+use crate::sleep_part::{HeldChunks, SleepPart};
 
-use crate::backup::{Backups, PAGE, Pages, Place, Saved, Slot};
-use crate::piece::{PIECE, Piece};
-use crate::policy::Policy;
-use crate::{Error, Result};
+/// Memory that may be lost is given up when no more than this part of the copies is left: late, in
+/// case one fails, and early enough that the driver's part is done before the last one.
+const LAST_PART: usize = 4;
 
-/// Pages of a room that are to be saved.
-pub(crate) struct ToSave<'a> {
-    pub(crate) room: usize,
-    pub(crate) reservation: &'a Reservation,
-    /// Runs of whole pages.
-    pub(crate) pages: &'a [Range<u64>],
+/// Pages on their way to the host.
+pub(crate) struct Saving<'a> {
+    pub(crate) changed: Vec<Changed>,
+    pub(crate) carriers: &'a Carriers,
+    /// What is saved.
+    pub(crate) parts: &'a [&'a SleepPart],
+    /// What may be lost.
+    pub(crate) lost: &'a [&'a SleepPart],
+    pub(crate) limit: Limit<'a>,
 }
 
-/// What was found out about the pages.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub(crate) copied: Bytes,
-    pub(crate) unchanged: Bytes,
-    pub(crate) zero: Bytes,
+/// A chunk of a part, in the order in which they are numbered for the feed.
+struct Numbered<'a> {
+    part: &'a SleepPart,
+    range: &'a Range<u64>,
 }
 
-/// A page that must be copied, and where to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Changed {
-    pub(crate) room: usize,
-    pub(crate) offset: u64,
-    digest: Digest,
-    slot: Slot,
+impl Numbered<'_> {
+    fn holds(&self, page: &Changed) -> bool {
+        self.part.room == page.room && self.range.contains(&page.offset)
+    }
 }
 
-/// A page that has no slot yet.
-const NOWHERE: Slot = Slot { slab: u32::MAX, page: u32::MAX };
-
-/// Digests, decides, checks the room and takes places. On failure nothing has moved. Where there is
-/// no room, what is kept of `others`, which are awake and only save time, is forgotten first.
-pub(crate) fn plan(
-    device: &Device,
-    stream: &Stream,
-    policy: &Policy,
-    backups: &mut Backups,
-    parts: &[ToSave<'_>],
-    others: &[usize],
-) -> Result<(Tally, Vec<Changed>)> {
-    let digests = digests(stream, parts)?;
-    let (tally, mut changed) = sort_out(backups, parts, &digests);
-    let mut house = |backups: &mut Backups| house(device, policy, backups, &mut changed);
-    let housed = house(backups).or_else(|_| {
-        for room in others {
-            backups.forget(*room);
+impl Saving<'_> {
+    /// Copies what changed and gives each chunk back once it is saved; then what may be lost.
+    pub(crate) fn carry(&self, backups: &mut Backups) -> Result<()> {
+        let chunks: Vec<Numbered<'_>> = self.numbered();
+        let runs = self.runs(&chunks);
+        let mut pieces_of = vec![0; chunks.len()];
+        for (chunk, _) in &runs {
+            pieces_of[*chunk] += 1;
         }
-        backups.shrink();
-        house(backups)
-    });
-    if let Err(error) = housed {
-        give_up(backups, &changed);
-        return Err(error);
-    }
-    Ok((tally, changed))
-}
-
-/// The copy of these pages has arrived: from now on they are saved.
-pub(crate) fn confirm(backups: &mut Backups, changed: &[Changed]) {
-    for page in changed {
-        let saved = Saved { digest: page.digest, place: Place::Slot(page.slot) };
-        backups.pages(page.room).insert(page.offset, saved);
-    }
-}
-
-/// These pages will not be copied after all.
-pub(crate) fn give_up(backups: &mut Backups, changed: &[Changed]) {
-    for page in changed.iter().filter(|page| page.slot != NOWHERE) {
-        backups.give(Place::Slot(page.slot));
-    }
-    backups.shrink();
-}
-
-/// Whether two pages can go in one piece.
-pub(crate) fn neighbours(one: &Changed, next: &Changed) -> bool {
-    one.room == next.room
-        && one.offset + PAGE == next.offset
-        && one.slot.slab == next.slot.slab
-        && one.slot.page + 1 == next.slot.page
-        && !next.offset.is_multiple_of(PIECE)
-}
-
-/// A run of neighbours as a piece of a chunk.
-pub(crate) fn piece(
-    number: usize,
-    run: &[Changed],
-    chunk: usize,
-    reservation: &Reservation,
-    backups: &Backups,
-) -> Piece {
-    let Changed { offset, slot, .. } = run[0];
-    let (memory, size) = (backups.memory(slot.slab).clone(), Bytes(run.len() as u64 * PAGE));
-    let reservation = reservation.clone();
-    Piece { number, chunk, reservation, offset, memory, at: slot.offset(), size }
-}
-
-fn digests(stream: &Stream, parts: &[ToSave<'_>]) -> Result<Vec<Vec<Digest>>> {
-    let keys = Keys::of_this_process();
-    let ask = |part: &ToSave<'_>| stream.digest_ranges(part.reservation, part.pages, keys);
-    let pending: Vec<_> = parts.iter().map(ask).collect::<Result<_, _>>()?;
-    Ok(pending.into_iter().map(lowtide_device::PendingDigests::wait).collect::<Result<_, _>>()?)
-}
-
-// What is saved already stays; what is dead is forgotten; what changed keeps its place.
-fn sort_out(
-    backups: &mut Backups,
-    parts: &[ToSave<'_>],
-    digests: &[Vec<Digest>],
-) -> (Tally, Vec<Changed>) {
-    let zero = zero_digest();
-    let (mut tally, mut changed) = (Tally::default(), Vec::new());
-    for (ToSave { room, pages, .. }, digests) in parts.iter().zip(digests) {
-        let offsets = pages.iter().flat_map(|run| run.clone().step_by(PAGE as usize));
-        let mut before = std::mem::take(backups.pages(*room));
-        let mut after = Pages::new();
-        for (offset, digest) in offsets.zip(digests.iter().copied()) {
-            match before.remove(&offset) {
-                Some(saved) if saved.digest == digest => {
-                    tally.unchanged += Bytes(PAGE);
-                    after.insert(offset, saved);
-                }
-                saved if digest == zero => {
-                    tally.zero += Bytes(PAGE);
-                    if let Some(saved) = saved {
-                        backups.give(saved.place);
-                    }
-                    after.insert(offset, Saved { digest, place: Place::Zero });
-                }
-                saved => {
-                    let slot = match saved.map(|saved| saved.place) {
-                        Some(Place::Slot(slot)) => slot,
-                        _ => NOWHERE,
-                    };
-                    tally.copied += Bytes(PAGE);
-                    changed.push(Changed { room: *room, offset, digest, slot });
+        let pieces: Vec<Piece> = runs
+            .iter()
+            .enumerate()
+            .map(|(number, (chunk, run))| {
+                let reservation = &chunks[*chunk].part.reservation;
+                changes::piece(number, run, *chunk, reservation, backups)
+            })
+            .collect();
+        let feed = Feed::new(Way::Out, chunks.len(), &pieces);
+        let arrived =
+            Mutex::new(Arrived { left: pieces_of.clone(), runs: vec![false; runs.len()] });
+        let lock = || arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = |piece: &Piece| {
+            let is_last = lock().count(piece);
+            let Numbered { part, range } = &chunks[piece.chunk];
+            if is_last {
+                drop(unmap(&part.reservation, range)?);
+            }
+            Ok(())
+        };
+        let mut held = HeldChunks::default();
+        let mut meanwhile = || {
+            let idle = chunks.iter().zip(&pieces_of).filter(|(_, pieces)| **pieces == 0);
+            for (Numbered { part, range }, _) in idle {
+                self.limit.ask(TurnStep::CopyingOut, || feed.progress())?;
+                drop(unmap(&part.reservation, range)?);
+            }
+            let is_late = |left: &[usize]| left.iter().sum::<usize>() * LAST_PART <= runs.len();
+            if feed.handover.wait_until(|left| is_late(left).then_some(())).is_some() {
+                held = HeldChunks::unmap(self.lost.iter().copied(), self.limit)?;
+                // Without a limit only a failure could stop what is left.
+                if self.limit.is_none() {
+                    drop(std::mem::take(&mut held));
                 }
             }
+            Ok(())
+        };
+        let outcome = if pieces.is_empty() {
+            meanwhile()
+        } else {
+            feed.add(pieces);
+            self.carriers.carry(&feed, self.limit, &done, meanwhile)
+        };
+        let arrived = arrived.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for ((_, run), is_there) in runs.iter().zip(arrived.runs) {
+            if is_there {
+                changes::confirm(backups, run);
+            } else {
+                changes::give_up(backups, run);
+            }
         }
-        for dead in before.into_values() {
-            backups.give(dead.place);
+        if outcome.is_err() {
+            held.put_back();
         }
-        *backups.pages(*room) = after;
+        outcome
     }
-    (tally, changed)
+
+    fn numbered(&self) -> Vec<Numbered<'_>> {
+        let of_part = |part: &&'_ SleepPart| part.chunks.len();
+        let mut numbered = Vec::with_capacity(self.parts.iter().map(of_part).sum());
+        for part in self.parts {
+            numbered.extend(part.chunks.iter().map(|range| Numbered { part, range }));
+        }
+        numbered
+    }
+
+    // Neighbouring pages that changed, each run within one chunk, with the chunk's number.
+    fn runs<'b>(&'b self, chunks: &[Numbered<'_>]) -> Vec<(usize, &'b [Changed])> {
+        let mut runs = Vec::new();
+        let mut chunk = 0;
+        for run in self.changed.chunk_by(changes::neighbours) {
+            let mut rest = run;
+            while let Some(first) = rest.first() {
+                while !chunks[chunk].holds(first) {
+                    chunk += 1;
+                }
+                let inside = rest.partition_point(|page| chunks[chunk].holds(page));
+                runs.push((chunk, &rest[..inside]));
+                rest = &rest[inside..];
+            }
+        }
+        runs
+    }
 }
 
-/// The digest of a page of zeros.
-fn zero_digest() -> Digest {
-    static ZERO: LazyLock<Digest> =
-        LazyLock::new(|| Keys::of_this_process().digest(&vec![0; PAGE as usize]));
-    *ZERO
+/// What has arrived at the host.
+struct Arrived {
+    /// Pieces of each chunk that have not.
+    left: Vec<usize>,
+    runs: Vec<bool>,
 }
 
-// A place for each page that has none.
-fn house(
-    device: &Device,
-    policy: &Policy,
-    backups: &mut Backups,
-    changed: &mut [Changed],
-) -> Result<()> {
-    let homeless = changed.iter().filter(|page| page.slot == NOWHERE).count() as u64;
-    let missing = Bytes(backups.missing(homeless) * PAGE);
-    let needed = backups.held() + missing;
-    if let Some(most) = policy.backup_most.filter(|most| needed > *most) {
-        return Err(Error::BackupLimit { needed, most });
+impl Arrived {
+    /// Counts a piece; returns whether it was the last of its chunk.
+    fn count(&mut self, piece: &Piece) -> bool {
+        self.runs[piece.number] = true;
+        self.left[piece.chunk] -= 1;
+        self.left[piece.chunk] == 0
     }
-    if missing > Bytes::ZERO {
-        host_room::ask_for(missing)?;
-    }
-    let mut slots = backups.take(homeless, device, policy.direct_backups)?.into_iter();
-    for page in changed.iter_mut().filter(|page| page.slot == NOWHERE) {
-        page.slot = slots.next().expect("as many slots as pages");
-    }
-    Ok(())
 }

@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 
-use crate::StreamId;
 use crate::blocks::SETTLED;
+use crate::fence::StreamId;
 
 #[derive(Default)]
 pub(crate) struct Streams {
     numbers: HashMap<StreamId, u32>,
     /// By number, from one: zero is [`SETTLED`].
-    known: Vec<Known>,
+    known: Vec<StreamEntry>,
     spare: Vec<u32>,
     /// The last one asked for: programs mostly stay on one.
     last: Option<(StreamId, u32)>,
@@ -23,7 +23,7 @@ pub(crate) struct Streams {
 /// So many streams are never too many.
 const CROWD_LEAST: usize = 64;
 
-struct Known {
+struct StreamEntry {
     id: Option<StreamId>,
     /// How often something was freed under this number. Goes on when the number changes hands, so
     /// that what was freed earlier always has a lower one.
@@ -56,7 +56,7 @@ impl Streams {
 
     fn admit(&mut self, id: StreamId) -> u32 {
         let number = self.spare.pop().unwrap_or_else(|| {
-            self.known.push(Known { id: None, frees: 0 });
+            self.known.push(StreamEntry { id: None, frees: 0 });
             self.known.len() as u32
         });
         self.known[number as usize - 1].id = Some(id);

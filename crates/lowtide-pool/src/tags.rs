@@ -1,87 +1,56 @@
-//! Tags: names for blocks, with what becomes of them in a sleep.
+//! The tags of a pool: what is known of each, and the rules of turns and jobs.
+//!
+//! A *turn* is the time in which some tags fall asleep or wake; there is one at a time. A *job* is
+//! work of a thread at the driver, without the lock, on a tag's memory. A turn waits for the jobs on
+//! its tags, and no job begins on a tag that turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
-use lowtide_device::Bytes;
-use serde::Serialize;
+use lowtide_types::{Bytes, Phase, SleepPolicy};
 
+use crate::tag::{Scope, Tag};
 use crate::{Error, Result};
-
-/// A name for blocks, by number. A pool's first tag, [`Tag::default`], is there from the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct Tag {
-    number: u16,
-    /// Which pool's it is; zero where that is known anyway.
-    pool: u16,
-}
-
-impl Tag {
-    /// The tag of this number, in a pool that is known.
-    pub(crate) fn of_number(number: usize) -> Tag {
-        Tag { number: number as u16, pool: 0 }
-    }
-
-    pub(crate) fn number(self) -> u16 {
-        self.number
-    }
-}
-
-/// What becomes of a tag's blocks when the pool sleeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum SleepPolicy {
-    /// Their content goes to the host and comes back.
-    Offload,
-    /// Their content is lost; their addresses stay.
-    Discard,
-    /// They stay on the device.
-    Keep,
-}
-
-/// Whether a tag's memory is on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// It is.
-    Awake,
-    /// A sleep or a wake is at work on it.
-    Turning,
-    /// It is not; addresses stay.
-    Asleep,
-}
-
-/// Tags a sleep or a wake speaks of.
-#[derive(Debug, Clone, Copy)]
-pub enum Scope<'a> {
-    /// All that the pool has.
-    Whole,
-    /// These.
-    Tags(&'a [Tag]),
-}
 
 /// A program has a few; each costs address space.
 const TAGS_MOST: usize = 1024;
 
 /// What is known of one tag.
-pub(crate) struct Known {
+pub(crate) struct TagEntry {
     pub(crate) name: Arc<str>,
     pub(crate) policy: SleepPolicy,
-    pub(crate) phase: Phase,
-    /// Plans at the driver that touch its memory right now.
-    pub(crate) jobs: usize,
+    phase: Phase,
+    /// Jobs under way on its memory.
+    jobs: usize,
     pub(crate) live: Bytes,
     pub(crate) peak: Bytes,
     pub(crate) blocks: u64,
-    /// Memory of the host with its backup.
+    /// Host memory with its backup.
     pub(crate) backup: Bytes,
+}
+
+impl TagEntry {
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
 }
 
 /// All tags of a pool.
 pub(crate) struct Tags {
-    pub(crate) known: Vec<Known>,
+    pub(crate) known: Vec<TagEntry>,
     /// The pool's number, for its tags.
     pool: u16,
+    /// Whether a turn is under way.
+    turn: bool,
+}
+
+/// A tag in its turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turning {
+    pub(crate) tag: Tag,
+    pub(crate) policy: SleepPolicy,
+    /// Its phase when the turn ends.
+    pub(crate) becomes: Phase,
 }
 
 impl Tags {
@@ -89,16 +58,15 @@ impl Tags {
         // A program has few pools; should it make 65,535, numbers come again.
         static POOLS: AtomicU16 = AtomicU16::new(0);
         let pool = POOLS.fetch_add(1, Relaxed).checked_add(1).unwrap_or(1);
-        Tags { known: Vec::new(), pool }
+        Tags { known: Vec::new(), pool, turn: false }
     }
 
     // The first tag is every pool's.
     fn tag(&self, index: usize) -> Tag {
-        let pool = if index == 0 { 0 } else { self.pool };
-        Tag { pool, ..Tag::of_number(index) }
+        Tag::of_pool(index, if index == 0 { 0 } else { self.pool })
     }
 
-    /// The tag of this name, if there is one; refused where it has another policy.
+    /// Returns the tag of this name, if there is one; refuses where it has another policy.
     pub(crate) fn known_as(&self, name: &str, wanted: SleepPolicy) -> Result<Option<Tag>> {
         let Some(index) = self.known.iter().position(|known| &*known.name == name) else {
             return Ok(None);
@@ -113,7 +81,7 @@ impl Tags {
         if self.known.len() >= TAGS_MOST {
             return Err(Error::TooManyTags { most: TAGS_MOST });
         }
-        self.known.push(Known {
+        self.known.push(TagEntry {
             name: name.into(),
             policy,
             phase: Phase::Awake,
@@ -126,13 +94,13 @@ impl Tags {
         Ok(self.tag(self.known.len() - 1))
     }
 
-    pub(crate) fn get(&self, tag: Tag) -> Result<&Known> {
-        let known = self.known.get(usize::from(tag.number));
-        let own = known.filter(|_| tag.pool == 0 || tag.pool == self.pool);
+    pub(crate) fn get(&self, tag: Tag) -> Result<&TagEntry> {
+        let known = self.known.get(usize::from(tag.number()));
+        let own = known.filter(|_| tag.pool() == 0 || tag.pool() == self.pool);
         own.ok_or(Error::UnknownTag { tag })
     }
 
-    /// The tags of a scope, each once.
+    /// Returns the tags of a scope, each once.
     pub(crate) fn of(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
         match scope {
             Scope::Whole => Ok((0..self.known.len()).map(Tag::of_number).collect()),
@@ -145,18 +113,81 @@ impl Tags {
             }
         }
     }
+
+    /// Returns the live bytes of tags that are asleep.
+    pub(crate) fn asleep(&self) -> Bytes {
+        let asleep = self.known.iter().filter(|known| known.phase == Phase::Asleep);
+        asleep.map(|known| known.live).sum()
+    }
+
+    /// Whether a turn is under way.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.turn
+    }
+
+    /// Begins a turn for the tags of a scope that are in this phase; empty where there are none.
+    pub(crate) fn begin_turn(&mut self, scope: Scope<'_>, from: Phase) -> Result<Vec<Turning>> {
+        debug_assert!(!self.turn, "one turn at a time");
+        let turns = self.of(scope)?.into_iter().filter_map(|tag| {
+            let TagEntry { phase, policy, .. } = self[tag];
+            let turns = phase == from && policy != SleepPolicy::Keep;
+            turns.then_some(Turning { tag, policy, becomes: from })
+        });
+        let turns: Vec<Turning> = turns.collect();
+        self.turn = !turns.is_empty();
+        for turning in &turns {
+            self[turning.tag].phase = Phase::Turning;
+        }
+        Ok(turns)
+    }
+
+    /// Ends a turn: its tags are what they were to become.
+    pub(crate) fn end_turn(&mut self, turns: &[Turning]) {
+        for turning in turns {
+            self[turning.tag].phase = turning.becomes;
+        }
+        self.turn = false;
+    }
+
+    /// Whether jobs are under way on the memory of these tags.
+    pub(crate) fn have_jobs(&self, turns: &[Turning]) -> bool {
+        turns.iter().any(|turning| self[turning.tag].jobs > 0)
+    }
+
+    /// Counts all jobs under way.
+    pub(crate) fn jobs(&self) -> usize {
+        self.known.iter().map(|known| known.jobs).sum()
+    }
+
+    /// Begins a job on the memory of a tag, which is awake.
+    pub(crate) fn begin_job(&mut self, tag: Tag) {
+        debug_assert_eq!(self[tag].phase, Phase::Awake, "no job begins on a tag that turns");
+        self[tag].jobs += 1;
+    }
+
+    /// Ends a job. Whoever waits for it is to be notified.
+    pub(crate) fn end_job(&mut self, tag: Tag) {
+        let jobs = &mut self[tag].jobs;
+        *jobs = jobs.checked_sub(1).expect("a job ends once");
+    }
 }
 
 impl std::ops::Index<Tag> for Tags {
-    type Output = Known;
+    type Output = TagEntry;
 
-    fn index(&self, tag: Tag) -> &Known {
-        &self.known[usize::from(tag.number)]
+    fn index(&self, tag: Tag) -> &TagEntry {
+        &self.known[usize::from(tag.number())]
     }
 }
 
 impl std::ops::IndexMut<Tag> for Tags {
-    fn index_mut(&mut self, tag: Tag) -> &mut Known {
-        &mut self.known[usize::from(tag.number)]
+    fn index_mut(&mut self, tag: Tag) -> &mut TagEntry {
+        &mut self.known[usize::from(tag.number())]
+    }
+}
+
+impl AsMut<Tags> for Tags {
+    fn as_mut(&mut self) -> &mut Tags {
+        self
     }
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 
 use lowtide_device::Bytes;
 
-use crate::StreamId;
+use crate::fence::StreamId;
 
 /// Lines longer than this are no trace.
 const LINE_MOST: usize = 4096;

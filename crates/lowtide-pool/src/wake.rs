@@ -5,71 +5,59 @@
 //! page is taken and held against the backup's. Until the last one is right the tags are not awake,
 //! and whatever fails before that takes away what was mapped and leaves everything asleep.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Reservation, Stream, holders};
-use serde::Serialize;
+use lowtide_device::{Bytes, Stream, processes};
+use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
-use crate::backup::{Backups, PAGE, Place};
-use crate::books::Books;
+use crate::backup::{BackupLocation, Backups, PAGE};
 use crate::carry::Carriers;
+use crate::limit::{Limit, Progress, TurnStep};
 use crate::memory::Memory;
-use crate::pressure::{Answer, Pressure, ROUNDS_MOST};
+use crate::pool::Pool;
+use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::restoring::Restoring;
-use crate::tags::{Phase, Scope, SleepPolicy};
-use crate::turn::{Turn, unmap};
-use crate::{Error, Pool, Result};
-
-/// What a wake did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct WakeReport {
-    /// Tags that woke.
-    pub tags: usize,
-    /// Taken from the device.
-    #[serde(rename = "mapped_bytes")]
-    pub mapped: Bytes,
-    /// Copied from the host and checked.
-    #[serde(rename = "copied_bytes")]
-    pub copied: Bytes,
-    /// Pages that had to be copied twice.
-    pub copied_again: usize,
-}
-
-/// A room that wakes.
-pub(crate) struct Part {
-    turning: usize,
-    pub(crate) room: usize,
-    restores: bool,
-    pub(crate) reservation: Reservation,
-    /// Memory that could not be taken away and does not hold what it should: it is in the way.
-    stale: Vec<Range<u64>>,
-    /// Memory that could not be taken away and holds its content: it stays.
-    kept: Vec<Range<u64>>,
-    /// What is to be made.
-    pub(crate) chunks: Vec<Range<u64>>,
-}
+use crate::state::State;
+use crate::tag::Scope;
+use crate::turn::Turn;
+use crate::wake_part::WakePart;
+use crate::{Error, Result};
 
 impl Pool {
-    /// Wakes tags: the same bytes at the same addresses, each page checked. Tags that are awake
-    /// stay so. Memory of `Discard` tags comes back with undefined content.
+    /// Wakes tags: the same bytes return to the same addresses, and every page is checked against its
+    /// digest. Tags that are awake stay so. The memory of `Discard` tags comes back with undefined
+    /// content.
     ///
     /// # Errors
     /// Whatever was refused, everything is asleep as before and nothing is lost: try again.
-    /// [`Error::NoRoom`] says who has the memory, [`Error::Corrupt`] which page is not what it was.
+    /// [`Error::NoRoom`] names the processes that use the memory, [`Error::Corrupt`] the page that
+    /// does not match its digest.
     pub fn wake(&self, scope: Scope<'_>) -> Result<WakeReport> {
+        self.wake_within(scope, Limit::NONE)
+    }
+
+    /// Wakes tags like [`Pool::wake`], for as long as the limit says to go on. It is asked between
+    /// pieces of work and while another sleep or wake is waited for.
+    ///
+    /// # Errors
+    /// As [`Pool::wake`]; [`Error::Stopped`] where the limit said to stop. Everything is asleep then,
+    /// and nothing is lost.
+    pub fn wake_within(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<WakeReport> {
         let mut round = 0;
         loop {
-            let Some(mut turn) = self.begin_turn(scope, Phase::Asleep)? else {
+            let Some(mut turn) = self.begin_turn(scope, Phase::Asleep, limit)? else {
                 return Ok(WakeReport::default());
             };
             let tags: Vec<usize> = (0..turn.tags.len()).collect();
-            let outcome = self.wake_tags(&mut turn, &tags);
+            let outcome = self.wake_tags(&mut turn, &tags, limit);
             // Who is asked for room may put other tags to sleep, which waits for this turn's end.
             drop(turn);
             match outcome {
                 Err(Error::NoRoom { needed, free, .. }) if self.frees_some(needed, free, round) => {
+                    limit.ask(TurnStep::Waiting, Progress::default)?;
                     round += 1;
                 }
                 Err(error) => return Err(error),
@@ -83,7 +71,7 @@ impl Pool {
 
     fn frees_some(&self, requested: Bytes, free: Bytes, round: u32) -> bool {
         let pressure = Pressure { requested, free, round };
-        round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == Answer::Retry
+        round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == PressureAnswer::Retry
     }
 
     /// After a sleep that failed: brings back what has left and was not to be lost.
@@ -93,21 +81,26 @@ impl Pool {
             turning.becomes == Phase::Asleep && turning.policy == SleepPolicy::Offload
         };
         let tags: Vec<usize> = (0..turn.tags.len()).filter(gone).collect();
-        self.wake_tags(turn, &tags).map(drop)
+        self.wake_tags(turn, &tags, Limit::NONE).map(drop)
     }
 
-    fn wake_tags(&self, turn: &mut Turn<'_>, tags: &[usize]) -> Result<WakeReport> {
-        let parts = self.books().plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
-        let outcome = self.apply_wake(turn, &parts);
+    fn wake_tags(
+        &self,
+        turn: &mut Turn<'_>,
+        tags: &[usize],
+        limit: Limit<'_>,
+    ) -> Result<WakeReport> {
+        let parts = self.state().plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
+        let outcome = self.apply_wake(turn, &parts, limit);
         if outcome.is_err() {
             // They may still be copying; what is not let go of now stays and is tried again.
             if let Some(error) = turn.carriers.as_ref().and_then(|carriers| carriers.settle().err())
             {
                 tracing::error!(%error, "copies of a failed wake may still run");
             }
-            parts.iter().for_each(Part::take_away);
+            parts.iter().for_each(WakePart::take_away);
         }
-        self.books().commit_wake(turn, &parts, outcome.is_ok());
+        self.state().commit_wake(turn, &parts, outcome.is_ok());
         if outcome.is_ok() && !self.shared.policy.keep_backups {
             for part in &parts {
                 turn.backups.forget(part.room);
@@ -121,15 +114,24 @@ impl Pool {
         Ok(WakeReport { tags: tags.len(), ..outcome? })
     }
 
-    fn apply_wake(&self, turn: &mut Turn<'_>, parts: &[Part]) -> Result<WakeReport> {
+    fn apply_wake(
+        &self,
+        turn: &mut Turn<'_>,
+        parts: &[WakePart],
+        limit: Limit<'_>,
+    ) -> Result<WakeReport> {
         for part in parts {
             part.clear_the_way()?;
         }
-        let chunks = parts.iter().flat_map(|part| &part.chunks);
-        let needed = Bytes(chunks.map(|chunk| chunk.end - chunk.start).sum());
+        let needed = parts.iter().map(WakePart::size).sum();
         self.make_room(needed)?;
-        let make = |part: &Part, chunk: &Range<u64>| {
-            self.make(part, chunk).map_err(|error| self.with_holders(error, needed))
+        let made = Cell::new(Bytes::ZERO);
+        let make = |part: &WakePart, chunk: &Range<u64>| {
+            let progress = || Progress { done: made.get(), total: needed };
+            limit.ask(TurnStep::Mapping, progress)?;
+            self.make(part, chunk).map_err(|error| self.with_holders(error, needed))?;
+            made.set(made.get() + Bytes(chunk.end - chunk.start));
+            Ok(())
         };
         let report = WakeReport { mapped: needed, ..WakeReport::default() };
         let (restored, empty): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.restores);
@@ -144,14 +146,14 @@ impl Pool {
         }
         let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
-        let wrong = restoring.carry(carriers, make, make_empty)?;
+        let wrong = restoring.carry(carriers, limit, make, make_empty)?;
         for (part, page) in &wrong {
             self.copy_again(&carriers.checks, part, *page, &mut turn.backups)?;
         }
         Ok(WakeReport { copied: restoring.copied(), copied_again: wrong.len(), ..report })
     }
 
-    fn make(&self, part: &Part, chunk: &Range<u64>) -> lowtide_device::Result<()> {
+    fn make(&self, part: &WakePart, chunk: &Range<u64>) -> lowtide_device::Result<()> {
         let (at, size) = (Bytes(chunk.start), Bytes(chunk.end - chunk.start));
         part.reservation.map(at, self.shared.device.create(size)?)?;
         part.reservation.open(at, size)
@@ -170,7 +172,7 @@ impl Pool {
 
     fn no_room(&self, needed: Bytes, free: Bytes) -> Error {
         let device = &self.shared.device;
-        let holders = match holders::of(device) {
+        let holders = match processes::of(device) {
             Ok(holders) => holders.to_string(),
             Err(error) => format!("somebody ({error})"),
         };
@@ -188,25 +190,25 @@ impl Pool {
     fn copy_again(
         &self,
         stream: &Stream,
-        part: &Part,
+        part: &WakePart,
         page: u64,
         backups: &mut Backups,
     ) -> Result<()> {
         let (saved, size) = (backups.pages(part.room)[&page], Bytes(PAGE));
         let to = (&part.reservation, Bytes(page));
-        match saved.place {
-            Place::Zero => stream.fill(to, 0, size)?,
-            Place::Slot(slot) => {
-                let (from, at) = match backups.memory(slot.slab) {
-                    Memory::Direct(memory) => (Arc::clone(memory), slot.offset()),
+        match saved.location {
+            BackupLocation::Zero => stream.fill(to, 0, size)?,
+            BackupLocation::Page(from) => {
+                let (memory, at) = match backups.memory(from.slab) {
+                    Memory::Direct(memory) => (Arc::clone(memory), from.offset()),
                     Memory::Plain(pages) => {
                         let memory = self.shared.device.host_memory_here(size)?;
                         let fill = |bytes: &[u8]| memory.write(Bytes::ZERO, bytes);
-                        pages.read(slot.offset(), size, fill)??;
+                        pages.read(from.offset(), size, fill)??;
                         (memory, Bytes::ZERO)
                     }
                 };
-                stream.copy_in((&from, at), to, size)?;
+                stream.copy_in((&memory, at), to, size)?;
             }
         }
         let digests = stream.digest(to, size, Keys::of_this_process())?.wait()?;
@@ -214,71 +216,32 @@ impl Pool {
             tracing::warn!(page, "a page was right only after a second copy");
             return Ok(());
         }
-        let books = self.books();
+        let state = self.state();
         let base = part.reservation.address();
-        let block = books.rooms[part.room].arena.live_block_in(&(page..page + PAGE));
+        let block = state.rooms[part.room].arena.live_block_in(&(page..page + PAGE));
         Err(Error::Corrupt {
-            tag: books.tags[crate::books::tag_of(part.room)].name.to_string(),
+            tag: state.tags[part.room.tag()].name.to_string(),
             block: base.plus(Bytes(block.unwrap_or(page))),
             page: base.plus(Bytes(page)),
         })
     }
 }
 
-impl Part {
-    // What a failed turn left behind.
-    fn clear_the_way(&self) -> Result<()> {
-        for range in &self.stale {
-            unmap(&self.reservation, range)?;
-        }
-        for mapping in self.reservation.mappings().into_iter().filter(|mapping| !mapping.is_open) {
-            let Range { start, end } = mapping.range;
-            self.reservation.open(Bytes(start), Bytes(end - start))?;
-        }
-        Ok(())
-    }
-
-    // Takes away what a wake mapped before it failed. What stays is recorded and tried again.
-    fn take_away(&self) {
-        for range in self.mapped_here() {
-            if let Err(error) = unmap(&self.reservation, &range) {
-                tracing::error!(%error, "memory of a failed wake stays for now");
-            }
-        }
-    }
-
-    fn mapped_here(&self) -> Vec<Range<u64>> {
-        let mappings = self.reservation.mappings().into_iter().map(|mapping| mapping.range);
-        mappings.filter(|range| !self.kept.contains(range)).collect()
-    }
-}
-
-impl Books {
-    fn plan_wake(&self, turn: &Turn<'_>, tags: &[usize], chunk_most: u64) -> Vec<Part> {
+impl State {
+    fn plan_wake(&self, turn: &Turn<'_>, tags: &[usize], chunk_most: u64) -> Vec<WakePart> {
         let mut parts = Vec::new();
         for turning in tags.iter().copied() {
             let tag = &turn.tags[turning];
+            let restores = tag.policy == SleepPolicy::Offload;
             for room in tag.rooms() {
                 let arena = &self.rooms[room].arena;
-                let stale = arena.stale().to_vec();
-                let mut kept = arena.chunks();
-                kept.retain(|chunk| !stale.contains(chunk));
-                let missing = without(arena.live_pages(), &kept);
-                parts.push(Part {
-                    turning,
-                    room,
-                    restores: tag.policy == SleepPolicy::Offload,
-                    reservation: arena.reservation.clone(),
-                    chunks: missing.into_iter().flat_map(|run| cut(run, chunk_most)).collect(),
-                    stale,
-                    kept,
-                });
+                parts.push(WakePart::plan(turning, room, restores, arena, chunk_most));
             }
         }
         parts
     }
 
-    fn commit_wake(&mut self, turn: &mut Turn<'_>, parts: &[Part], woke: bool) {
+    fn commit_wake(&mut self, turn: &mut Turn<'_>, parts: &[WakePart], woke: bool) {
         for part in parts {
             let arena = &mut self.rooms[part.room].arena;
             if woke {
@@ -296,36 +259,12 @@ impl Books {
     }
 }
 
-fn cut(run: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
-    let most = (most / PAGE).max(1) * PAGE;
-    run.clone()
-        .step_by(most as usize)
-        .map(move |start| start..run.end.min(start.saturating_add(most)))
-}
-
-// What of the runs the others do not cover. Both in the order of addresses.
-fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut left = Vec::new();
-    for run in runs {
-        let mut at = run.start;
-        for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
-            if at < other.start {
-                left.push(at..other.start);
-            }
-            at = other.end;
-        }
-        if at < run.end {
-            left.push(at..run.end);
-        }
-    }
-    left
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use lowtide_device::{Address, Device, HostOptions};
 
     use super::*;
+    use crate::room::RoomId;
     use crate::{Policy, StreamId, Tag};
 
     const STREAM: StreamId = StreamId(0);
@@ -334,7 +273,12 @@ mod tests {
 
     fn pool(policy: Policy) -> Pool {
         let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-        Pool::new(&Device::host(options).unwrap(), policy, None).unwrap()
+        Pool::builder(&Device::host(options).unwrap()).policy(policy).build().unwrap()
+    }
+
+    // The room of a tag's large blocks.
+    fn large(tag: Tag) -> RoomId {
+        RoomId::new(tag, false)
     }
 
     // Blocks of this size lie at odd MiB, so that two of them share a page.
@@ -361,12 +305,12 @@ mod tests {
     }
 
     // Flips a bit of a saved page, or flips it back.
-    fn flip(pool: &Pool, room: usize, page: u64, at: Bytes) {
-        let mut books = pool.books();
-        let Place::Slot(slot) = books.backups.pages(room)[&page].place else {
+    fn flip(pool: &Pool, room: RoomId, page: u64, at: Bytes) {
+        let mut state = pool.state();
+        let BackupLocation::Page(from) = state.backups.pages(room)[&page].location else {
             panic!("nothing is stored of page {page}")
         };
-        let (memory, at, mut byte) = (books.backups.memory(slot.slab), slot.offset() + at, [0]);
+        let (memory, at, mut byte) = (state.backups.memory(from.slab), from.offset() + at, [0]);
         memory.read(at, &mut byte).unwrap();
         memory.write(at, &[byte[0] ^ 0x20]).unwrap();
     }
@@ -379,7 +323,7 @@ mod tests {
             let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
             let blocks = [1, 2].map(|byte| block(&pool, weights, byte));
             let other = block(&pool, Tag::default(), 3);
-            let (room, base) = (crate::books::rooms_of(weights).start + 1, blocks[0]);
+            let (room, base) = (large(weights), blocks[0]);
             pool.sleep(Scope::Whole).unwrap();
             let asleep = pool.counts();
             // The second block begins at 5 MiB: its first page is the first block's last.
@@ -422,7 +366,7 @@ mod tests {
         let pool = pool(Policy::default());
         let blocks = [1, 2].map(|byte| block(&pool, Tag::default(), byte));
         pool.sleep(Scope::Whole).unwrap();
-        flip(&pool, 1, Bytes::mib(8).0, Bytes::ZERO);
+        flip(&pool, large(Tag::default()), Bytes::mib(8).0, Bytes::ZERO);
         assert!(matches!(pool.wake(Scope::Whole), Err(Error::Corrupt { .. })));
         pool.free(blocks[1], STREAM).unwrap();
         pool.wake(Scope::Whole).unwrap();
@@ -442,35 +386,17 @@ mod tests {
             for page in [0, PAGE] {
                 stream.fill((&reservation, Bytes(page + 9)), 0, Bytes(1)).unwrap();
             }
-            let mut backups = std::mem::take(&mut pool.books().backups);
+            let mut backups = std::mem::take(&mut pool.state().backups);
+            let room = large(Tag::default());
             let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
             let part =
-                Part { turning: 0, room: 1, restores: true, reservation, stale, kept, chunks };
+                WakePart { turning: 0, room, restores: true, reservation, stale, kept, chunks };
             for page in [0, PAGE] {
                 pool.copy_again(&stream, &part, page, &mut backups).unwrap();
             }
-            pool.books().backups = backups;
+            pool.state().backups = backups;
             assert_is_full_of(7, &pool, address);
             pool.check();
         }
-    }
-
-    #[test]
-    fn runs_are_cut_into_whole_pages() {
-        let cut = |most| super::cut(PAGE..6 * PAGE, most).collect::<Vec<_>>();
-        assert_eq!(cut(u64::MAX).pop(), Some(PAGE..6 * PAGE), "one piece");
-        let by_two = [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, 5 * PAGE..6 * PAGE];
-        assert_eq!(cut(2 * PAGE), by_two);
-        assert_eq!(cut(3 * PAGE - 1), by_two, "rounded down");
-        assert_eq!(cut(0).len(), 5, "a page at least");
-    }
-
-    #[test]
-    fn what_is_there_is_not_missing() {
-        let without = |others: &[Range<u64>]| super::without(vec![0..4, 6..10], others);
-        assert_eq!(without(&[]), [0..4, 6..10]);
-        assert_eq!(without(&[2..7, 9..12]), [0..2, 7..9]);
-        assert_eq!(without(&[0..1, 3..4, 4..6]), [1..3, 6..10]);
-        assert_eq!(without(&[0..5, 5..12]), []);
     }
 }

@@ -25,9 +25,9 @@ mod _native {
     use super::release::{
         AllocatorCounts, Busy, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
         LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
-        Reading, Receipt, Releaser, RungReceipt, StageReport, Stages, StagesReport, Tick, Touch,
-        Trend, Usage, Working, WouldNotFit, malloc_counts, malloc_trim, nvml_usage, parse_bytes,
-        parse_seconds, process_memory,
+        Reading, Receipt, Releaser, Resumed, RungReceipt, StageReport, Stages, StagesReport, Tick,
+        Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, malloc_counts, malloc_trim,
+        nvml_usage, parse_bytes, parse_seconds, process_memory,
     };
 
     #[pymodule_init]

@@ -13,12 +13,14 @@
 //! | [`Ledger`] | a breakdown of all device memory in use |
 //! | [`RungName`] | one way to free memory |
 //! | [`Receipt`] | the result of a release, with its [`Verdict`] |
+//! | [`PoolSnapshot`] | a pool's numbers, by tag; [`SleepReport`] and [`WakeReport`] are results |
 //! | [`Holder`] | a reference that keeps memory alive |
 
 mod bytes;
 mod device_id;
 mod holder;
 mod ledger;
+mod pool;
 mod reading;
 mod receipt;
 mod receipt_text;
@@ -31,6 +33,7 @@ pub use bytes::{Bytes, ParseBytesError, signed};
 pub use device_id::{DeviceId, DeviceName, ParseDeviceIdError};
 pub use holder::Holder;
 pub use ledger::{Ledger, LedgerKind, LedgerLine};
+pub use pool::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
 pub use reading::{Reading, Settling};
 pub use receipt::{Receipt, RungReceipt};
 pub use receipt_text::Detailed;

@@ -10,11 +10,11 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! let pool = Pool::new(&device, Policy::default(), None)?;
+//! let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //!
-//! drop(pool.block(Bytes::mib(20), StreamId(0), Tag::default())?); // freed, and still cached
+//! drop(pool.block(Bytes::mib(20))?); // freed, and still cached
 //! let receipt = releaser.empty_cache();
 //! assert_eq!(receipt.verdict, Verdict::Released);
 //! assert_eq!(receipt.freed_bytes, Some(20 << 20)); // says the kernel
@@ -40,12 +40,12 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device, Policy::default(), None)?;
+//! # let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //! let stages = Stages::new(&releaser).budget(Bytes::mib(32));
 //! for size in [Bytes::mib(16), Bytes::mib(24)] {
-//!     let load = || Ok(Reranker { _weights: pool.block(size, StreamId(0), Tag::default())? });
+//!     let load = || Ok(Reranker { _weights: pool.block(size)? });
 //!     let reranker = stages.load_needing::<_, lowtide::PoolError>("reranker", size, load)?;
 //!     // … use it …
 //!     println!("{}", reranker.finish().line());
@@ -66,12 +66,12 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device, Policy::default(), None)?;
+//! # let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //! let stages = Stages::new(&releaser);
 //! for task in ["video", "image"] {
-//!     let frames = pool.block(Bytes::mib(30), StreamId(0), Tag::default())?;
+//!     let frames = pool.block(Bytes::mib(30))?;
 //!     drop(frames); // the task is done; its memory is still taken from the device
 //!     assert_eq!(device.usage()?.in_use(), Bytes::mib(30));
 //!     assert_eq!(stages.between(task).verdict, Verdict::Released);
@@ -91,10 +91,10 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device, Policy::default(), None)?;
+//! # let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
-//! let weights: Block = pool.block(Bytes::mib(20), StreamId(0), Tag::default())?;
+//! let weights: Block = pool.block(Bytes::mib(20))?;
 //! let model = releaser.owners().own("runner.model", weights);
 //! let pooling = model.lend("runner.pooling.model"); // a wrapper that nobody told of the shutdown
 //!
@@ -121,14 +121,14 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device, Policy::default(), None)?;
+//! # let pool = Pool::new(&device)?;
 //! let clock = Arc::new(ManualClock::default()); // `SystemClock` outside of tests
 //! let releaser = Releaser::new(&device, clock.clone());
 //! releaser.add_pool(&pool);
 //! let idling = Idling::new(&releaser, &Idle::new("5m".parse()?, clock.clone()));
 //!
 //! let task = idling.work()?;
-//! let weights = pool.block(Bytes::mib(20), StreamId(0), Tag::default())?;
+//! let weights = pool.block(Bytes::mib(20))?;
 //! drop(task);
 //! assert!(matches!(idling.tick(), Tick::No(_))); // too early
 //! clock.advance(Duration::from_secs(300));
@@ -154,7 +154,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device, Policy::default(), None)?;
+//! # let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //! let pauses = Pauses::new(&releaser);
@@ -164,7 +164,7 @@
 //!     drop(request);
 //!
 //!     let paused = pauses.pause(Mode::InPlace, Duration::from_secs(1))?;
-//!     drop(pool.block(Bytes::mib(10 + update), StreamId(0), Tag::default())?); // new weights come in
+//!     drop(pool.block(Bytes::mib(10 + update))?); // new weights come in
 //!     paused.resume(Resume::default()); // trims, then opens
 //! }
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
@@ -177,7 +177,7 @@
 //!
 //! - [`Pool::sleep`] and [`Pool::wake`]: content leaves the device and comes back, checked.
 //! - [`Releaser::ledger`]: where every byte in use is, adding up to the driver's number.
-//! - [`Ladder`], [`Rung`]: a release of your own. [`Releaser::plug`]: what a host language adds.
+//! - [`Ladder`], [`Rung`]: a release of your own. [`Releaser::add_hook`]: what a host language adds.
 //! - [`Owners::plan`], [`Owners::audit`]: what a shutdown would do; whether a new path has appeared.
 
 mod clock;

@@ -1,40 +1,42 @@
 //! `lowtide doctor`: what this machine can do.
 
 use lowtide_device::survey::{self, Library, Survey, Surveyed};
-use lowtide_device::{Bytes, Device, DeviceId, Error};
+use lowtide_device::{Bytes, DeviceId};
+use lowtide_release::floor::Floor;
 use serde::Serialize;
 
-use lowtide_release::floor::Floor;
-
+use crate::devices::{self, MissingDevice};
+use crate::ending::Ending;
 use crate::floor;
-use crate::measure::{self, Measured};
+use crate::measure::{self, Speeds};
 use crate::page::{self, Page};
 use crate::progress;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The floor is what a bare context costs on a GPU: a disposable child holds one while the driver's \
-                  number is read. It is remembered per device and driver, in lowtide/floor.json under \
-                  $XDG_CACHE_HOME or ~/.cache.\n\n\
-                  A machine without a GPU is an ordinary machine: exit code 0, and `host` can be used."
+    after_help = "The floor is the device memory that a bare context uses. A child process creates one while the \
+                  driver's number is read. The result is stored per device and driver, in lowtide/floor.json \
+                  under $XDG_CACHE_HOME or ~/.cache.\n\n\
+                  Ends with 0 on a machine without a GPU (`host` can be used there), and with 3 if the device named \
+                  with --device is missing."
 )]
 pub(crate) struct Options {
-    /// Look at this device only: host, cuda:0, …
+    /// Show this device only: host, cuda:0, …
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
-    /// Measure the link's speed each way, the digest's, and how fast host memory is prepared.
+    /// Measure the speed of copies in each direction, of digests, and of preparing host memory.
     #[arg(long)]
     measure: bool,
-    /// Measure the floor anew, even if it is remembered.
+    /// Measure the floor again, even if a result is stored.
     #[arg(long)]
     measure_floor: bool,
-    /// Print JSON instead of text; the keys are in docs/json.md.
+    /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Report {
+struct MachineReport {
     lowtide: &'static str,
     devices: Vec<DeviceReport>,
     problems: Vec<String>,
@@ -49,37 +51,34 @@ struct DeviceReport {
     floor_bytes: Option<Bytes>,
     /// Why there is no floor, where there is none.
     floor_reason: Option<String>,
-    measured: Option<Measured>,
-    /// Why there are no speeds, where they were asked for.
+    measured: Option<Speeds>,
+    /// Why there are no speeds, although they were asked for.
     measured_reason: Option<String>,
     #[serde(skip)]
     floor_is_fresh: bool,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let Survey { mut devices, problems, cuda, nvml } = survey::survey();
     if let Some(wanted) = options.device {
         let known = devices.iter().map(|device| device.info.id).collect();
         devices.retain(|device| device.info.id == wanted);
         if devices.is_empty() {
-            let unknown =
-                anyhow::Error::new(Error::UnknownDevice { wanted: wanted.to_string(), known });
-            return Err(match cuda.reason {
-                Some(reason) if wanted != DeviceId::Host => unknown.context(reason),
-                _ => unknown,
-            });
+            return Err(MissingDevice { wanted, known, reason: cuda.reason }.into());
         }
     }
     let driver = nvml.version.clone().or_else(|| cuda.version.clone()).unwrap_or_default();
     let devices = devices.into_iter().map(|device| examine(device, &driver, options)).collect();
-    let report = Report { lowtide: env!("CARGO_PKG_VERSION"), devices, problems, cuda, nvml };
-    if options.json { page::print_json(&report) } else { text(&report).print() }
+    let report =
+        MachineReport { lowtide: env!("CARGO_PKG_VERSION"), devices, problems, cuda, nvml };
+    if options.json { page::print_json(&report) } else { text(&report).print() }?;
+    Ok(Ending::Proved)
 }
 
 fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
     let id = device.info.id;
     let floor = match id {
-        // A `host` device has no context: nothing is held before the first chunk.
+        // A `host` device has no context: it uses nothing before the first chunk.
         DeviceId::Host | DeviceId::DryRun | DeviceId::Named(_) => Ok(None),
         DeviceId::Cuda(_) => {
             let spinner = progress::spinner(format!("measuring the floor of {id}"));
@@ -88,7 +87,7 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceRepor
             floor
         }
     };
-    let measure = || measure::measure(&Device::open(id)?);
+    let measure = || measure::measure(&devices::open(id)?);
     let (measured, measured_reason) = match options.measure.then(measure) {
         None => (None, None),
         Some(Ok(measured)) => (Some(measured), None),
@@ -105,7 +104,7 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceRepor
     DeviceReport { device, floor_bytes, floor_reason, measured, measured_reason, floor_is_fresh }
 }
 
-// The child tried everything once: what it saw counts for more than what the driver announces.
+// The child tried every operation once. That counts for more than what the driver announces.
 fn note_trial(device: &mut Surveyed, floor: &Floor) {
     let Some(capability) = device.capabilities.get_mut("virtual_memory") else { return };
     match &floor.trial_failure {
@@ -115,14 +114,14 @@ fn note_trial(device: &mut Surveyed, floor: &Floor) {
             capability.works = false;
             capability.detail = format!("tried, and failed: {failure}");
             capability.advice = Some(
-                "`lowtide ps` shows who else uses the device; LOWTIDE_LOG=debug shows more"
+                "`lowtide ps` shows what else uses the device; LOWTIDE_LOG=debug shows more"
                     .to_owned(),
             );
         }
     }
 }
 
-fn text(report: &Report) -> Page {
+fn text(report: &MachineReport) -> Page {
     let mut page = Page::default();
     for report in &report.devices {
         device(&mut page, report);
@@ -148,7 +147,7 @@ fn device(page: &mut Page, report: &DeviceReport) {
             usage.reserved
         ),
         None if info.id == DeviceId::Host => format!("{} (its budget)", info.total),
-        None => format!("{} in all; NVML does not say how much is in use", info.total),
+        None => format!("{} in all; NVML does not report how much is in use", info.total),
     };
     page.row("memory", &memory);
     page.row("page", &info.page.to_string());
@@ -175,20 +174,20 @@ fn device(page: &mut Page, report: &DeviceReport) {
 fn floor_text(report: &DeviceReport) -> String {
     match (report.floor_bytes, &report.floor_reason) {
         (Some(_), _) if report.device.info.id == DeviceId::Host => {
-            "0.0 MiB: no context is needed".to_owned()
+            "0.0 MiB (no context is needed)".to_owned()
         }
         (Some(floor), _) if report.floor_is_fresh => {
-            format!("{floor}: what a bare context costs (measured now)")
+            format!("{floor} for a bare context (measured now)")
         }
-        (Some(floor), _) => format!(
-            "{floor}: what a bare context costs (remembered; --measure-floor measures anew)"
-        ),
+        (Some(floor), _) => {
+            format!("{floor} for a bare context (stored; --measure-floor measures it again)")
+        }
         (None, reason) => format!("unknown: {}", reason.as_deref().unwrap_or("not measured")),
     }
 }
 
-fn measured_rows(page: &mut Page, measured: &Measured) {
-    let Measured { size_bytes, turns, .. } = measured;
+fn measured_rows(page: &mut Page, measured: &Speeds) {
+    let Speeds { size_bytes, turns, .. } = measured;
     page.row(
         "link out",
         &format!(
@@ -201,7 +200,7 @@ fn measured_rows(page: &mut Page, measured: &Measured) {
     page.row(
         "host memory",
         &format!(
-            "prepared at {:.1} GiB/s (the first time {:.1} GiB/s)",
+            "prepared at {:.1} GiB/s ({:.1} GiB/s the first time)",
             measured.prepare_gib_s, measured.prepare_first_gib_s
         ),
     );

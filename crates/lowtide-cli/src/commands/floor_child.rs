@@ -1,7 +1,7 @@
-//! The disposable child that `doctor` measures the floor with.
+//! The child process that `doctor` measures the floor with.
 //!
-//! It holds a bare context until it is told to go on, then tries each operation once, so that what
-//! `doctor` says works has been seen to work. One JSON line for each step.
+//! It holds a bare context until it is told to go on. Then it tries each operation once, so that
+//! what `doctor` reports as working has been seen to work. It writes one JSON line per step.
 
 use std::io::{self, BufRead, Write};
 
@@ -9,17 +9,22 @@ use anyhow::ensure;
 use lowtide_device::digest::Keys;
 use lowtide_device::{Bytes, Device, DeviceId};
 
+use crate::ending::Ending;
 use crate::floor::ChildLine;
 
-pub(crate) fn run(id: DeviceId) -> anyhow::Result<()> {
-    let device = match Device::open(id) {
+pub(crate) fn run(id: &DeviceId) -> anyhow::Result<Ending> {
+    let device = match Device::open(*id) {
         Ok(device) => device,
-        Err(error) => return say(&ChildLine::Failed { reason: error.to_string() }),
+        Err(error) => {
+            say(&ChildLine::Failed { reason: error.to_string() })?;
+            return Ok(Ending::Proved);
+        }
     };
     say(&ChildLine::Ready)?;
     io::stdin().lock().read_line(&mut String::new())?;
     let failure = trial(&device).err().map(|error| format!("{error:#}"));
-    say(&ChildLine::Tried { failure })
+    say(&ChildLine::Tried { failure })?;
+    Ok(Ending::Proved)
 }
 
 fn say(line: &ChildLine) -> anyhow::Result<()> {
@@ -29,7 +34,7 @@ fn say(line: &ChildLine) -> anyhow::Result<()> {
     Ok(())
 }
 
-// One page, all the way: reserved, created, mapped, filled, digested, copied out and in.
+// Reserves, creates, maps, fills, digests, and copies one page out and back.
 fn trial(device: &Device) -> anyhow::Result<()> {
     let (start, page) = (Bytes::ZERO, device.info().page);
     let reservation = device.reserve(page)?;
@@ -43,8 +48,8 @@ fn trial(device: &Device) -> anyhow::Result<()> {
     stream.fill((&reservation, start), 0, page)?;
     stream.copy_in((&backup, start), (&reservation, start), page)?;
     let after = stream.digest((&reservation, start), page, keys)?.wait()?;
-    ensure!(before == after, "a page came back changed from the host");
+    ensure!(before == after, "a page changed on its way to the host and back");
     let expected = keys.digest(&vec![0xa5; page.as_usize()]);
-    ensure!(before == [expected], "the device's digest of a page is not the host's");
+    ensure!(before == [expected], "the device and the host compute different digests of a page");
     Ok(())
 }

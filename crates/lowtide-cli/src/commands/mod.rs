@@ -1,29 +1,29 @@
 //! The commands, each in a file of its own, each flag defined once.
 
-pub(crate) mod bench;
-pub(crate) mod demo;
-pub(crate) mod doctor;
-pub(crate) mod floor_child;
-pub(crate) mod ps;
-pub(crate) mod replay;
-
-use std::fmt;
+mod bench;
+mod demo;
+mod doctor;
+mod floor_child;
+mod ps;
+mod replay;
 
 use clap::Subcommand;
 use lowtide_device::DeviceId;
 
+use crate::ending::Ending;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say what this machine can do: devices, memory, driver, what works and what to do about the rest.
+    /// Show what this machine can do: its devices, their memory, the driver, what works, and what to
+    /// do about the rest.
     Doctor(doctor::Options),
-    /// Show who holds device memory, by process, adding up to the driver's own number.
+    /// Show which processes use device memory. The rows add up to the driver's own number.
     Ps(ps::Options),
-    /// Show on this machine how memory comes back: five practices with real bytes, as people follow
-    /// them today and with lowtide, proved by the device's own numbers.
+    /// Run five scenarios with real allocations, first the usual way, then with lowtide.
     Demo(demo::Options),
-    /// Replay an allocation trace and say how much memory the pool takes for it.
+    /// Replay an allocation trace and show how much memory the pool needs for it.
     Replay(replay::Options),
-    /// Measure the pool on this machine: allocations, sleep and wake.
+    /// Measure the pool on this machine: allocation, sleep and wake.
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Hold a bare context so that its cost can be measured. `doctor` runs this.
@@ -34,14 +34,16 @@ pub(crate) enum Command {
     },
 }
 
-/// Everything was done, and not all of it is proved: what is not.
-#[derive(Debug)]
-pub(crate) struct NotProved(pub(crate) String);
-
-impl fmt::Display for NotProved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not proved: {}", self.0)
+impl Command {
+    /// Runs the command.
+    pub(crate) fn run(&self) -> anyhow::Result<Ending> {
+        match self {
+            Command::Doctor(options) => doctor::run(options),
+            Command::Ps(options) => ps::run(options),
+            Command::Demo(options) => demo::run(options),
+            Command::Replay(options) => replay::run(options),
+            Command::Bench(bench) => bench::run(bench),
+            Command::FloorChild { device } => floor_child::run(device),
+        }
     }
 }
-
-impl std::error::Error for NotProved {}

@@ -1,153 +1,258 @@
-//! `lowtide ps`: who holds device memory.
+//! `lowtide ps`: which processes use device memory, once or again and again.
 
-use anyhow::bail;
-use lowtide_device::holders::{self, Holder, Holders};
-use lowtide_device::process::Who;
-use lowtide_device::{Bytes, Error};
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use lowtide_device::identity::Identity;
+use lowtide_device::processes::{self, DeviceProcesses, ProcessUsage};
+use lowtide_device::{Bytes, DeviceId, Error};
 use serde::Serialize;
 
-use crate::page::{self, Page};
+use crate::devices::MissingDevice;
+use crate::ending::Ending;
+use crate::page::{self, Page, Reader};
+
+/// The longest part of a command line that is shown.
+const LONGEST_COMMAND: usize = 120;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The rows of a GPU add up to the driver's own number (total − free). `unattributed` is what is \
-                  in use and was told for no process; `reserved` is what the driver keeps for itself. Makes no \
-                  context, so asking costs no device memory."
+    after_help = "The rows of a GPU add up to the driver's own number (total − free). `unattributed` is memory in \
+                  use that the driver reports for no process. `reserved` is memory that the driver keeps for \
+                  itself. `ps` creates no context, so it uses no device memory.\n\n\
+                  Ends with 0 on a machine without a GPU, and with 3 if the device named with --device is missing \
+                  or NVML fails."
 )]
 pub(crate) struct Options {
-    /// Print JSON instead of text; the keys are in docs/json.md.
+    /// Show this device only: host, cuda:0, …
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceId>,
+    /// Look again every so many seconds until Ctrl-C; every 2 seconds if no number is given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
+    watch: Option<Duration>,
+    /// Print JSON instead of text, with --watch one line per look; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
 }
 
+/// Every process that uses device memory, by device.
 #[derive(Serialize)]
-struct Answer {
-    devices: Vec<Holders>,
-    /// What went wrong with a GPU that is there, for each that is not listed.
+struct ProcessList {
+    /// When the devices were asked, in seconds since 1970.
+    at_s: f64,
+    devices: Vec<DeviceProcesses>,
+    /// One sentence for each GPU that is there and could not be read.
     problems: Vec<String>,
-    host: HostHolders,
+    /// `None` where another device was named.
+    host: Option<HostProcesses>,
     /// Why no GPU is listed, where none is.
     reason: Option<String>,
 }
 
 #[derive(Serialize)]
-struct HostHolders {
-    processes: Vec<Holder>,
+struct HostProcesses {
+    processes: Vec<ProcessUsage>,
     unreadable_processes: usize,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let (devices, problems, reason) = match holders::gpus() {
-        Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
-            (devices, problems, Some("NVML shows no GPU".to_owned()))
-        }
-        Ok((devices, problems)) => (devices, problems, None),
-        Err(error @ Error::NoLibrary { .. }) => (Vec::new(), Vec::new(), Some(error.to_string())),
-        Err(error) => return Err(error.into()),
-    };
-    let (processes, unreadable_processes) = holders::host();
-    let host = HostHolders { processes, unreadable_processes };
-    let answer = Answer { devices, problems, host, reason };
-    if options.json { page::print_json(&answer) } else { text(&answer).print() }?;
-    match answer.problems.first() {
-        None => Ok(()),
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
+    if let Some(interval) = options.watch {
+        return watch(options, interval);
+    }
+    let list = look(options.device)?;
+    if options.json { page::print_json(&list) } else { text(&list).print() }?;
+    match list.problems.first() {
+        None => Ok(Ending::Proved),
         Some(first) => bail!("not every GPU could be read: {first}"),
     }
 }
 
-fn text(answer: &Answer) -> Page {
+// Looks and shows until Ctrl-C, or until nobody reads any more.
+fn watch(options: &Options, interval: Duration) -> anyhow::Result<Ending> {
+    let (stop, stopped) = mpsc::channel();
+    ctrlc::set_handler(move || {
+        // Where the receiver is gone, the program is ending already.
+        let _ = stop.send(());
+    })
+    .context("listening for Ctrl-C")?;
+    let is_drawn = !options.json && io::stdout().is_terminal();
+    loop {
+        let list = look(options.device)?;
+        let reader = if options.json {
+            page::print_json_line(&list)?
+        } else if is_drawn {
+            text(&list).redraw()?
+        } else {
+            let mut page = text(&list);
+            page.blank();
+            page.print()?
+        };
+        let is_stopped = stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
+        if is_stopped || reader == Reader::Gone {
+            return Ok(Ending::Proved);
+        }
+    }
+}
+
+fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
+    let at_s =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let (mut devices, problems, reason) = match only {
+        Some(DeviceId::Host) => (Vec::new(), Vec::new(), None),
+        _ => gpus()?,
+    };
+    let host = matches!(only, None | Some(DeviceId::Host)).then(|| {
+        let (processes, unreadable_processes) = processes::host();
+        HostProcesses { processes, unreadable_processes }
+    });
+    if let Some(wanted) = only.filter(|id| *id != DeviceId::Host) {
+        let shown = devices.iter().filter_map(|device| device.id);
+        let known = shown.chain([DeviceId::Host]).collect();
+        devices.retain(|device| device.id == Some(wanted));
+        if devices.is_empty() {
+            let reason = reason.or_else(|| problems.first().cloned());
+            return Err(MissingDevice { wanted, known, reason }.into());
+        }
+    }
+    Ok(ProcessList { at_s, devices, problems, host, reason })
+}
+
+// The GPUs, what could not be read, and why there is none.
+fn gpus() -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)> {
+    match processes::gpus() {
+        Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
+            Ok((devices, problems, Some("NVML shows no GPU".to_owned())))
+        }
+        Ok((devices, problems)) => Ok((devices, problems, None)),
+        Err(error @ Error::NoLibrary { .. }) => {
+            Ok((Vec::new(), Vec::new(), Some(error.to_string())))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a number of seconds from 0.1 to 3600");
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(wrong())
+    }
+}
+
+fn text(list: &ProcessList) -> Page {
     let mut page = Page::default();
-    for device in &answer.devices {
+    for device in &list.devices {
         gpu(&mut page, device);
         page.blank();
     }
-    if let Some(reason) = &answer.reason {
+    for problem in &list.problems {
+        page.row("not readable", problem);
+        page.blank();
+    }
+    if let Some(reason) = &list.reason {
         page.row("no GPU", reason);
         page.blank();
     }
-    host(&mut page, &answer.host);
+    if let Some(processes) = &list.host {
+        host(&mut page, processes);
+    }
     page
 }
 
-fn gpu(page: &mut Page, device: &Holders) {
+fn gpu(page: &mut Page, device: &DeviceProcesses) {
     let id = device
         .id
         .map_or_else(|| "a GPU that CUDA does not show here".to_owned(), |id| id.to_string());
     page.title(&id, device.uuid.as_deref().unwrap_or_default());
     heading(page);
-    for holder in &device.processes {
-        row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+    for process in &device.processes {
+        row(page, &process.pid.to_string(), process.held, &name(&process.identity));
     }
     signed_row(page, device.unattributed, "unattributed");
     row(page, "-", Some(device.usage.reserved), "reserved by the driver");
-    page.line(&format!("{:>10}  {:>18}", "", "—".repeat(18)));
+    page.line(&format!("{:>10}  {:>16}", "", "—".repeat(16)));
     signed_row(page, device.sum(), "in use (total − free)");
     row(page, "-", Some(device.usage.free), "free");
     row(page, "-", Some(device.usage.total), "total");
 }
 
-fn host(page: &mut Page, host: &HostHolders) {
-    page.title("host", "devices made of this machine's pages");
+fn host(page: &mut Page, host: &HostProcesses) {
+    page.title("host", "devices made of this machine's memory");
     if host.processes.is_empty() {
-        page.line("  nobody holds any");
+        page.line("  no process uses any");
     } else {
         heading(page);
-        for holder in &host.processes {
-            row(page, &holder.pid.to_string(), holder.held, &name(&holder.who));
+        for process in &host.processes {
+            row(page, &process.pid.to_string(), process.held, &name(&process.identity));
         }
     }
     if host.unreadable_processes > 0 {
         page.line(&format!(
-            "  {} processes of other users could not be looked at; run as root to see them",
+            "  {} processes of other users could not be read; run as root to see them",
             host.unreadable_processes
         ));
     }
 }
 
 fn heading(page: &mut Page) {
-    page.line(&format!("{:>10}  {:>18}  {}", "PID", "MEMORY", "PROCESS"));
+    page.columns(&cells("PID", "MEMORY"), "PROCESS");
 }
 
 fn row(page: &mut Page, pid: &str, held: Option<Bytes>, who: &str) {
-    let held = held.map_or_else(|| "not told".to_owned(), |held| held.to_string());
-    page.line(&format!("{pid:>10}  {held:>18}  {}", one_line(who)));
+    let held = held.map_or_else(|| "not reported".to_owned(), |held| held.to_string());
+    page.columns(&cells(pid, &held), &one_line(who));
 }
 
 fn signed_row(page: &mut Page, bytes: i64, what: &str) {
     let size = Bytes(bytes.unsigned_abs());
     let text = if bytes < 0 { format!("−{size}") } else { size.to_string() };
-    let shared = if bytes < 0 { " (memory that processes share is told for each)" } else { "" };
-    page.line(&format!("{:>10}  {text:>18}  {what}{shared}", "-"));
+    let shared = if bytes < 0 { " (the driver counts shared memory for each process)" } else { "" };
+    page.columns(&cells("-", &text), &format!("{what}{shared}"));
 }
 
-// Somebody else's command line: no escape sequences to the terminal, and no more than fits.
+fn cells(pid: &str, memory: &str) -> String {
+    format!("{pid:>10}  {memory:>16}  ")
+}
+
+// Another user's command line: no escape sequences for the terminal, and not all of it.
 fn one_line(text: &str) -> String {
-    const MOST: usize = 120;
     let mut line: String =
-        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();
-    if text.chars().nth(MOST).is_some() {
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_COMMAND).collect();
+    if text.chars().nth(LONGEST_COMMAND).is_some() {
         line.push('…');
     }
     line
 }
 
-fn name(who: &Who) -> String {
-    match who {
-        Who::Known { name, command } if command.is_empty() => format!("[{name}]"),
-        Who::Known { command, .. } => command.clone(),
-        Who::NotVisible => "unknown: ended, or outside this container".to_owned(),
-        Who::NoPermission => "unknown: no permission to look at it".to_owned(),
-        Who::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
+fn name(identity: &Identity) -> String {
+    match identity {
+        Identity::Known { name, command } if command.is_empty() => format!("[{name}]"),
+        Identity::Known { command, .. } => command.clone(),
+        Identity::NotVisible => "unknown: ended, or outside this container".to_owned(),
+        Identity::NoPermission => "unknown: no permission to read it".to_owned(),
+        Identity::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::one_line;
+    use super::*;
 
     #[test]
-    fn other_peoples_command_lines_stay_on_their_line() {
+    fn the_command_line_of_a_stranger_stays_on_its_line() {
         assert_eq!(one_line("a\u{1b}[31m\nb"), "a [31m b");
         assert_eq!(one_line(&"x".repeat(500)).chars().count(), 121);
+    }
+
+    #[test]
+    fn an_interval_is_a_number_of_seconds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "NaN", "inf", "soon", "3601"] {
+            assert!(seconds(wrong).unwrap_err().contains("0.1 to 3600"), "{wrong}");
+        }
     }
 }

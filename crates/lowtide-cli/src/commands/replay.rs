@@ -1,90 +1,121 @@
-//! `lowtide replay`: what the pool makes of an allocation trace.
+//! `lowtide replay`: how much memory the pool needs for an allocation trace.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::{self, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lowtide_device::{Bytes, Device, DeviceId};
 use lowtide_pool::replay::{self, Fit, Report};
-use lowtide_pool::{Policy, Recording, trace};
+use lowtide_pool::trace::{self, Event};
+use lowtide_pool::{Policy, Recording};
 use serde::Serialize;
 
+use crate::devices;
+use crate::ending::Ending;
 use crate::page::{self, Page};
-use crate::progress;
+use crate::progress::Progress;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A trace is a CSV in the format of RMM's log: Thread,Time,Action,Pointer,Size,Stream. \
-                  bench/traces.py makes four.\n\n\
-                  Without --device the trace runs on a device that only keeps books, so it may be larger than \
-                  any machine; driver_ms is then what the calls take on an H200 (measured per handle).\n\n\
-                  With --threads the order of events is this run's and not the trace's, so two runs differ, and \
-                  the live peak is what the pool counted, in multiples of 512 bytes. With --streams and one \
-                  thread every run is the same: a stream has passed once nothing was freed on it for 64 events, \
-                  or when the pool waited for it."
+    after_help = "A trace is a CSV file in the format of RMM's log: Thread,Time,Action,Pointer,Size,Stream. \
+                  bench/traces.py writes four.\n\n\
+                  Without --device the trace runs as a dry run: the pool works as usual, on a device that \
+                  allocates nothing. So the trace may be larger than this machine. driver_ms is then the time that the \
+                  driver calls take on an H200.\n\n\
+                  With --threads the order of events depends on the run, so two runs differ, and the live peak is \
+                  what the pool counted, in multiples of 512 bytes. With --streams and one thread every run is the \
+                  same: a stream has passed once nothing was freed on it for 64 events, or once the pool waited for \
+                  it."
 )]
 pub(crate) struct Options {
-    /// The trace.
+    /// The trace; `-` reads standard input.
     trace: PathBuf,
-    /// Run it on a real device: host, cuda:0, …
+    /// Run the trace on a real device: host, cuda:0, …
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
-    /// How much memory the books have.
+    /// The memory of the dry run, as in 80GiB or 80GB.
     #[arg(long, value_name = "SIZE", default_value = "1TiB", conflicts_with = "device")]
     memory: Bytes,
-    /// Deal the blocks over so many streams, which hold back what was freed on them.
+    /// Distribute the blocks over so many streams, which hold back the blocks that were freed on them.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
-    /// Deal the blocks over so many threads, which play at the same time on one pool.
+    /// Distribute the blocks over so many threads, which use one pool at the same time.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
-    /// Save what the pool was asked, as another trace; the time includes that.
+    /// Save the requests to the pool as another trace; the time then includes the recording.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Also find the least memory in which the trace completes (on books, in the trace's order).
+    /// Also find the smallest memory in which the trace completes (as a dry run, in the trace's order).
     #[arg(long, conflicts_with_all = ["streams", "threads"])]
     fit: bool,
-    /// Print JSON instead of text; the keys are in docs/json.md.
+    /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct ReplayReport {
     #[serde(flatten)]
-    report: Report,
+    replay: Report,
     #[serde(flatten)]
     fit: Option<Fit>,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let name = options.trace.display();
-    let file = File::open(&options.trace).with_context(|| format!("opening {name}"))?;
-    let events = trace::read(BufReader::new(file)).with_context(|| format!("reading {name}"))?;
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let (device, tally) = if let Some(id) = options.device {
-        (Device::open(id)?, None)
+        (devices::open(id)?, None)
     } else {
-        let (device, tally) = Device::books(options.memory);
+        let (device, tally) = Device::dry_run(options.memory);
         (device, Some(tally))
     };
-    let play = replay::Options {
+    let events = read(&options.trace)?;
+    let how = replay::Options {
         streams: options.streams,
         threads: options.threads,
         record: options.record.is_some(),
     };
-    let report = replay::replay(&events, &device, tally.as_deref(), Policy::default(), play)?;
-    if let (Some(file), Some(recording)) = (&options.record, &report.recording) {
+    let replay = replay::replay(&events, &device, tally.as_deref(), Policy::default(), how)?;
+    if let (Some(file), Some(recording)) = (&options.record, &replay.recording) {
         save(recording, file)?;
     }
     let fit = options.fit.then(|| {
-        let spinner = progress::spinner("looking for the least memory in which it completes");
+        let spinner =
+            crate::progress::spinner("looking for the smallest memory in which it completes");
         let fit = replay::fit(&events, Policy::default(), || spinner.inc(1));
         spinner.finish_and_clear();
         fit
     });
-    let answer = Answer { report, fit: fit.transpose()? };
-    if options.json { page::print_json(&answer) } else { text(&answer).print() }
+    let report = ReplayReport { replay, fit: fit.transpose()? };
+    if options.json { page::print_json(&report) } else { text(&report).print() }?;
+    Ok(Ending::Proved)
+}
+
+fn read(from: &Path) -> anyhow::Result<Vec<Event>> {
+    if from == Path::new("-") {
+        return trace::read(io::stdin().lock()).context("reading standard input");
+    }
+    let name = from.display();
+    let file = File::open(from).with_context(|| format!("opening {name}"))?;
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let progress = Progress::of(Bytes(size));
+    progress.say(format!("reading {name}"));
+    let counted = Counted { file, progress: &progress };
+    trace::read(BufReader::new(counted)).with_context(|| format!("reading {name}"))
+}
+
+/// A file whose bytes are counted as they are read.
+struct Counted<'a> {
+    file: File,
+    progress: &'a Progress,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(into)?;
+        self.progress.add(Bytes(count as u64));
+        Ok(count)
+    }
 }
 
 /// Writes a recording to a file.
@@ -93,23 +124,23 @@ pub(crate) fn save(recording: &Recording, to: &Path) -> anyhow::Result<()> {
     write().with_context(|| format!("writing {}", to.display()))
 }
 
-fn text(answer: &Answer) -> Page {
+fn text(report: &ReplayReport) -> Page {
     let Report { events, streams, threads, live_peak_bytes, physical_peak_bytes, .. } =
-        &answer.report;
-    let Report { ratio, ns_per_op, driver_calls, driver_ms, .. } = &answer.report;
+        &report.replay;
+    let Report { ratio, ns_per_op, driver_calls, driver_ms, .. } = &report.replay;
     let mut page = Page::default();
     page.row("events", &events.to_string());
     if (*streams, *threads) != (1, 1) {
-        page.row("dealt over", &format!("streams: {streams}, threads: {threads}"));
+        page.row("distributed over", &format!("streams: {streams}, threads: {threads}"));
     }
     let counted = if *threads > 1 { ", as the pool counted it" } else { "" };
     page.row("live peak", &format!("{live_peak_bytes}{counted}"));
-    page.row("physical peak", &format!("{physical_peak_bytes}: {ratio:.4} of it"));
-    if let Some(Fit { fit_bytes, fit_ratio }) = &answer.fit {
-        page.row("fits in", &format!("{fit_bytes}: {fit_ratio:.4} of it"));
+    page.row("physical peak", &format!("{physical_peak_bytes} ({ratio:.4} × the live peak)"));
+    if let Some(Fit { fit_bytes, fit_ratio }) = &report.fit {
+        page.row("fits in", &format!("{fit_bytes} ({fit_ratio:.4} × the live peak)"));
     }
-    page.row("time", &format!("{ns_per_op:.0} ns for an event"));
-    let taken = driver_ms.map(|ms| format!(", {ms:.1} ms as an H200 takes for them"));
-    page.row("driver", &format!("{driver_calls} calls{}", taken.unwrap_or_default()));
+    page.row("time", &format!("{ns_per_op:.0} ns per event"));
+    let taken = driver_ms.map(|ms| format!(", which take {ms:.1} ms on an H200"));
+    page.row("driver calls", &format!("{driver_calls}{}", taken.unwrap_or_default()));
     page
 }

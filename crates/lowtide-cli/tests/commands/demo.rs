@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::program::{Answer, Machine};
+use crate::program::{Finished, Machine};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -19,45 +19,50 @@ fn bytes(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no bytes: {value}"))
 }
 
-fn act<'a>(answer: &'a Value, name: &str) -> &'a Value {
-    let acts = answer["acts"].as_array().unwrap();
-    acts.iter().find(|act| act["name"] == name).unwrap_or_else(|| panic!("no act {name}"))
+fn scenario<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let mut all = answer["scenarios"].as_array().unwrap().iter();
+    all.find(|scenario| scenario["name"] == name).unwrap_or_else(|| panic!("no scenario {name}"))
 }
 
-fn claims_that_do_not_hold(act: &Value) -> Vec<&Value> {
-    let claims = act["claims"].as_array().unwrap();
-    assert!(!claims.is_empty(), "{}", act["name"]);
-    claims.iter().filter(|claim| claim["holds"] != true).collect()
+fn failed_checks(scenario: &Value) -> Vec<&Value> {
+    let checks = scenario["checks"].as_array().unwrap();
+    assert!(!checks.is_empty(), "{}", scenario["name"]);
+    checks.iter().filter(|check| check["passed"] != true).collect()
 }
 
 #[test]
-fn five_acts_are_played_and_proved_on_host() {
+fn five_scenarios_run_and_are_proved_on_host() {
     let machine = Machine::without_gpu();
     let answer = machine.lowtide(&["demo", "--divide", "8", "--json"]).json();
     assert_eq!((&answer["device"], &answer["proved"]), (&json!("host"), &json!(true)));
     assert_eq!((&answer["source"], &answer["counts"]), (&json!("kernel"), &json!("own")));
-    let names: Vec<_> = answer["acts"].as_array().unwrap().iter().map(|act| &act["name"]).collect();
+    let names: Vec<_> =
+        answer["scenarios"].as_array().unwrap().iter().map(|scenario| &scenario["name"]).collect();
     assert_eq!(names, ["stages", "between tasks", "shutdown", "idle", "updates"]);
-    for act in answer["acts"].as_array().unwrap() {
-        assert_eq!(act["verdict"], "released", "{:?}", claims_that_do_not_hold(act));
-        assert_eq!(act["peak_bytes"], act["largest_bytes"], "{}", act["name"]);
+    for scenario in answer["scenarios"].as_array().unwrap() {
+        assert_eq!(scenario["verdict"], "released", "{:?}", failed_checks(scenario));
+        assert_eq!(scenario["peak_bytes"], scenario["largest_bytes"], "{}", scenario["name"]);
         for key in ["before_bytes", "after_bytes"] {
-            assert!(bytes(&act[key]) <= bytes(&act["peak_bytes"]), "{key} of {}", act["name"]);
-            assert!(act["today"][key].is_u64(), "{key} of {}", act["name"]);
+            assert!(
+                bytes(&scenario[key]) <= bytes(&scenario["peak_bytes"]),
+                "{key} of {}",
+                scenario["name"]
+            );
+            assert!(scenario["today"][key].is_u64(), "{key} of {}", scenario["name"]);
         }
         for key in ["holders", "reserved_bytes", "plan", "receipts", "states"] {
-            assert!(act[key].is_array(), "{key} of {}", act["name"]);
+            assert!(scenario[key].is_array(), "{key} of {}", scenario["name"]);
         }
-        assert!(!act["receipts"].as_array().unwrap().is_empty(), "{}", act["name"]);
+        assert!(!scenario["receipts"].as_array().unwrap().is_empty(), "{}", scenario["name"]);
     }
     let unit = bytes(&answer["unit_bytes"]);
-    let stages = act(&answer, "stages");
+    let stages = scenario(&answer, "stages");
     assert_eq!(bytes(&stages["today"]["peak_bytes"]), 40 * unit, "the sum");
     assert_eq!(bytes(&stages["peak_bytes"]), 16 * unit, "the largest");
     assert!(stages["refused"].as_str().unwrap().contains("\"all at once\" needs"));
-    let share = act(&answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
+    let share = scenario(&answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
     assert!((0.0..1.0).contains(&share), "{share}");
-    let idle = act(&answer, "idle");
+    let idle = scenario(&answer, "idle");
     assert_eq!(
         (&idle["after_bytes"], &idle["today"]["after_bytes"]),
         (&json!(0), &idle["before_bytes"])
@@ -68,7 +73,7 @@ fn five_acts_are_played_and_proved_on_host() {
 fn a_shutdown_names_the_holder_and_updates_stay_flat() {
     let machine = Machine::without_gpu();
     let answer = machine.lowtide(&with(&["--json"])).json();
-    let shutdown = act(&answer, "shutdown");
+    let shutdown = scenario(&answer, "shutdown");
     let model = &shutdown["plan"].as_array().unwrap().last().unwrap()["bytes"];
     let holder = json!({
         "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model, "cut": null
@@ -84,7 +89,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
         .collect();
     assert_eq!(verdicts, ["pinned", "released"]);
 
-    let updates = act(&answer, "updates");
+    let updates = scenario(&answer, "updates");
     let reserved = updates["reserved_bytes"].as_array().unwrap();
     assert_eq!(reserved.len(), 200);
     assert!(reserved.iter().all(|bytes| *bytes == reserved[0]), "{reserved:?}");
@@ -94,7 +99,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
 }
 
 #[test]
-fn people_get_a_receipt_for_each_act_and_a_table() {
+fn people_get_receipts_and_a_table() {
     let machine = Machine::with_double("total=1GiB");
     let answer = machine.lowtide(&SMALL);
     assert_eq!(answer.code(), 0, "{}", answer.err());
@@ -105,69 +110,118 @@ fn people_get_a_receipt_for_each_act_and_a_table() {
         "    stage judge on cuda:0: released, 16.0 MiB freed",
         "    after audio on cuda:0: released, 20.0 MiB freed",
         "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
-        "      held: runner.model by profiler.hooks, 2 reference(s), 16.0 MiB",
+        "      held: runner.model by profiler.hooks, 2 references, 16.0 MiB",
         "      → drop profiler.hooks, which holds runner.model",
         "    idle on cuda:0: released, 32.0 MiB freed (96.0 MiB → 64.0 MiB in use)",
         "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
-        "act                today: peak           left   lowtide: peak           left  verdict",
-        "stages               144.0 MiB      144.0 MiB        96.0 MiB       64.0 MiB  released",
-        "5 of 5 acts proved in ",
+        "scenario        today: peak         left  lowtide: peak         left  verdict",
+        "stages            144.0 MiB    144.0 MiB       96.0 MiB     64.0 MiB  released",
+        "5 of 5 scenarios proved in ",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    assert!(!text.contains("proved           no"), "{text}");
+    assert!(!text.contains("confirmed        no"), "{text}");
+    assert!(!text.contains("touched"), "rungs are shown on request: {text}");
     assert_eq!(answer.err(), "", "progress is for terminals");
 }
 
 #[test]
-fn where_the_driver_does_not_tell_whose_memory_it_is_everybodys_number_counts() {
+fn rungs_are_shown_on_request() {
+    let machine = Machine::with_double("total=1GiB");
+    let text = machine.lowtide(&with(&["--rungs"])).words();
+    for words in ["Before: allocated", "quiesce 0.0 MiB freed", "trim 16.0 MiB freed of 16.0 MiB"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+// What the picture in the README is drawn from.
+#[test]
+fn memory_over_time_is_in_the_json_for_both_ways() {
+    let machine = Machine::without_gpu();
+    let answer = machine.lowtide(&with(&["--device", "host", "--hold", "50", "--json"])).json();
+    for scenario in answer["scenarios"].as_array().unwrap() {
+        let samples = scenario["samples"].as_array().unwrap();
+        for (way, numbers) in [("today", &scenario["today"]), ("lowtide", scenario)] {
+            let own: Vec<_> = samples.iter().filter(|sample| sample["way"] == way).collect();
+            let times: Vec<_> = own.iter().map(|it| it["at_s"].as_f64().unwrap()).collect();
+            assert!(times.is_sorted() && times.len() > 1, "{} {way}: {times:?}", scenario["name"]);
+            let seen: Vec<_> = own.iter().map(|sample| bytes(&sample["bytes"])).collect();
+            assert_eq!(seen.iter().copied().max(), numbers["peak_bytes"].as_u64(), "{scenario}");
+            // Each state was held for much longer than the time between two samples.
+            assert!(seen.contains(&bytes(&numbers["after_bytes"])), "{seen:?}");
+        }
+    }
+}
+
+#[test]
+fn where_the_driver_reports_no_process_the_memory_of_all_counts() {
     let machine = Machine::with_double("total=1GiB,accounting=off,unattributed=16MiB");
     let answer = machine.lowtide(&with(&["--json"])).json();
     assert_eq!((&answer["counts"], &answer["source"]), (&json!("everybody"), &json!("nvml")));
     assert_eq!(answer["floor_bytes"], 64 * MIB, "what a context costs on this double");
-    let idle = act(&answer, "idle");
+    let idle = scenario(&answer, "idle");
     assert_eq!(idle["after_bytes"], (64 + 16) * MIB, "the floor, and what is somebody else's");
 }
 
 #[test]
-fn what_is_not_proved_is_told_and_ends_with_one() {
+fn what_is_not_proved_is_reported_and_ends_with_one() {
     // The floor cannot be measured: NVML answers the survey, and not the second question.
     let machine = Machine::with_double("total=1GiB,fail=nvmlDeviceGetMemoryInfo_v2@2:999");
     let answer = machine.lowtide(&with(&["--json"]));
     assert_eq!(answer.code(), 1, "{}", answer.err());
     let said: Value = serde_json::from_str(&answer.out()).unwrap();
     assert_eq!((&said["proved"], &said["floor_bytes"]), (&json!(false), &Value::Null));
-    for act in said["acts"].as_array().unwrap() {
-        let expected = if act["name"] == "idle" { "unverified" } else { "released" };
-        assert_eq!(act["verdict"], expected, "{}", act["name"]);
+    for scenario in said["scenarios"].as_array().unwrap() {
+        let expected = if scenario["name"] == "idle" { "unverified" } else { "released" };
+        assert_eq!(scenario["verdict"], expected, "{}", scenario["name"]);
     }
-    assert!(!claims_that_do_not_hold(act(&said, "idle")).is_empty());
+    assert!(!failed_checks(scenario(&said, "idle")).is_empty());
     assert!(answer.err().contains("not proved: idle (unverified): "), "{}", answer.err());
-    assert!(answer.err().contains("no floor is known: NVML could not say"), "{}", answer.err());
+    assert!(
+        answer.err().contains("the floor is not known: NVML could not say"),
+        "{}",
+        answer.err()
+    );
 }
 
 #[test]
-fn what_cannot_be_played_is_told() {
+fn what_cannot_run_is_reported() {
     let refused = |machine: &Machine, arguments: &[&str], code: i32, words: &str| {
-        let answer: Answer = machine.lowtide(arguments);
+        let answer: Finished = machine.lowtide(arguments);
         assert_eq!(answer.code(), code, "{}", answer.err());
         assert!(answer.err().contains(words), "{}", answer.err());
     };
     let without = Machine::without_gpu();
-    refused(&without, &["demo", "--device", "cuda:7"], 3, "no CUDA driver could be loaded");
-    refused(&without, &["demo", "--device", "gpu"], 2, "there is no device \"gpu\" here");
+    refused(
+        &without,
+        &["demo", "--device", "cuda:7"],
+        3,
+        "cuda:7 is not available (this machine has host): no CUDA driver could be loaded",
+    );
+    refused(
+        &without,
+        &["demo", "--device", "gpu"],
+        3,
+        "gpu is not available (this machine has host)",
+    );
+    refused(&without, &["demo", "--device", "GPU"], 2, "\"GPU\" is not a device");
     refused(&without, &["demo", "--hold", "soon"], 2, "--hold <MS>");
     let double = Machine::with_double("total=1GiB");
-    refused(&double, &["demo", "--device", "cuda:7"], 2, "there is no device \"cuda:7\" here");
+    refused(
+        &double,
+        &["demo", "--device", "cuda:7"],
+        3,
+        "cuda:7 is not available (this machine has cuda:0, host)",
+    );
     let tiny = Machine::with_double("total=160MiB");
-    refused(&tiny, &SMALL, 3, "not even the smallest demo fits here: cuda:0 is out of memory");
-    // An act that fails midway is named, and what was said until then stays said.
+    refused(&tiny, &SMALL, 3, "not even the smallest demo fits: cuda:0 is out of memory");
+    // A scenario that fails is named, and what was printed until then stays.
     let failing = Machine::with_double("total=1GiB,oom_at=4MiB");
     let larger = ["demo", "--divide", "32"];
-    refused(&failing, &larger, 3, "act 1, four models in one process, one after another: ");
+    refused(&failing, &larger, 3, "scenario 1, four models in one process, one after another: ");
 }
 
-/// What the kernel said of the demo's process, and when it was asked.
+/// What the kernel reports for the demo's process, and when it was asked.
 struct Look {
     from_s: f64,
     until_s: f64,
@@ -194,7 +248,7 @@ fn watched(machine: &Machine, hold_ms: &str) -> (Value, Vec<Look>) {
         let own = processes.iter().find(|process| process["pid"] == pid);
         looks.extend(own.map(|own| Look { from_s, until_s, bytes: bytes(&own["bytes"]) }));
     }
-    (Answer { output: demo.join().unwrap() }.json(), looks)
+    (Finished { output: demo.join().unwrap() }.json(), looks)
 }
 
 /// How often a state was looked at; every time it was as the demo says.
@@ -216,27 +270,33 @@ fn what_it_says_is_what_is_seen_from_outside() {
     let (answer, looks) = loop {
         let hold_ms = holds.next().expect("a look takes longer than any state lasts");
         let (answer, looks) = watched(&machine, hold_ms);
-        let acts = answer["acts"].as_array().unwrap().clone();
-        let mut states = acts.iter().flat_map(|act| act["states"].as_array().unwrap());
+        let scenarios = answer["scenarios"].as_array().unwrap().clone();
+        let mut states =
+            scenarios.iter().flat_map(|scenario| scenario["states"].as_array().unwrap());
         if states.all(|state| times_seen(state, &looks) > 0) {
             break (answer, looks);
         }
     };
     let mut largest = 0;
-    for act in answer["acts"].as_array().unwrap() {
-        let states = act["states"].as_array().unwrap();
-        for (way, numbers) in [("today", &act["today"]), ("lowtide", act)] {
+    for scenario in answer["scenarios"].as_array().unwrap() {
+        let states = scenario["states"].as_array().unwrap();
+        for (way, numbers) in [("today", &scenario["today"]), ("lowtide", scenario)] {
             let own: Vec<_> = states.iter().filter(|state| state["way"] == way).collect();
             for key in ["before_bytes", "peak_bytes", "after_bytes"] {
                 let held = own.iter().any(|state| state["bytes"] == numbers[key]);
-                assert!(held, "{key} of {} {way} was never held", act["name"]);
+                assert!(held, "{key} of {} {way} was never held", scenario["name"]);
             }
-            let [first, .., last] = own.as_slice() else { panic!("too few states: {act}") };
+            let [first, .., last] = own.as_slice() else { panic!("too few states: {scenario}") };
             let (from_s, until_s) = (first["from_s"].as_f64(), last["until_s"].as_f64());
             let peak = bytes(&numbers["peak_bytes"]);
             for look in &looks {
                 let inside = Some(look.from_s) >= from_s && Some(look.until_s) <= until_s;
-                assert!(!inside || look.bytes <= peak, "{} {way}: {}", act["name"], look.bytes);
+                assert!(
+                    !inside || look.bytes <= peak,
+                    "{} {way}: {}",
+                    scenario["name"],
+                    look.bytes
+                );
             }
             largest = largest.max(peak);
         }
@@ -250,7 +310,7 @@ fn the_watching_script_agrees_on_the_double() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/watch_demo.py");
     let lowtide = env!("CARGO_BIN_EXE_lowtide");
     let arguments = [script, "--lowtide", lowtide, "--hold", "300", "--", "--divide", "128"];
-    let answer = Answer { output: machine.command("python3", &arguments).output().unwrap() };
+    let answer = Finished { output: machine.command("python3", &arguments).output().unwrap() };
     assert_eq!(answer.code(), 0, "{}{}", answer.out(), answer.err());
     assert!(answer.out().contains("all agree with the demo"), "{}", answer.out());
 }

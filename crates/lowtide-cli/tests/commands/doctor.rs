@@ -75,12 +75,9 @@ fn with_a_gpu_every_key_is_there() {
 fn the_floor_is_remembered_and_measured_anew_when_asked() {
     let machine = Machine::with_double("context=48MiB");
     assert!(
-        machine
-            .lowtide(&["doctor"])
-            .out()
-            .contains("48.0 MiB: what a bare context costs (measured now)")
+        machine.lowtide(&["doctor"]).out().contains("48.0 MiB for a bare context (measured now)")
     );
-    assert!(machine.lowtide(&["doctor"]).out().contains("remembered"));
+    assert!(machine.lowtide(&["doctor"]).out().contains("stored"));
     assert!(machine.lowtide(&["doctor", "--measure-floor"]).out().contains("measured now"));
     let remembered = machine.path("cache/lowtide/floor.json");
     assert!(remembered.exists());
@@ -97,8 +94,8 @@ fn a_floor_that_cannot_be_remembered_is_still_told() {
     fs::write(machine.path("cache"), "a file where the folder should be").unwrap();
     let answer = machine.lowtide(&["doctor"]);
     assert_eq!(answer.code(), 0);
-    assert!(answer.out().contains("48.0 MiB: what a bare context costs (measured now)"));
-    assert!(answer.err().contains("could not be remembered"), "{}", answer.err());
+    assert!(answer.out().contains("48.0 MiB for a bare context (measured now)"));
+    assert!(answer.err().contains("could not be stored"), "{}", answer.err());
 }
 
 #[test]
@@ -150,9 +147,9 @@ fn a_device_that_cannot_be_measured_does_not_hide_the_rest() {
 fn a_device_that_is_asked_for_and_cannot_be_used_is_told_why() {
     let machine = Machine::with_double("fail=cuInit:999");
     let answer = machine.lowtide(&["doctor", "--device", "cuda:0"]);
-    assert_eq!(answer.code(), 2);
-    assert!(answer.err().contains("cuInit failed"), "{}", answer.err());
-    assert!(answer.err().contains("this machine has host"), "{}", answer.err());
+    assert_eq!(answer.code(), 3);
+    let expected = "lowtide: cuda:0 is not available (this machine has host): cuInit failed";
+    assert!(answer.err().starts_with(expected), "{}", answer.err());
 }
 
 #[test]
@@ -161,8 +158,8 @@ fn without_nvml_the_driver_still_serves() {
     let machine = Machine::with_libraries(&double, "/nowhere/libnvidia-ml.so.1");
     let answer = machine.lowtide(&["doctor"]);
     assert_eq!(answer.code(), 0, "{}", answer.err());
-    assert!(answer.out().contains("NVML does not say how much is in use"), "{}", answer.out());
-    assert!(answer.out().contains("unknown: no NVML could be loaded"), "{}", answer.out());
+    assert!(answer.out().contains("NVML does not report how much is in use"), "{}", answer.out());
+    assert!(answer.words().contains("unknown: no NVML could be loaded"), "{}", answer.out());
 }
 
 #[test]
@@ -255,8 +252,8 @@ fn a_driver_that_does_not_start_or_shows_nothing_is_a_reason() {
 fn wrong_usage_is_told_and_ends_with_two() {
     let machine = Machine::without_gpu();
     for (arguments, expected) in [
-        (&["doctor", "--device", "cuda:7"][..], "this machine has host"),
-        (&["doctor", "--device", "tpu"][..], "this machine has host"),
+        (&["doctor", "--device", "cuda:x"][..], "\"cuda:x\" is not a device"),
+        (&["doctor", "--device", "TPU"][..], "\"TPU\" is not a device"),
         (&["doctor", "--frobnicate"][..], "--frobnicate"),
         (&["frobnicate"][..], "frobnicate"),
         (&[][..], "Usage"),
@@ -267,14 +264,46 @@ fn wrong_usage_is_told_and_ends_with_two() {
     }
 }
 
+// The conclusion comes first, the list of paths last.
+#[test]
+fn a_missing_device_ends_with_three_everywhere() {
+    let machine = Machine::without_gpu();
+    let trace = machine.path("trace.csv");
+    fs::write(&trace, "Thread,Time,Action,Pointer,Size,Stream\n").unwrap();
+    let trace = trace.display().to_string();
+    for wanted in ["cuda:7", "xpu:0"] {
+        for command in [
+            &["doctor"][..],
+            &["ps"],
+            &["ps", "--watch"],
+            &["demo"],
+            &["replay", &trace],
+            &["bench", "alloc"],
+            &["bench", "sleep"],
+        ] {
+            let answer = machine.lowtide(&[command, &["--device", wanted]].concat());
+            assert_eq!(answer.code(), 3, "{command:?}: {}", answer.err());
+            let conclusion = format!("lowtide: {wanted} is not available (this machine has host)");
+            assert!(answer.err().starts_with(&conclusion), "{command:?}: {}", answer.err());
+            assert_eq!(answer.out(), "", "{command:?}");
+        }
+    }
+    let said = machine.lowtide(&["demo", "--device", "cuda:0"]).err();
+    assert!(said.ends_with("/nowhere/libcuda.so.1"), "{said}");
+}
+
 #[test]
 fn help_teaches() {
     let machine = Machine::without_gpu();
     let help = machine.lowtide(&["doctor", "--help"]).out();
-    for word in ["--measure", "--json", "floor", "exit code 0"] {
+    for word in ["--measure", "--json", "floor", "Ends with 0"] {
         assert!(help.contains(word), "{word}: {help}");
     }
-    assert!(machine.lowtide(&["--help"]).out().contains("LOWTIDE_CUDA_LIBRARY"));
+    let help = machine.lowtide(&["--help"]).out();
+    for word in ["LOWTIDE_CUDA_LIBRARY", "0  done", "1  done", "2  wrong usage", "3  could not run"]
+    {
+        assert!(help.contains(word), "{word}: {help}");
+    }
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod doctor;
 mod program;
 mod ps;
 mod replay;
+mod terminal;

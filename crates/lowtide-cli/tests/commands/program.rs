@@ -7,7 +7,7 @@ use lowtide_testing::double::Double;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A machine: which driver it has, and a cache folder of its own.
+/// A machine: its driver libraries, and a cache folder of its own.
 pub(crate) struct Machine {
     folder: TempDir,
     variables: Vec<(&'static str, String)>,
@@ -48,24 +48,25 @@ impl Machine {
             .args(arguments)
             .env("XDG_CACHE_HOME", self.path("cache"))
             .env_remove("LOWTIDE_LOG")
+            .env_remove("COLUMNS")
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }
 
-    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Answer {
+    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Finished {
         let output = self.command(env!("CARGO_BIN_EXE_lowtide"), arguments).output().unwrap();
-        Answer { output }
+        Finished { output }
     }
 }
 
-/// What the program said.
+/// A program that has ended.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Finished {
     pub(crate) output: Output,
 }
 
-impl Answer {
+impl Finished {
     pub(crate) fn code(&self) -> i32 {
         self.output.status.code().expect("it was not killed")
     }
@@ -74,12 +75,22 @@ impl Answer {
         String::from_utf8(self.output.stdout.clone()).unwrap()
     }
 
+    /// What it wrote to standard error, on one line: it is wrapped to a width.
     pub(crate) fn err(&self) -> String {
-        String::from_utf8(self.output.stderr.clone()).unwrap()
+        one_line(&String::from_utf8(self.output.stderr.clone()).unwrap())
+    }
+
+    /// What it wrote to standard output, on one line.
+    pub(crate) fn words(&self) -> String {
+        one_line(&self.out())
     }
 
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.code(), 0, "{}", self.err());
         serde_json::from_str(&self.out()).unwrap_or_else(|why| panic!("{why}: {}", self.out()))
     }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

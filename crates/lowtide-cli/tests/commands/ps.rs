@@ -1,10 +1,10 @@
 //! `lowtide ps`, as a user meets it: who holds device memory, adding up.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::program::Machine;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const MIB: i64 = 1 << 20;
 
@@ -65,15 +65,15 @@ fn people_get_a_table() {
         Machine::with_double("total=1GiB,context=48MiB,reserved=32MiB,unattributed=16MiB");
     let holder = Holder::start(&machine);
     let text = machine.lowtide(&["ps"]).out();
-    let row = format!("{:>10}            48.0 MiB  ", holder.child.id());
+    let row = format!("{:>10}          48.0 MiB  ", holder.child.id());
     assert!(text.contains(&row), "{text}");
     let rest = "
-         -            16.0 MiB  unattributed
-         -            32.0 MiB  reserved by the driver
-            ——————————————————
-         -            96.0 MiB  in use (total − free)
-         -           928.0 MiB  free
-         -         1,024.0 MiB  total
+         -          16.0 MiB  unattributed
+         -          32.0 MiB  reserved by the driver
+            ————————————————
+         -          96.0 MiB  in use (total − free)
+         -         928.0 MiB  free
+         -       1,024.0 MiB  total
 ";
     assert!(text.contains(rest), "{text}");
 }
@@ -84,7 +84,7 @@ fn a_process_of_this_machine_is_named() {
     let _holder = Holder::start(&machine);
     let answer = machine.lowtide(&["ps", "--json"]).json();
     let process = &answer["devices"][0]["processes"][0];
-    if lowtide_device::process::sees_driver_pids() {
+    if lowtide_device::identity::sees_driver_pids() {
         assert_eq!(process["identity"], "known");
         assert!(process["command"].as_str().unwrap().contains("floor-child cuda:0"), "{process}");
     } else {
@@ -94,7 +94,7 @@ fn a_process_of_this_machine_is_named() {
 }
 
 #[test]
-fn memory_that_is_not_told_is_unattributed() {
+fn memory_that_is_not_reported_is_unattributed() {
     let machine = Machine::with_double("context=48MiB,accounting=off");
     let _holder = Holder::start(&machine);
     let answer = machine.lowtide(&["ps", "--json"]).json();
@@ -103,7 +103,7 @@ fn memory_that_is_not_told_is_unattributed() {
     assert_eq!(device["unattributed_bytes"], 48 * MIB);
     let (rows, driver) = sum(device);
     assert_eq!(rows, driver);
-    assert!(machine.lowtide(&["ps"]).out().contains("not told"));
+    assert!(machine.lowtide(&["ps"]).out().contains("not reported"));
 }
 
 #[test]
@@ -113,6 +113,74 @@ fn a_pid_of_nobody_here_is_named_as_unknown() {
     let answer = machine.lowtide(&["ps", "--json"]).json();
     assert_eq!(answer["devices"][0]["processes"][0]["identity"], "not_visible");
     assert!(machine.lowtide(&["ps"]).out().contains("outside this container"));
+}
+
+#[test]
+fn one_device_can_be_asked_for() {
+    let machine = Machine::with_double("devices=2,context=48MiB");
+    let _holder = Holder::start(&machine);
+    let answer = machine.lowtide(&["ps", "--device", "cuda:1", "--json"]).json();
+    let ids: Vec<_> = answer["devices"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
+    assert_eq!(ids, ["cuda:1"]);
+    assert_eq!(answer["host"], Value::Null);
+    let answer = machine.lowtide(&["ps", "--device", "host", "--json"]).json();
+    assert_eq!((&answer["devices"], &answer["reason"]), (&json!([]), &Value::Null));
+    assert!(answer["host"]["processes"].is_array());
+    let text = machine.lowtide(&["ps", "--device", "cuda:0"]).out();
+    assert!(
+        text.contains("cuda:0") && !text.contains("cuda:1") && !text.contains("host"),
+        "{text}"
+    );
+    let answer = machine.lowtide(&["ps", "--device", "cuda:2"]);
+    assert_eq!(answer.code(), 3);
+    assert!(
+        answer.err().contains("cuda:2 is not available (this machine has cuda:0, cuda:1, host)"),
+        "{}",
+        answer.err()
+    );
+}
+
+#[test]
+fn a_watch_prints_a_line_of_json_per_look_until_it_is_interrupted() {
+    let machine = Machine::with_double("context=48MiB");
+    let arguments = ["ps", "--json", "--watch", "0.1"];
+    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut look = || serde_json::from_str::<Value>(&lines.next().unwrap()).unwrap();
+    let (before, holder) = (look(), Holder::start(&machine));
+    assert_eq!(before["devices"][0]["processes"], json!([]));
+    let holds = |look: &Value| look["devices"][0]["processes"][0]["pid"] == holder.child.id();
+    let after = (0..1000).map(|_| look()).find(holds).expect("the next looks see the new process");
+    assert!(after["at_s"].as_f64() > before["at_s"].as_f64());
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_watch_ends_when_nobody_reads_any_more() {
+    let machine = Machine::with_double("context=48MiB");
+    for more in [&[][..], &["--json"]] {
+        let arguments = [&["ps", "--watch", "0.1"], more].concat();
+        let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn an_interval_that_is_none_is_refused() {
+    let machine = Machine::without_gpu();
+    for wrong in ["0", "soon", "4000"] {
+        let answer = machine.lowtide(&["ps", "--watch", wrong]);
+        assert_eq!(answer.code(), 2, "{wrong}: {}", answer.err());
+        assert!(answer.err().contains("seconds from 0.1 to 3600"), "{}", answer.err());
+    }
 }
 
 #[test]

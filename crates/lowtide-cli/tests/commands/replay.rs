@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use crate::program::Machine;
+use crate::program::{Finished, Machine};
 use serde_json::{Value, json};
 
 /// A trace by `bench/traces.py`, as a file of this machine.
@@ -71,10 +71,37 @@ fn a_trace_runs_on_real_pages_too() {
     assert!(answer["driver_calls"].as_u64().unwrap() > 0, "a real device counts its calls");
     assert_eq!(answer["driver_ms"], Value::Null, "and nobody times them");
     let text = machine.lowtide(&["replay", &file, "--device", "host"]).out();
-    assert!(text.contains(" calls") && !text.contains("H200"), "{text}");
+    assert!(text.contains("driver calls") && !text.contains("H200"), "{text}");
     let text = machine.lowtide(&["replay", &file]).out();
     assert!(text.contains("physical peak") && text.contains("MiB"), "{text}");
-    assert!(text.contains("H200") && !text.contains("dealt over"), "{text}");
+    assert!(text.contains("H200") && !text.contains("distributed over"), "{text}");
+}
+
+#[test]
+fn a_trace_is_read_from_standard_input() {
+    let machine = Machine::without_gpu();
+    let file = trace(&machine, "swap", 1);
+    let of_file = machine.lowtide(&["replay", &file, "--json"]).json();
+    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &["replay", "-", "--json"]);
+    let output = command.stdin(fs::File::open(&file).unwrap()).output().unwrap();
+    let of_stdin = Finished { output }.json();
+    for key in ["events", "live_peak_bytes", "physical_peak_bytes", "driver_calls"] {
+        assert_eq!(of_file[key], of_stdin[key], "{key}");
+    }
+    let empty = machine.lowtide(&["replay", "-"]);
+    assert_eq!(empty.code(), 3);
+    assert!(empty.err().contains("reading standard input: line 1: "), "{}", empty.err());
+}
+
+#[test]
+fn sizes_are_accepted_in_mb_too() {
+    let machine = Machine::without_gpu();
+    let file = machine.path("block.csv");
+    let header = "Thread,Time,Action,Pointer,Size,Stream\n";
+    fs::write(&file, format!("{header}0,0,allocate,0x1,8388608,0\n")).unwrap();
+    let file = file.display().to_string();
+    let play = |memory: &str| machine.lowtide(&["replay", &file, "--memory", memory]).code();
+    assert_eq!([play("8MiB"), play("8MB"), play("9mb"), play("0.009 GB")], [0, 3, 0, 0]);
 }
 
 #[test]
@@ -168,7 +195,7 @@ fn what_is_wrong_is_told() {
                 "--memory".to_owned(),
                 "4MiB".to_owned(),
             ],
-            "books is out of memory",
+            "dry-run is out of memory",
         ),
         (
             vec![

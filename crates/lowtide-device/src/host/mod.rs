@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, host_room};
+use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, headroom};
 use lowtide_types::Source;
 
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};
@@ -56,7 +56,7 @@ fn info(total: Bytes) -> DeviceInfo {
 }
 
 fn default_budget() -> Bytes {
-    Bytes((host_room::total().0 / 2 / PAGE.0).max(1) * PAGE.0)
+    Bytes((headroom::total().0 / 2 / PAGE.0).max(1) * PAGE.0)
 }
 
 // Aligned for the digests and addresses that are staged in it.
@@ -79,7 +79,7 @@ struct HostBackend {
 impl HostBackend {
     fn new(options: HostOptions) -> Result<HostBackend> {
         let budget = options.budget.unwrap_or_else(default_budget);
-        let total = host_room::total();
+        let total = headroom::total();
         if budget == Bytes::ZERO || !budget.is_multiple_of(PAGE) || budget > total {
             let rule =
                 format!("a budget is a multiple of {PAGE}, up to the {total} of this machine");

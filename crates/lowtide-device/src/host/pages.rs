@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::addresses::{self, check, pointer};
 use crate::backend::Handle;
-use crate::{Address, Bytes, Error, Result, host_room};
+use crate::{Address, Bytes, Error, Result, headroom};
 
 const FILE_BYTES: i64 = 1 << 62;
 const SLICE: Bytes = Bytes::mib(64);
@@ -59,7 +59,7 @@ impl Pages {
             return Ok(None);
         }
         // Past the machine's limits the kernel does not refuse: it kills.
-        host_room::ask_for(size)?;
+        headroom::require(size)?;
         let start = *next;
         if let Err(error) = self.back(start, size) {
             self.punch(start, size)?;

@@ -77,12 +77,15 @@ impl<'a> Game<'a> {
     pub(crate) fn new(device: &'a Device, seed: u64, fenced: bool, ground: Ground) -> Game<'a> {
         println!("seed {seed}");
         let fence = fenced.then(Arc::<ByHand>::default);
-        let given = fence.clone().map(|fence| fence as Arc<dyn Fence>);
         // Nothing, a little or more of the backups is registered with the device.
         let direct_backups = Bytes::mib(seed % 3 * 6);
         let keep_backups = seed.is_multiple_of(2);
-        let policy = Policy { keep_backups, direct_backups, ..Policy::default() };
-        let pool = Pool::new(device, policy, given).unwrap();
+        let policy = Policy::default().keep_backups(keep_backups).direct_backups(direct_backups);
+        let mut builder = Pool::builder(device).policy(policy);
+        if let Some(fence) = &fence {
+            builder = builder.fence(Arc::clone(fence) as Arc<dyn Fence>);
+        }
+        let pool = builder.build().unwrap();
         let mut tags = vec![(Tag::default(), SleepPolicy::Offload)];
         for (name, policy) in [
             ("weights", SleepPolicy::Offload),

@@ -1,8 +1,10 @@
 //! The pool on `host` and on devices that only count: one program, because linking takes longer than
 //! most of the tests.
 
+mod bytes;
 mod game;
 mod hands;
+mod limits;
 mod model;
 mod pool;
 mod room;

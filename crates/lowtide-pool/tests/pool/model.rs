@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::game::{ByHand, Game, Ground, any_size};
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Fence, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Fence, Pool, StreamId, Tag};
 use lowtide_testing::Dice;
 
 #[test]
 fn a_million_operations_on_books() {
     for (seed, fenced) in [(1, false), (2, true), (3, false), (4, true)] {
-        let (device, _) = Device::books(Bytes::mib(512));
+        let (device, _) = Device::dry_run(Bytes::mib(512));
         let mut game = Game::new(&device, seed, fenced, Ground::Books);
         for _ in 0..250_000 {
             game.step(48, 64 << 20);
@@ -41,9 +41,9 @@ fn real_pages_keep_their_bytes() {
 
 #[test]
 fn a_block_waits_for_its_stream() {
-    let (device, _) = Device::books(Bytes::gib(1));
+    let (device, _) = Device::dry_run(Bytes::gib(1));
     let fence = Arc::new(ByHand::default());
-    let pool = Pool::new(&device, Policy::default(), Some(fence.clone())).unwrap();
+    let pool = Pool::builder(&device).fence(fence.clone()).build().unwrap();
     let (own, other) = (StreamId(1), StreamId(2));
     let first = pool.alloc(Bytes::mib(10), own, Tag::default()).unwrap();
     pool.free(first, own).unwrap();
@@ -67,8 +67,8 @@ fn a_block_waits_for_its_stream() {
 
 #[test]
 fn threads_share_a_pool() {
-    let (device, _) = Device::books(Bytes::gib(4));
-    let pool = Pool::new(&device, Policy::default(), None).unwrap();
+    let (device, _) = Device::dry_run(Bytes::gib(4));
+    let pool = Pool::new(&device).unwrap();
     std::thread::scope(|scope| {
         for seed in 1..=4 {
             let pool = &pool;

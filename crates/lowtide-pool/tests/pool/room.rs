@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Bytes, Chunk, Device};
-use lowtide_pool::{Answer, Error, Phase, Policy, Pool, Pressure, Scope, SleepPolicy, Tag};
+use lowtide_pool::{Error, Phase, Policy, Pool, Pressure, PressureAnswer, Scope, SleepPolicy, Tag};
 
 use crate::written::{STREAM, Written, check, host, in_use, pool_on};
 
@@ -61,12 +61,12 @@ fn a_wake_without_room_asks_who_could_free_some() {
     let Crowded { pool, block, taken, .. } = &crowded;
     let asked: Arc<Mutex<Vec<Pressure>>> = Arc::default();
     let (heard, held) = (Arc::clone(&asked), Arc::clone(taken));
-    let answers = Arc::new(Mutex::new(Answer::Nothing));
+    let answers = Arc::new(Mutex::new(PressureAnswer::Nothing));
     let answer = Arc::clone(&answers);
     let subscription = pool.on_pressure(move |pressure| {
         heard.lock().unwrap().push(*pressure);
         let answer = *answer.lock().unwrap();
-        if answer == Answer::Retry && pressure.round == 1 {
+        if answer == PressureAnswer::Retry && pressure.round == 1 {
             drop(held.lock().unwrap().take());
         }
         answer
@@ -76,7 +76,7 @@ fn a_wake_without_room_asks_who_could_free_some() {
     let first = Pressure { requested: Bytes::mib(20), free: Bytes::mib(16), round: 0 };
     assert_eq!(*asked.lock().unwrap(), [first]);
     // It says so once too early, and is asked again.
-    *answers.lock().unwrap() = Answer::Retry;
+    *answers.lock().unwrap() = PressureAnswer::Retry;
     asked.lock().unwrap().clear();
     pool.wake(Scope::Whole).unwrap();
     assert_eq!(*asked.lock().unwrap(), [first, Pressure { round: 1, ..first }]);
@@ -98,7 +98,7 @@ fn who_says_retry_for_ever_is_not_asked_for_ever() {
     let counted = Arc::clone(&rounds);
     let _subscription = crowded.pool.on_pressure(move |pressure| {
         assert_eq!(pressure.round as usize, counted.fetch_add(1, SeqCst));
-        Answer::Retry
+        PressureAnswer::Retry
     });
     assert!(matches!(crowded.pool.wake(Scope::Whole), Err(Error::NoRoom { .. })));
     assert_eq!(rounds.swap(0, SeqCst), 64);
@@ -121,7 +121,7 @@ fn who_is_asked_by_a_wake_may_put_another_tag_to_sleep() {
     let asked = pool.clone();
     let subscription = pool.on_pressure(move |_| {
         assert_eq!(asked.sleep(Scope::Tags(&[other])).unwrap().tags, 1);
-        Answer::Retry
+        PressureAnswer::Retry
     });
     pool.wake(Scope::Tags(&[Tag::default()])).unwrap();
     first.assert_is_whole();
@@ -136,7 +136,7 @@ fn who_is_asked_by_a_wake_may_put_another_tag_to_sleep() {
     let asked = pool.clone();
     let _subscription = pool.on_pressure(move |_| {
         assert_eq!(asked.sleep(Scope::Tags(&[other])).unwrap().tags, 1);
-        Answer::Retry
+        PressureAnswer::Retry
     });
     Written::new(&pool, Bytes::mib(20), third, 3).assert_is_whole();
     check(&pool);
@@ -153,10 +153,10 @@ fn an_allocation_without_room_asks_who_could_free_some() {
         let mut heard = heard.lock().unwrap();
         heard.push(*pressure);
         if heard.len() > 1 {
-            return Answer::Nothing;
+            return PressureAnswer::Nothing;
         }
         owner.free(old, STREAM).unwrap();
-        Answer::Retry
+        PressureAnswer::Retry
     });
     let new = Written::new(&pool, Bytes::mib(24), Tag::default(), 1);
     let requested = Bytes::mib(24);

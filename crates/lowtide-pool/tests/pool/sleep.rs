@@ -207,7 +207,7 @@ fn an_allocation_in_a_sleeping_tag_is_refused_by_name() {
         let refused = pool.alloc(size, STREAM, weights).unwrap_err();
         assert!(matches!(&refused, Error::Asleep { tag } if tag == "weights"), "{refused}");
     }
-    assert!(matches!(pool.block(Bytes(1), STREAM, weights), Err(Error::Asleep { .. })));
+    assert!(matches!(pool.block_tagged(Bytes(1), weights), Err(Error::Asleep { .. })));
     pool.wake(Scope::Tags(&[weights])).unwrap();
     pool.alloc(Bytes(1), STREAM, weights).unwrap();
     pool.free(resting, STREAM).unwrap();
@@ -217,7 +217,7 @@ fn an_allocation_in_a_sleeping_tag_is_refused_by_name() {
 #[test]
 fn an_allocation_wakes_its_tag_where_the_policy_says_so() {
     let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy { wake_on_alloc: true, ..Policy::default() });
+    let pool = pool_on(&device, Policy::default().wake_on_alloc(true));
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let block = Written::new(&pool, Bytes::mib(9), weights, 1);
     let other = Written::new(&pool, Bytes::mib(5), Tag::default(), 2);
@@ -295,7 +295,7 @@ fn pages_come_back_right_however_their_backups_are_scattered() {
     // All backups are plain pages, some are registered with the device, or all.
     for (seed, direct_backups) in [(11, Bytes::ZERO), (12, Bytes::mib(6)), (13, Bytes(u64::MAX))] {
         println!("seed {seed}");
-        scatter(seed, Policy { direct_backups, ..Policy::default() });
+        scatter(seed, Policy::default().direct_backups(direct_backups));
     }
 }
 
@@ -328,7 +328,7 @@ fn scatter(seed: u64, policy: Policy) {
 fn backups_stay_or_go_as_the_policy_says() {
     for keep_backups in [true, false] {
         let device = host(Bytes::mib(64));
-        let pool = pool_on(&device, Policy { keep_backups, ..Policy::default() });
+        let pool = pool_on(&device, Policy::default().keep_backups(keep_backups));
         let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let one = Written::new(&pool, Bytes::mib(10), weights, 1);
         let two = Written::new(&pool, Bytes::mib(6), Tag::default(), 2);
@@ -357,7 +357,7 @@ fn registered_and_plain_backups_wake_side_by_side() {
     // More pieces than there are slots, and pieces of both kinds in one chunk.
     for (direct, keep_backups) in [(2, false), (34, true), (50, false)] {
         let direct_backups = Bytes::mib(direct);
-        let policy = Policy { direct_backups, keep_backups, ..Policy::default() };
+        let policy = Policy::default().direct_backups(direct_backups).keep_backups(keep_backups);
         let device = host(Bytes::mib(128));
         let pool = pool_on(&device, policy);
         let other = pool.tag("other", SleepPolicy::Offload).unwrap();
@@ -401,7 +401,7 @@ fn backups_of_dead_blocks_go_with_the_next_sleep() {
 #[test]
 fn kept_backups_of_tags_that_are_awake_make_room() {
     let device = host(Bytes::mib(64));
-    let policy = Policy { backup_most: Some(Bytes::mib(12)), ..Policy::default() };
+    let policy = Policy::default().backup_most(Some(Bytes::mib(12)));
     let pool = pool_on(&device, policy);
     let (one, two) = (
         pool.tag("one", SleepPolicy::Offload).unwrap(),
@@ -425,7 +425,7 @@ fn kept_backups_of_tags_that_are_awake_make_room() {
 fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
     let device = host(Bytes::mib(64));
     let most = Bytes::mib(10);
-    let pool = pool_on(&device, Policy { backup_most: Some(most), ..Policy::default() });
+    let pool = pool_on(&device, Policy::default().backup_most(Some(most)));
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let blocks = [
         Written::new(&pool, Bytes::mib(8), Tag::default(), 1),
@@ -534,7 +534,7 @@ fn is_in_use(error: &Error) -> bool {
 fn a_wake_makes_whole_pages_whatever_the_policy_says() {
     let device = host(Bytes::mib(64));
     for most in [Bytes::ZERO, Bytes::mib(3), Bytes(u64::MAX)] {
-        let policy = Policy { wake_chunk_most: most, chunk_most: most, ..Policy::default() };
+        let policy = Policy::default().wake_chunk_most(most).chunk_most(most);
         let pool = pool_on(&device, policy);
         let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
         pool.sleep(Scope::Whole).unwrap();

@@ -3,7 +3,6 @@
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Error, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
@@ -12,29 +11,17 @@ use crate::written::{STREAM, Written, check, host, in_use, pool_on};
 use lowtide_testing::Dice;
 
 #[test]
-fn a_sleep_waits_for_a_trim_of_its_memory() {
+fn who_is_asked_to_go_on_trimming_may_put_the_same_tag_to_sleep() {
     let device = host(Bytes::mib(64));
     let pool = pool_on(&device, Policy::default());
     let live = Written::new(&pool, Bytes::mib(6), Tag::default(), 1);
     let cached = pool.alloc(Bytes::mib(8), STREAM, Tag::default()).unwrap();
     pool.free(cached, STREAM).unwrap();
-    thread::scope(|scope| {
-        let mut sleeper = None;
-        let given_back = pool.trim_while(Bytes::ZERO, || {
-            if sleeper.is_none() {
-                sleeper = Some(scope.spawn(|| pool.sleep(Scope::Whole)));
-                while pool.phase(Tag::default()).unwrap() == Phase::Awake {
-                    thread::yield_now();
-                }
-                // Time for a sleep that does not wait to do harm.
-                thread::sleep(Duration::from_millis(30));
-            }
-            true
-        });
-        assert_eq!(given_back.unwrap(), Bytes::mib(8));
-        let slept = sleeper.unwrap().join().unwrap().unwrap();
-        assert_eq!(slept.freed, Bytes::mib(6), "what the trim has left");
+    let given_back = pool.trim_while(Bytes::ZERO, || {
+        pool.sleep(Scope::Whole).unwrap();
+        true
     });
+    assert_eq!(given_back.unwrap(), Bytes::ZERO, "the sleep took all of it");
     assert_eq!(in_use(&device), Bytes::ZERO);
     pool.wake(Scope::Whole).unwrap();
     live.assert_is_whole();
@@ -117,7 +104,7 @@ fn threads_allocate_and_free_while_their_tags_turn() {
     for (seed, wake_on_alloc) in [(20, false), (30, true)] {
         println!("seed {seed}");
         let device = host(Bytes::mib(128));
-        let pool = pool_on(&device, Policy { wake_on_alloc, ..Policy::default() });
+        let pool = pool_on(&device, Policy::default().wake_on_alloc(wake_on_alloc));
         let tags = ["one", "two"].map(|name| pool.tag(name, SleepPolicy::Offload).unwrap());
         let (touching, steps) = (RwLock::new(()), AtomicUsize::new(0));
         let is_over = AtomicBool::new(false);

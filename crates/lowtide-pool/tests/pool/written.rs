@@ -16,7 +16,7 @@ pub(crate) fn host(budget: Bytes) -> Device {
 }
 
 pub(crate) fn pool_on(device: &Device, policy: Policy) -> Pool {
-    Pool::new(device, policy, None).unwrap()
+    Pool::builder(device).policy(policy).build().unwrap()
 }
 
 pub(crate) fn in_use(device: &Device) -> Bytes {

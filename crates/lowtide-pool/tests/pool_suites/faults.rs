@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::game::{Game, Ground};
 use crate::hands::{Hands, noise};
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::double::Double;
 use lowtide_testing::suite::{Case, Target};
 
@@ -13,6 +13,9 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("a_random_player_meets_faults", a_random_player_meets_faults),
         Case::new("every_call_of_a_sleep_fails_once", |_| every_call_fails_once(Turn::Sleep)),
+        Case::new("every_call_of_a_bounded_sleep_fails_once", |_| {
+            every_call_fails_once(Turn::BoundedSleep)
+        }),
         Case::new("every_call_of_a_wake_fails_once", |_| every_call_fails_once(Turn::Wake)),
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
         Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
@@ -60,6 +63,8 @@ fn a_random_player_meets_faults(_: Target) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Sleep,
+    /// With a limit, so that what may be lost is held until everything is saved.
+    BoundedSleep,
     Wake,
 }
 
@@ -67,6 +72,7 @@ impl Turn {
     fn take(self, pool: &Pool) -> lowtide_pool::Result<()> {
         match self {
             Turn::Sleep => pool.sleep(Scope::Whole).map(drop),
+            Turn::BoundedSleep => pool.sleep_quiet(Scope::Whole, Limit::new(&|| true)).map(drop),
             Turn::Wake => pool.wake(Scope::Whole).map(drop),
         }
     }
@@ -78,14 +84,15 @@ const KEPT: Bytes = Bytes::mib(14);
 /// No backups, some of them and all of them are registered with the device; either for as long as
 /// they are kept, or anew in every sleep, which then makes all calls that a first one makes.
 fn policies() -> [Policy; 3] {
-    let policy =
-        |direct_backups, keep_backups| Policy { direct_backups, keep_backups, ..Policy::default() };
+    let policy = |direct_backups, keep_backups| {
+        Policy::default().direct_backups(direct_backups).keep_backups(keep_backups)
+    };
     [policy(Bytes::ZERO, true), policy(Bytes::mib(6), false), policy(Bytes(u64::MAX), true)]
 }
 
 // All of them with backups that are kept, and with backups that are not.
 fn all_policies() -> impl Iterator<Item = Policy> {
-    let both = |policy: Policy| [true, false].map(|keep_backups| Policy { keep_backups, ..policy });
+    let both = |policy: Policy| [true, false].map(|keep_backups| policy.keep_backups(keep_backups));
     policies().into_iter().flat_map(both)
 }
 
@@ -109,7 +116,7 @@ impl World {
     fn new(policy: Policy) -> World {
         let device = Device::cuda(0).unwrap();
         let hands = Hands::new(&device);
-        let pool = Pool::new(&device, policy, None).unwrap();
+        let pool = Pool::builder(&device).policy(policy).build().unwrap();
         let kept = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let lost = pool.tag("cache", SleepPolicy::Discard).unwrap();
         let base = device.usage().unwrap().in_use();
@@ -153,7 +160,10 @@ impl World {
 fn every_call_fails_once(turn: Turn) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    for policy in policies() {
+    let policies = policies().into_iter();
+    // One of them is enough for the part in which a bounded sleep differs.
+    let skipped = if turn == Turn::BoundedSleep { 2 } else { 0 };
+    for policy in policies.skip(skipped) {
         every_call_fails_once_with(*double, turn, policy);
     }
 }
@@ -179,11 +189,11 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy) {
             let phase = world.pool.phase(world.kept).unwrap();
             if let Err(error) = &outcome {
                 refused += 1;
-                let as_before = if turn == Turn::Sleep { Phase::Awake } else { Phase::Asleep };
+                let as_before = if turn == Turn::Wake { Phase::Asleep } else { Phase::Awake };
                 assert_eq!(phase, as_before, "{after}: {error}");
             }
             if phase == Phase::Awake {
-                world.check(turn == Turn::Sleep && outcome.is_err(), &after);
+                world.check(turn != Turn::Wake && outcome.is_err(), &after);
             }
             turn.take(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
             world.pool.check();
@@ -202,12 +212,15 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy) {
 fn a_call_that_fails_for_ever(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    for policy in all_policies() {
-        every_call_fails_for_ever(*double, policy);
+    for (index, policy) in all_policies().enumerate() {
+        // Each kind of sleep with backups of each kind, some of which are kept.
+        let is_bounded = (index + index / 2) % 2 == 1;
+        let sleep = if is_bounded { Turn::BoundedSleep } else { Turn::Sleep };
+        every_call_fails_for_ever(*double, policy, sleep);
     }
 }
 
-fn every_call_fails_for_ever(double: Double, policy: Policy) {
+fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn) {
     let mut world = World::new(policy);
     let calls = [
         "cuMemUnmap",
@@ -224,7 +237,7 @@ fn every_call_fails_for_ever(double: Double, policy: Policy) {
         "cuStreamSynchronize",
     ];
     for (seed, call) in (1..).zip(calls) {
-        for turn in [Turn::Sleep, Turn::Wake] {
+        for turn in [sleep, Turn::Wake] {
             world.before(turn, seed);
             double.fail_always(call, 999);
             let outcome = turn.take(&world.pool);
@@ -282,7 +295,7 @@ fn a_refused_registration_fails_no_sleep(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
     for direct_backups in [Bytes::mib(6), Bytes(u64::MAX)] {
-        let mut world = World::new(Policy { direct_backups, ..Policy::default() });
+        let mut world = World::new(Policy::default().direct_backups(direct_backups));
         let before = double.live().registrations;
         for (seed, code) in [(1, 2), (2, 999)] {
             world.fill(seed);
@@ -296,7 +309,7 @@ fn a_refused_registration_fails_no_sleep(_: Target) {
             world.check(false, "a registration was refused");
             // Without blocks there are no backups: the next sleep wants new ones.
             drop(world);
-            world = World::new(Policy { direct_backups, ..Policy::default() });
+            world = World::new(Policy::default().direct_backups(direct_backups));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A pool that sleeps and wakes again and again, with a captured graph that works on its blocks.
 
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId};
+use lowtide_pool::{Pool, Scope, SleepPolicy, StreamId};
 use lowtide_testing::raw::{Raw, first};
 use lowtide_testing::suite::{Case, Target};
 
@@ -108,7 +108,7 @@ fn many_turns(target: Target) {
     let on_gpu = target == Target::Cuda;
     let (turns, size) = if on_gpu { (1000, 64 << 20) } else { (40, 6 << 20) };
     let device = Device::cuda(0).unwrap();
-    let (hands, pool) = (Hands::new(&device), Pool::new(&device, Policy::default(), None).unwrap());
+    let (hands, pool) = (Hands::new(&device), Pool::new(&device).unwrap());
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let seed = 11;

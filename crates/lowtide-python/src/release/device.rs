@@ -7,7 +7,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use lowtide::{
-    Allocator, Bytes, Counts, DeviceError, DeviceId, Failure, Gauge, LedgerLine, Source, Usage,
+    Allocator, AllocatorCounts, Bytes, DeviceError, DeviceId, Failure, Gauge, LedgerLine, Source,
+    Usage,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -119,12 +120,12 @@ impl Allocator for PythonDevice {
         format!("the allocator of {}", self.id)
     }
 
-    fn counts(&self) -> Counts {
-        self.ask_or("what its allocator holds", Counts::default(), |device| {
+    fn counts(&self) -> AllocatorCounts {
+        self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
             let counts = device.call_method0("counts")?;
             let counts = *counts.cast::<values::AllocatorCounts>()?.get();
             let allocated = Bytes(counts.allocated_bytes);
-            Ok(Counts { allocated, reserved: Bytes(counts.reserved_bytes) })
+            Ok(AllocatorCounts { allocated, reserved: Bytes(counts.reserved_bytes) })
         })
     }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide::{Bytes, Failure, Hook, Place, Restore, Setting, Touch};
+use lowtide::{Bytes, Failure, Hook, HookCall, Restore, Setting, Touch};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::attached::attached;
+use super::climb::within;
 use super::values;
 
 /// The rung that runs a hook.
@@ -37,16 +38,16 @@ pub(crate) enum HookPoint {
     Fallback,
 }
 
-impl From<HookPoint> for Place {
-    fn from(point: HookPoint) -> Place {
+impl From<HookPoint> for lowtide::HookPoint {
+    fn from(point: HookPoint) -> lowtide::HookPoint {
         match point {
-            HookPoint::ToHost => Place::ToHost,
-            HookPoint::Sessions => Place::Sessions,
-            HookPoint::Caches => Place::Caches,
-            HookPoint::Collect => Place::Collect,
-            HookPoint::Libraries => Place::Libraries,
-            HookPoint::ContextReset => Place::ContextReset,
-            HookPoint::Fallback => Place::Fallback,
+            HookPoint::ToHost => lowtide::HookPoint::ToHost,
+            HookPoint::Sessions => lowtide::HookPoint::Sessions,
+            HookPoint::Caches => lowtide::HookPoint::Caches,
+            HookPoint::Collect => lowtide::HookPoint::Collect,
+            HookPoint::Libraries => lowtide::HookPoint::Libraries,
+            HookPoint::ContextReset => lowtide::HookPoint::ContextReset,
+            HookPoint::Fallback => lowtide::HookPoint::Fallback,
         }
     }
 }
@@ -60,13 +61,13 @@ struct PythonHook {
 }
 
 /// Makes a hook of a Python object. Returns it with the rung that runs it.
-pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(Place, Hook)> {
+pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::HookPoint, Hook)> {
     let PythonHook { point, name, limit_s } = object.extract()?;
     let limit = Duration::try_from_secs_f64(limit_s)
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
     let object = Arc::new(object.clone().unbind());
     let (missing, expect) = (Arc::clone(&object), Arc::clone(&object));
-    let hook = Hook::new(name, move |round| run(&object, round))
+    let hook = Hook::new(name, move |call| run(&object, call))
         .limit(limit)
         // A hook that raises here is run all the same: its error then appears in the receipt.
         .unless(move || {
@@ -78,9 +79,10 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(Place, Hook)> {
     Ok((point.into(), hook))
 }
 
-fn run(object: &Py<PyAny>, round: u32) -> Result<Vec<Touch>, Failure> {
+fn run(object: &Py<PyAny>, call: &HookCall) -> Result<Vec<Touch>, Failure> {
     let touched = attached(|py| {
-        let touched = object.bind(py).call_method1("run", (round,))?;
+        let run = || object.bind(py).call_method1("run", (call.round,));
+        let touched = within(py, &call.climb, run)?;
         let touched: Vec<Py<values::Touch>> = touched.extract()?;
         Ok(touched.iter().map(|touch| touch.get().into()).collect())
     });

@@ -1,12 +1,13 @@
-//! Free-on-idle for Python: the policy and its ticks. The thread that ticks is Python's.
+//! Free-on-idle for Python. The thread that watches is Python's; the loop that it runs is Rust's.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::{Decision, IdleOptions, Idling};
+use lowtide::{IdleOptions, Idling};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::call::{PythonClock, held, waiting};
+use super::attached::attached;
+use super::call::{CallClock, held, waiting};
 use super::gate::word;
 use super::parse::target;
 use super::receipt::Receipt;
@@ -29,7 +30,7 @@ impl Idle {
         let options: IdleOptions = switch
             .parse()
             .map_err(|error: lowtide::ParseIdleError| PyValueError::new_err(error.to_string()))?;
-        let policy = lowtide::Idle::new(options, Arc::new(PythonClock::default()));
+        let policy = lowtide::Idle::new(options, Arc::new(CallClock::default()));
         let mut idling = Idling::new(&releaser.get().inner, &policy);
         if let Some(to) = to {
             idling = idling.to(target(&to)?);
@@ -49,7 +50,7 @@ impl Idle {
         self.options.after.as_secs_f64()
     }
 
-    /// Begins a task; waits for a release in progress.
+    /// Begins a task. A release in progress stops at its next safe point.
     fn work(&self, py: Python<'_>) -> PyResult<Working> {
         let idling = self.idling.clone();
         let is_open = self.releaser.get().inner.gate().is_open();
@@ -66,20 +67,37 @@ impl Idle {
     /// Releases if the process has been idle for long enough.
     fn tick(&self, py: Python<'_>) -> PyResult<Tick> {
         let idling = self.idling.clone();
-        let (tick, look_again_s) = waiting(py, move || {
-            let tick = idling.tick();
-            let look_again = idling.look_again_in(&tick);
-            (tick, look_again.as_secs_f64())
-        })?;
+        let tick = waiting(py, move |clock| idling.with_clock(clock).tick())?;
         Ok(match tick {
             lowtide::Tick::Released(receipt) => {
                 let receipt = Py::new(py, self.releaser.get().receipt(receipt))?;
-                Tick { receipt: Some(receipt), why_not: None, look_again_s }
+                Tick { receipt: Some(receipt), why_not: None }
             }
             lowtide::Tick::No(decision) => {
-                Tick { receipt: None, why_not: Some(why_not(&decision)), look_again_s }
+                Tick { receipt: None, why_not: Some(decision.to_string()) }
             }
         })
+    }
+
+    /// Releases whenever the process has been idle for long enough. `pause(seconds)` waits and returns whether to go
+    /// on; `on_release` gets the receipt of every release.
+    #[expect(clippy::needless_pass_by_value, reason = "they are called until the watch ends")]
+    fn watch(&self, py: Python<'_>, pause: Py<PyAny>, on_release: Py<PyAny>) {
+        let idling = self.idling.clone();
+        let releaser = self.releaser.get();
+        py.detach(|| {
+            let pause = |left: std::time::Duration| {
+                let goes_on =
+                    attached(|py| pause.bind(py).call1((left.as_secs_f64(),))?.is_truthy());
+                goes_on.unwrap_or(false)
+            };
+            let on_release = |receipt: &Arc<lowtide::Receipt>| {
+                let receipt = releaser.receipt(Arc::clone(receipt));
+                // It logs its own errors: nobody else could.
+                let _ = attached(|py| on_release.bind(py).call1((receipt,)).map(drop));
+            };
+            idling.watch(pause, on_release);
+        });
     }
 }
 
@@ -90,22 +108,6 @@ pub(crate) struct Tick {
     receipt: Option<Py<Receipt>>,
     /// Why nothing was released.
     why_not: Option<String>,
-    /// In how many seconds to look again.
-    look_again_s: f64,
-}
-
-fn why_not(decision: &Decision) -> String {
-    match decision {
-        Decision::Release(_) => "it is time".to_owned(),
-        Decision::Off => "it is switched off".to_owned(),
-        Decision::Underway => "a release is in progress".to_owned(),
-        Decision::Active { count } => format!("{count} tasks are running"),
-        Decision::NothingRan => "nothing has run since the last release".to_owned(),
-        Decision::Wait { left } => {
-            format!("{:.1} s until it is idle for long enough", left.as_secs_f64())
-        }
-        Decision::NothingToUnload => "there is nothing to unload".to_owned(),
-    }
 }
 
 /// A running task. Nothing is released while it lasts.

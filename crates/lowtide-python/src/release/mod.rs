@@ -8,11 +8,12 @@
 //! - a call into Python holds none of our locks but the climber's turn, which nobody waits for while attached;
 //! - a call of the main thread is done by another thread, so that Ctrl-C is noticed.
 //!
-//! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call` (tools), `device`,
+//! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`, `climb` (tools), `device`,
 //! `hooks`, `request` (what Python provides), `releaser`, and `gate`, `pauses`, `idle`, `stages` on top of it.
 
 mod attached;
 mod call;
+mod climb;
 mod device;
 mod gate;
 mod hooks;
@@ -36,7 +37,7 @@ pub(crate) use machine::{
     NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, nvml_usage, process_memory,
 };
 pub(crate) use parse::{parse_bytes, parse_seconds};
-pub(crate) use pauses::{Busy, Pauses, Trend};
+pub(crate) use pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
 pub(crate) use receipt::{Reading, Receipt, RungReceipt};
 pub(crate) use releaser::Releaser;
 pub(crate) use request::Ladder;

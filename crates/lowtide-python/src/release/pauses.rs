@@ -39,6 +39,32 @@ impl Trend {
     }
 }
 
+/// A warning that reserved memory grows with every update.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct TrendWarning(lowtide::TrendWarning);
+
+#[pymethods]
+impl TrendWarning {
+    /// The memory that each update adds.
+    #[getter]
+    fn per_update_bytes(&self) -> u64 {
+        self.0.per_update.0
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The result of a resume.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Resumed {
+    /// What emptying the cache freed, or `None` if that was not asked for.
+    receipt: Option<Py<Receipt>>,
+    /// A warning, at most once for a window of updates.
+    warning: Option<Py<TrendWarning>>,
+}
+
 /// Pauses of the work that passes one gate.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Pauses {
@@ -84,27 +110,34 @@ impl Pauses {
             return Err(PyRuntimeError::new_err("the gate is paused already: resume it first"));
         }
         let pauses = self.inner.clone();
-        let paused = waiting(py, move || pauses.pause(mode, limit))?;
+        let paused = waiting(py, move |clock| pauses.with_clock(clock).pause(mode, limit))?;
         let paused = paused.map_err(|busy| {
             Busy::new_err(format!("{busy}; let it reach a checkpoint, or wait longer"))
         })?;
         let receipt = paused.receipt().cloned();
         let raised = lock(&self.raised).take();
         if let Some(raised) = raised {
-            waiting(py, move || drop(paused))?;
+            waiting(py, move |clock| paused.resume_with_clock(Resume::default(), clock))?;
             return Err(raised);
         }
         *lock(&self.paused) = Some(paused);
         Ok(receipt.map(|receipt| self.releaser.get().receipt(receipt)))
     }
 
-    /// Returns cached memory to the driver, unless told not to, then opens the gate. Returns the receipt, or
-    /// `None` if nothing was paused or trimmed.
+    /// Returns cached memory to the driver, unless told not to, then opens the gate. Returns `None` if nothing was paused.
     #[pyo3(signature = (empty_cache=true))]
-    fn resume(&self, py: Python<'_>, empty_cache: bool) -> PyResult<Option<Receipt>> {
+    fn resume(&self, py: Python<'_>, empty_cache: bool) -> PyResult<Option<Resumed>> {
         let Some(paused) = lock(&self.paused).take() else { return Ok(None) };
-        let receipt = waiting(py, move || paused.resume(Resume { empty_cache }))?;
-        Ok(receipt.map(|receipt| self.releaser.get().receipt(receipt)))
+        let how = Resume { empty_cache };
+        let resumed = waiting(py, move |clock| paused.resume_with_clock(how, clock))?;
+        let receipt = resumed.receipt.map(|receipt| self.releaser.get().receipt(receipt));
+        Ok(Some(Resumed {
+            receipt: receipt.map(|receipt| Py::new(py, receipt)).transpose()?,
+            warning: resumed
+                .warning
+                .map(|warning| Py::new(py, TrendWarning(warning)))
+                .transpose()?,
+        }))
     }
 
     /// Returns how many passes are stopped in place, or `None` if nothing is paused.

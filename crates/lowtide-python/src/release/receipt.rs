@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, RungOutcome};
+use lowtide::{Bytes, LogLevel, RungOutcome, log_text};
 use pyo3::prelude::*;
 
 use super::json;
@@ -126,6 +126,21 @@ impl Receipt {
     /// Returns the lines Before, After and Freed, in MB with two decimals.
     fn summary(&self) -> String {
         self.0.summary()
+    }
+
+    /// The level of its log line, as Python's logging counts: 20 for INFO, 30 for WARNING.
+    #[getter]
+    fn log_level(&self) -> u8 {
+        match LogLevel::of(&self.0) {
+            LogLevel::Info => 20,
+            LogLevel::Warning => 30,
+        }
+    }
+
+    /// Returns the text of its log line. `line` replaces the usual one; a warning adds what to do.
+    #[pyo3(signature = (line=None))]
+    fn log_text(&self, line: Option<&str>) -> String {
+        line.map_or_else(|| log_text(&self.0, &self.0.line()), |line| log_text(&self.0, line))
     }
 
     /// Returns the whole receipt as plain data. Its schema is docs/schemas/receipt.json.

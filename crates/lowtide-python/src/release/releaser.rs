@@ -6,7 +6,7 @@ use lowtide::{Bytes, floor};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::call::{PythonClock, waiting};
+use super::call::{CallClock, waiting};
 use super::device::PythonDevice;
 use super::gate::Gate;
 use super::hooks::{PythonSetting, hook};
@@ -37,19 +37,19 @@ impl Releaser {
     #[new]
     #[pyo3(signature = (device, hooks))]
     fn new(device: Option<&Bound<'_, PyAny>>, hooks: &Bound<'_, PyAny>) -> PyResult<Releaser> {
-        let clock = Arc::new(PythonClock::default());
+        let clock = Arc::new(CallClock::default());
         let Some(object) = device else {
             return Ok(Releaser { inner: lowtide::Releaser::without_device(clock), device: None });
         };
         let device = Arc::new(PythonDevice::new(object)?);
         let inner = lowtide::Releaser::with_gauge(Some(Arc::clone(&device) as _), clock);
-        inner.plug_allocator(Arc::clone(&device) as _).keep();
+        inner.add_allocator(Arc::clone(&device) as _).keep();
         for object in hooks.try_iter()? {
-            let (place, hook) = hook(&object?)?;
-            inner.plug(place, hook).keep();
+            let (point, hook) = hook(&object?)?;
+            inner.add_hook(point, hook).keep();
         }
         for object in object.call_method0("settings")?.try_iter()? {
-            inner.plug_setting(Arc::new(PythonSetting::new(&object?)?)).keep();
+            inner.add_setting(Arc::new(PythonSetting::new(&object?)?)).keep();
         }
         // The floor that `lowtide doctor` measured, if the device has a UUID.
         let uuid = object.call_method0("uuid").ok().and_then(|uuid| uuid.extract::<String>().ok());
@@ -91,14 +91,14 @@ impl Releaser {
             beside_work,
             libraries,
         };
-        let request = request(name, ladder, options, self.device.as_ref())?;
+        let request = request(py, name, ladder, options, self.device.as_ref())?;
         let releaser = self.inner.clone();
-        Ok(self.receipt(waiting(py, move || releaser.release(request))?))
+        Ok(self.receipt(waiting(py, move |clock| releaser.with_clock(clock).release(request))?))
     }
 
     /// Returns the numbers of the device and of the allocator now.
     fn read(&self, py: Python<'_>) -> Reading {
-        Reading(py.detach(|| self.inner.scene().read()))
+        Reading(py.detach(|| self.inner.inventory().read()))
     }
 
     /// Returns a breakdown of all memory in use, or `None` if there is no device or it cannot be asked.

@@ -4,11 +4,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide::rungs::Parts;
-use lowtide::{Ask, Bytes, Climbed, Expectation, Failure, Rung, Scene, Touch, WhenBusy};
+use lowtide::{
+    Bytes, Climb, Climbed, Expectation, Failure, Inventory, Request, Rung, RungName, Touch,
+    WhenBusy,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::attached::attached;
+use super::climb::{self, within};
 use super::device::PythonDevice;
 use super::hooks::{hook, size};
 use super::parse::{seconds, target};
@@ -29,6 +33,8 @@ pub(crate) enum Ladder {
     Cache,
     /// Drops the steps of the release, collects and trims. Work of others may go on.
     Stage,
+    /// The same after waiting for work, and with the `libraries` rung.
+    StageWithLibraries,
     /// Waits for work, drops, frees what libraries hold, clears caches, collects and trims.
     Shutdown,
     /// Climbs towards a target, gentle rungs first, several times if that helps.
@@ -36,32 +42,25 @@ pub(crate) enum Ladder {
 }
 
 impl Ladder {
-    fn of_rungs(self) -> lowtide::Ladder {
+    fn rungs(self) -> lowtide::Ladder {
         match self {
             Ladder::Cache => lowtide::Ladder::cache(),
-            Ladder::Stage => named(&["drop", "collect", "trim"]),
+            Ladder::Stage => of_names(&[RungName::Drop, RungName::Collect, RungName::Trim]),
+            Ladder::StageWithLibraries => of_names(&[
+                RungName::Quiesce,
+                RungName::Drop,
+                RungName::Libraries,
+                RungName::Collect,
+                RungName::Trim,
+            ]),
             Ladder::Shutdown => lowtide::Ladder::shutdown(),
-            Ladder::Gradual => named(&[
-                "quiesce",
-                "drop",
-                "collect",
-                "trim",
-                "caches",
-                "libraries",
-                "to_host",
-                "sessions",
-                "fraction",
-                "sleep",
-                "context_reset",
-                "fallback",
-            ])
-            .attempts(3),
+            Ladder::Gradual => lowtide::Ladder::gradual(),
         }
     }
 }
 
-fn named(names: &[&str]) -> lowtide::Ladder {
-    lowtide::Ladder::by_names(names).expect("rungs of these names")
+fn of_names(names: &[RungName]) -> lowtide::Ladder {
+    lowtide::Ladder::of_names(names).expect("rungs that lowtide brings")
 }
 
 /// What Python may ask of a release, beside its name and its ladder.
@@ -83,21 +82,19 @@ pub(crate) struct Options<'py> {
 
 /// Makes a request of what Python asks for.
 pub(crate) fn request(
+    py: Python<'_>,
     name: &str,
     ladder: Ladder,
     options: Options<'_>,
     device: Option<&Arc<PythonDevice>>,
-) -> PyResult<Ask> {
-    let mut rungs = ladder.of_rungs();
+) -> PyResult<Request> {
+    let mut rungs = ladder.rungs();
     let mut is_alone = false;
     if let Some(hooks) = &options.libraries {
-        if ladder == Ladder::Stage {
-            rungs = named(&["quiesce", "drop", "libraries", "collect", "trim"]);
-        }
         let hooks = hooks.try_iter()?.map(|object| Ok(hook(&object?)?.1));
         let hooks = hooks.collect::<PyResult<Vec<_>>>()?;
-        let rung: Arc<dyn Rung> = Arc::new(Parts::new("libraries".to_owned(), hooks));
-        rungs = rungs.replace("libraries", &rung);
+        let rung: Arc<dyn Rung> = Arc::new(Parts::new(RungName::Libraries, hooks));
+        rungs = rungs.replace(&RungName::Libraries, &rung);
         is_alone = true;
     }
     if let Some(list) = &options.steps {
@@ -106,28 +103,31 @@ pub(crate) fn request(
         let lets_work_go_on = options.beside_work;
         let rung: Arc<dyn Rung> =
             Arc::new(DropSteps { expected, lets_work_go_on, steps: Mutex::new(steps) });
-        rungs = rungs.replace("drop", &rung);
+        rungs = rungs.replace(&RungName::Drop, &rung);
         is_alone = true;
     }
-    let mut ask = Ask::new(name, rungs);
-    ask.every_rung = options.every_rung;
-    ask.when_busy = match options.wait_s {
+    let mut request = Request::new(name, rungs);
+    if let Some(climb) = climb::current(py)? {
+        request = request.within(&climb);
+    }
+    request.every_rung = options.every_rung;
+    request.when_busy = match options.wait_s {
         wait_s if wait_s <= 0.0 => WhenBusy::Refuse,
         wait_s => WhenBusy::Wait(seconds(wait_s)?),
     };
-    ask.planned = seconds(options.planned_s)?;
+    request.planned = seconds(options.planned_s)?;
     if let Some(to) = &options.to {
-        ask = ask.to(target(to)?);
+        request = request.to(target(to)?);
     }
     if is_alone {
-        ask = ask.alone();
+        request = request.alone();
     }
     if let Some(witness) = options.witness {
         let device = device.cloned();
         let named = Arc::new(move || holders_named_by(&witness, device.as_deref()));
-        ask = if options.pins { ask.asking(named) } else { ask.asking_users(named) };
+        request = if options.pins { request.asking(named) } else { request.asking_users(named) };
     }
-    Ok(ask)
+    Ok(request)
 }
 
 fn holders_named_by(witness: &Py<PyAny>, device: Option<&PythonDevice>) -> Vec<lowtide::Holder> {
@@ -171,29 +171,29 @@ struct DropSteps {
 }
 
 impl Rung for DropSteps {
-    fn name(&self) -> &'static str {
-        "drop"
+    fn name(&self) -> RungName {
+        RungName::Drop
     }
 
     fn lets_work_go_on(&self) -> bool {
         self.lets_work_go_on
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         if self.steps.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return Expectation::Skip("there is nothing to drop".to_owned());
         }
         Expectation::Bytes(self.expected)
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         // The lock is released before the interpreter is asked for.
         let steps = std::mem::take(&mut *self.steps.lock().unwrap_or_else(PoisonError::into_inner));
         let mut climbed = Climbed::default();
         for DropStep { path, size, cut } in steps {
             climbed.attempt(&path, || {
                 // The step is dropped with the cut: it refers to both ends.
-                attached(|py| cut.into_bound(py).call0().map(|_| ()))?;
+                attached(|py| within(py, climb, || cut.into_bound(py).call0().map(|_| ())))?;
                 Ok(vec![Touch { what: path.clone(), bytes: size }])
             });
         }

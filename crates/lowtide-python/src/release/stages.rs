@@ -52,7 +52,8 @@ impl Stages {
     ) -> PyResult<Opened> {
         let needs = needs.map(|needs| size(&needs)).transpose()?;
         let stages = Arc::clone(&self.stages);
-        let opened = waiting(py, move || {
+        let opened = waiting(py, move |clock| {
+            let stages = stages.with_clock(clock);
             if let Some(needs) = needs {
                 stages.make_room::<std::convert::Infallible>(&name, needs)?;
             }
@@ -90,6 +91,10 @@ impl Stages {
         planned_s: f64,
         libraries: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Receipt> {
+        let ladder = match libraries {
+            Some(_) => Ladder::StageWithLibraries,
+            None => Ladder::Stage,
+        };
         let options = Options {
             to,
             steps,
@@ -103,17 +108,21 @@ impl Stages {
             libraries,
         };
         let releaser = self.releaser.get();
-        let request = request(name, Ladder::Stage, options, releaser.device.as_ref())?;
+        let request = request(py, name, ladder, options, releaser.device.as_ref())?;
         let opened = opened.get().take();
         let opened = opened.ok_or_else(|| PyRuntimeError::new_err("this stage has ended"))?;
         let stages = Arc::clone(&self.stages);
-        Ok(releaser.receipt(waiting(py, move || stages.close(opened, request))?))
+        Ok(releaser
+            .receipt(waiting(py, move |clock| stages.with_clock(clock).close(opened, request))?))
     }
 
     /// Collects and trims between two tasks.
     fn between(&self, py: Python<'_>, name: String) -> PyResult<Receipt> {
         let stages = Arc::clone(&self.stages);
-        Ok(self.releaser.get().receipt(waiting(py, move || stages.between(&name))?))
+        Ok(self
+            .releaser
+            .get()
+            .receipt(waiting(py, move |clock| stages.with_clock(clock).between(&name))?))
     }
 
     /// Returns what all stages so far used.
@@ -219,6 +228,10 @@ impl StagesReport {
     #[getter]
     fn cleaning_share(&self) -> f64 {
         self.0.cleaning_share
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
     }
 
     /// Returns it as plain data.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Block, Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Block, Pool};
 use lowtide_release::{
     Cycle, DropOutcome, Dropped, HeldPath, Holder, Lent, Owned, Owners, Paths, Shutdown,
 };
@@ -306,12 +306,12 @@ struct Wrapper {
 fn host() -> (Device, Pool) {
     let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
     let device = Device::host(options).unwrap();
-    let pool = Pool::new(&device, Policy::default(), None).unwrap();
+    let pool = Pool::new(&device).unwrap();
     (device, pool)
 }
 
 fn block(pool: &Pool, size: Bytes) -> Block {
-    pool.block(size, StreamId(0), Tag::default()).unwrap()
+    pool.block(size).unwrap()
 }
 
 fn in_use(device: &Device) -> Bytes {
@@ -693,8 +693,8 @@ fn an_audit_finds_each_new_path_and_only_those() {
     assert_eq!(
         error.to_string(),
         "new paths hold owners: metrics.model -> runner.model, runner.graphs -> runner.model, \
-         (unnamed) -> runner.model (2). Give each reference back before a shutdown, or accept it \
-         with `Owners::accept`; `Owned::lend` gives a name to one that has none"
+         (unnamed) -> runner.model (2). Drop each reference before a shutdown, or accept it with \
+         `Owners::accept`; `Owned::lend` gives a name to a reference that has none"
     );
     // Who survives a shutdown is on a path too.
     owners.shutdown();

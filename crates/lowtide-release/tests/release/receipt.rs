@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Policy, Pool, StreamId, Tag};
-use lowtide_release::{Ask, Ladder, ManualClock, Receipt, Releaser, Target, Verdict};
+use lowtide_pool::Pool;
+use lowtide_release::{Ladder, ManualClock, Receipt, Releaser, Request, Target, Verdict};
 
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/receipt.json");
 
 fn world() -> (Pool, Releaser) {
     let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
     let device = Device::host(options).unwrap();
-    let pool = Pool::new(&device, Policy::default(), None).unwrap();
+    let pool = Pool::new(&device).unwrap();
     let releaser = Releaser::new(&device, Arc::new(ManualClock::default()));
     releaser.add_pool(&pool);
     (pool, releaser)
@@ -35,8 +35,9 @@ fn the_schema_in_the_docs_is_that_of_a_receipt() {
 #[test]
 fn a_receipt_has_the_keys_of_its_schema() {
     let (pool, releaser) = world();
-    drop(pool.block(Bytes::mib(4), StreamId(0), Tag::default()).unwrap());
-    let receipt = releaser.release(Ask::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
+    drop(pool.block(Bytes::mib(4)).unwrap());
+    let receipt =
+        releaser.release(Request::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
     let value = serde_json::to_value(&*receipt).unwrap();
     let schema = serde_json::to_value(schemars::schema_for!(Receipt)).unwrap();
     let keys = |value: &serde_json::Value| -> Vec<String> {
@@ -52,9 +53,9 @@ fn a_receipt_has_the_keys_of_its_schema() {
 #[test]
 fn a_receipt_reads_like_this() {
     let (pool, releaser) = world();
-    let kept = pool.block(Bytes::mib(6), StreamId(0), Tag::default()).unwrap();
-    drop(pool.block(Bytes::mib(4), StreamId(0), Tag::default()).unwrap());
-    let ask = Ask::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
+    let kept = pool.block(Bytes::mib(6)).unwrap();
+    drop(pool.block(Bytes::mib(4)).unwrap());
+    let ask = Request::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
     let receipt = releaser.release(ask);
     assert_eq!(receipt.verdict, Verdict::Partial);
     let text = receipt.detailed().to_string();
@@ -73,7 +74,7 @@ fn a_receipt_reads_like_this() {
            After:  allocated      6.29 MB, reserved      6.29 MB; in use on the device      6.29 MB (6.29 MB by this process)\n  \
            Freed:  allocated      0.00 MB, reserved      4.19 MB; in use on the device      4.19 MB\n  \
            collect       skipped: no collector of a host language is registered\n  \
-           trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, what it had cached\n  \
+           trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, cached memory\n  \
            live                6.0 MiB  default\n  \
            unknown             0.0 MiB\n  \
            in use              6.0 MiB\n  \

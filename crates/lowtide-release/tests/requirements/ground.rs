@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Stream};
-use lowtide_pool::{Block, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
 use lowtide_release::{
-    Climbed, Clock, Expectation, Failure, Gauge, ManualClock, Receipt, Releaser, Rung, Scene,
+    Climb, Climbed, Clock, Expectation, Failure, Gauge, Inventory, ManualClock, Receipt, Releaser,
+    Rung, RungName,
 };
 use lowtide_testing::suite::Target;
-
-pub(crate) const STREAM: StreamId = StreamId(0);
 
 /// A real GPU's number moves by this much without anybody's doing, or by this part where much is
 /// moved: a context grows when it is used.
@@ -48,9 +47,9 @@ impl Drop for Ground {
 impl Ground {
     pub(crate) fn new(target: Target, muted: Option<&'static str>) -> Ground {
         let device = target.device().unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         // What a context takes when it is first used is not the proof's.
-        drop(pool.block(Bytes::mib(2), STREAM, Tag::default()).unwrap());
+        drop(pool.block(Bytes::mib(2)).unwrap());
         pool.sleep(Scope::Whole).unwrap();
         pool.wake(Scope::Whole).unwrap();
         pool.trim(Bytes::ZERO).unwrap();
@@ -60,7 +59,7 @@ impl Ground {
         let ground = Ground { target, device, pool, clock, releaser, base, muted, threads };
         ground.mute(&ground.releaser);
         ground.releaser.add_pool(&ground.pool);
-        ground.releaser.set_floor(ground.releaser.scene().read().in_use().unwrap());
+        ground.releaser.set_floor(ground.releaser.inventory().read().in_use().unwrap());
         ground
     }
 
@@ -75,25 +74,25 @@ impl Ground {
     pub(crate) fn releaser_on(&self, clock: Arc<dyn Clock>) -> Releaser {
         let releaser = self.releaser_with(Arc::new(self.device.clone()), clock);
         releaser.add_pool(&self.pool);
-        releaser.set_floor(self.releaser.scene().floor().unwrap());
+        releaser.set_floor(self.releaser.inventory().floor().unwrap());
         releaser
     }
 
     fn mute(&self, releaser: &Releaser) {
         if let Some(name) = self.muted {
-            releaser.replace(Arc::new(Nothing { name }));
+            releaser.replace_rung(Arc::new(Nothing { name }));
         }
     }
 
     /// A block of so many MiB.
     pub(crate) fn block(&self, mib: u64) -> Block {
-        self.pool.block(Bytes::mib(mib), STREAM, Tag::default()).unwrap()
+        self.pool.block(Bytes::mib(mib)).unwrap()
     }
 
     /// A block of so many MiB under a tag of this name.
     pub(crate) fn tagged(&self, name: &str, policy: SleepPolicy, mib: u64) -> Block {
         let tag = self.pool.tag(name, policy).unwrap();
-        self.pool.block(Bytes::mib(mib), STREAM, tag).unwrap()
+        self.pool.block_tagged(Bytes::mib(mib), tag).unwrap()
     }
 
     /// Memory of the device that no allocator knows of.
@@ -139,15 +138,15 @@ struct Nothing {
 }
 
 impl Rung for Nothing {
-    fn name(&self) -> &str {
-        self.name
+    fn name(&self) -> RungName {
+        self.name.into()
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         Expectation::Bytes(Some(Bytes::ZERO))
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
         Ok(Climbed::default())
     }
 }

@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex, Weak};
 
 use lowtide_device::{Address, Bytes, Chunk, Device};
-use lowtide_pool::{Block, Phase, Policy, Pool, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Block, Phase, Policy, Pool, SleepPolicy, Tag};
 
 use lowtide_testing::Dice;
 
@@ -52,12 +52,10 @@ pub(crate) struct Blocks {
     pub(crate) survived: Cell<u64>,
 }
 
-const STREAM: StreamId = StreamId(0);
-
 impl Blocks {
     pub(crate) fn new(device: &Device, dice: &mut Dice) -> Blocks {
-        let policy = Policy { keep_backups: dice.one_in(2), ..Policy::default() };
-        let pool = Pool::new(device, policy, None).unwrap();
+        let policy = Policy::default().keep_backups(dice.one_in(2));
+        let pool = Pool::builder(device).policy(policy).build().unwrap();
         let mut tags = vec![(Tag::default(), SleepPolicy::Offload)];
         for (name, policy) in [
             ("weights", SleepPolicy::Offload),
@@ -87,7 +85,7 @@ impl Blocks {
             4 << 20,
         ]);
         let (size, tag) = (1 + dice.roll(most), dice.index(self.tags.len()));
-        let block = self.pool.block(Bytes(size), STREAM, self.tags[tag].0).ok()?;
+        let block = self.pool.block_tagged(Bytes(size), self.tags[tag].0).ok()?;
         let lives = Arc::new(());
         // Pages of zeros are not copied, which saves the time for more worlds.
         if dice.one_in(4) {

@@ -1,6 +1,6 @@
 //! Memory is counted by the device: what is created is in use, what is dropped is not.
 
-use lowtide_device::{Bytes, Device, Error, holders};
+use lowtide_device::{Bytes, Device, Error, processes};
 use std::time::{Duration, Instant};
 
 use super::fixture::{NamedCase, PAGE, START, device, pages, ready};
@@ -16,7 +16,7 @@ pub(super) const CASES: &[NamedCase] = &[
     ("the_device_can_be_filled_and_emptied", the_device_can_be_filled_and_emptied),
     ("absurd_sizes_are_refused", absurd_sizes_are_refused),
     ("absurd_host_memory_is_refused_before_it_is_taken", absurd_host_memory_is_refused),
-    ("this_process_is_among_the_holders", this_process_is_among_the_holders),
+    ("this_process_is_listed_with_its_memory", this_process_is_listed_with_its_memory),
 ];
 
 /// What the device says is in use, once it has been told the same twice: a driver may take a
@@ -140,25 +140,25 @@ fn absurd_host_memory_is_refused(target: Target) {
     let device = device(target);
     let wanted = Bytes::gib(1 << 20);
     match device.host_memory(wanted).unwrap_err() {
-        Error::NoHostRoom { requested, left, limit } => {
+        Error::NoHostHeadroom { requested, left, limit } => {
             assert_eq!(requested, wanted);
             assert!(left < wanted);
-            assert!(!limit.is_empty());
+            assert!(limit.to_string().starts_with("the "), "{limit}");
         }
         other => panic!("{other}"),
     }
     assert!(matches!(device.host_memory(Bytes::ZERO), Err(Error::BadSize { .. })));
 }
 
-fn this_process_is_among_the_holders(target: Target) {
+fn this_process_is_listed_with_its_memory(target: Target) {
     let device = device(target);
     let chunk = device.create(pages(32)).unwrap();
-    let holders = holders::of(&device).unwrap();
-    assert_eq!((holders.id, &holders.uuid), (Some(device.info().id), &device.info().uuid));
-    let usage = holders.usage;
-    assert_eq!(holders.sum(), (usage.total - usage.free).0.cast_signed(), "the rows add up");
-    let own = holders.processes.iter().find(|holder| holder.pid == std::process::id());
-    let own = own.expect("this process holds some of it");
+    let all = processes::of(&device).unwrap();
+    assert_eq!((all.id, &all.uuid), (Some(device.info().id), &device.info().uuid));
+    let usage = all.usage;
+    assert_eq!(all.sum(), (usage.total - usage.free).0.cast_signed(), "the rows add up");
+    let own = all.processes.iter().find(|process| process.pid == std::process::id());
+    let own = own.expect("this process uses some of it");
     assert!(own.held.is_none_or(|held| held >= chunk.size()), "{own}");
     assert!(own.to_string().contains(&format!("(pid {})", own.pid)), "{own}");
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use lowtide_device::cuda::{BorrowedContext, Context, Driver, ENTRY_POINTS, EntryGroup};
 use lowtide_device::digest::Keys;
 use lowtide_device::nvml::Nvml;
-use lowtide_device::{Bytes, Device, Error, Result, Source, holders};
+use lowtide_device::{Bytes, Device, Error, Result, Source, processes};
 use lowtide_testing::double::{Double, Live};
 use lowtide_testing::raw::Raw;
 use lowtide_testing::suite::{Case, Target};
@@ -292,7 +292,7 @@ fn nvml_that_fails(_: Target) {
         double.fail_always(name, NVML_UNKNOWN);
         let error = Nvml::load().unwrap().processes(&uuid).unwrap_err();
         assert!(matches!(error, Error::Nvml { .. }), "{error}");
-        let error = holders::of(&device).unwrap_err();
+        let error = processes::of(&device).unwrap_err();
         assert!(matches!(error, Error::Nvml { .. }), "{error}");
         double.clear_faults();
     }

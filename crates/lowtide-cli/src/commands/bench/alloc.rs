@@ -1,79 +1,82 @@
-//! `lowtide bench alloc`: the cost of a hit.
+//! `lowtide bench alloc`: the time of a hit.
 //!
-//! All blocks are live. A visit frees one and allocates in its place: the same size again (*same*),
-//! or the size of another block (*other*, where memory has to be cut and joined). Two tags, a stream
-//! with a fence, blocks by raw address, one thread.
+//! Every block is live. A visit frees one and allocates another in its place: of the same size
+//! (*same*), or of the size of another block (*other*, where memory has to be split and merged). Two
+//! tags, a stream with a fence, blocks by raw address, one thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use indicatif::ProgressBar;
 use lowtide_device::{Address, Bytes, Device, DeviceId, Stream};
-use lowtide_pool::{Fence, Policy, Pool, SleepPolicy, StreamFence, StreamId, Tag};
+use lowtide_pool::{Fence, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
 use super::median;
 use super::work::Work;
 use crate::commands::replay;
+use crate::devices;
+use crate::ending::Ending;
 use crate::page::{self, Page};
-use crate::progress;
+use crate::progress::Progress;
 
-/// How the cost grows with the number of live blocks is measured on books: no machine has room.
+/// The numbers of live blocks with which growth is measured, as a dry run: no device has that much
+/// memory.
 const GROWTH: [usize; 3] = [1_000, 10_000, 1_000_000];
-/// About so many visits for each of them, in no fewer than 3 and no more than 101 rounds.
+/// About so many visits for each of them, in 3 to 101 rounds.
 const GROWTH_VISITS: usize = 1_000_000;
-/// Blocks that are visited again and again among many.
+const GROWTH_ROUNDS_MOST: u32 = 101;
+/// The number of blocks that are visited again and again among many.
 const HOT: usize = 1_000;
-/// The pool gives out multiples of this.
+/// The pool allocates multiples of this.
 const GRAIN: u64 = 512;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Without --device blocks are numbers on a device that only keeps books: the pool does the \
-                  same work, and any number of them fits. On a real device sizes are halved until all blocks \
-                  fit in four fifths of what is free."
+    after_help = "Without --device this is a dry run: the pool does the same work on a device that allocates \
+                  nothing, and any number of blocks fits. On a real device sizes are halved until all blocks fit \
+                  in four fifths of the free memory."
 )]
 pub(crate) struct Options {
-    /// Run it on a real device: host, cuda:0, …
+    /// Run on a real device: host, cuda:0, …
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
-    /// How many blocks are live.
+    /// The number of live blocks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     blocks: u32,
     /// How often every block is visited; the median counts.
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// What the sizes and the order follow from.
+    /// The seed of sizes and order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the work (a line `SIZE,NEXT` for each block), so that another allocator can do the same.
+    /// Write the work (one line `SIZE,NEXT` per block), so that another allocator can do the same.
     #[arg(long, value_name = "FILE")]
     work: Option<PathBuf>,
-    /// Save what the pool was asked, as a trace for `lowtide replay`. The times then include
-    /// the recording, so they are not the cost of a hit.
+    /// Save the requests to the pool as a trace for `lowtide replay`. The times then include the
+    /// recording, so they are not the time of a hit.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Leave out how the cost grows with the number of blocks, which takes some seconds.
+    /// Do not measure how the time grows with the number of blocks, which takes some seconds.
     #[arg(long)]
     no_growth: bool,
-    /// Print JSON instead of text; the keys are in docs/json.md.
+    /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct AllocFigures {
     device: DeviceId,
     blocks: usize,
     live_bytes: Bytes,
-    /// So that they fit, sizes were divided by this.
+    /// Every size was divided by this, so that all blocks fit.
     sizes_divided_by: u64,
     rounds: u32,
     seed: u64,
     same_ns: f64,
-    /// Calls at the driver during all of it: a hit makes none.
+    /// Driver calls in all rounds: a hit makes none.
     same_driver_calls: u64,
     other_ns: f64,
     other_driver_calls: u64,
@@ -85,38 +88,40 @@ struct Growth {
     blocks: usize,
     /// Every block is visited: with many, each is cold in the processor's caches.
     same_ns: f64,
-    /// A thousand of them are, again and again: what the number alone costs.
+    /// A thousand blocks are visited again and again: the effect of the number alone.
     hot_ns: f64,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let spinner = progress::spinner("allocating and freeing");
-    let answer = measure(options, &spinner)?;
-    spinner.finish_and_clear();
-    if options.json { page::print_json(&answer) } else { text(&answer).print() }
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
+    let figures = measure(options)?;
+    if options.json { page::print_json(&figures) } else { text(&figures).print() }?;
+    Ok(Ending::Proved)
 }
 
-fn measure(options: &Options, spinner: &ProgressBar) -> anyhow::Result<Answer> {
-    let device = options.device.map_or_else(|| Ok(unlimited()), Device::open)?;
+fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
+    let device = options.device.map_or_else(|| Ok(unlimited()), devices::open)?;
     let (work, divided_by) = fitting(options, &device)?;
     if let Some(file) = &options.work {
         work.write(file)?;
     }
-    let mut game = Game::new(&device, &work, options.record.is_some())?;
-    let (same_ns, same_driver_calls) = game.play(options.rounds, Mode::Same, work.sizes.len())?;
+    let growth = if options.no_growth { &[][..] } else { &GROWTH };
+    let growth: Vec<Work> =
+        growth.iter().map(|blocks| Work::ragged(*blocks, 1, options.seed)).collect();
+    let progress = Progress::of(planned(options.rounds, &work, &growth));
+    progress.say("allocating and freeing");
+    let mut visits = Visits::new(&device, &work, options.record.is_some())?;
+    let blocks = work.sizes.len();
+    let (same_ns, same_driver_calls) =
+        visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
     let (other_ns, other_driver_calls) =
-        game.play(options.rounds, Mode::Other, work.sizes.len())?;
-    if let (Some(file), Some(recording)) = (&options.record, game.pool.stop_recording()) {
+        visits.measure(options.rounds, Mode::Other, blocks, &progress)?;
+    if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()) {
         replay::save(&recording, file)?;
     }
-    drop(game);
-    let growth = GROWTH.iter().filter(|_| !options.no_growth).map(|blocks| {
-        spinner.set_message(format!("allocating and freeing among {blocks} blocks, on books"));
-        grown(*blocks, options.seed)
-    });
-    Ok(Answer {
+    drop(visits);
+    Ok(AllocFigures {
         device: device.info().id,
-        blocks: work.sizes.len(),
+        blocks,
         live_bytes: Bytes(work.bytes()),
         sizes_divided_by: divided_by,
         rounds: options.rounds,
@@ -125,15 +130,29 @@ fn measure(options: &Options, spinner: &ProgressBar) -> anyhow::Result<Answer> {
         same_driver_calls,
         other_ns,
         other_driver_calls,
-        growth: growth.collect::<anyhow::Result<_>>()?,
+        growth: growth.iter().map(|work| grown(work, &progress)).collect::<anyhow::Result<_>>()?,
     })
 }
 
-fn unlimited() -> Device {
-    Device::books(Bytes::gib(1 << 16)).0
+// The bytes of all allocations that are measured.
+fn planned(rounds: u32, work: &Work, growth: &[Work]) -> Bytes {
+    let grown = growth.iter().map(|work| {
+        let hot: u64 = work.visited_sizes().take(HOT).sum();
+        work.bytes() * u64::from(growth_rounds(work)) + hot * u64::from(GROWTH_ROUNDS_MOST)
+    });
+    Bytes(work.bytes() * u64::from(rounds) * 2 + grown.sum::<u64>())
 }
 
-// Sizes as they are, where the device has room for them and for what another order wastes.
+fn growth_rounds(work: &Work) -> u32 {
+    ((GROWTH_VISITS / work.sizes.len()) as u32).clamp(3, GROWTH_ROUNDS_MOST)
+}
+
+fn unlimited() -> Device {
+    Device::dry_run(Bytes::gib(1 << 16)).0
+}
+
+// Sizes divided by the smallest power of two with which all blocks fit, with room for what another
+// order of allocation wastes.
 fn fitting(options: &Options, device: &Device) -> anyhow::Result<(Work, u64)> {
     let free = device.usage()?.free;
     let work = |divided_by| Work::ragged(options.blocks as usize, divided_by, options.seed);
@@ -148,12 +167,12 @@ fn fitting(options: &Options, device: &Device) -> anyhow::Result<(Work, u64)> {
     })
 }
 
-fn grown(blocks: usize, seed: u64) -> anyhow::Result<Growth> {
-    let work = Work::ragged(blocks, 1, seed);
-    let mut game = Game::new(&unlimited(), &work, false)?;
-    let rounds = (GROWTH_VISITS / blocks).clamp(3, 101) as u32;
-    let (same_ns, _) = game.play(rounds, Mode::Same, blocks)?;
-    let (hot_ns, _) = game.play(101, Mode::Same, HOT)?;
+fn grown(work: &Work, progress: &Progress) -> anyhow::Result<Growth> {
+    let blocks = work.sizes.len();
+    progress.say(format!("allocating and freeing with {blocks} live blocks, as a dry run"));
+    let mut visits = Visits::new(&unlimited(), work, false)?;
+    let (same_ns, _) = visits.measure(growth_rounds(work), Mode::Same, blocks, progress)?;
+    let (hot_ns, _) = visits.measure(GROWTH_ROUNDS_MOST, Mode::Same, HOT, progress)?;
     Ok(Growth { blocks, same_ns, hot_ns })
 }
 
@@ -163,10 +182,10 @@ enum Mode {
     Other,
 }
 
-/// A stream that is always done, for books.
-struct Done;
+/// A stream whose work is always done, for dry runs.
+struct AlwaysDone;
 
-impl Fence for Done {
+impl Fence for AlwaysDone {
     fn has_passed(&self, _: StreamId) -> bool {
         true
     }
@@ -176,26 +195,27 @@ impl Fence for Done {
     }
 }
 
-struct Game<'a> {
+/// Live blocks in a pool, and the order in which they are visited.
+struct Visits<'a> {
     pool: Pool,
     work: &'a Work,
     stream: StreamId,
-    /// What the fence watches.
+    /// The stream that the fence watches.
     _watched: Option<Arc<Stream>>,
-    /// In the order of the visits, so that finding one costs the bench nothing.
+    /// The live blocks in the order of the visits, so that the bench spends no time finding one.
     visited: Vec<(Address, Tag)>,
 }
 
-impl<'a> Game<'a> {
-    fn new(device: &Device, work: &'a Work, record: bool) -> anyhow::Result<Game<'a>> {
+impl<'a> Visits<'a> {
+    fn new(device: &Device, work: &'a Work, record: bool) -> anyhow::Result<Visits<'a>> {
         let (mut watched, mut fence, mut stream) =
-            (None, Arc::new(Done) as Arc<dyn Fence>, StreamId(1));
-        if device.info().kind != "books" {
+            (None, Arc::new(AlwaysDone) as Arc<dyn Fence>, StreamId(1));
+        if device.info().id != DeviceId::DryRun {
             let (own, streams) = (Arc::new(device.stream()?), StreamFence::default());
             stream = streams.watch(&own);
             (watched, fence) = (Some(own), Arc::new(streams));
         }
-        let pool = Pool::new(device, Policy::default(), Some(fence))?;
+        let pool = Pool::builder(device).fence(fence).build()?;
         if record {
             pool.start_recording();
         }
@@ -206,12 +226,18 @@ impl<'a> Game<'a> {
             blocks.push((pool.alloc(Bytes(*size), stream, *tag)?, *tag));
         }
         let visited = work.visits.iter().map(|block| blocks[*block as usize]).collect();
-        Ok(Game { pool, work, stream, _watched: watched, visited })
+        Ok(Visits { pool, work, stream, _watched: watched, visited })
     }
 
-    /// Visits the first so many blocks: the median over the rounds, in ns for a pair, and calls at
-    /// the driver in all of them.
-    fn play(&mut self, rounds: u32, mode: Mode, count: usize) -> anyhow::Result<(f64, u64)> {
+    /// Visits the first `count` blocks in each round. Returns the median of the rounds in ns per pair,
+    /// and the driver calls in all of them.
+    fn measure(
+        &mut self,
+        rounds: u32,
+        mode: Mode,
+        count: usize,
+        progress: &Progress,
+    ) -> anyhow::Result<(f64, u64)> {
         let calls = self.pool.device().calls();
         let mut times = Vec::with_capacity(rounds as usize);
         for round in 0..rounds as usize {
@@ -230,15 +256,16 @@ impl<'a> Game<'a> {
             }
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             times.push(began.elapsed().as_nanos() as f64 / count as f64);
+            progress.add(Bytes(sizes.iter().sum()));
         }
         Ok((median(times), self.pool.device().calls() - calls))
     }
 }
 
-fn text(answer: &Answer) -> Page {
+fn text(figures: &AllocFigures) -> Page {
     let mut page = Page::default();
-    let Answer { device, blocks, live_bytes, sizes_divided_by, rounds, .. } = answer;
-    page.title(&device.to_string(), "a block freed and another allocated");
+    let AllocFigures { device, blocks, live_bytes, sizes_divided_by, rounds, .. } = figures;
+    page.title(&device.to_string(), "one block freed and another allocated");
     page.row(
         "live",
         &format!("{blocks} blocks, {live_bytes} (sizes of ragged ÷ {sizes_divided_by})"),
@@ -246,16 +273,34 @@ fn text(answer: &Answer) -> Page {
     let calls = |count: u64| format!("{count} driver calls in {rounds} rounds");
     page.row(
         "the same size",
-        &format!("{:.0} ns a pair; {}", answer.same_ns, calls(answer.same_driver_calls)),
+        &format!("{:.0} ns per pair; {}", figures.same_ns, calls(figures.same_driver_calls)),
     );
     page.row(
         "another size",
-        &format!("{:.0} ns a pair; {}", answer.other_ns, calls(answer.other_driver_calls)),
+        &format!("{:.0} ns per pair; {}", figures.other_ns, calls(figures.other_driver_calls)),
     );
-    for Growth { blocks, same_ns, hot_ns } in &answer.growth {
+    for Growth { blocks, same_ns, hot_ns } in &figures.growth {
         let value =
-            format!("{same_ns:.0} ns a pair, among {HOT} of them {hot_ns:.0} ns (on books)");
+            format!("{same_ns:.0} ns per pair; {hot_ns:.0} ns with {HOT} hot blocks (dry run)");
         page.row(&format!("{blocks} live"), &value);
     }
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_done_are_the_bytes_planned() {
+        let (work, grown_work) = (Work::ragged(50, 1, 1), Work::ragged(2 * HOT, 1, 1));
+        let progress = Progress::of(planned(3, &work, std::slice::from_ref(&grown_work)));
+        let mut visits = Visits::new(&unlimited(), &work, false).unwrap();
+        for mode in [Mode::Same, Mode::Other] {
+            visits.measure(3, mode, work.sizes.len(), &progress).unwrap();
+        }
+        grown(&grown_work, &progress).unwrap();
+        let (done, planned) = progress.counted();
+        assert_eq!(done, planned);
+    }
 }

@@ -1,4 +1,4 @@
-//! `lowtide bench`: what the pool takes for its work, on this machine, as data.
+//! `lowtide bench`: how fast the pool is on this machine, as data.
 
 mod alloc;
 mod model;
@@ -7,18 +7,20 @@ mod work;
 
 use clap::Subcommand;
 
+use crate::ending::Ending;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Time of a hit: a block freed and another allocated, over many live blocks.
+    /// Measure a hit: a block is freed and another is allocated, with many live blocks.
     Alloc(alloc::Options),
-    /// Time of sleep and wake, beside the plain copy of the same bytes in the same run.
+    /// Measure sleep and wake, beside a plain copy of the same bytes in the same run.
     Sleep(sleep::Options),
-    /// One process's part of `bench sleep`, which runs this.
+    /// Measure in one process. `bench sleep` runs this.
     #[command(hide = true)]
     SleepChild(sleep::Options),
 }
 
-pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
+pub(crate) fn run(bench: &Bench) -> anyhow::Result<Ending> {
     match bench {
         Bench::Alloc(options) => alloc::run(options),
         Bench::Sleep(options) => sleep::run(options),
@@ -26,7 +28,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     }
 }
 
-/// The middle of the measured times; of an even number, between the two in the middle.
+/// Returns the median: the value in the middle, or the mean of the two in the middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let upper = values.len() / 2;

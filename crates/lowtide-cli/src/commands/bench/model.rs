@@ -1,8 +1,8 @@
-//! A model's memory, as `bench sleep` uses it: weights that are kept, a cache that may be lost, both
-//! full of random bytes.
+//! The memory of a model, as `bench sleep` uses it: weights that are kept and a cache that is
+//! discarded, both full of random bytes.
 //!
-//! Every block is filled from one random region, each from another place in it, so that no two
-//! pages are alike and what a block must hold can be told without a second copy of it.
+//! Every block is filled from one random region, each from another offset in it. So no two pages are
+//! equal, and the expected content of a block is known without a second copy of it.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::{Address, Bytes, Device, HostMemory, PendingDigests, Stream};
 use lowtide_pool::{Pool, SleepPolicy, StreamId};
 
-use super::work::Dice;
+use super::work::Random;
 
-/// Rows and columns of the weights of a model of 8 thousand million parameters, two bytes each:
-/// embeddings, for each layer attention, projections and norms, and the head.
+/// Rows and columns of the weights of a model with 8 billion parameters of two bytes: embeddings; for
+/// each layer attention, projections and norms; and the head.
 const EMBEDDING: (u64, u64) = (128_256, 4096);
 const LAYERS: usize = 32;
 const LAYER: [(u64, u64); 6] =
@@ -21,9 +21,9 @@ const LAYER: [(u64, u64); 6] =
 const NORM: (u64, u64) = (4096, 1);
 const CACHE: u64 = 20 << 30;
 
-/// Random bytes that blocks are filled from; a piece is never more than half of it.
+/// The size of the random region. A piece is at most half of it.
 const REGION: u64 = 256 << 20;
-/// How far apart two pieces begin: no two pages of two pieces begin at the same place of a page.
+/// The distance between the starts of two pieces: no two pieces start at the same offset in a page.
 const STRIDE: u64 = 4104;
 const PIECES_MOST: u64 = (2 << 20) / STRIDE;
 
@@ -33,25 +33,25 @@ pub(super) struct Model {
     random: Arc<HostMemory>,
     read_back: Arc<HostMemory>,
     weights: Vec<Filled>,
-    /// Which change this is: it moves every piece in the region.
+    /// The number of changes so far: each moves every piece in the region.
     change: u64,
-    /// Of every whole page of the weights, taken when they were filled.
+    /// The digest of every whole page of the weights, taken when they were filled.
     digests: Vec<Vec<Digest>>,
 }
 
-/// Where a piece of a block comes from: its place in the region, and in the block.
+/// A part of a block: its offset in the region, its offset in the block, and its size.
 struct Piece {
     from: u64,
     offset: u64,
     size: u64,
 }
 
-/// A block that is filled from the region.
+/// A block filled from the region.
 #[derive(Clone, Copy)]
 struct Filled {
     address: Address,
     size: u64,
-    /// The number of its first piece.
+    /// The number of the block's first piece.
     piece: u64,
 }
 
@@ -64,18 +64,20 @@ fn weight_sizes(divide: u64) -> Vec<u64> {
 impl Model {
     pub(super) const KEPT_BLOCKS: usize = LAYERS * LAYER.len() + 3;
     pub(super) const DISCARDED_BLOCKS: usize = 32;
-    /// One block in so many is read back and compared, byte for byte.
+    /// One block in so many is read back and compared byte for byte.
     pub(super) const COMPARED: usize = 17;
 
+    /// Returns the size of the weights.
     pub(super) fn kept_bytes(divide: u64) -> Bytes {
         Bytes(weight_sizes(divide).iter().sum())
     }
 
+    /// Returns the size of the cache.
     pub(super) fn discarded_bytes(divide: u64) -> Bytes {
         Bytes(CACHE / divide)
     }
 
-    /// All of it.
+    /// Returns the size of weights and cache together.
     pub(super) fn bytes(divide: u64) -> Bytes {
         Model::kept_bytes(divide) + Model::discarded_bytes(divide)
     }
@@ -113,7 +115,7 @@ impl Model {
         Bytes(self.weights.iter().map(|block| block.size).sum())
     }
 
-    /// Changes every page of what is kept.
+    /// Changes every page of the weights.
     pub(super) fn change(&mut self) -> anyhow::Result<()> {
         self.change += 1;
         self.fill(&self.weights)?;
@@ -153,12 +155,12 @@ impl Model {
         })
     }
 
-    /// Whether every whole page has the digest it was filled with.
+    /// Returns whether every whole page of the weights has the digest that it was filled with.
     pub(super) fn is_right(&self) -> anyhow::Result<bool> {
         Ok(self.take_digests()? == self.digests)
     }
 
-    /// Whether blocks hold, byte for byte, what they were filled with: one in [`Model::COMPARED`].
+    /// Compares one block in [`Model::COMPARED`] byte for byte with what it was filled with.
     pub(super) fn is_right_to_the_byte(&self) -> anyhow::Result<bool> {
         let mut expected = Vec::new();
         let mut found = Vec::new();
@@ -183,11 +185,11 @@ impl Model {
 
 fn random(device: &Device) -> anyhow::Result<Arc<HostMemory>> {
     let memory = device.host_memory(Bytes(REGION))?;
-    let mut dice = Dice(20_261_115);
+    let mut random_numbers = Random(20_261_115);
     let mut part = vec![0u8; 1 << 20];
     for offset in (0..REGION).step_by(part.len()) {
         for word in part.chunks_exact_mut(8) {
-            word.copy_from_slice(&dice.next().to_le_bytes());
+            word.copy_from_slice(&random_numbers.next().to_le_bytes());
         }
         memory.write(Bytes(offset), &part)?;
     }

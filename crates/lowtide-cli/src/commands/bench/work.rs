@@ -1,15 +1,15 @@
-//! What the benches allocate: sizes as programs ask for them, in an order that is the same for a
-//! seed everywhere.
+//! The work of the benches: sizes as programs allocate them, in an order that depends on the seed
+//! alone.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
 
-/// Small, fast, the same everywhere.
-pub(super) struct Dice(pub(super) u64);
+/// Random numbers (SplitMix64): small, fast, and the same on every machine.
+pub(super) struct Random(pub(super) u64);
 
-impl Dice {
+impl Random {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,47 +17,52 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    pub(super) fn below(&mut self, sides: u64) -> u64 {
-        self.next() % sides
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
     }
 }
 
-/// Blocks, and the order in which they are visited.
+/// The sizes of blocks, and the order in which the blocks are visited.
 pub(super) struct Work {
     /// In the order of their allocation.
     pub(super) sizes: Vec<u64>,
-    /// Each block once, at random.
+    /// Every block once, in random order.
     pub(super) visits: Vec<u32>,
 }
 
 impl Work {
-    /// Sizes of the trace `ragged`: batches whose lengths vary by powers of two.
+    /// Creates the work with the sizes of the trace `ragged`: batches of lengths from 64 to 8192.
     pub(super) fn ragged(blocks: usize, divided_by: u64, seed: u64) -> Work {
         const WIDTHS: [u64; 5] = [1024, 2048, 4096, 8192, 14336];
-        let mut dice = Dice(seed);
+        let mut random = Random(seed);
         let mut sizes = Vec::with_capacity(blocks);
         while sizes.len() < blocks {
             #[expect(clippy::cast_precision_loss, reason = "any number from 6 to 13")]
-            let exponent = 6.0 + 7.0 * (dice.below(1 << 20) as f64 / f64::from(1 << 20));
+            let exponent = 6.0 + 7.0 * (random.below(1 << 20) as f64 / f64::from(1 << 20));
             #[expect(clippy::cast_sign_loss, reason = "a power of two is above zero")]
             let length = exponent.exp2() as u64;
-            let batch = (8 + dice.below(17) as usize).min(blocks - sizes.len());
-            let size = |dice: &mut Dice| length * WIDTHS[dice.below(5) as usize] / divided_by;
-            sizes.extend((0..batch).map(|_| size(&mut dice).max(1)));
+            let batch = (8 + random.below(17) as usize).min(blocks - sizes.len());
+            let size = |random: &mut Random| length * WIDTHS[random.below(5) as usize] / divided_by;
+            sizes.extend((0..batch).map(|_| size(&mut random).max(1)));
         }
         let mut visits: Vec<u32> = (0..blocks as u32).collect();
         for last in (1..blocks).rev() {
-            visits.swap(last, dice.below(last as u64 + 1) as usize);
+            visits.swap(last, random.below(last as u64 + 1) as usize);
         }
         Work { sizes, visits }
     }
 
-    /// All of it at once.
+    /// Returns the sizes in the order of the visits.
+    pub(super) fn visited_sizes(&self) -> impl Iterator<Item = u64> {
+        self.visits.iter().map(|block| self.sizes[*block as usize])
+    }
+
+    /// Returns the sum of all sizes.
     pub(super) fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
     }
 
-    /// Writes `SIZE,NEXT` for each block, for whoever does the same work.
+    /// Writes one line `SIZE,NEXT` per block, so that another program can do the same work.
     pub(super) fn write(&self, to: &Path) -> anyhow::Result<()> {
         let mut text = String::new();
         for (size, visit) in self.sizes.iter().zip(&self.visits) {

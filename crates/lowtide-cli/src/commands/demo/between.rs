@@ -1,97 +1,106 @@
-//! Tasks with large temporary buffers: dropped and still taken today, back with the device before
-//! the next task with lowtide.
+//! Tasks with large temporary buffers: the usual way keeps them cached after they are dropped, lowtide
+//! frees them before the next task.
 
 use std::sync::Arc;
 
 use anyhow::ensure;
 use lowtide::{Bytes, Pool, Receipt, Stages, Tag, Verdict};
 
-use super::act::{Act, Cleaning};
-use super::site::Site;
+use super::samples;
+use super::scenario::{Cleaning, Scenario};
+use super::setup::Setup;
 use super::sizes::{EVALUATED, TASKS};
-use super::watch::{Part, Watch, Way};
+use super::watch::{Observed, Watch, Way};
 
-/// The model that is evaluated is so many blocks.
+/// The number of blocks of the model.
 const LAYERS: u64 = 4;
 
-pub(super) fn play(site: &Site) -> anyhow::Result<Act> {
-    let today = today(site)?;
-    let Cleaned { part, levels, cleaning, receipts } = with_lowtide(site)?;
-
-    let buffers = TASKS.map(|(_, units)| site.unit.times(units.iter().sum()));
-    let needed = part.before + buffers.into_iter().fold(Bytes::ZERO, Bytes::max);
-    let mut act = Act::new(
-        "between tasks",
-        ("buffers are dropped after each task, and stay cached", today),
-        ("after each task: collect, then trim", part),
-        needed,
-    );
-    let stays = act.today.after_bytes;
-    act.claim(
-        stays > act.today.before_bytes,
-        format!("today {stays} stay in use though every buffer was dropped"),
-    );
-    act.claim_peak(site, TASKS[0].1.len() as u64, "the model and the largest task");
-    let start = act.before_bytes;
-    act.claim(
-        levels.iter().all(|level| site.same(*level, start)),
-        format!("back to {start} before each next task"),
-    );
-    act.claim_after(site, start, "as before the first task");
-    let released = receipts.iter().all(|receipt| receipt.verdict == Verdict::Released);
-    act.claim(released, "each clean-up gave memory back, says its receipt");
-    act.cleaning = Some(cleaning);
-    act.receipts = receipts;
-    Ok(act.judged())
+/// Returns the bytes that are filled and compared.
+pub(super) fn planned(setup: &Setup) -> Bytes {
+    // Both ways fill the model, and fill and compare the buffers; lowtide compares the model too.
+    let buffers: u64 = TASKS.iter().flat_map(|(_, buffers)| buffers).sum();
+    setup.unit.times(EVALUATED * 3 + buffers * 4)
 }
 
-fn today(site: &Site) -> anyhow::Result<Part> {
-    let pool = site.pool()?;
-    let model = site.content.load(&pool, Tag::default(), site.unit.times(EVALUATED), LAYERS)?;
-    let mut watch = Watch::begin(site, Way::Today)?;
+pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
+    let (today, samples_today) = samples::take(setup, Way::Today, || today(setup))?;
+    let (cleaned, samples) = samples::take(setup, Way::Lowtide, || with_lowtide(setup))?;
+    let Cleaned { observed, levels, cleaning, receipts } = cleaned;
+
+    let buffers = TASKS.map(|(_, units)| setup.unit.times(units.iter().sum()));
+    let needed = observed.before + buffers.into_iter().fold(Bytes::ZERO, Bytes::max);
+    let mut scenario = Scenario::new(
+        "between tasks",
+        ("buffers are dropped after each task, and stay cached", today, samples_today),
+        ("after each task: collect, then trim", observed, samples),
+        needed,
+    );
+    let stays = scenario.today.after_bytes;
+    scenario.check(
+        stays > scenario.today.before_bytes,
+        format!("today {stays} stay in use although every buffer was dropped"),
+    );
+    scenario.check_peak(setup, TASKS[0].1.len() as u64, "the model and the largest task");
+    let start = scenario.before_bytes;
+    scenario.check(
+        levels.iter().all(|level| setup.same(*level, start)),
+        format!("back to {start} before each next task"),
+    );
+    scenario.check_after(setup, start, "as before the first task");
+    let released = receipts.iter().all(|receipt| receipt.verdict == Verdict::Released);
+    scenario.check(released, "every receipt says released");
+    scenario.cleaning = Some(cleaning);
+    scenario.receipts = receipts;
+    Ok(scenario.judged())
+}
+
+fn today(setup: &Setup) -> anyhow::Result<Observed> {
+    let pool = setup.pool()?;
+    let model = setup.load(&pool, Tag::default(), setup.unit.times(EVALUATED), LAYERS)?;
+    let mut watch = Watch::begin(setup, Way::Today)?;
     for (name, buffers) in TASKS {
-        site.say(format!("between tasks, today: {name}"));
-        task(site, &pool, &mut watch, &buffers)?;
+        setup.say(format!("between tasks, today: {name}"));
+        task(setup, &pool, &mut watch, &buffers)?;
     }
-    let part = watch.end();
+    let observed = watch.end();
     drop(model);
-    part
+    observed
 }
 
 struct Cleaned {
-    part: Part,
-    /// In use after each task.
+    observed: Observed,
+    /// The memory in use after each task.
     levels: Vec<Bytes>,
     cleaning: Cleaning,
     receipts: Vec<Arc<Receipt>>,
 }
 
-fn with_lowtide(site: &Site) -> anyhow::Result<Cleaned> {
-    let pool = site.pool()?;
-    let releaser = site.releaser(&pool);
-    let model = site.content.load(&pool, Tag::default(), site.unit.times(EVALUATED), LAYERS)?;
-    let mut watch = Watch::begin(site, Way::Lowtide)?;
+fn with_lowtide(setup: &Setup) -> anyhow::Result<Cleaned> {
+    let pool = setup.pool()?;
+    let releaser = setup.releaser(&pool);
+    let model = setup.load(&pool, Tag::default(), setup.unit.times(EVALUATED), LAYERS)?;
+    let mut watch = Watch::begin(setup, Way::Lowtide)?;
     let stages = Stages::new(&releaser);
     let (mut levels, mut receipts) = (Vec::new(), Vec::new());
     for (name, buffers) in TASKS {
-        site.say(format!("between tasks, with lowtide: {name}"));
-        task(site, &pool, &mut watch, &buffers)?;
+        setup.say(format!("between tasks, with lowtide: {name}"));
+        task(setup, &pool, &mut watch, &buffers)?;
         receipts.push(stages.between(name));
         levels.push(watch.look()?);
     }
     let cleaning = Cleaning::new(&stages.report(), &watch);
-    let part = watch.end()?;
-    ensure!(site.content.is_right(&pool, &model)?, "the model changed while tasks were cleaned up");
-    Ok(Cleaned { part, levels, cleaning, receipts })
+    let observed = watch.end()?;
+    ensure!(setup.is_right(&pool, &model)?, "the model changed while tasks were cleaned up");
+    Ok(Cleaned { observed, levels, cleaning, receipts })
 }
 
-// Frames come in, are looked at, and go.
-fn task(site: &Site, pool: &Pool, watch: &mut Watch<'_>, buffers: &[u64]) -> anyhow::Result<()> {
-    let load = |units: &u64| site.content.load(pool, Tag::default(), site.unit.times(*units), 1);
+// Allocates the buffers of a task, fills them, compares them and drops them.
+fn task(setup: &Setup, pool: &Pool, watch: &mut Watch<'_>, buffers: &[u64]) -> anyhow::Result<()> {
+    let load = |units: &u64| setup.load(pool, Tag::default(), setup.unit.times(*units), 1);
     let frames: Vec<_> = buffers.iter().map(load).collect::<Result<_, _>>()?;
     watch.look_at_peak(buffers == TASKS[0].1)?;
     for frame in &frames {
-        ensure!(site.content.is_right(pool, frame)?, "a buffer does not hold what came in");
+        ensure!(setup.is_right(pool, frame)?, "a buffer has other bytes than were written");
     }
     Ok(())
 }

@@ -1,43 +1,43 @@
-//! Real bytes: every block of the demo is filled through a stream, and what must survive is read
-//! back and compared, byte for byte.
+//! Real bytes: every block of the demo is filled through a stream. Blocks that must survive are read
+//! back and compared byte for byte.
 //!
-//! A block is filled from one region in which no two words are alike, from a place that follows from
-//! its seed. So what it must hold is known without a second copy of it.
+//! A block is filled from one region in which no two words are equal, at an offset that depends on the
+//! block's seed. So its expected content is known without a second copy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lowtide::{Block, Bytes, Device, Pool, Stream, StreamId, Tag};
+use lowtide::{Block, Bytes, Device, Pool, Stream, Tag};
 use lowtide_device::HostMemory;
 
 const REGION: u64 = 16 << 20;
-/// The most that is copied at once.
+/// The largest copy.
 const PIECE: u64 = REGION / 2;
-/// How far apart two pieces begin: an odd number of words, so that places come back late.
+/// The distance between the starts of two pieces: an odd number of words, so that offsets repeat late.
 const STRIDE: u64 = 8 * 513;
-/// How many places apart two seeds are.
+/// The distance between two seeds, in strides.
 const SEED: u64 = 1021;
-/// Odd, so that its multiples are all different.
+/// An odd number: its multiples are all different.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Fills blocks, and knows what they hold. For one thread at a time.
+/// Fills blocks and compares them. For one thread at a time.
 pub(super) struct Content {
     stream: Stream,
     /// The region, for copies and for comparing.
     pattern: Arc<HostMemory>,
     words: Vec<u8>,
     read_back: Arc<HostMemory>,
-    /// The next seed: no two fillings are alike.
+    /// The next seed: no two blocks get the same bytes.
     seed: AtomicU64,
 }
 
-/// A block and what it was filled with.
+/// A block and the seed of its content.
 pub(super) struct Filled {
     pub(super) block: Block,
     seed: u64,
 }
 
-/// Blocks that belong together: a model, a cache.
+/// The blocks of a model or of a cache.
 pub(super) struct Loaded {
     pub(super) blocks: Vec<Filled>,
 }
@@ -48,7 +48,7 @@ impl Loaded {
     }
 }
 
-/// Where a piece of a block comes from.
+/// A part of a block: its offset in the region, its offset in the block, and its size.
 struct Piece {
     from: Bytes,
     offset: Bytes,
@@ -76,7 +76,7 @@ impl Content {
         Ok(Content { stream, pattern, words, read_back, seed })
     }
 
-    /// So much memory in so many blocks, full of bytes.
+    /// Allocates `size` in so many blocks, and fills them.
     pub(super) fn load(
         &self,
         pool: &Pool,
@@ -86,7 +86,7 @@ impl Content {
     ) -> anyhow::Result<Loaded> {
         let part = Bytes(size.0 / blocks);
         let load = |_| {
-            let block = pool.block(part, StreamId(0), tag)?;
+            let block = pool.block_tagged(part, tag)?;
             let mut filled = Filled { block, seed: 0 };
             self.fill(pool, &mut filled)?;
             Ok(filled)
@@ -94,7 +94,7 @@ impl Content {
         Ok(Loaded { blocks: (0..blocks).map(load).collect::<anyhow::Result<_>>()? })
     }
 
-    /// Other bytes for a block.
+    /// Fills a block with other bytes.
     pub(super) fn fill(&self, pool: &Pool, filled: &mut Filled) -> anyhow::Result<()> {
         filled.seed = self.seed.fetch_add(1, Relaxed);
         let (reservation, at) = pool.place_of(filled.block.address())?;
@@ -104,7 +104,7 @@ impl Content {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Whether every byte of these blocks is what they were filled with.
+    /// Compares every byte of these blocks with what they were filled with.
     pub(super) fn is_right(&self, pool: &Pool, loaded: &Loaded) -> anyhow::Result<bool> {
         for filled in &loaded.blocks {
             if !self.holds(pool, filled)? {
@@ -114,7 +114,7 @@ impl Content {
         Ok(true)
     }
 
-    /// Whether every byte of a block is what it was filled with.
+    /// Compares every byte of a block with what it was filled with.
     pub(super) fn holds(&self, pool: &Pool, filled: &Filled) -> anyhow::Result<bool> {
         let (reservation, at) = pool.place_of(filled.block.address())?;
         let mut found = Vec::new();
@@ -135,13 +135,13 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide::{HostOptions, Policy};
+    use lowtide::HostOptions;
 
     #[test]
     fn a_byte_that_changed_is_found_and_blocks_differ() {
         let budget = Some(Bytes::mib(64));
         let device = Device::host(HostOptions { budget, ..HostOptions::default() }).unwrap();
-        let pool = Pool::new(&device, Policy::default(), None).unwrap();
+        let pool = Pool::new(&device).unwrap();
         let content = Content::new(&device).unwrap();
         let mut loaded = content.load(&pool, Tag::default(), Bytes::mib(30), 3).unwrap();
         assert_eq!(loaded.bytes(), Bytes::mib(30));

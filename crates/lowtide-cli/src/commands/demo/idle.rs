@@ -1,5 +1,5 @@
-//! Work, then nobody: everything stays on the device today; with lowtide it goes to sleep down to
-//! the floor, and the next task finds every byte where it was.
+//! An idle server: the usual way keeps everything on the device. With lowtide the server sleeps down to
+//! the floor, and the next task finds every byte at its address.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,75 +11,88 @@ use lowtide::{
     Verdict,
 };
 
-use super::act::Act;
 use super::content::Loaded;
-use super::site::Site;
+use super::samples;
+use super::scenario::Scenario;
+use super::setup::Setup;
 use super::sizes::IDLE;
-use super::watch::{Part, Watch, Way};
+use super::watch::{Observed, Watch, Way};
 
 const LAYERS: u64 = 8;
-/// How long nobody works before memory goes.
+/// The idle time before memory is freed.
 const QUIET: Duration = Duration::from_millis(200);
-/// What takes longer is not idle: something is wrong.
+/// If the server is not idle after this time, something is wrong.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the policy is asked.
-const LOOK: Duration = Duration::from_millis(10);
+/// The time between two questions to the policy.
+const TICK: Duration = Duration::from_millis(10);
 
-pub(super) fn play(site: &Site) -> anyhow::Result<Act> {
-    let today = today(site)?;
-    let Slept { part, start, receipt, woken, right, addresses_stayed } = with_lowtide(site)?;
+/// Returns the bytes that are filled and compared.
+pub(super) fn planned(setup: &Setup) -> Bytes {
+    // Both ways fill weights and cache; lowtide compares the weights after the wake.
+    let [weights, cache] = IDLE;
+    setup.unit.times(weights * 3 + cache * 2)
+}
 
-    let needed = start + IDLE.iter().map(|units| site.unit.times(*units)).sum();
-    let mut act = Act::new(
+pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
+    let (today, samples_today) = samples::take(setup, Way::Today, || today(setup))?;
+    let (slept, samples) = samples::take(setup, Way::Lowtide, || with_lowtide(setup))?;
+    let Slept { observed, start, receipt, woken, right, addresses_stayed } = slept;
+
+    let needed = start + IDLE.iter().map(|units| setup.unit.times(*units)).sum();
+    let mut scenario = Scenario::new(
         "idle",
-        ("a server keeps everything while nobody asks", today),
-        ("when nobody asks for a while, weights sleep and the cache is given up", part),
+        ("an idle server keeps all its memory", today, samples_today),
+        ("after a short idle time the weights sleep and the cache is discarded", observed, samples),
         needed,
     );
-    let stays = act.today.after_bytes;
-    act.claim(site.same(stays, act.today.before_bytes), format!("today {stays} stay in use"));
-    act.claim_peak(site, LAYERS + 1, "weights and cache");
-    act.claim(receipt.verdict == Verdict::Released, "the idle release reached its target");
-    claim_floor(site, &mut act);
-    let before = act.before_bytes;
-    act.claim(
-        site.same_in_blocks(woken, before, LAYERS + 1) && woken <= act.peak_bytes + site.slack(),
-        format!("the next task wakes it: {woken} in use again"),
+    let stays = scenario.today.after_bytes;
+    scenario.check(
+        setup.same(stays, scenario.today.before_bytes),
+        format!("today {stays} stay in use"),
     );
-    act.claim(
+    scenario.check_peak(setup, LAYERS + 1, "weights and cache");
+    scenario.check(receipt.verdict == Verdict::Released, "the idle release reached its target");
+    check_floor(setup, &mut scenario);
+    let before = scenario.before_bytes;
+    scenario.check(
+        setup.same_in_blocks(woken, before, LAYERS + 1)
+            && woken <= scenario.peak_bytes + setup.slack(),
+        format!("the next task wakes the server: {woken} in use again"),
+    );
+    scenario.check(
         addresses_stayed && right,
-        "at the same addresses, every byte of the weights is right",
+        "every byte of the weights is right, at the same addresses",
     );
-    act.receipts = vec![receipt];
-    Ok(act.judged())
+    scenario.receipts = vec![receipt];
+    Ok(scenario.judged())
 }
 
-fn claim_floor(site: &Site, act: &mut Act) {
-    let after = act.after_bytes;
-    let Some((most, floor)) = site.floor_most().zip(site.floor.bytes) else {
-        let why = site.floor.reason.as_deref().unwrap_or("it was not measured");
-        return act
-            .claim(false, format!("{after} in use while idle, and no floor is known: {why}"));
+fn check_floor(setup: &Setup, scenario: &mut Scenario) {
+    let after = scenario.after_bytes;
+    let Some((most, floor)) = setup.floor_most().zip(setup.floor.bytes) else {
+        let why = setup.floor.reason.as_deref().unwrap_or("it was not measured");
+        let what = format!("{after} in use while idle, and the floor is not known: {why}");
+        return scenario.check(false, what);
     };
-    let what = if site.slack() == Bytes::ZERO {
-        format!("{after} in use while idle: the floor, {floor}")
+    let what = if setup.slack() == Bytes::ZERO {
+        format!("{after} in use while idle; the floor is {floor}")
     } else {
         format!(
-            "{after} in use while idle: up to {most} are a bare context, {floor}, and its growth"
+            "{after} in use while idle; a bare context uses {floor}, with its growth up to {most}"
         )
     };
-    act.claim(after <= most, what);
+    scenario.check(after <= most, what);
 }
 
-fn today(site: &Site) -> anyhow::Result<Part> {
-    site.say("idle, today");
-    let pool = site.pool()?;
-    let served = Served::load(site, &pool)?;
-    let watch = Watch::begin(site, Way::Today)?;
+fn today(setup: &Setup) -> anyhow::Result<Observed> {
+    setup.say("idle, today");
+    let pool = setup.pool()?;
+    let served = Served::load(setup, &pool)?;
+    let watch = Watch::begin(setup, Way::Today)?;
     thread::sleep(QUIET);
-    let part = watch.end();
+    let observed = watch.end();
     drop(served);
-    part
+    observed
 }
 
 struct Served {
@@ -88,12 +101,12 @@ struct Served {
 }
 
 impl Served {
-    fn load(site: &Site, pool: &Pool) -> anyhow::Result<Served> {
+    fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<Served> {
         let kept = pool.tag("weights", SleepPolicy::Offload)?;
         let lost = pool.tag("cache", SleepPolicy::Discard)?;
-        let [weights, cache] = IDLE.map(|units| site.unit.times(units));
-        let weights = site.content.load(pool, kept, weights, LAYERS)?;
-        Ok(Served { weights, _cache: site.content.load(pool, lost, cache, 1)? })
+        let [weights, cache] = IDLE.map(|units| setup.unit.times(units));
+        let weights = setup.load(pool, kept, weights, LAYERS)?;
+        Ok(Served { weights, _cache: setup.load(pool, lost, cache, 1)? })
     }
 
     fn addresses(&self) -> Vec<Address> {
@@ -102,41 +115,41 @@ impl Served {
 }
 
 struct Slept {
-    part: Part,
-    /// In use before anything was loaded.
+    observed: Observed,
+    /// The memory in use before anything was loaded.
     start: Bytes,
     receipt: Arc<Receipt>,
-    /// In use when the next task has begun.
+    /// The memory in use after the wake.
     woken: Bytes,
     right: bool,
     addresses_stayed: bool,
 }
 
-fn with_lowtide(site: &Site) -> anyhow::Result<Slept> {
-    site.say("idle, with lowtide");
-    let start = site.settled()?;
-    let pool = site.pool()?;
-    let releaser = site.releaser(&pool);
+fn with_lowtide(setup: &Setup) -> anyhow::Result<Slept> {
+    setup.say("idle, with lowtide");
+    let start = setup.settled()?;
+    let pool = setup.pool()?;
+    let releaser = setup.releaser(&pool);
     let options = IdleOptions { enabled: true, after: QUIET, ..IdleOptions::default() };
     let idle = Idle::new(options, Arc::new(SystemClock::default()));
-    let idling = Idling::new(&releaser, &idle).to(site.floor_target());
+    let idling = Idling::new(&releaser, &idle).to(setup.floor_target());
 
     let task = idling.work()?;
-    let served = Served::load(site, &pool)?;
+    let served = Served::load(setup, &pool)?;
     let addresses = served.addresses();
-    let watch = Watch::begin(site, Way::Lowtide)?;
+    let watch = Watch::begin(setup, Way::Lowtide)?;
     drop(task);
     let receipt = released(&idling)?;
-    let part = watch.end()?;
+    let observed = watch.end()?;
     let task = idling.work()?;
-    let woken = site.in_use()?;
-    let right = site.content.is_right(&pool, &served.weights)?;
+    let woken = setup.in_use()?;
+    let right = setup.is_right(&pool, &served.weights)?;
     let addresses_stayed = served.addresses() == addresses;
     drop(task);
-    Ok(Slept { part, start, receipt, woken, right, addresses_stayed })
+    Ok(Slept { observed, start, receipt, woken, right, addresses_stayed })
 }
 
-// As a server's timer does, until it is time.
+// Asks the policy again and again, as the timer of a server does.
 fn released(idling: &Idling) -> anyhow::Result<Arc<Receipt>> {
     let began = Instant::now();
     loop {
@@ -145,7 +158,7 @@ fn released(idling: &Idling) -> anyhow::Result<Arc<Receipt>> {
             Tick::No(decision) => {
                 let waited = began.elapsed();
                 ensure!(waited < PATIENCE, "not idle after {} s: {decision:?}", waited.as_secs());
-                thread::sleep(LOOK);
+                thread::sleep(TICK);
             }
         }
     }

@@ -1,16 +1,17 @@
-//! `lowtide demo`: the five practices on this machine's best device, with real bytes, each first as
-//! people follow it today and then with lowtide.
+//! `lowtide demo`: five scenarios with real allocations on this machine's best device, each first the
+//! usual way ("today") and then with lowtide.
 //!
-//! Both ways use the same pool on the same device; what today's way lacks is the release. Whether an
-//! act is proved is decided by claims that code checks against the device's own numbers.
+//! Both ways use the same pool on the same device; what the usual way lacks is the release. Each
+//! scenario checks its results against the device's own numbers, and is proved if every check passes.
 
-mod act;
 mod between;
 mod content;
 mod idle;
 mod report;
+mod samples;
+mod scenario;
+mod setup;
 mod shutdown;
-mod site;
 mod sizes;
 mod stages;
 mod updates;
@@ -19,115 +20,144 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lowtide::{Bytes, DeviceId, Source, known_devices};
+use lowtide::{Bytes, DeviceId, Source};
 use serde::Serialize;
 
-use self::act::Act;
-use self::site::Site;
-use super::NotProved;
-use crate::{page, progress};
+use self::scenario::Scenario;
+use self::setup::Setup;
+use crate::devices;
+use crate::ending::Ending;
+use crate::page;
 
-type Play = fn(&Site) -> anyhow::Result<Act>;
+/// A scenario of the demo.
+struct Entry {
+    /// What the scenario is about, in a line.
+    about: &'static str,
+    /// Returns the bytes that it fills and compares.
+    planned: fn(&Setup) -> Bytes,
+    run: fn(&Setup) -> anyhow::Result<Scenario>,
+}
 
-/// The programme: what each act is about, and who plays it.
-const ACTS: [(&str, Play); 5] = [
-    ("four models in one process, one after another", stages::play),
-    ("a model is evaluated on three tasks with large temporary buffers", between::play),
-    ("a runner is shut down while a wrapper that nobody told holds its weights", shutdown::play),
-    ("work, then nobody for a while, then work again", idle::play),
-    ("two hundred weight updates, a worker paused in place at each", updates::play),
+const SCENARIOS: [Entry; 5] = [
+    Entry {
+        about: "four models in one process, one after another",
+        planned: stages::planned,
+        run: stages::run,
+    },
+    Entry {
+        about: "a model is evaluated on three tasks with large temporary buffers",
+        planned: between::planned,
+        run: between::run,
+    },
+    Entry {
+        about: "a runner is shut down while an unregistered wrapper holds its weights",
+        planned: shutdown::planned,
+        run: shutdown::run,
+    },
+    Entry {
+        about: "a server works, is idle for a while, and works again",
+        planned: idle::planned,
+        run: idle::run,
+    },
+    Entry {
+        about: "200 weight updates, with a worker paused in place at each",
+        planned: updates::planned,
+        run: updates::run,
+    },
 ];
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Five acts, each as people do it today and then with lowtide:\n  \
-                  stages         four models one after another: the peak is the largest, not the sum\n  \
-                  between tasks  a task's buffers are back with the device before the next task\n  \
-                  shutdown       a wrapper pins the weights: it is named, told, and the memory is free\n  \
-                  idle           weights sleep when nobody works; the next task finds every byte\n  \
-                  updates        200 weight updates with pauses in place: reserved memory stays flat\n\n\
+#[command(after_help = "Five scenarios, each first the usual way and then with lowtide:\n  \
+                  stages         four models in turn: the peak is the largest, not the sum\n  \
+                  between tasks  the buffers of a task are freed before the next task\n  \
+                  shutdown       a wrapper holds the weights: the receipt names it\n  \
+                  idle           weights sleep while idle; the next task finds every byte\n  \
+                  updates        200 weight updates: reserved memory does not grow\n\n\
                   Blocks are filled with real bytes, and compared where they must survive. All numbers are the \
-                  device's own: the kernel's for host, on a GPU NVML's of this process (of everybody, where the \
-                  driver does not tell). Sizes are halved until they fit into what is free.\n\n\
-                  Ends with 0 if every act was proved, with 1 and what was not otherwise. Leaves nothing behind but, \
-                  on a GPU, the floor that `doctor` remembers too.")]
+                  device's own: the kernel's for host, NVML's on a GPU (of this process, or of all processes if the \
+                  driver does not report it). Sizes are halved until they fit into the free memory.\n\n\
+                  Ends with 0 only if the device confirms every result, and with 1 and the failed checks otherwise. \
+                  Leaves nothing behind except, on a GPU, the stored floor that `doctor` uses too.")]
 pub(crate) struct Options {
-    /// Where: host, cuda:0, … The first GPU, or host where there is none, if not given.
+    /// The device: host, cuda:0, … By default the first GPU, or host without one.
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
-    /// Stay in each state (before, at the peak, after) for so long, so that it can be seen from
-    /// outside: `lowtide ps`, `nvidia-smi`. The states and their times are in the JSON.
+    /// Stay in each state (before, peak, after) for so many milliseconds, so that `lowtide ps` or
+    /// `nvidia-smi` can show it. The JSON lists the states with their times.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     hold: u64,
     /// Divide the usual sizes by this.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u64).range(1..=4096))]
     divide: u64,
-    /// Print JSON instead of text; the keys are in docs/json.md.
+    /// Print every receipt with all its numbers and rungs.
+    #[arg(long)]
+    rungs: bool,
+    /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct DemoReport {
     device: DeviceId,
     name: String,
-    /// Who said what is in use, and of whom.
+    /// Where the numbers come from, and which processes they count.
     source: Source,
     counts: &'static str,
     floor_bytes: Option<Bytes>,
     unit_bytes: Bytes,
     hold_ms: u64,
     took_s: f64,
-    acts: Vec<Act>,
+    scenarios: Vec<Scenario>,
     proved: bool,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let began = Instant::now();
-    let id = options.device.unwrap_or_else(best);
-    let bar = progress::steps(ACTS.len() as u64);
-    let site = Site::open(id, options.divide, Duration::from_millis(options.hold), bar.clone())?;
+    let id = options.device.unwrap_or_else(devices::best);
+    let setup = Setup::open(id, options.divide, Duration::from_millis(options.hold), options.json)?;
+    setup.progress.plan(SCENARIOS.iter().map(|entry| (entry.planned)(&setup)).sum());
     if !options.json {
-        bar.suspend(|| opening(&site).print())?;
+        setup.progress.suspend(|| opening(&setup).print())?;
     }
-    let mut acts = Vec::new();
-    for ((what, play), number) in ACTS.into_iter().zip(1..) {
+    let mut scenarios = Vec::new();
+    for (Entry { about, run, .. }, number) in SCENARIOS.into_iter().zip(1..) {
         let began = Instant::now();
-        let mut act = play(&site).with_context(|| format!("act {number}, {what}"))?;
-        act.took_s = began.elapsed().as_secs_f64();
+        let mut scenario = run(&setup).with_context(|| format!("scenario {number}, {about}"))?;
+        scenario.took_s = began.elapsed().as_secs_f64();
         if !options.json {
-            bar.suspend(|| report::act(&act, number, what).print())?;
+            let text = || report::scenario(&scenario, number, about, options.rungs).print();
+            setup.progress.suspend(text)?;
         }
-        acts.push(act);
-        bar.inc(1);
+        scenarios.push(scenario);
     }
-    bar.finish_and_clear();
-    let answer = Answer {
+    let report = DemoReport {
         device: id,
-        name: site.device.info().name.clone(),
-        source: site.device.usage()?.source,
-        counts: if site.counts_own { "own" } else { "everybody" },
-        floor_bytes: site.floor.bytes,
-        unit_bytes: site.unit.times(1),
+        name: setup.device.info().name.clone(),
+        source: setup.device.usage()?.source,
+        counts: if setup.counts_own { "own" } else { "everybody" },
+        floor_bytes: setup.floor.bytes,
+        unit_bytes: setup.unit.times(1),
         hold_ms: options.hold,
         took_s: began.elapsed().as_secs_f64(),
-        proved: acts.iter().all(Act::is_proved),
-        acts,
+        proved: scenarios.iter().all(Scenario::is_proved),
+        scenarios,
     };
-    if options.json { page::print_json(&answer) } else { closing(&answer).print() }?;
-    if answer.proved { Ok(()) } else { Err(NotProved(what_was_not(&answer.acts)).into()) }
+    drop(setup);
+    if options.json { page::print_json(&report) } else { closing(&report).print() }?;
+    if report.proved {
+        Ok(Ending::Proved)
+    } else {
+        Ok(Ending::NotProved { what: failed_checks(&report.scenarios) })
+    }
 }
 
-// The first GPU there is.
-fn best() -> DeviceId {
-    known_devices().into_iter().find(|id| *id != DeviceId::Host).unwrap_or(DeviceId::Host)
-}
-
-fn opening(site: &Site) -> page::Page {
-    let info = site.device.info();
+fn opening(setup: &Setup) -> page::Page {
+    let info = setup.device.info();
     let mut page = page::Page::default();
     page.title(&info.id.to_string(), &info.name);
-    page.row("at the most", &format!("{} for all acts, one after another", site.unit.budget()));
-    match (site.floor.bytes, &site.floor.reason) {
+    page.row("uses at most", &setup.unit.budget().to_string());
+    match (setup.floor.bytes, &setup.floor.reason) {
         (Some(floor), _) => page.row("floor", &floor.to_string()),
         (None, reason) => page.row("floor", reason.as_deref().unwrap_or("unknown")),
     }
@@ -135,18 +165,35 @@ fn opening(site: &Site) -> page::Page {
     page
 }
 
-fn closing(answer: &Answer) -> page::Page {
-    let mut page = report::table(&answer.acts);
+fn closing(report: &DemoReport) -> page::Page {
+    let mut page = report::table(&report.scenarios);
     page.blank();
-    let proved = answer.acts.iter().filter(|act| act.is_proved()).count();
-    let (acts, seconds) = (answer.acts.len(), answer.took_s);
-    page.line(&format!("{proved} of {acts} acts proved in {seconds:.1} s"));
+    let proved = report.scenarios.iter().filter(|scenario| scenario.is_proved()).count();
+    let (count, seconds) = (report.scenarios.len(), report.took_s);
+    page.line(&format!("{proved} of {count} scenarios proved in {seconds:.1} s"));
     page
 }
 
-fn what_was_not(acts: &[Act]) -> String {
-    let said = acts.iter().flat_map(|act| {
-        act.not_proved().map(|what| format!("{} ({}): {what}", act.name, act.verdict))
+fn failed_checks(scenarios: &[Scenario]) -> String {
+    let failed = scenarios.iter().flat_map(|scenario| {
+        let (name, verdict) = (scenario.name, scenario.verdict);
+        scenario.failed_checks().map(move |what| format!("{name} ({verdict}): {what}"))
     });
-    said.collect::<Vec<_>>().join("; ")
+    failed.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_done_are_the_bytes_planned() {
+        let setup = Setup::open(DeviceId::Host, 8, Duration::ZERO, false).unwrap();
+        for Entry { about, planned, run } in SCENARIOS {
+            let (before, _) = setup.progress.counted();
+            assert!(run(&setup).unwrap().is_proved(), "{about}");
+            let (after, _) = setup.progress.counted();
+            assert_eq!(after - before, planned(&setup), "{about}");
+        }
+    }
 }

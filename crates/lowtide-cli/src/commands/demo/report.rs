@@ -1,25 +1,25 @@
-//! What people read: each act when it is over, and the closing table.
+//! The text of the demo: each scenario when it is over, and the table at the end.
 
-use lowtide::{Bytes, Verdict};
+use lowtide::Bytes;
 
-use super::act::{Act, Cleaning};
+use super::scenario::{Cleaning, Scenario};
 use crate::page::Page;
 
-/// One act: both ways, its receipts, what it proves.
-pub(super) fn act(act: &Act, number: usize, what: &str) -> Page {
+/// Returns a scenario as text: both ways, the receipts, the checks.
+pub(super) fn scenario(scenario: &Scenario, number: usize, about: &str, in_full: bool) -> Page {
     let mut page = Page::default();
-    page.title(&format!("{number}. {}", act.name), what);
+    page.title(&format!("{number}. {}", scenario.name), about);
     let numbers = |[before, peak, after]: [Bytes; 3]| {
         format!("{before} before, {peak} at the peak, {after} after")
     };
-    let today = &act.today;
+    let today = &scenario.today;
     page.row("today", today.how);
     page.row("", &numbers([today.before_bytes, today.peak_bytes, today.after_bytes]));
     reserved(&mut page, &today.reserved_bytes);
-    page.row("with lowtide", act.how);
-    page.row("", &numbers([act.before_bytes, act.peak_bytes, act.after_bytes]));
-    reserved(&mut page, &act.reserved_bytes);
-    for (step, index) in act.plan.iter().zip(1..) {
+    page.row("with lowtide", scenario.how);
+    page.row("", &numbers([scenario.before_bytes, scenario.peak_bytes, scenario.after_bytes]));
+    reserved(&mut page, &scenario.reserved_bytes);
+    for (step, index) in scenario.plan.iter().zip(1..) {
         let bytes = step.bytes.map_or_else(String::new, |bytes| format!(", {bytes}"));
         let borrows = match step.borrows.as_slice() {
             [] => String::new(),
@@ -28,20 +28,20 @@ pub(super) fn act(act: &Act, number: usize, what: &str) -> Page {
         let name = if index == 1 { "plan" } else { "" };
         page.row(name, &format!("{index}. {}{bytes}{borrows}", step.name));
     }
-    if let Some(refused) = &act.refused {
+    if let Some(refused) = &scenario.refused {
         page.row("refused", refused);
     }
-    if let Some(Cleaning { took_s, share }) = act.cleaning {
+    if let Some(Cleaning { took_s, share }) = scenario.cleaning {
         page.row(
             "cleaning",
             &format!("{:.1} ms, {:.1} % of the time", took_s * 1e3, share * 100.0),
         );
     }
-    receipts(&mut page, act);
-    for claim in &act.claims {
-        page.verdict("proved", claim.holds, &claim.what, None);
+    receipts(&mut page, scenario, in_full);
+    for check in &scenario.checks {
+        page.verdict("confirmed", check.passed, &check.what, None);
     }
-    page.row("verdict", &act.verdict.to_string());
+    page.row("verdict", &scenario.verdict.to_string());
     page.blank();
     page
 }
@@ -53,32 +53,29 @@ fn reserved(page: &mut Page, reserved: &[Bytes]) {
     }
 }
 
-// The last one whole, and those that did not release; a line of the others, which read alike.
-fn receipts(page: &mut Page, act: &Act) {
+fn receipts(page: &mut Page, scenario: &Scenario, in_full: bool) {
     page.line("  receipts");
-    let last = act.receipts.len().saturating_sub(1);
-    for (index, receipt) in act.receipts.iter().enumerate() {
-        if index < last && receipt.verdict == Verdict::Released {
-            page.line(&format!("    {}", receipt.line()));
-            continue;
-        }
-        for line in receipt.to_string().lines() {
+    for receipt in &scenario.receipts {
+        let text = if in_full { receipt.detailed().to_string() } else { receipt.to_string() };
+        for line in text.lines() {
             page.line(&format!("    {line}"));
         }
     }
 }
 
-/// All acts.
-pub(super) fn table(acts: &[Act]) -> Page {
+/// Returns the table of all scenarios.
+pub(super) fn table(scenarios: &[Scenario]) -> Page {
     let mut page = Page::default();
+    let mut row = |name: &str, [one, two, three, four]: [String; 4], verdict: &str| {
+        page.line(&format!("{name:<13}{one:>14}{two:>13}{three:>15}{four:>13}  {verdict}"));
+    };
     let heads = ["today: peak", "left", "lowtide: peak", "left"];
-    let [one, two, three, four] = heads;
-    page.line(&format!("{:<15}{one:>15}{two:>15}{three:>16}{four:>15}  verdict", "act"));
-    for act in acts {
-        let bytes = [act.today.peak_bytes, act.today.after_bytes, act.peak_bytes, act.after_bytes];
-        let [one, two, three, four] = bytes.map(|bytes| bytes.to_string());
-        let (name, verdict) = (act.name, act.verdict);
-        page.line(&format!("{name:<15}{one:>15}{two:>15}{three:>16}{four:>15}  {verdict}"));
+    row("scenario", heads.map(str::to_owned), "verdict");
+    for scenario in scenarios {
+        let today = &scenario.today;
+        let bytes =
+            [today.peak_bytes, today.after_bytes, scenario.peak_bytes, scenario.after_bytes];
+        row(scenario.name, bytes.map(|bytes| bytes.to_string()), &scenario.verdict.to_string());
     }
     page
 }

@@ -1,80 +1,93 @@
-//! A shutdown with a wrapper that holds the weights: nothing comes back today; with lowtide the
-//! wrapper is named, and once it is told the memory is free while the runner is kept.
+//! A shutdown while a wrapper holds the weights: the usual way frees nothing. With lowtide the receipt
+//! names the wrapper; once it has let go, the memory is free while the runner is kept.
 
 use std::sync::Arc;
 
 use lowtide::{Bytes, Lent, Owned, Plan, Pool, Receipt, Releaser, SleepPolicy, Verdict};
 
-use super::act::Act;
 use super::content::Loaded;
-use super::site::Site;
+use super::samples;
+use super::scenario::Scenario;
+use super::setup::Setup;
 use super::sizes::RUNNER;
-use super::watch::{Part, Watch, Way};
+use super::watch::{Observed, Watch, Way};
 
 const LAYERS: u64 = 4;
-/// The planted wrapper: hooks on two layers, each of which keeps the whole model.
+/// The unregistered wrapper: hooks on two layers, each of which refers to the whole model.
 const HOOKS: usize = 2;
 const HOLDER: &str = "profiler.hooks";
 const HELD: &str = "runner.model";
 
-pub(super) fn play(site: &Site) -> anyhow::Result<Act> {
-    let today = today(site)?;
-    let Down { part, start, plan, pinned, freed, kept } = with_lowtide(site)?;
+/// Returns the bytes that are filled.
+pub(super) fn planned(setup: &Setup) -> Bytes {
+    setup.unit.times(RUNNER.iter().sum::<u64>() * 2)
+}
 
-    let needed = start + RUNNER.iter().map(|units| site.unit.times(*units)).sum();
-    let mut act = Act::new(
+pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
+    let (today, samples_today) = samples::take(setup, Way::Today, || today(setup))?;
+    let (down, samples) = samples::take(setup, Way::Lowtide, || with_lowtide(setup))?;
+    let Down { observed, start, plan, pinned, freed, kept } = down;
+
+    let needed = start + RUNNER.iter().map(|units| setup.unit.times(*units)).sum();
+    let mut scenario = Scenario::new(
         "shutdown",
         (
-            "the model is dropped and the allocator's cache emptied; a wrapper still has the weights",
+            "the model is dropped and the allocator's cache emptied; a wrapper still refers to the weights",
             today,
+            samples_today,
         ),
-        ("wrappers go first; who still holds is named; the runner is kept", part),
+        (
+            "wrappers are dropped first; remaining holders are named; the runner is kept",
+            observed,
+            samples,
+        ),
         needed,
     );
-    let stays = act.today.after_bytes;
-    act.claim(
-        site.same(stays, act.today.before_bytes),
+    let stays = scenario.today.after_bytes;
+    scenario.check(
+        setup.same(stays, scenario.today.before_bytes),
         format!("today {stays} stay in use, as if nothing had been dropped"),
     );
-    act.claim_peak(site, LAYERS + RUNNER.len() as u64, "model, cache and buffers");
+    scenario.check_peak(setup, LAYERS + RUNNER.len() as u64, "model, cache and buffers");
     let order: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
     let place = |name| order.iter().position(|step| *step == name);
     let first = place("runner.pooling").is_some_and(|wrapper| Some(wrapper) < place(HELD));
-    act.claim(first, format!("wrappers before what they wrap: {}", order.join(", ")));
+    scenario
+        .check(first, format!("wrappers are dropped before what they wrap: {}", order.join(", ")));
     let named =
         pinned.holders.iter().any(|it| it.path == HOLDER && it.holds == HELD && it.count == HOOKS);
-    act.claim(
+    scenario.check(
         named && pinned.holders.len() == 1 && pinned.verdict == Verdict::Pinned,
-        format!("the first shutdown says pinned, and that {HOLDER} holds {HELD} {HOOKS} times"),
+        format!("the first receipt says pinned: {HOLDER} holds {HELD} with {HOOKS} references"),
     );
-    act.claim(
+    scenario.check(
         freed.verdict == Verdict::Released && freed.holders.is_empty(),
-        format!("{HOLDER} told, the second says released"),
+        format!("once {HOLDER} has let go, the second receipt says released"),
     );
-    act.claim(kept, "the runner is still ours, and empty");
-    act.claim_after(site, start, "as before the runner was made");
-    act.holders.clone_from(&pinned.holders);
-    act.plan = plan.steps;
-    act.receipts = vec![pinned, freed];
-    Ok(act.judged())
+    scenario.check(kept, "the runner is kept, and empty");
+    scenario.check_after(setup, start, "as before the runner was created");
+    scenario.holders.clone_from(&pinned.holders);
+    scenario.plan = plan.steps;
+    scenario.receipts = vec![pinned, freed];
+    Ok(scenario.judged())
 }
 
-fn today(site: &Site) -> anyhow::Result<Part> {
+fn today(setup: &Setup) -> anyhow::Result<Observed> {
     struct Runner {
         model: Option<Arc<Loaded>>,
         _others: [Loaded; 2],
     }
-    site.say("shutdown, today");
-    let pool = site.pool()?;
-    let [model, others @ ..] = load(site, &pool)?;
+    setup.say("shutdown, today");
+    let pool = setup.pool()?;
+    let [model, others @ ..] = load(setup, &pool)?;
     let mut runner = Runner { model: Some(Arc::new(model)), _others: others };
     let profiler = runner.model.clone();
-    let watch = Watch::begin(site, Way::Today)?;
+    let watch = Watch::begin(setup, Way::Today)?;
     runner.model = None;
     pool.trim(Bytes::ZERO)?;
-    let part = watch.end();
+    let observed = watch.end();
     drop((profiler, runner));
-    part
+    observed
 }
 
 struct Runner {
@@ -83,15 +96,15 @@ struct Runner {
     pooling: Owned<Pooling>,
 }
 
-/// A wrapper that is on record.
+/// A registered wrapper.
 struct Pooling {
     model: Lent<Loaded>,
     buffers: Loaded,
 }
 
 impl Runner {
-    fn start(site: &Site, pool: &Pool, releaser: &Releaser) -> anyhow::Result<Runner> {
-        let [model, cache, buffers] = load(site, pool)?;
+    fn start(setup: &Setup, pool: &Pool, releaser: &Releaser) -> anyhow::Result<Runner> {
+        let [model, cache, buffers] = load(setup, pool)?;
         let owners = releaser.owners();
         let model = owners.own(HELD, model).bytes(Loaded::bytes);
         let cache = owners.own("runner.kv_cache", cache).bytes(Loaded::bytes);
@@ -111,41 +124,41 @@ impl Runner {
 }
 
 struct Down {
-    part: Part,
-    /// In use before the runner was made.
+    observed: Observed,
+    /// The memory in use before the runner was created.
     start: Bytes,
     plan: Plan,
     pinned: Arc<Receipt>,
     freed: Arc<Receipt>,
-    /// Whether the runner is there, with nothing in it.
+    /// Whether the runner still exists, and is empty.
     kept: bool,
 }
 
-fn with_lowtide(site: &Site) -> anyhow::Result<Down> {
-    site.say("shutdown, with lowtide");
-    let start = site.settled()?;
-    let pool = site.pool()?;
-    let releaser = site.releaser(&pool);
-    let runner = Runner::start(site, &pool, &releaser)?;
+fn with_lowtide(setup: &Setup) -> anyhow::Result<Down> {
+    setup.say("shutdown, with lowtide");
+    let start = setup.settled()?;
+    let pool = setup.pool()?;
+    let releaser = setup.releaser(&pool);
+    let runner = Runner::start(setup, &pool, &releaser)?;
     let profiler: Vec<_> = (0..HOOKS).filter_map(|_| runner.model.lend(HOLDER)).collect();
-    let mut watch = Watch::begin(site, Way::Lowtide)?;
+    let mut watch = Watch::begin(setup, Way::Lowtide)?;
     let plan = releaser.owners().plan();
     let pinned = releaser.shutdown();
     watch.hold("pinned")?;
     drop(profiler);
     let freed = releaser.shutdown();
-    let part = watch.end()?;
-    Ok(Down { part, start, plan, pinned, freed, kept: runner.is_empty() })
+    let observed = watch.end()?;
+    Ok(Down { observed, start, plan, pinned, freed, kept: runner.is_empty() })
 }
 
-// The model, its cache, the buffers of a wrapper.
-fn load(site: &Site, pool: &Pool) -> anyhow::Result<[Loaded; 3]> {
+// Loads the model, its cache, and the buffers of a wrapper.
+fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<[Loaded; 3]> {
     let weights = pool.tag("weights", SleepPolicy::Offload)?;
     let cache = pool.tag("cache", SleepPolicy::Discard)?;
-    let [model, keys, buffers] = RUNNER.map(|units| site.unit.times(units));
+    let [model, keys, buffers] = RUNNER.map(|units| setup.unit.times(units));
     Ok([
-        site.content.load(pool, weights, model, LAYERS)?,
-        site.content.load(pool, cache, keys, 1)?,
-        site.content.load(pool, weights, buffers, 1)?,
+        setup.load(pool, weights, model, LAYERS)?,
+        setup.load(pool, cache, keys, 1)?,
+        setup.load(pool, weights, buffers, 1)?,
     ])
 }

@@ -1,64 +1,74 @@
-//! Models one after another in one process: the sum today, the largest with lowtide.
+//! Models one after another in one process: the usual way uses the sum of their sizes, lowtide the
+//! largest.
 
 use std::sync::Arc;
 
 use anyhow::anyhow;
 use lowtide::{Bytes, Receipt, StageError, Stages, Tag, Verdict};
 
-use super::act::{Act, Cleaning};
 use super::content::Loaded;
-use super::site::Site;
+use super::samples;
+use super::scenario::{Cleaning, Scenario};
+use super::setup::Setup;
 use super::sizes::MODELS;
-use super::watch::{Part, Watch, Way};
+use super::watch::{Observed, Watch, Way};
 
-/// A model is so many blocks.
+/// The number of blocks of a model.
 const LAYERS: u64 = 4;
 
-pub(super) fn play(site: &Site) -> anyhow::Result<Act> {
-    let sizes = MODELS.map(|(_, units)| site.unit.times(units));
-    let sum: Bytes = sizes.into_iter().sum();
-    let largest = sizes.into_iter().fold(Bytes::ZERO, Bytes::max);
-    let today = today(site)?;
-    let Staged { part, seen, cleaning, receipts, refused } = with_lowtide(site, sum, largest)?;
-
-    let needed = part.before + largest;
-    let mut act = Act::new(
-        "stages",
-        ("a pipeline keeps every model that it has loaded", today),
-        ("each model is torn down, with a receipt, before the next is loaded", part),
-        needed,
-    );
-    let kept = (act.today.peak_bytes, act.today.before_bytes + sum);
-    let blocks = LAYERS * MODELS.len() as u64;
-    act.claim(
-        site.same_in_blocks(kept.0, kept.1, blocks),
-        format!("today's peak, {}, is the sum of the models", kept.0),
-    );
-    act.claim_peak(site, LAYERS, "the largest model alone");
-    act.claim(
-        site.same(seen, act.peak_bytes),
-        format!("the stages themselves saw the same peak, {seen}"),
-    );
-    act.claim_after(site, act.before_bytes, "as before the first stage");
-    let released = receipts.iter().all(|receipt| receipt.verdict == Verdict::Released);
-    act.claim(released, "each stage gave back what it took, says its receipt");
-    act.claim(
-        matches!(refused, Some(StageError::WouldNotFit { .. })),
-        "what would not fit was refused before anything was loaded",
-    );
-    act.refused = refused.map(|error| error.to_string());
-    (act.cleaning, act.receipts) = (Some(cleaning), receipts);
-    Ok(act.judged())
+/// Returns the bytes that are filled and compared.
+pub(super) fn planned(setup: &Setup) -> Bytes {
+    // The usual way fills; lowtide fills and compares.
+    MODELS.iter().map(|(_, units)| setup.unit.times(units * 3)).sum()
 }
 
-fn today(site: &Site) -> anyhow::Result<Part> {
-    let pool = site.pool()?;
-    let mut watch = Watch::begin(site, Way::Today)?;
+pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
+    let sizes = MODELS.map(|(_, units)| setup.unit.times(units));
+    let sum: Bytes = sizes.into_iter().sum();
+    let largest = sizes.into_iter().fold(Bytes::ZERO, Bytes::max);
+    let (today, samples_today) = samples::take(setup, Way::Today, || today(setup))?;
+    let (staged, samples) =
+        samples::take(setup, Way::Lowtide, || with_lowtide(setup, sum, largest))?;
+    let Staged { observed, seen, cleaning, receipts, refused } = staged;
+
+    let needed = observed.before + largest;
+    let mut scenario = Scenario::new(
+        "stages",
+        ("a pipeline keeps every model that it has loaded", today, samples_today),
+        ("each model is torn down, with a receipt, before the next one loads", observed, samples),
+        needed,
+    );
+    let kept = (scenario.today.peak_bytes, scenario.today.before_bytes + sum);
+    let blocks = LAYERS * MODELS.len() as u64;
+    scenario.check(
+        setup.same_in_blocks(kept.0, kept.1, blocks),
+        format!("today's peak, {}, is the sum of the models", kept.0),
+    );
+    scenario.check_peak(setup, LAYERS, "the largest model alone");
+    scenario.check(
+        setup.same(seen, scenario.peak_bytes),
+        format!("the stages report the same peak, {seen}"),
+    );
+    scenario.check_after(setup, scenario.before_bytes, "as before the first stage");
+    let released = receipts.iter().all(|receipt| receipt.verdict == Verdict::Released);
+    scenario.check(released, "every receipt says released");
+    scenario.check(
+        matches!(refused, Some(StageError::WouldNotFit { .. })),
+        "a stage that would not fit was refused before anything was loaded",
+    );
+    scenario.refused = refused.map(|error| error.to_string());
+    (scenario.cleaning, scenario.receipts) = (Some(cleaning), receipts);
+    Ok(scenario.judged())
+}
+
+fn today(setup: &Setup) -> anyhow::Result<Observed> {
+    let pool = setup.pool()?;
+    let mut watch = Watch::begin(setup, Way::Today)?;
     let mut registry: Vec<(&str, Loaded)> = Vec::new();
     for (name, units) in MODELS {
-        site.say(format!("stages, today: loading the {name}"));
-        let size = site.unit.times(units);
-        registry.push((name, site.content.load(&pool, Tag::default(), size, LAYERS)?));
+        setup.say(format!("stages, today: loading the {name}"));
+        let size = setup.unit.times(units);
+        registry.push((name, setup.load(&pool, Tag::default(), size, LAYERS)?));
         watch.look()?;
     }
     watch.hold("peak")?;
@@ -66,33 +76,33 @@ fn today(site: &Site) -> anyhow::Result<Part> {
 }
 
 struct Staged {
-    part: Part,
-    /// The peak, as the stages saw it themselves.
+    observed: Observed,
+    /// The peak, as the stages report it.
     seen: Bytes,
     cleaning: Cleaning,
     receipts: Vec<Arc<Receipt>>,
     refused: Option<StageError<anyhow::Error>>,
 }
 
-fn with_lowtide(site: &Site, sum: Bytes, largest: Bytes) -> anyhow::Result<Staged> {
-    let pool = site.pool()?;
-    let releaser = site.releaser(&pool);
-    let mut watch = Watch::begin(site, Way::Lowtide)?;
-    let stages = Stages::new(&releaser).budget(watch.before() + largest + site.slack());
+fn with_lowtide(setup: &Setup, sum: Bytes, largest: Bytes) -> anyhow::Result<Staged> {
+    let pool = setup.pool()?;
+    let releaser = setup.releaser(&pool);
+    let mut watch = Watch::begin(setup, Way::Lowtide)?;
+    let stages = Stages::new(&releaser).budget(watch.before() + largest + setup.slack());
     let mut receipts = Vec::new();
     for (name, units) in MODELS {
-        site.say(format!("stages, with lowtide: {name}"));
-        let size = site.unit.times(units);
-        let load = || site.content.load(&pool, Tag::default(), size, LAYERS);
+        setup.say(format!("stages, with lowtide: {name}"));
+        let size = setup.unit.times(units);
+        let load = || setup.load(&pool, Tag::default(), size, LAYERS);
         let model = stages.load_needing(name, size, load)?;
         watch.look_at_peak(size == largest)?;
-        let right = site.content.is_right(&pool, &model)?;
-        anyhow::ensure!(right, "the {name} does not hold what was loaded");
+        let right = setup.is_right(&pool, &model)?;
+        anyhow::ensure!(right, "the {name} has other bytes than were loaded");
         receipts.push(model.finish());
     }
     let report = stages.report();
     let (seen, cleaning) = (report.peak_bytes, Cleaning::new(&report, &watch));
     let load = || Err::<Loaded, _>(anyhow!("it was loaded"));
     let refused = stages.load_needing("all at once", sum, load).err();
-    Ok(Staged { part: watch.end()?, seen, cleaning, receipts, refused })
+    Ok(Staged { observed: watch.end()?, seen, cleaning, receipts, refused })
 }

@@ -1,5 +1,5 @@
-//! Two hundred weight updates with in-place pauses: reserved memory creeps up today, and stays flat
-//! with lowtide, while a worker's requests keep their keys and values.
+//! 200 weight updates with in-place pauses: the usual way reserves more and more memory, with lowtide
+//! it stays the same, while a worker's requests keep their keys and values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -11,99 +11,115 @@ use lowtide::{
     Bytes, Mode, Pass, Pauses, Pool, Receipt, Resume, SleepPolicy, Step, Tag, Trend, Verdict,
 };
 
-use super::act::Act;
 use super::content::{Content, Loaded};
-use super::site::Site;
+use super::samples;
+use super::scenario::Scenario;
+use super::setup::Setup;
 use super::sizes::UPDATED;
-use super::watch::{Part, Watch, Way};
+use super::watch::{Observed, Watch, Way};
 
 const UPDATES: u64 = 200;
-/// An update brings one layer anew.
+/// An update replaces one layer.
 const LAYERS: u64 = 8;
-/// Of keys and values: the worker looks at one at a time, so that it comes to a checkpoint soon.
+/// The worker reads the keys and values of one request at a time, so that it reaches a checkpoint soon.
 const REQUESTS: u64 = 32;
-/// Work that does not stop within this does not stop.
+/// Work that does not stop within this time does not stop at all.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Any odd number, to deal the sizes.
-const DEAL: u64 = 0x9e37_79b9_7f4a_7c15;
+/// An odd number, from which the sizes of updates follow.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-pub(super) fn play(site: &Site) -> anyhow::Result<Act> {
-    let today = play_way(site, Way::Today, Resume { empty_cache: false })?;
-    let with = play_way(site, Way::Lowtide, Resume::default())?;
+/// Returns the bytes that are filled and compared, except for what the worker reads meanwhile.
+pub(super) fn planned(setup: &Setup) -> Bytes {
+    // Both ways fill weights, requests and buckets, replace a layer at each update, and compare
+    // weights and requests at the end.
+    let [weights, requests, _] = UPDATED.map(|units| setup.unit.times(units).0);
+    let layers = weights / LAYERS * UPDATES;
+    let buckets: Bytes = bucket_sizes(setup).into_iter().sum();
+    Bytes(2 * (2 * (weights + requests) + layers + buckets.0))
+}
 
-    let largest = bucket_sizes(site).into_iter().fold(Bytes::ZERO, Bytes::max);
-    let needed = with.part.before + largest;
-    let mut act = Act::new(
+pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
+    let way = |way, resume| samples::take(setup, way, || run_way(setup, way, resume));
+    let (today, samples_today) = way(Way::Today, Resume { empty_cache: false })?;
+    let (with, samples) = way(Way::Lowtide, Resume::default())?;
+
+    let largest = bucket_sizes(setup).into_iter().fold(Bytes::ZERO, Bytes::max);
+    let needed = with.observed.before + largest;
+    let mut scenario = Scenario::new(
         "updates",
-        ("pause, bring weights in, resume; what was cached stays", today.part),
-        ("the same pauses; what is cached goes back before the gate opens", with.part),
+        ("pause, update, resume; cached memory stays", today.observed, samples_today),
+        ("the same pauses; cached memory is freed before the gate opens", with.observed, samples),
         needed,
     );
     let grown = Bytes(today.reserved.last().map_or(0, |last| last.0))
         .saturating_sub(today.reserved.first().copied().unwrap_or_default());
-    act.claim(grown >= site.device.info().page, format!("today reserved memory grew by {grown}"));
-    act.claim_peak(site, 1, "weights, keys and values, and the largest update");
+    scenario
+        .check(grown >= setup.device.info().page, format!("today reserved memory grew by {grown}"));
+    scenario.check_peak(setup, 1, "weights, keys and values, and the largest update");
     let (least, most) = (with.reserved.iter().min(), with.reserved.iter().max());
-    act.claim(
+    scenario.check(
         with.reserved.len() as u64 == UPDATES && least == most,
         format!(
-            "reserved is the same after each of the {UPDATES} updates: {}",
+            "reserved memory is the same after each of the {UPDATES} updates: {}",
             most.context("none")?
         ),
     );
     let per_update = with.trend.per_update_bytes;
-    act.claim(!with.trend.rising, format!("the slope does not rise: {per_update} bytes an update"));
-    act.claim_after(site, act.before_bytes, "as before the first update");
-    act.claim(
-        with.parked == UPDATES,
-        format!("the worker stopped where it was at every pause, and did {} steps", with.steps),
+    scenario.check(
+        !with.trend.rising,
+        format!("the trend does not rise: {per_update} bytes per update"),
     );
-    act.claim(with.requests_right, "keys and values untouched, every byte");
-    act.claim(with.weights_right, "the weights are the last update's, every byte");
+    scenario.check_after(setup, scenario.before_bytes, "as before the first update");
+    scenario.check(
+        with.parked == UPDATES,
+        format!("the worker stopped at a checkpoint at every pause, and did {} steps", with.steps),
+    );
+    scenario.check(with.requests_right, "every byte of the keys and values is right");
+    scenario.check(with.weights_right, "every byte of the weights is that of the last update");
     let released = with.receipts.iter().all(|receipt| receipt.verdict == Verdict::Released);
-    act.claim(released, "each resume gave memory back, says its receipt");
-    // Two hundred of them are no reading.
-    act.receipts = with.receipts.last().cloned().into_iter().collect();
-    (act.reserved_bytes, act.today.reserved_bytes) = (with.reserved, today.reserved);
-    Ok(act.judged())
+    scenario.check(released, "every receipt says released");
+    // The last of 200 stands for all.
+    scenario.receipts = with.receipts.last().cloned().into_iter().collect();
+    (scenario.reserved_bytes, scenario.today.reserved_bytes) = (with.reserved, today.reserved);
+    Ok(scenario.judged())
 }
 
-// What each update brings along: sizes vary, and grow as a run goes on.
-fn bucket_sizes(site: &Site) -> Vec<Bytes> {
-    let (page, most) = (site.device.info().page, site.unit.times(UPDATED[2]));
+// The sizes of the updates: they vary, and grow as a run goes on.
+fn bucket_sizes(setup: &Setup) -> Vec<Bytes> {
+    let (page, most) = (setup.device.info().page, setup.unit.times(UPDATED[2]));
     let pages = most.0 / page.0;
     let size = |update: u64| {
         let so_far = 1 + pages * (update + 1) / UPDATES;
-        let dealt = (update.wrapping_mul(DEAL) >> 32) % so_far;
-        Bytes(page.0 * (1 + dealt).min(pages))
+        let varied = (update.wrapping_mul(ODD) >> 32) % so_far;
+        Bytes(page.0 * (1 + varied).min(pages))
     };
     (0..UPDATES).map(size).collect()
 }
 
 struct Updated {
-    part: Part,
+    observed: Observed,
     reserved: Vec<Bytes>,
     receipts: Vec<Arc<Receipt>>,
     trend: Trend,
-    /// At how many pauses the worker was stopped at a checkpoint.
+    /// The number of pauses at which the worker was stopped at a checkpoint.
     parked: u64,
     steps: u64,
     requests_right: bool,
     weights_right: bool,
 }
 
-fn play_way(site: &Site, way: Way, resume: Resume) -> anyhow::Result<Updated> {
-    let pool = site.pool()?;
-    let releaser = site.releaser(&pool);
+fn run_way(setup: &Setup, way: Way, resume: Resume) -> anyhow::Result<Updated> {
+    let pool = setup.pool()?;
+    let releaser = setup.releaser(&pool);
     let pauses = Pauses::new(&releaser);
-    let [weights, requests, _] = UPDATED.map(|units| site.unit.times(units));
-    let mut weights = site.content.load(&pool, Tag::default(), weights, LAYERS)?;
+    let [weights, requests, _] = UPDATED.map(|units| setup.unit.times(units));
+    let mut weights = setup.load(&pool, Tag::default(), weights, LAYERS)?;
     let cache = pool.tag("kv cache", SleepPolicy::Discard)?;
-    let requests = site.content.load(&pool, cache, requests, REQUESTS)?;
-    let (content, enough) = (Content::new(&site.device)?, AtomicBool::new(false));
-    let mut watch = Watch::begin(site, way)?;
+    let requests = setup.load(&pool, cache, requests, REQUESTS)?;
+    let (content, enough) = (Content::new(&setup.device)?, AtomicBool::new(false));
+    let mut watch = Watch::begin(setup, way)?;
     let mut run = Run {
-        site,
+        setup,
         pool: &pool,
         way,
         resume,
@@ -112,24 +128,34 @@ fn play_way(site: &Site, way: Way, resume: Resume) -> anyhow::Result<Updated> {
         parked: 0,
     };
     let (steps, requests_stayed) = thread::scope(|scope| {
-        // In before the first pause: so it is there to be stopped.
+        // The worker enters before the first pause, so that every pause stops it.
         let pass = releaser.gate().enter().into_owned();
         let worker = scope.spawn(|| work(pass, &content, &pool, &requests, &enough));
-        // Whatever becomes of the updates, the worker ends.
+        // The worker ends even if an update fails.
         let ends = Ends(&enough);
         let updated = run.updates(&pauses, &mut weights, &mut watch);
         drop(ends);
         let worked = worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))?;
         updated.and(worked)
     })?;
-    let part = watch.end()?;
-    let requests_right = requests_stayed && site.content.is_right(&pool, &requests)?;
-    let weights_right = site.content.is_right(&pool, &weights)?;
+    let observed = watch.end()?;
+    let requests_right = requests_stayed && setup.is_right(&pool, &requests)?;
+    let weights_right = setup.is_right(&pool, &weights)?;
     let Run { reserved, receipts, parked, .. } = run;
     let trend = pauses.trend();
-    Ok(Updated { part, reserved, receipts, trend, parked, steps, requests_right, weights_right })
+    Ok(Updated {
+        observed,
+        reserved,
+        receipts,
+        trend,
+        parked,
+        steps,
+        requests_right,
+        weights_right,
+    })
 }
 
+/// Tells the worker to end when it is dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -139,7 +165,7 @@ impl Drop for Ends<'_> {
 }
 
 struct Run<'a> {
-    site: &'a Site,
+    setup: &'a Setup,
     pool: &'a Pool,
     way: Way,
     resume: Resume,
@@ -155,22 +181,22 @@ impl Run<'_> {
         weights: &mut Loaded,
         watch: &mut Watch<'_>,
     ) -> anyhow::Result<()> {
-        let sizes = bucket_sizes(self.site);
+        let sizes = bucket_sizes(self.setup);
         let largest = sizes.iter().zip(0..).max_by_key(|(size, _)| **size).map(|(_, at)| at);
         for (size, update) in sizes.into_iter().zip(0..) {
             if update % 10 == 0 {
-                self.site.say(format!("updates, {}: {update} of {UPDATES}", self.way));
+                self.setup.say(format!("updates, {}: {update} of {UPDATES}", self.way));
             }
             let paused = pauses.pause(Mode::InPlace, PATIENCE)?;
             self.parked += u64::from(paused.parked() == 1);
             self.update(weights, size, update, watch, Some(update) == largest)?;
-            self.receipts.extend(paused.resume(self.resume));
+            self.receipts.extend(paused.resume(self.resume).receipt);
             self.reserved.push(self.pool.counts().physical);
         }
         Ok(())
     }
 
-    // New weights arrive in a bucket, and are put in their place.
+    // New weights arrive in a bucket, and replace a layer.
     fn update(
         &self,
         weights: &mut Loaded,
@@ -179,16 +205,16 @@ impl Run<'_> {
         watch: &mut Watch<'_>,
         is_largest: bool,
     ) -> anyhow::Result<()> {
-        let (content, layer) = (&self.site.content, (update % LAYERS) as usize);
-        let bucket = content.load(self.pool, Tag::default(), size, 1)?;
+        let layer = (update % LAYERS) as usize;
+        let bucket = self.setup.load(self.pool, Tag::default(), size, 1)?;
         watch.look_at_peak(is_largest)?;
-        content.fill(self.pool, &mut weights.blocks[layer])?;
+        self.setup.fill(self.pool, &mut weights.blocks[layer])?;
         drop(bucket);
         Ok(())
     }
 }
 
-// Requests that run: each step reads some of their keys and values, then comes to a checkpoint.
+// Each step reads the keys and values of a request, then reaches a checkpoint.
 fn work(
     mut pass: Pass<'static>,
     content: &Content,

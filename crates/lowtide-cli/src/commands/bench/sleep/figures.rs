@@ -1,0 +1,129 @@
+//! The figures of `bench sleep`: medians over all processes, as data and as text.
+
+use anyhow::Context;
+use lowtide_device::{Bytes, DeviceId};
+use serde::Serialize;
+
+use super::child::{Measured, REST};
+use crate::commands::bench::median;
+use crate::commands::bench::model::Model;
+use crate::page::Page;
+
+#[derive(Serialize)]
+pub(super) struct SleepFigures {
+    device: DeviceId,
+    kept_bytes: Bytes,
+    kept_blocks: usize,
+    discarded_bytes: Bytes,
+    discarded_blocks: usize,
+    sizes_divided_by: u64,
+    processes: usize,
+    turns: u32,
+    raw_out_s: f64,
+    raw_in_s: f64,
+    first_sleep_s: f64,
+    first_sleeps_s: Vec<f64>,
+    unchanged_sleep_s: f64,
+    changed_sleep_s: f64,
+    wake_s: f64,
+    /// The same with no rest before it: the driver is still clearing freed memory.
+    wake_at_once_s: f64,
+    /// The later sleep with every page changed, divided by the plain copy out.
+    changed_ratio: f64,
+    /// The wake, divided by the plain copy in.
+    wake_ratio: f64,
+    /// In use on the device before the pool was created and during the first sleep, in the process in
+    /// which they differ most.
+    context_bytes: Bytes,
+    asleep_bytes: Bytes,
+    backup_bytes: Bytes,
+    pub(super) right: bool,
+    /// The pool of that process during that sleep.
+    asleep: serde_json::Value,
+}
+
+/// Merges the measurements of all processes.
+pub(super) fn merge(
+    id: DeviceId,
+    divide: u64,
+    turns: u32,
+    mut measured: Vec<Measured>,
+) -> anyhow::Result<SleepFigures> {
+    let all = |values: fn(&Measured) -> &[f64]| -> f64 {
+        median(measured.iter().flat_map(|one| values(one).to_vec()).collect())
+    };
+    let first: Vec<f64> = measured.iter().map(|one| one.first_sleep_s).collect();
+    let (raw_out_s, raw_in_s) = (all(|one| &one.raw_out_s), all(|one| &one.raw_in_s));
+    let (changed_sleep_s, wake_s) = (all(|one| &one.changed_sleep_s), all(|one| &one.wake_s));
+    let unchanged_sleep_s = all(|one| &one.unchanged_sleep_s);
+    let wake_at_once_s = all(|one| &one.wake_at_once_s);
+    let (processes, right) = (measured.len(), measured.iter().all(|one| one.right));
+    let backup_bytes = measured.iter().map(|one| one.backup_bytes).max().unwrap_or_default();
+    measured.sort_by_key(Measured::above_context);
+    let worst = measured.pop().context("at least one process")?;
+    Ok(SleepFigures {
+        device: id,
+        kept_bytes: Model::kept_bytes(divide),
+        kept_blocks: Model::KEPT_BLOCKS,
+        discarded_bytes: Model::discarded_bytes(divide),
+        discarded_blocks: Model::DISCARDED_BLOCKS,
+        sizes_divided_by: divide,
+        processes,
+        turns,
+        raw_out_s,
+        raw_in_s,
+        first_sleep_s: median(first.clone()),
+        first_sleeps_s: first,
+        unchanged_sleep_s,
+        changed_sleep_s,
+        wake_s,
+        wake_at_once_s,
+        changed_ratio: changed_sleep_s / raw_out_s,
+        wake_ratio: wake_s / raw_in_s,
+        context_bytes: worst.context_bytes,
+        asleep_bytes: worst.asleep_bytes,
+        backup_bytes,
+        right,
+        asleep: worst.asleep,
+    })
+}
+
+impl SleepFigures {
+    /// Returns the figures as text.
+    pub(super) fn text(&self) -> Page {
+        let SleepFigures { processes, turns, sizes_divided_by, .. } = self;
+        let mut page = Page::default();
+        let title = format!("medians; processes: {processes}, turns of each kind: {turns}");
+        page.title(&self.device.to_string(), &title);
+        let blocks = |bytes: Bytes, count: usize| format!("{bytes} in {count} blocks");
+        page.row("kept", &blocks(self.kept_bytes, self.kept_blocks));
+        page.row("discarded", &blocks(self.discarded_bytes, self.discarded_blocks));
+        if *sizes_divided_by > 1 {
+            page.row("", &format!("(every size of the usual work divided by {sizes_divided_by})"));
+        }
+        let mut row = |name, seconds: f64, more: &str| {
+            page.columns(&format!("  {name:<16} {:>9.1} ms  ", seconds * 1e3), more);
+        };
+        row("plain copy out", self.raw_out_s, "");
+        row("plain copy in", self.raw_in_s, "");
+        row("first sleep", self.first_sleep_s, "nothing prepared");
+        row("later sleep", self.unchanged_sleep_s, "nothing changed");
+        let ratio = format!("every page changed; {:.3} × the plain copy", self.changed_ratio);
+        row("later sleep", self.changed_sleep_s, &ratio);
+        let ratio = format!("verified; {:.3} × the plain copy", self.wake_ratio);
+        row("wake", self.wake_s, &ratio);
+        let rest = format!("without the rest of {} ms before it", REST.as_millis());
+        row("wake at once", self.wake_at_once_s, &rest);
+        let above = self.asleep_bytes.saturating_sub(self.context_bytes);
+        let context = self.context_bytes;
+        page.row("asleep", &format!("{above} on the device, beside the {context} before"));
+        page.row("backups", &format!("{} of host memory", self.backup_bytes));
+        let compared = format!(
+            "after every wake by digest; after the last, one block in {} byte for byte",
+            Model::COMPARED
+        );
+        let right = if self.right { "right" } else { "WRONG" };
+        page.row("contents", &format!("{right} {compared}"));
+        page
+    }
+}

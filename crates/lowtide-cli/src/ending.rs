@@ -1,0 +1,48 @@
+//! How the program ends, and its exit codes.
+
+use std::process::ExitCode;
+
+/// The exit codes, as `--help` shows them.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done, and the device's own numbers confirm it
+  1  done, but not confirmed: partial, pinned, no effect, busy, unverified
+  2  wrong usage
+  3  could not run, for example because the device is missing";
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// Everything was done, and the device confirms it.
+    Proved,
+    /// Everything was done, and the device does not confirm all of it.
+    NotProved {
+        /// What is not confirmed.
+        what: String,
+    },
+    /// The command line is wrong; clap has said how.
+    WrongUsage,
+    /// The command could not run.
+    CouldNotRun(anyhow::Error),
+}
+
+impl Ending {
+    /// Returns the exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Ending::Proved => 0,
+            Ending::NotProved { .. } => 1,
+            Ending::WrongUsage => 2,
+            Ending::CouldNotRun(_) => 3,
+        })
+    }
+
+    /// Returns the message for people, where there is still something to say.
+    pub(crate) fn message(&self) -> Option<String> {
+        match self {
+            Ending::Proved | Ending::WrongUsage => None,
+            Ending::NotProved { what } => Some(format!("not proved: {what}")),
+            Ending::CouldNotRun(error) => Some(format!("{error:#}")),
+        }
+    }
+}

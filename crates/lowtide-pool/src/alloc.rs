@@ -1,0 +1,99 @@
+//! Allocation and free. A hit takes the lock, finds a block and calls no driver; a miss is in
+//! `miss.rs`.
+
+use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
+
+use crate::fence::StreamId;
+use crate::limit::Limit;
+use crate::policy::GRAIN;
+use crate::pool::Pool;
+use crate::state::BlockRequest;
+use crate::tag::{Scope, Tag};
+use crate::{Error, Result};
+
+impl Pool {
+    /// Allocates a block of at least this size and returns its address, which stays the same until
+    /// the block is freed, through every sleep. [`Pool::block`] returns a block that frees itself.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
+    /// and every callback was asked; [`Error::Asleep`] where the tag is asleep; where the policy
+    /// wakes it, the errors of [`Pool::wake`].
+    pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
+        self.alloc_within(size, stream, tag, Limit::NONE)
+    }
+
+    /// Allocates like [`Pool::alloc`]. The limit is asked while the allocation waits: for the end of
+    /// a sleep or a wake of its tag, for streams, and for the driver calls of other threads.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`]; [`Error::Stopped`] where the limit said to stop.
+    pub fn alloc_within(
+        &self,
+        size: Bytes,
+        stream: StreamId,
+        tag: Tag,
+        limit: Limit<'_>,
+    ) -> Result<Address> {
+        let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
+            return Err(Error::NoAddresses { size });
+        };
+        loop {
+            let mut state = self.state();
+            let known = state.tags.get(tag)?;
+            match known.phase() {
+                Phase::Awake => {}
+                Phase::Turning => {
+                    let has_turned =
+                        |tags: &mut crate::tags::Tags| tags[tag].phase() != Phase::Turning;
+                    drop(self.shared.monitor.wait_until(state, limit, has_turned)?);
+                    continue;
+                }
+                Phase::Asleep if self.shared.policy.wake_on_alloc => {
+                    drop(state);
+                    self.wake_within(Scope::Tags(&[tag]), limit)?;
+                    continue;
+                }
+                Phase::Asleep => return Err(Error::Asleep { tag: known.name.to_string() }),
+            }
+            let request = BlockRequest { room: state.room_for(tag, grains), grains, stream, tag };
+            let found = match state.hit(&request) {
+                Some(address) => Some(address),
+                None => state.take(&request),
+            };
+            if let Some(address) = found {
+                if let Some(recorder) = &mut state.recorder {
+                    recorder.allocated(address, size, stream);
+                }
+                return Ok(address);
+            }
+            drop(state);
+            // `None` where the tag began to turn meanwhile.
+            if let Some(address) = self.miss(&request, limit)? {
+                if let Some(recorder) = &mut self.state().recorder {
+                    recorder.allocated(address, size, stream);
+                }
+                return Ok(address);
+            }
+        }
+    }
+
+    /// Frees a block, asleep or awake. Work that was given to `stream` before may still use it;
+    /// other streams are not given its memory until the fence says that the stream has passed.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBlock`] where no live block begins at this address.
+    pub fn free(&self, address: Address, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        state.give_back(address, stream)?;
+        if let Some(recorder) = &mut state.recorder {
+            recorder.freed(address, stream);
+        }
+        if state.streams.is_crowded() {
+            drop(state);
+            self.settle_streams(false, Limit::NONE)?;
+        }
+        Ok(())
+    }
+}

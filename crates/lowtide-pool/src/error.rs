@@ -1,0 +1,131 @@
+//! The errors of a pool: each variant carries facts, and its message begins with the conclusion.
+
+use lowtide_device::{Address, Bytes, DeviceId};
+use lowtide_types::SleepPolicy;
+
+use crate::limit::TurnStep;
+use crate::tag::Tag;
+
+/// The reasons why a pool refuses.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No live block begins at this address.
+    #[error(
+        "no live block begins at {address:?}; free each block once, by the address it was given at"
+    )]
+    UnknownBlock {
+        /// The address that was passed in.
+        address: Address,
+    },
+    /// A read, a write or a fill would leave its block.
+    #[error(
+        "bytes {}..{} are not in the block, which has {}",
+        offset.0,
+        offset.0.saturating_add(length.0),
+        size.0
+    )]
+    OutsideBlock {
+        /// Where the access would begin, from the start of the block.
+        offset: Bytes,
+        /// The length of the access.
+        length: Bytes,
+        /// The size of the block.
+        size: Bytes,
+    },
+    /// The tag's address space has no gap of this size.
+    #[error("no addresses left for a block of {size}")]
+    NoAddresses {
+        /// The size of the block.
+        size: Bytes,
+    },
+    /// The tag belongs to another pool.
+    #[error("{tag:?} is not a tag of this pool; make one with `Pool::tag`")]
+    UnknownTag {
+        /// The tag that was passed in.
+        tag: Tag,
+    },
+    /// A tag of this name exists with another policy.
+    #[error("tag {name:?} exists with policy {known:?}, not {wanted:?}; use another name")]
+    OtherPolicy {
+        /// The name of the tag.
+        name: String,
+        /// The policy that the tag was made with.
+        known: SleepPolicy,
+        /// The policy that was asked for now.
+        wanted: SleepPolicy,
+    },
+    /// The pool has as many tags as it can have; each takes address space.
+    #[error("no more tags: a pool has at most {most}")]
+    TooManyTags {
+        /// The most tags that a pool can have.
+        most: usize,
+    },
+    /// The tag's memory is not on the device.
+    #[error("tag {tag:?} is asleep; wake it, or set `wake_on_alloc` in the policy")]
+    Asleep {
+        /// The name of the tag.
+        tag: String,
+    },
+    /// Backups would exceed the pool's own limit, [`crate::Policy::backup_most`].
+    #[error(
+        "backups would take {needed} of host memory, more than the policy's {most}; \
+         raise `backup_most`, or let a tag be discarded"
+    )]
+    BackupLimit {
+        /// The host memory that all backups would take.
+        needed: Bytes,
+        /// The policy's limit.
+        most: Bytes,
+    },
+    /// The device has too little free memory for a wake. Everything is still asleep.
+    #[error(
+        "no room to wake: {needed} needed on {device}, {free} free; used by {holders}. \
+         Everything is still asleep: free some memory and try again"
+    )]
+    NoRoom {
+        /// The device.
+        device: DeviceId,
+        /// The device memory that the wake needs.
+        needed: Bytes,
+        /// The free memory that the device reports.
+        free: Bytes,
+        /// The processes that use the rest.
+        holders: String,
+    },
+    /// A page does not match the digest that was taken when it was saved. Everything is still asleep.
+    #[error(
+        "page {page:?} of block {block:?} (tag {tag:?}) came back wrong, twice; its backup is kept \
+         and everything is still asleep"
+    )]
+    Corrupt {
+        /// The name of the block's tag.
+        tag: String,
+        /// The address of the block that the page belongs to.
+        block: Address,
+        /// The address of the page.
+        page: Address,
+    },
+    /// The caller's [`crate::Limit`] said to stop. Everything is as it was before the call.
+    #[error("{}", stopped(*step, *done, *total))]
+    Stopped {
+        /// What was being done.
+        step: TurnStep,
+        /// The bytes for which this step was complete.
+        done: Bytes,
+        /// The bytes that this step was for; zero while waiting.
+        total: Bytes,
+    },
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] lowtide_device::Error),
+}
+
+fn stopped(step: TurnStep, done: Bytes, total: Bytes) -> String {
+    let progress =
+        if total > Bytes::ZERO { format!(", {done} of {total} done") } else { String::new() };
+    format!("stopped by its limit while {step}{progress}; everything is as it was before")
+}
+
+/// The result of a pool's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

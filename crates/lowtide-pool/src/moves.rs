@@ -1,0 +1,76 @@
+//! Moves: free chunks that leave their place, to go under another block or back to the device.
+//!
+//! A claimed chunk is busy and counts as a job of its tag until the move is recorded, so that nobody
+//! else touches it while the driver is called without the lock.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use lowtide_device::{Bytes, Chunk, Reservation};
+
+use crate::room::RoomId;
+use crate::state::State;
+
+/// A chunk with nothing live on it, whose last users are done.
+pub(crate) struct FreeChunk {
+    pub(crate) room: RoomId,
+    pub(crate) range: Range<u64>,
+}
+
+impl FreeChunk {
+    pub(crate) fn size(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// A free chunk that a thread has claimed.
+pub(crate) struct Move {
+    room: RoomId,
+    reservation: Reservation,
+    block: u32,
+    range: Range<u64>,
+}
+
+impl Move {
+    /// Takes the chunk from its place.
+    pub(crate) fn unmap(&self) -> lowtide_device::Result<Chunk> {
+        let (at, size) = (Bytes(self.range.start), Bytes(self.range.end - self.range.start));
+        let taken = self.reservation.unmap(at, size).map_err(|refused| refused.error)?;
+        Ok(taken.into_iter().next().expect("one chunk is mapped there").1)
+    }
+}
+
+impl State {
+    /// Lists free chunks of tags that are awake: those of about the missing size first, then from the
+    /// largest down.
+    pub(crate) fn free_chunks(&self, missing: u64) -> Vec<FreeChunk> {
+        let mut free = Vec::new();
+        for (id, room) in self.rooms.iter().filter(|(id, _)| self.is_awake(*id)) {
+            let chunks = room.arena.free_chunks().into_iter();
+            free.extend(chunks.map(|range| FreeChunk { room: id, range }));
+        }
+        let most = missing.checked_next_power_of_two().unwrap_or(u64::MAX);
+        free.sort_by_key(|chunk| Reverse(chunk.size().min(most)));
+        free
+    }
+
+    /// Claims a chunk; `None` where it is no longer free.
+    pub(crate) fn claim(&mut self, FreeChunk { room, range }: FreeChunk) -> Option<Move> {
+        if !self.is_awake(room) {
+            return None;
+        }
+        let arena = &mut self.rooms[room].arena;
+        let (block, reservation) = (arena.claim_chunk(&range)?, arena.reservation.clone());
+        self.tags.begin_job(room.tag());
+        Some(Move { room, reservation, block, range })
+    }
+
+    /// Records what became of claimed chunks: the first so many left their place.
+    pub(crate) fn settle_moves(&mut self, moves: &[Move], moved: usize) {
+        for (index, Move { room, block, .. }) in moves.iter().enumerate() {
+            self.rooms[*room].arena.settle_chunk(*block, index < moved);
+            self.tags.end_job(room.tag());
+        }
+        self.count_physical();
+    }
+}

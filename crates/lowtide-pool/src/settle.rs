@@ -1,0 +1,49 @@
+//! Settling: blocks whose stream has passed become anybody's.
+
+use lowtide_types::Phase;
+
+use crate::Result;
+use crate::limit::{Limit, Progress, TurnStep};
+use crate::pool::Pool;
+use crate::state::State;
+use crate::streams::Seen;
+
+impl Pool {
+    /// Asks the fence about every stream, or waits for each, and lets anybody have what the streams
+    /// have passed. The fence is asked without the lock; what is freed meanwhile has a later number and
+    /// waits for the next time.
+    pub(crate) fn settle_streams(&self, wait: bool, limit: Limit<'_>) -> Result<()> {
+        let Some(fence) = &self.shared.fence else { return Ok(()) };
+        let mut state = self.state();
+        state.clear_shelves();
+        let streams = state.streams.seen();
+        drop(state);
+        for seen in streams {
+            if wait {
+                limit.ask(TurnStep::Waiting, Progress::default)?;
+                fence.wait(seen.id)?;
+            } else if !fence.has_passed(seen.id) {
+                continue;
+            }
+            self.state().settle_stream(&seen);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn settle_stream(&mut self, seen: &Seen) {
+        // Where a sleep or a wake is at work, nothing changes; the stream is kept for later.
+        let mut all = true;
+        for room in self.rooms.ids() {
+            match self.tags[room.tag()].phase() {
+                Phase::Awake => self.rooms[room].arena.settle_stream(seen.number, seen.frees),
+                Phase::Turning => all = false,
+                Phase::Asleep => {}
+            }
+        }
+        if all {
+            self.streams.forget(seen);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The state of a pool, under its one lock: which blocks are live, and which tags are awake.
+//!
+//! A hit is served here, without a driver call.
+
+use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
+
+use crate::backup::Backups;
+use crate::blocks::SETTLED;
+use crate::carry::Carriers;
+use crate::fence::StreamId;
+use crate::handles::{Handle, Handles};
+use crate::policy::GRAIN;
+use crate::record::Recording;
+use crate::room::{Room, RoomId, Rooms};
+use crate::streams::Streams;
+use crate::tag::Tag;
+use crate::tags::{TagEntry, Tags};
+use crate::{Error, Result};
+
+pub(crate) struct State {
+    pub(crate) rooms: Rooms,
+    pub(crate) tags: Tags,
+    pub(crate) streams: Streams,
+    /// While a turn is under way, the turn has them.
+    pub(crate) backups: Backups,
+    pub(crate) carriers: Option<Carriers>,
+    pub(crate) recorder: Option<Recording>,
+    /// All but `asleep`, which the tags know.
+    counts: PoolCounts,
+    handles: Handles,
+    /// Blocks of up to so many grains are small.
+    small_grains: u32,
+    /// Whether a free means that nothing uses the block any more.
+    settled: bool,
+}
+
+/// The numbers of a pool at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// Bytes in blocks that callers have, asleep or awake.
+    pub live: Bytes,
+    /// The highest value that `live` ever had.
+    pub live_peak: Bytes,
+    /// Memory taken from the device.
+    pub physical: Bytes,
+    /// The highest value that `physical` ever had.
+    pub physical_peak: Bytes,
+    /// The part of `live` that is asleep: it has no memory on the device.
+    pub asleep: Bytes,
+    /// Host memory that holds backups.
+    pub backup: Bytes,
+    /// Host memory taken for backups. What no backup uses serves the next sleep.
+    pub host: Bytes,
+    /// The number of blocks that callers have.
+    pub blocks: u64,
+}
+
+impl PoolCounts {
+    /// Returns the memory taken from the device that is in no caller's block.
+    pub fn cached(&self) -> Bytes {
+        self.physical.saturating_sub(self.live - self.asleep)
+    }
+}
+
+/// A block that a caller asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockRequest {
+    pub(crate) room: RoomId,
+    pub(crate) grains: u32,
+    pub(crate) stream: StreamId,
+    pub(crate) tag: Tag,
+}
+
+impl BlockRequest {
+    pub(crate) fn size(&self) -> u64 {
+        u64::from(self.grains) * GRAIN
+    }
+}
+
+impl State {
+    pub(crate) fn new(settled: bool, small_grains: u32) -> State {
+        State {
+            rooms: Rooms::default(),
+            tags: Tags::new(),
+            streams: Streams::default(),
+            backups: Backups::default(),
+            carriers: None,
+            recorder: None,
+            counts: PoolCounts::default(),
+            handles: Handles::default(),
+            small_grains,
+            settled,
+        }
+    }
+
+    pub(crate) fn counts(&self) -> PoolCounts {
+        PoolCounts { asleep: self.tags.asleep(), ..self.counts }
+    }
+
+    pub(crate) fn room_for(&self, tag: Tag, grains: u32) -> RoomId {
+        RoomId::new(tag, grains <= self.small_grains)
+    }
+
+    /// The number under which a stream's blocks are kept.
+    pub(crate) fn owner_of(&mut self, stream: StreamId) -> u32 {
+        if self.settled { SETTLED } else { self.streams.number_of(stream) }
+    }
+
+    /// Takes a block of just this size that rests.
+    pub(crate) fn hit(&mut self, request: &BlockRequest) -> Option<Address> {
+        let owner = self.owner_of(request.stream);
+        let Room { shelf, .. } = &mut self.rooms[request.room];
+        let mut found = shelf.take(&mut self.handles, request.grains, owner);
+        if found.is_none() && owner != SETTLED {
+            found = shelf.take(&mut self.handles, request.grains, SETTLED);
+        }
+        let address = found?;
+        self.count_in(request);
+        Some(Address(address))
+    }
+
+    /// Takes a cached block cut to size: what rests is joined with its neighbours first.
+    pub(crate) fn take(&mut self, request: &BlockRequest) -> Option<Address> {
+        let owner = self.owner_of(request.stream);
+        self.clear_shelf(request.room);
+        let block = self.rooms[request.room].arena.take(request.size(), owner)?;
+        Some(self.hand_out(request, block))
+    }
+
+    pub(crate) fn hand_out(&mut self, request: &BlockRequest, block: u32) -> Address {
+        let address = self.rooms[request.room].arena.address_of(block);
+        let (grains, tag) = (request.grains, request.tag.number());
+        let handle = Handle { address, next: 0, grains, block, owner: 0, tag, resting: false };
+        self.handles.insert(handle);
+        self.count_in(request);
+        Address(address)
+    }
+
+    fn count_in(&mut self, request: &BlockRequest) {
+        let size = Bytes(request.size());
+        let counts = &mut self.counts;
+        counts.live += size;
+        counts.live_peak = counts.live_peak.max(counts.live);
+        counts.blocks += 1;
+        let tag = &mut self.tags[request.tag];
+        tag.live += size;
+        tag.peak = tag.peak.max(tag.live);
+        tag.blocks += 1;
+    }
+
+    /// Takes a block back. It only rests: this may be called whatever a sleep or a wake is doing.
+    pub(crate) fn give_back(&mut self, address: Address, stream: StreamId) -> Result<()> {
+        let owner = if self.settled { SETTLED } else { self.streams.count_free(stream) };
+        let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
+        let handle = handle.ok_or(Error::UnknownBlock { address })?;
+        (handle.resting, handle.owner) = (true, owner);
+        let (size, tag) =
+            (Bytes(u64::from(handle.grains) * GRAIN), Tag::of_number(handle.tag.into()));
+        let room = RoomId::new(tag, handle.grains <= self.small_grains);
+        self.rooms[room].shelf.put(handle);
+        self.counts.live = self.counts.live - size;
+        self.counts.blocks -= 1;
+        let tag = &mut self.tags[tag];
+        tag.live = tag.live - size;
+        tag.blocks -= 1;
+        Ok(())
+    }
+
+    /// Returns the room of a live block.
+    pub(crate) fn room_at(&mut self, address: Address) -> Result<RoomId> {
+        let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
+        let handle = *handle.ok_or(Error::UnknownBlock { address })?;
+        Ok(self.room_for(Tag::of_number(handle.tag.into()), handle.grains))
+    }
+
+    /// Sends what rests back to the arena, unless a sleep or a wake is at work there.
+    pub(crate) fn clear_shelf(&mut self, room: RoomId) {
+        match self.tags[room.tag()].phase() {
+            Phase::Awake => self.clear(room, false),
+            Phase::Asleep => self.clear(room, true),
+            Phase::Turning => {}
+        }
+    }
+
+    /// The same for whoever is at work there.
+    pub(crate) fn clear(&mut self, room: RoomId, asleep: bool) {
+        let Room { arena, shelf } = &mut self.rooms[room];
+        for head in shelf.clear() {
+            let mut at = head;
+            while at != 0 {
+                let handle = self.handles.remove(at).expect("what rests has a handle");
+                at = handle.next;
+                if asleep {
+                    arena.give_back_asleep(handle.block);
+                } else {
+                    arena.give_back(handle.block, handle.owner, self.streams.frees(handle.owner));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn clear_shelves(&mut self) {
+        self.rooms.ids().for_each(|room| self.clear_shelf(room));
+    }
+
+    /// Whether a room's memory may be planned with.
+    pub(crate) fn is_awake(&self, room: RoomId) -> bool {
+        self.tags[room.tag()].phase() == Phase::Awake
+    }
+
+    /// The rooms of tags that are awake.
+    pub(crate) fn awake_rooms(&self) -> Vec<RoomId> {
+        self.rooms.ids().filter(|room| self.is_awake(*room)).collect()
+    }
+
+    /// Memory of tags that are awake and in no caller's block. (What turns is not there to be planned
+    /// with, and its live blocks may have no memory yet.)
+    pub(crate) fn cached_awake(&self) -> Bytes {
+        let awake = self.tags.known.iter().zip(self.rooms.by_tag());
+        let awake = awake.filter(|(known, _)| known.phase() == Phase::Awake);
+        let cached = |(known, rooms): (&TagEntry, &[Room])| {
+            let mapped = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum::<Bytes>();
+            mapped.saturating_sub(known.live)
+        };
+        awake.map(cached).sum()
+    }
+
+    /// Adds up what is mapped, after it changed.
+    pub(crate) fn count_physical(&mut self) {
+        let mapped = self.rooms.iter().map(|(_, room)| Bytes(room.arena.mapped())).sum();
+        self.counts.physical = mapped;
+        self.counts.physical_peak = self.counts.physical_peak.max(mapped);
+    }
+
+    /// Adds up backups, after they changed.
+    pub(crate) fn count_backups(&mut self) {
+        // Of all tags: others' backups may have made room.
+        for (number, known) in self.tags.known.iter_mut().enumerate() {
+            let rooms = RoomId::of_tag(Tag::of_number(number)).into_iter();
+            known.backup = rooms.map(|room| self.backups.used_by(room)).sum();
+        }
+        self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
+        self.counts.host = self.backups.held();
+    }
+
+    /// Checks every invariant; panics where one does not hold.
+    pub(crate) fn check(&self) {
+        for (id, room) in self.rooms.iter() {
+            room.arena.check(self.tags[id.tag()].phase() == Phase::Asleep);
+        }
+        let mapped: u64 = self.rooms.iter().map(|(_, room)| room.arena.mapped()).sum();
+        assert_eq!(mapped, self.counts.physical.0, "what is taken from the device is mapped");
+        let (mut live, mut count) = (0, 0);
+        for handle in self.handles.iter() {
+            let room = self.room_for(Tag::of_number(handle.tag.into()), handle.grains);
+            let arena = &self.rooms[room].arena;
+            assert_eq!(arena.address_of(handle.block), handle.address, "a handle's block");
+            let size = u64::from(handle.grains) * GRAIN;
+            assert_eq!(arena.blocks().get(handle.block).size, size, "a handle's size");
+            if !handle.resting {
+                (live, count) = (live + size, count + 1);
+            }
+        }
+        assert_eq!((live, count), (self.counts.live.0, self.counts.blocks), "what is live");
+        let of_tags =
+            |value: fn(&TagEntry) -> Bytes| -> Bytes { self.tags.known.iter().map(value).sum() };
+        assert_eq!(of_tags(|tag| tag.live), self.counts.live, "every live byte has a tag");
+        assert_eq!(of_tags(|tag| tag.backup), self.counts.backup, "every backup has a tag");
+        if !self.tags.has_turn() {
+            self.backups.check(self.counts.backup, self.counts.host);
+        }
+    }
+}
+
+impl AsMut<Tags> for State {
+    fn as_mut(&mut self) -> &mut Tags {
+        &mut self.tags
+    }
+}

@@ -1,0 +1,44 @@
+//! Locks for turns and for the hand-over between copying threads, in one place, so that a model
+//! checker can drive them.
+
+#[cfg(feature = "loom")]
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
+#[cfg(not(feature = "loom"))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
+
+use std::sync::PoisonError;
+
+/// Locks. A thread that panicked with the lock leaves the data as it was: everything under our locks is
+/// changed in one go.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until the condition variable is notified.
+pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until the condition variable is notified, but not for long: the caller looks again.
+#[cfg(not(feature = "loom"))]
+pub(crate) fn wait_a_little<'a, T>(
+    _mutex: &'a Mutex<T>,
+    condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+) -> MutexGuard<'a, T> {
+    /// How late a limit may be noticed by a thread that waits.
+    const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
+    condvar.wait_timeout(guard, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// The same for a model, which has no time: other threads run meanwhile.
+#[cfg(feature = "loom")]
+pub(crate) fn wait_a_little<'a, T>(
+    mutex: &'a Mutex<T>,
+    _condvar: &Condvar,
+    guard: MutexGuard<'a, T>,
+) -> MutexGuard<'a, T> {
+    drop(guard);
+    loom::thread::yield_now();
+    lock(mutex)
+}

@@ -1,0 +1,64 @@
+//! Trim: cached memory goes back to the device.
+
+use std::slice;
+
+use lowtide_device::Bytes;
+
+use crate::Result;
+use crate::limit::Limit;
+use crate::moves::FreeChunk;
+use crate::pool::Pool;
+
+impl Pool {
+    /// Gives cached memory back to the device until no more than `keep` is cached, and returns how
+    /// much that was. A chunk goes only as a whole: it stays while a byte of it is live.
+    ///
+    /// # Errors
+    /// What the device refused; what was given back until then stays given back.
+    pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        self.trim_while(keep, || true)
+    }
+
+    /// Trims for as long as `go_on` returns `true`. It is asked before each chunk, the largest first.
+    /// Nothing is held while it is asked: it may allocate, free, sleep or wake.
+    ///
+    /// ```
+    /// # use std::time::{Duration, Instant};
+    /// # use lowtide_device::{Bytes, Device};
+    /// # use lowtide_pool::Pool;
+    /// # let pool = Pool::new(&Device::dry_run(Bytes::gib(1)).0)?;
+    /// let until = Instant::now() + Duration::from_millis(5);
+    /// let given_back = pool.trim_while(Bytes::ZERO, || Instant::now() < until)?;
+    /// # Ok::<(), lowtide_pool::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pool::trim`].
+    pub fn trim_while(&self, keep: Bytes, mut go_on: impl FnMut() -> bool) -> Result<Bytes> {
+        self.settle_streams(false, Limit::NONE)?;
+        let mut state = self.state();
+        state.clear_shelves();
+        let enough = state.cached_awake().saturating_sub(keep);
+        let free = state.free_chunks(u64::MAX);
+        drop(state);
+        let mut given_back = Bytes::ZERO;
+        for chunk in free {
+            if given_back >= enough || !go_on() {
+                break;
+            }
+            given_back += self.give_chunk_back(chunk)?;
+        }
+        tracing::debug!(%given_back, "trimmed");
+        Ok(given_back)
+    }
+
+    // Zero where the chunk is no longer free. The memory is gone when this returns.
+    fn give_chunk_back(&self, chunk: FreeChunk) -> Result<Bytes> {
+        let claimed = self.state().claim(chunk);
+        let Some(claimed) = claimed else { return Ok(Bytes::ZERO) };
+        let freed = claimed.unmap().map(|chunk| chunk.size());
+        self.state().settle_moves(slice::from_ref(&claimed), usize::from(freed.is_ok()));
+        self.shared.monitor.notify();
+        Ok(freed?)
+    }
+}

@@ -1,0 +1,117 @@
+//! What a pool tells of itself: its numbers, and what a sleep or a wake did.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, DeviceId};
+
+/// What a sleep does with the blocks of a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SleepPolicy {
+    /// Their content is saved to the host and comes back with the wake.
+    Offload,
+    /// Their content is lost; their addresses stay.
+    Discard,
+    /// They stay on the device.
+    Keep,
+}
+
+/// Whether the memory of a tag is on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The memory is on the device.
+    Awake,
+    /// A sleep or a wake is under way.
+    Turning,
+    /// The memory is off the device; the addresses stay.
+    Asleep,
+}
+
+/// The result of a sleep, in bytes of whole pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SleepReport {
+    /// The number of tags that fell asleep.
+    pub tags: usize,
+    /// Copied to the host.
+    #[serde(rename = "copied_bytes")]
+    pub copied: Bytes,
+    /// Not copied, because the backup has the same content already.
+    #[serde(rename = "unchanged_bytes")]
+    pub unchanged: Bytes,
+    /// Not copied, because the pages are all zeros.
+    #[serde(rename = "zero_bytes")]
+    pub zero: Bytes,
+    /// Device memory given back.
+    #[serde(rename = "freed_bytes")]
+    pub freed: Bytes,
+}
+
+/// The result of a wake, in bytes of whole pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WakeReport {
+    /// The number of tags that woke.
+    pub tags: usize,
+    /// Memory taken from the device.
+    #[serde(rename = "mapped_bytes")]
+    pub mapped: Bytes,
+    /// Copied from the host, every page checked against its digest.
+    #[serde(rename = "copied_bytes")]
+    pub copied: Bytes,
+    /// The number of pages that were right only after a second copy.
+    pub copied_again: usize,
+}
+
+/// The numbers of a pool at one moment, by tag. Its JSON schema is
+/// `docs/schemas/pool-snapshot.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolSnapshot {
+    /// The device that the pool takes memory from.
+    pub device: DeviceId,
+    /// Bytes in blocks that callers have, asleep or awake.
+    pub live_bytes: Bytes,
+    /// The highest value that `live_bytes` ever had.
+    pub live_peak_bytes: Bytes,
+    /// The part of `live_bytes` that is asleep: it has no memory on the device.
+    pub asleep_bytes: Bytes,
+    /// Memory taken from the device that is in no caller's block.
+    pub cached_bytes: Bytes,
+    /// Memory taken from the device.
+    pub physical_bytes: Bytes,
+    /// The highest value that `physical_bytes` ever had.
+    pub physical_peak_bytes: Bytes,
+    /// Host memory that holds backups.
+    pub backup_bytes: Bytes,
+    /// Host memory taken for backups, used or not.
+    pub host_bytes: Bytes,
+    /// The number of blocks that callers have.
+    pub blocks: u64,
+    /// The tags, in the order in which they were made.
+    pub tags: Vec<TagSnapshot>,
+}
+
+/// The numbers of one tag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TagSnapshot {
+    /// The name of the tag.
+    pub name: String,
+    /// What a sleep does with its blocks.
+    pub policy: SleepPolicy,
+    /// Whether its memory is on the device.
+    pub phase: Phase,
+    /// Bytes in blocks that callers have, asleep or awake.
+    pub live_bytes: Bytes,
+    /// The highest value that `live_bytes` ever had.
+    pub live_peak_bytes: Bytes,
+    /// The part of `live_bytes` that is asleep: it has no memory on the device.
+    pub asleep_bytes: Bytes,
+    /// Memory taken from the device that is in no caller's block.
+    pub cached_bytes: Bytes,
+    /// Memory taken from the device.
+    pub physical_bytes: Bytes,
+    /// Host memory that holds backups.
+    pub backup_bytes: Bytes,
+    /// The number of blocks that callers have.
+    pub blocks: u64,
+}
