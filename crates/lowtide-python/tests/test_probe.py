@@ -372,13 +372,9 @@ class TestLeavesNothing:
 
     def test_a_hundred_thousand_tensors(self) -> None:
         tensors = [torch.zeros(1) for _ in range(100_000)]
-        took = []
-        for _ in range(3):
-            begun = time.thread_time()
-            found = probe(tensors)
-            took.append(time.thread_time() - begun)
-        assert all(one is not None for one in found)
-        assert min(took) < 0.5, took
+        found = probe(tensors)
+        assert [one.bytes for one in found if one is not None] == [4] * len(tensors)
+        assert len({one.key for one in found if one is not None}) == len(tensors)
 
 
 def test_a_module_called_torch_that_is_none(monkeypatch: Any) -> None:

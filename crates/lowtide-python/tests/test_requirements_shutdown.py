@@ -53,7 +53,7 @@ def test_r17_a_partial_start_is_shut_down_and_twice_is_once() -> None:
     assert second.verdict == "no-effect"
     rung = second.rung("drop")
     assert rung is not None
-    assert (rung.outcome, rung.why) == ("skipped", "there is nothing to let go of")
+    assert (rung.outcome, rung.why) == ("skipped", "there is nothing to drop")
     # One that never began.
     assert lowtide.shutdown(Partial.__new__(Partial), device="cpu").verdict == "no-effect"
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from ._native import Pass, Receipt, Trend
 
-_WINDOW = 32
-"""At most one warning for this many updates."""
-
 
 class Gate:
     """A gate that work passes and that a pause or a release closes. All gates of a device are one.
@@ -36,11 +33,13 @@ class Gate:
         self._releaser = releaser_of(device)
         self._gate = self._releaser.gate()
         self._pauses = _native.Pauses(self._releaser, flush)
-        self._silent = 0
 
-    def enter(self) -> Pass:
-        """Begins work; waits while the gate is closed. Leave it with `with`, or `leave()`."""
-        return self._gate.enter()
+    def enter(self, within: Pass | None = None) -> Pass:
+        """Begins work; waits while the gate is closed. Leave it with `with`, or `leave()`.
+
+        `within` is the pass of work that this work is a part of: then it does not wait.
+        """
+        return self._gate.enter(within)
 
     def pause(self, mode: str = "in_place", limit: float | str = 30.0) -> Receipt | None:
         """Stops the work: "abort" (it ends), "retract" (it returns to its queue) or "in_place" (it stops at
@@ -53,10 +52,16 @@ class Gate:
 
     def resume(self, empty_cache: bool = True) -> Receipt | None:
         """Returns cached memory to the driver, unless told not to, then opens the gate."""
-        receipt = self._pauses.resume(empty_cache)
+        resumed = self._pauses.resume(empty_cache)
+        if resumed is None:
+            return None
+        receipt, warning = resumed.receipt, resumed.warning
         if receipt is not None:
             logger().info("%s", receipt.reserved_line(), extra=numbers(receipt))
-        self._watch()
+        if warning is not None:
+            advice = "lowtide.why() names the holders"
+            more = {"lowtide_per_update_bytes": warning.per_update_bytes}
+            logger().warning("%s; %s", warning, advice, extra=more)
         return receipt
 
     def paused(
@@ -78,20 +83,6 @@ class Gate:
     def active(self) -> int:
         """How many passes are in use."""
         return self._gate.state().active
-
-    def _watch(self) -> None:
-        self._silent = max(0, self._silent - 1)
-        trend = self.trend()
-        if trend.rising and self._silent == 0:
-            self._silent = _WINDOW
-            logger().warning(
-                "reserved memory grows by %.1f MiB with every update (over %d updates): something keeps"
-                " what earlier updates loaded, or the cache was not emptied at resume;"
-                " lowtide.why() names the holders",
-                trend.per_update_bytes / (1 << 20),
-                trend.samples,
-                extra={"lowtide_per_update_bytes": trend.per_update_bytes},
-            )
 
 
 class Pause:

@@ -15,16 +15,13 @@ from ._releasers import releaser_of
 if TYPE_CHECKING:
     from threading import Event, Thread
     from types import TracebackType
-    from weakref import WeakSet
+    from weakref import ReferenceType, WeakSet
 
     from typing_extensions import Self
 
-    from ._native import Receipt, Tick, Working
+    from ._native import Receipt, Working
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
-
-_LOOK_LEAST_S, _LOOK_MOST_S = 0.01, 1.0
-"""The bounds for the pause between two looks, so that the thread ends soon after `close()`."""
 
 
 def idle(
@@ -69,28 +66,29 @@ class Idle:
         return self._native.after_s
 
     def work(self) -> Working:
-        """Returns a task for a `with` block. Waits for a release in progress; none begins while it lasts.
+        """Returns a task for a `with` block. A release in progress stops; none begins while the task lasts.
 
         A release that the program calls inside a task does not wait for that task: end the task first.
         """
         return self._native.work()
 
     def tick(self) -> Receipt | None:
-        """Releases if the process has been idle for long enough. The watching thread calls this."""
-        return self._look().receipt
-
-    def _look(self) -> Tick:
-        tick = self._native.tick()
-        if tick.receipt is not None:
-            self.last = log_release(tick.receipt)
-        return tick
+        """Releases if the process has been idle for long enough. A thread does this by itself."""
+        receipt = self._native.tick().receipt
+        if receipt is not None:
+            self.last = log_release(receipt)
+        return receipt
 
     def _watch(self) -> None:
         import threading
+        from weakref import ref
 
         stop = self._stop = threading.Event()
         thread = threading.Thread(
-            target=_loop, args=(_weak(self), stop), name="lowtide-idle", daemon=True
+            target=_watch,
+            args=(self._native, ref(self), stop),
+            name="lowtide-idle",
+            daemon=True,
         )
         self._thread = thread
         _end_at_exit(self)
@@ -119,28 +117,22 @@ class Idle:
         self.close()
 
 
-class _weak:
-    """A weak reference to an `Idle`: the thread does not keep it alive, and ends when it is gone."""
+def _watch(native: _native.Idle, switch: ReferenceType[Idle], stop: Event) -> None:
+    """Watches until `stop` is set or nobody has the switch any more."""
 
-    def __init__(self, switch: Idle) -> None:
-        import weakref
+    def pause(seconds: float) -> bool:
+        return not stop.wait(seconds) and switch() is not None
 
-        self.get = weakref.ref(switch)
-
-
-def _loop(switch: _weak, stop: Event) -> None:
-    pause_s = _LOOK_LEAST_S
-    while not stop.wait(pause_s):
-        one = switch.get()
-        if one is None:
-            return
+    def on_release(receipt: Receipt) -> None:
         try:
-            look_again_s = one._look().look_again_s
-        except Exception as failure:  # noqa: BLE001 - the thread goes on after any error.
+            log_release(receipt)
+            owner = switch()
+            if owner is not None:
+                owner.last = receipt
+        except Exception as failure:  # noqa: BLE001 - the watch goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
-            look_again_s = _LOOK_MOST_S
-        del one
-        pause_s = min(max(look_again_s, _LOOK_LEAST_S), _LOOK_MOST_S)
+
+    native.watch(pause, on_release)
 
 
 _watching: WeakSet[Idle] | None = None

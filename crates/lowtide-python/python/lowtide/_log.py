@@ -1,8 +1,7 @@
 """What a release writes to the log: one line, through Python's logging, to the logger `lowtide`.
 
-The level is INFO. It is WARNING, with what is left and what would free it, if a target was missed or
-somebody still holds memory that should be free. What each rung touched is logged at DEBUG. The numbers
-are in the record's `extra`, so that nobody has to parse the text.
+The native part decides the level and the text: INFO, or WARNING with what to do. What each rung touched is
+logged at DEBUG. The numbers are in the record's `extra`, so that nobody has to parse the text.
 """
 
 from __future__ import annotations
@@ -24,19 +23,14 @@ def logger() -> Logger:
 
 def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
     """Logs a release and returns its receipt. `line` replaces the usual line."""
-    from logging import DEBUG, INFO, WARNING
+    from logging import DEBUG
 
     log = logger()
-    missed = receipt.target is not None and not receipt.proved
-    level = WARNING if missed or receipt.verdict in ("pinned", "failed") else INFO
     if log.isEnabledFor(DEBUG):
         for rung in receipt.rungs:
             log.debug("%s", rung, extra={"lowtide_rung": rung.rung})
-    if log.isEnabledFor(level):
-        text = line if line is not None else receipt.line()
-        if level == WARNING and receipt.advice:
-            text += ": " + "; ".join(receipt.advice)
-        log.log(level, "%s", text, extra=numbers(receipt))
+    if log.isEnabledFor(receipt.log_level):
+        log.log(receipt.log_level, "%s", receipt.log_text(line), extra=numbers(receipt))
     return receipt
 
 

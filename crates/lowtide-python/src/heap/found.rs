@@ -29,7 +29,7 @@ impl From<Freed> for RetainedSize {
 #[pymethods]
 impl RetainedSize {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        format!("RetainedSize({}, {})", self.objects, self.bytes)
     }
 }
 

@@ -60,7 +60,9 @@ pub(crate) struct GateState {
 #[pymethods]
 impl GateState {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        let GateState { open, active, parked, waiting } = self;
+        let state = if *open { "open" } else { "closed" };
+        format!("<GateState {state}, {active} active, {parked} parked, {waiting} waiting>")
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct LedgerLine {
 #[pymethods]
 impl LedgerLine {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        format!("LedgerLine({:?}, {:?}, {})", self.kind, self.name, self.bytes)
     }
 }
 

@@ -35,7 +35,8 @@ pub(crate) struct Trend {
 #[pymethods]
 impl Trend {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        let Trend { per_update_bytes, samples, rising } = self;
+        format!("<Trend {per_update_bytes} bytes per update, {samples} samples, rising: {rising}>")
     }
 }
 

@@ -96,6 +96,12 @@ impl Receipt {
         self.0.advice.clone()
     }
 
+    /// The rung at which the release was stopped because work arrived, or `None`.
+    #[getter]
+    fn stopped_at(&self) -> Option<&str> {
+        self.0.stopped_at.as_ref().map(lowtide::RungName::as_str)
+    }
+
     /// How long the release took, in seconds.
     #[getter]
     fn took_s(&self) -> f64 {
@@ -150,11 +156,12 @@ impl Receipt {
 
     /// Returns the text with Before, After and Freed and every rung.
     fn detailed(&self) -> String {
-        self.0.detailed().to_string()
+        self.0.detailed().to_string().trim_end().to_owned()
     }
 
     fn __str__(&self) -> String {
-        self.0.to_string()
+        // `print` ends the line.
+        self.0.to_string().trim_end().to_owned()
     }
 
     fn __repr__(&self) -> String {

@@ -20,7 +20,7 @@ pub(crate) struct Usage {
 #[pymethods]
 impl Usage {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        format!("Usage({}, {})", self.total_bytes, self.free_bytes)
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct AllocatorCounts {
 #[pymethods]
 impl AllocatorCounts {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        format!("AllocatorCounts({}, {})", self.allocated_bytes, self.reserved_bytes)
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct ProcessUsage {
 #[pymethods]
 impl ProcessUsage {
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        format!("ProcessUsage({:?}, {})", self.name, self.bytes)
     }
 }
 
@@ -78,7 +78,10 @@ impl Touch {
     }
 
     fn __repr__(&self) -> String {
-        format!("{self:?}")
+        match self.bytes {
+            Some(bytes) => format!("Touch({:?}, {bytes})", self.what),
+            None => format!("Touch({:?})", self.what),
+        }
     }
 }
 
