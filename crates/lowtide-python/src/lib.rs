@@ -1,4 +1,5 @@
-//! The native part of the Python package `lowtide`: walking the heap of the interpreter, and releases.
+//! The native part of the Python package `lowtide`: walking the heap of the interpreter, and
+//! releases.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
 mod heap;

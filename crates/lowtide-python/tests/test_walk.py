@@ -20,6 +20,7 @@ import lowtide
 import pytest
 import torch
 from lowtide import _native
+from lowtide._why.memory.autograd import KeptTensors
 from lowtide._why.question import Question
 
 MIB = 1 << 20
@@ -266,10 +267,10 @@ def test_the_collector_is_as_it_was_when_the_programs_code_runs_again() -> None:
     question = Quiet([shelf])
     calls: list[int] = []
 
-    def autograd(tensors: list[object]) -> list[tuple[int, list[object]]]:
+    def autograd(tensors: list[object]) -> list[KeptTensors]:
         calls.append(len(tensors))
         # The answer is kept by nobody but the walk.
-        return [(0, [Last()])] if len(calls) == 1 else []
+        return [KeptTensors(0, [Last()])] if len(calls) == 1 else []
 
     shelf["tensor"] = torch.ones(1)
     question.autograd = autograd

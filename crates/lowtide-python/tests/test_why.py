@@ -44,6 +44,9 @@ def test_r46_two_holders_are_named_with_the_cut_that_frees() -> None:
     assert holder.bytes == 4 * MIB + 4096
     assert any(path.endswith("runner.model") for path in holder.paths), holder.paths
     assert any(path.endswith("shelf['cache'][0]") for path in holder.paths), holder.paths
+    cuts = {one.path.rpartition(": ")[2]: one.cut for one in holder.holders}
+    assert any("shelf['cache'][0]" in path and "del" in (cut or "") for path, cut in cuts.items())
+    assert answer.holders == holder.holders and all(one.count == 1 for one in answer.holders)
     gentlest = answer.cuts[0]
     assert len(gentlest.steps) == 2
     assert gentlest.freed_bytes == holder.bytes
@@ -246,7 +249,7 @@ def test_data_first_and_a_text_that_fits_a_screen() -> None:
             del globals()[name]
     data = answer.to_dict()
     assert data["held_bytes"] >= 40 * MIB
-    assert data["holders"][0]["bytes"] >= MIB
+    assert data["held"][0]["holders"][0]["bytes"] >= MIB
     text = str(answer)
     assert len(text.splitlines()) <= 40
     assert max(map(len, text.splitlines())) <= 240

@@ -1,6 +1,8 @@
-//! The answer to `why`: what holds device memory, or an object; what to cut; what is unreachable already.
+//! The answer to `why`: what holds device memory, or an object; what to cut; what is unreachable
+//! already.
 //!
-//! Everything is found here, with addresses only. Python gets the few objects on the paths, to name them.
+//! Everything is found here, with addresses only. Python gets the few objects on the paths, to name
+//! them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -114,8 +116,9 @@ impl<'py> Answering<'_, 'py> {
         groups
     }
 
-    /// Returns the object that a person would say holds this memory: the farthest that holds it alone, or the part
-    /// that has most of its bytes, as long as it is no name or frame, and no part of a model.
+    /// Returns the object that a person would say holds this memory: the farthest that holds it
+    /// alone, or the part that has most of its bytes, as long as it is no name or frame, and no
+    /// part of a model.
     fn known_as(&self, memory: Node) -> Node {
         let chain: Vec<Node> = self
             .analysis
@@ -139,8 +142,8 @@ impl<'py> Answering<'_, 'py> {
         chain[at]
     }
 
-    /// Returns whether the last of these, which dominates the others, is one thing: a tensor, or a model that has
-    /// them as its parts. What is attached to a model by a hook is no part of it.
+    /// Returns whether the last of these, which dominates the others, is one thing: a tensor, or a
+    /// model that has them as its parts. What is attached to a model by a hook is no part of it.
     fn is_whole(&self, chain: &[Node]) -> bool {
         let mut kinds = chain.iter().rev().map(|node| self.heap.kind(*node));
         match kinds.next() {
@@ -207,8 +210,8 @@ impl<'py> Answering<'_, 'py> {
         Py::new(self.py, found)
     }
 
-    /// Returns what stays although the references are cut, because of references that were not seen; and how many
-    /// of those lead to the target.
+    /// Returns what stays although the references are cut, because of references that were not
+    /// seen; and how many of those lead to the target.
     fn kept(&self, cut: &Cut, target: Node) -> (Bytes, u64) {
         let mut lost = self.analysis.lost_by(&cut.edges);
         lost.sort_unstable();
@@ -242,7 +245,8 @@ impl<'py> Answering<'_, 'py> {
         (bytes, leading)
     }
 
-    /// Returns the unreachable cycles of the program. Unreachable objects without a cycle are held by us alone.
+    /// Returns the unreachable cycles of the program. Unreachable objects without a cycle are held
+    /// by us alone.
     fn islands(&self) -> impl Iterator<Item = &Island> {
         let islands = self.analysis.islands().iter();
         islands.filter(|island| island.cycle && self.heap.kind(island.head) != Kind::Ours)

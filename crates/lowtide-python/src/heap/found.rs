@@ -1,7 +1,7 @@
 //! What the walk found, for Python: the few objects on the paths, with numbers.
 //!
-//! Python names them (`_why/naming.py`). Each class shows its references to the collector, so that another walk
-//! at the same time can explain them.
+//! Python names them (`_why/naming.py`). Each class shows its references to the collector, so that
+//! another walk at the same time can explain them.
 
 use lowtide_heap::Freed;
 use pyo3::gc::{PyTraverseError, PyVisit};

@@ -1,4 +1,5 @@
-//! The heap after the walk: its graph, the memory that its objects hold, and what is known of each node.
+//! The heap after the walk: its graph, the memory that its objects hold, and what is known of each
+//! node.
 
 use std::collections::HashMap;
 
@@ -28,8 +29,8 @@ pub(crate) struct Heap<'py> {
     pub(crate) memories: Vec<MemoryNode>,
     /// No object is freed by the collector before the answer is made.
     pub(super) _resting: Resting<'py>,
-    /// References of our own. They are dropped last: freeing an object may run the program's code, and freeing a
-    /// tensor lets other threads run.
+    /// References of our own. They are dropped last: freeing an object may run the program's code,
+    /// and freeing a tensor lets other threads run.
     pub(super) _held: Vec<Bound<'py, PyAny>>,
 }
 
@@ -77,7 +78,8 @@ impl Heap<'_> {
         self.known.frozen.get(node.index()).copied().unwrap_or(false)
     }
 
-    /// Returns whether a dict is where an instance keeps its attributes: the instance has nothing else.
+    /// Returns whether a dict is where an instance keeps its attributes: the instance has nothing
+    /// else.
     pub(crate) fn keeps_attributes(&self, instance: Node, dict: Node) -> bool {
         let mut others = self.graph.references(instance);
         self.kind(dict) == Kind::Dict
@@ -112,7 +114,8 @@ impl Heap<'_> {
         if can { Class::Cuttable(1) } else { Class::Never }
     }
 
-    /// Returns whether a reference leads to what belongs to its holder, rather than to what everybody uses.
+    /// Returns whether a reference leads to what belongs to its holder, rather than to what
+    /// everybody uses.
     pub(crate) fn is_own(&self, edge: Edge) -> bool {
         let (from, to) = (self.kind(edge.from), self.kind(edge.to));
         let is_shared = matches!(

@@ -1,5 +1,6 @@
-//! What a shutdown of an object drops: its references that lead to device memory. Python has to know which of
-//! them lead to which others, so that wrappers go first; and what stays because others hold it.
+//! What a shutdown of an object drops: its references that lead to device memory. Python has to
+//! know which of them lead to which others, so that wrappers go first; and what stays because
+//! others hold it.
 
 use std::collections::HashSet;
 
@@ -15,8 +16,8 @@ use super::memory;
 use super::paths::path_of;
 use super::question::Question;
 
-/// Returns what the references from some places to some values lead to. The places are the objects that are asked
-/// about and the dicts in which they keep what they have.
+/// Returns what the references from some places to some values lead to. The places are the objects
+/// that are asked about and the dicts in which they keep what they have.
 #[pyfunction]
 pub(crate) fn leads_to<'py>(
     question: &Bound<'py, PyAny>,
@@ -82,7 +83,8 @@ struct Leading<'a, 'py> {
 }
 
 impl Leading<'_, '_> {
-    /// Returns everything that a value leads to by references of its own, not through those who own it.
+    /// Returns everything that a value leads to by references of its own, not through those who own
+    /// it.
     fn seen(&self, value: Node) -> HashSet<Node> {
         let mut seen = HashSet::from([value]);
         let mut next = vec![value];

@@ -17,8 +17,8 @@ use super::resting::Resting;
 use super::walk::walk;
 use super::walked::Walked;
 
-/// How often the walk is repeated because it met tensors that had not been asked about. Other threads may create
-/// new ones faster than we ask; the last of those are left out.
+/// How often the walk is repeated because it met tensors that had not been asked about. Other
+/// threads may create new ones faster than we ask; the last of those are left out.
 const WALKS_MOST: u32 = 4;
 /// How many steps away the roots of other threads are.
 const ELSEWHERE_AWAY: usize = 6;
@@ -27,9 +27,10 @@ const NATIVE_AWAY: usize = 12;
 
 /// Walks the heap and adds the memory that its objects hold.
 ///
-/// Python reports what a tensor holds, and while Python runs, other threads may run. So tensors are found, asked and
-/// held first. Then comes the walk, during which no Python code runs. If it meets tensors that were not found before
-/// (the collector does not list frozen objects), Python is asked about them, and the walk is repeated.
+/// Python reports what a tensor holds, and while Python runs, other threads may run. So tensors are
+/// found, asked and held first. Then comes the walk, during which no Python code runs. If it meets
+/// tensors that were not found before (the collector does not list frozen objects), Python is asked
+/// about them, and the walk is repeated.
 pub(crate) fn take<'py>(
     py: Python<'py>,
     question: &Question<'py>,
@@ -127,7 +128,8 @@ impl<'a, 'py> Adding<'a, 'py> {
         self.done(held, resting)
     }
 
-    /// A storage keeps its Python object once Python has no other use for it: that explains one reference.
+    /// A storage keeps its Python object once Python has no other use for it: that explains one
+    /// reference.
     fn is_own(&mut self, storage: Node, memory: Option<Node>) {
         let is_kept = self.explain(storage);
         if let Some(memory) = memory.filter(|_| is_kept) {
@@ -143,7 +145,8 @@ impl<'a, 'py> Adding<'a, 'py> {
         true
     }
 
-    /// Adds the memory that a tensor holds, unless it is on another device than the question is about.
+    /// Adds the memory that a tensor holds, unless it is on another device than the question is
+    /// about.
     fn holds(&mut self, tensor: Node, memory: &Memory) -> Option<Node> {
         let Memory { key, bytes, device, native, .. } = memory;
         let device = device.bind(self.py).as_borrowed();
@@ -202,8 +205,9 @@ impl<'a, 'py> Adding<'a, 'py> {
     }
 }
 
-/// Adds a root that is some steps away from these nodes, so that a path over them is shown only if no shorter one
-/// leads to the same object: a person knows the names of modules and of his own functions best.
+/// Adds a root that is some steps away from these nodes, so that a path over them is shown only if
+/// no shorter one leads to the same object: a person knows the names of modules and of his own
+/// functions best.
 fn hold_from_afar(walked: &mut Walked, nodes: &[Node], steps: usize) {
     if nodes.is_empty() {
         return;

@@ -1,13 +1,14 @@
 //! The walk over the interpreter's heap: who refers to whom, from the roots on.
 //!
-//! The walk goes forward through each type's traverse slot, so that it sees what the collector does not list: frozen
-//! objects, untracked ones, variables of running functions. It runs with the interpreter's lock held, and no Python
-//! code runs until it is over. So no object is freed or changed meanwhile, addresses are enough, and the walk keeps
-//! nothing alive.
+//! The walk goes forward through each type's traverse slot, so that it sees what the collector does
+//! not list: frozen objects, untracked ones, variables of running functions. It runs with the
+//! interpreter's lock held, and no Python code runs until it is over. So no object is freed or
+//! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
-//! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk begins; `traverse` and
-//! `kinds` ask objects, `walked` and `table` number them, `walk` drives both; `memory` adds what tensors hold, by what Python
-//! has `reported`; `answer` and `leads` turn the `graph` into what was `found`.
+//! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
+//! begins; `traverse` and `kinds` ask objects, `walked` and `table` number them, `walk` drives
+//! both; `memory` adds what tensors hold, by what Python has `reported`; `answer` and `leads` turn
+//! the `graph` into what was `found`.
 
 mod answer;
 mod found;

@@ -1,4 +1,5 @@
-//! The question that Python asks (`_why/question.py`), with what Python knows of types and of tensors.
+//! The question that Python asks (`_why/question.py`), with what Python knows of types and of
+//! tensors.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
@@ -38,9 +39,9 @@ pub(crate) struct PythonQuestion<'py> {
     most: usize,
 }
 
-/// Facts and functions of the interpreter, as they were when the package was imported. To import the functions
-/// during a walk would run the program's `__import__`; to look them up could find what the program has put in
-/// their place.
+/// Facts and functions of the interpreter, as they were when the package was imported. To import
+/// the functions during a walk would run the program's `__import__`; to look them up could find
+/// what the program has put in their place.
 #[derive(FromPyObject)]
 pub(crate) struct Interpreter<'py> {
     pub(crate) get_objects: Bound<'py, PyAny>,
@@ -55,7 +56,8 @@ pub(crate) struct Interpreter<'py> {
     pub(crate) frames_show: bool,
 }
 
-/// The same question with addresses instead of objects: nothing in it refers to what is asked about.
+/// The same question with addresses instead of objects: nothing in it refers to what is asked
+/// about.
 pub(crate) struct Question<'py> {
     /// The Python object of the question: its own references are no holders.
     pub(crate) asked: usize,

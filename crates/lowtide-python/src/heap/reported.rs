@@ -1,5 +1,5 @@
-//! What Python reports to the walk about tensors: the memory that each holds, and the tensors that it keeps alive
-//! in native code.
+//! What Python reports to the walk about tensors: the memory that each holds, and the tensors that
+//! it keeps alive in native code.
 
 use std::collections::HashMap;
 
@@ -40,8 +40,9 @@ pub(crate) struct Memory {
     pub(crate) bytes: u64,
     /// The device.
     pub(crate) device: Py<PyString>,
-    /// Holders in native code beyond the objects that were asked about and beyond what these explain (a view
-    /// explains its base). The same for all objects that share the memory; `None` if it is not known.
+    /// Holders in native code beyond the objects that were asked about and beyond what these
+    /// explain (a view explains its base). The same for all objects that share the memory; `None`
+    /// if it is not known.
     pub(crate) native: Option<u32>,
     /// What kind of object holds it.
     pub(crate) kind: MemoryKind,

@@ -1,8 +1,8 @@
-//! Where the walk begins: the modules, the frames of every thread, exceptions being handled, and the dicts
-//! of the interpreter and of this thread.
+//! Where the walk begins: the modules, the frames of every thread, exceptions being handled, and
+//! the dicts of the interpreter and of this thread.
 //!
-//! What is found here is held: other threads may run while an audit hook runs, or while an object is freed
-//! when a frame's variables are read.
+//! What is found here is held: other threads may run while an audit hook runs, or while an object
+//! is freed when a frame's variables are read.
 
 use std::collections::{HashMap, HashSet};
 

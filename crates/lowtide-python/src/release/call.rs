@@ -1,12 +1,12 @@
 //! Calls that wait, and the clock they wait by.
 //!
-//! Python runs signal handlers only in its main thread, and only between its own instructions. So a call of the
-//! main thread is done by another thread while the main thread checks for signals. Once a handler raises, every wait
-//! of that call ends early, nothing new is begun, what was closed is opened and what was lowered is restored. Then
-//! the exception is raised.
+//! Python runs signal handlers only in its main thread, and only between its own instructions. So a
+//! call of the main thread is done by another thread while the main thread checks for signals. Once
+//! a handler raises, every wait of that call ends early, nothing new is begun, what was closed is
+//! opened and what was lowered is restored. Then the exception is raised.
 //!
-//! Each call has a clock of its own, which its work gets as an argument. The clock knows whether the call was
-//! interrupted, on whichever thread it is asked.
+//! Each call has a clock of its own, which its work gets as an argument. The clock knows whether
+//! the call was interrupted, on whichever thread it is asked.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -26,7 +26,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long work with a time limit may take after an interrupt. Work inside of it has less.
 const GRACE_OF_WORK: Duration = Duration::from_secs(2);
 
-/// Runs work that waits, detached from the interpreter, so that Ctrl-C ends it. The work gets the clock of this call.
+/// Runs work that waits, detached from the interpreter, so that Ctrl-C ends it. The work gets the
+/// clock of this call.
 pub(crate) fn waiting<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(Arc<CallClock>) -> T + Send + 'static,
@@ -34,8 +35,8 @@ pub(crate) fn waiting<T: Send + 'static>(
     within_grace(py, GRACE, work)
 }
 
-/// Runs work that waits and has nothing to restore: Ctrl-C leaves it behind at once, and its result is dropped when
-/// it ends.
+/// Runs work that waits and has nothing to restore: Ctrl-C leaves it behind at once, and its result
+/// is dropped when it ends.
 pub(crate) fn held<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -159,8 +160,8 @@ impl Clock for CallClock {
 }
 
 impl CallClock {
-    /// Runs work on another thread and waits for it no longer than `limit`, and no longer than `grace` after an
-    /// interrupt. Returns whether it ended by then.
+    /// Runs work on another thread and waits for it no longer than `limit`, and no longer than
+    /// `grace` after an interrupt. Returns whether it ended by then.
     fn run(&self, limit: Duration, grace: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
         let (done, ended) = mpsc::channel::<()>();
         let work = move || {

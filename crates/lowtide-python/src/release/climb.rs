@@ -1,8 +1,8 @@
 //! The climb that a call into Python is part of.
 //!
-//! A hook may ask for a release, directly or through code of the program. That release would wait for the one that the
-//! hook is part of, so it is refused with the verdict `busy`. The climb travels in a context variable: Python's own way to
-//! pass an argument along, which follows a task.
+//! A hook may ask for a release, directly or through code of the program. That release would wait
+//! for the one that the hook is part of, so it is refused with the verdict `busy`. The climb
+//! travels in a context variable: Python's own way to pass an argument along, which follows a task.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

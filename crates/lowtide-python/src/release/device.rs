@@ -1,8 +1,8 @@
-//! A device that a Python object describes (`_devices/device.py`): what is in use, and the framework's
-//! allocator on it.
+//! A device that a Python object describes (`_devices/device.py`): what is in use, and the
+//! framework's allocator on it.
 //!
-//! Every method of the Python object may raise. The exception's text becomes a failure of the rung, if there
-//! is one, or else a line of the receipt's advice.
+//! Every method of the Python object may raise. The exception's text becomes a failure of the rung,
+//! if there is one, or else a line of the receipt's advice.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -57,7 +57,8 @@ impl PythonDevice {
         attached(|py| ask(self.object.bind(py)))
     }
 
-    /// Asks, and returns `otherwise` if the question fails: the failure goes to the receipt's advice.
+    /// Asks, and returns `otherwise` if the question fails: the failure goes to the receipt's
+    /// advice.
     fn ask_or<T>(
         &self,
         question: &str,

@@ -20,8 +20,8 @@ impl Gate {
 
 #[pymethods]
 impl Gate {
-    /// Begins work; waits while the gate is closed. `within` is a pass that this work is a part of: then it
-    /// does not wait.
+    /// Begins work; waits while the gate is closed. `within` is a pass that this work is a part of:
+    /// then it does not wait.
     #[pyo3(signature = (within=None))]
     fn enter(&self, py: Python<'_>, within: Option<Py<Pass>>) -> PyResult<Pass> {
         if let Some(outer) = within {
@@ -81,8 +81,8 @@ impl Pass {
 
 #[pymethods]
 impl Pass {
-    /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can stop. If
-    /// the pause is in place, it returns when the gate opens.
+    /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can
+    /// stop. If the pause is in place, it returns when the gate opens.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
         if self.gate.is_open() {
             return Ok("go");

@@ -23,7 +23,8 @@ pub(crate) struct Idle {
 
 #[pymethods]
 impl Idle {
-    /// Creates it. `switch` is a value of `LOWTIDE_FREE_ON_IDLE`: a time such as "5m", "on" or "off".
+    /// Creates it. `switch` is a value of `LOWTIDE_FREE_ON_IDLE`: a time such as "5m", "on" or
+    /// "off".
     #[new]
     #[pyo3(signature = (releaser, switch, *, to=None))]
     fn new(releaser: Py<Releaser>, switch: &str, to: Option<Bound<'_, PyAny>>) -> PyResult<Idle> {
@@ -79,8 +80,8 @@ impl Idle {
         })
     }
 
-    /// Releases whenever the process has been idle for long enough. `pause(seconds)` waits and returns whether to go
-    /// on; `on_release` gets the receipt of every release.
+    /// Releases whenever the process has been idle for long enough. `pause(seconds)` waits and
+    /// returns whether to go on; `on_release` gets the receipt of every release.
     #[expect(clippy::needless_pass_by_value, reason = "they are called until the watch ends")]
     fn watch(&self, py: Python<'_>, pause: Py<PyAny>, on_release: Py<PyAny>) {
         let idling = self.idling.clone();
@@ -125,7 +126,8 @@ impl Working {
 
 #[pymethods]
 impl Working {
-    /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can stop.
+    /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can
+    /// stop.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
         if self.gate.is_open() {
             return Ok("go");

@@ -1,5 +1,5 @@
-//! The numbers of this machine: the kernel's about the process, the C library's about its allocator, and
-//! NVML's about a GPU.
+//! The numbers of this machine: the kernel's about the process, the C library's about its
+//! allocator, and NVML's about a GPU.
 #![allow(unsafe_code, reason = "asks the C library's allocator")]
 
 use std::ffi::CStr;
@@ -19,8 +19,8 @@ pub(crate) struct ProcessMemory {
     total_bytes: u64,
     /// What of it is free.
     free_bytes: u64,
-    /// What this process uses: resident anonymous and shared pages. Mapped files are not counted, because the
-    /// kernel reclaims those by itself.
+    /// What this process uses: resident anonymous and shared pages. Mapped files are not counted,
+    /// because the kernel reclaims those by itself.
     own_bytes: u64,
 }
 

@@ -1,15 +1,16 @@
 //! Releases for Python: the ladder of `lowtide`, climbed with rungs that Python provides.
 //!
-//! Python describes a device, hooks and witnesses by objects of its own. Order, time limits, isolation,
-//! readings, verdicts and receipts are those of every other release. Three rules prevent deadlocks between the
-//! interpreter's lock and ours:
+//! Python describes a device, hooks and witnesses by objects of its own. Order, time limits,
+//! isolation, readings, verdicts and receipts are those of every other release. Three rules prevent
+//! deadlocks between the interpreter's lock and ours:
 //!
 //! - a call from Python detaches from the interpreter before it takes one of our locks;
 //! - a call into Python holds none of our locks but the climber's turn, which nobody waits for while attached;
 //! - a call of the main thread is done by another thread, so that Ctrl-C is noticed.
 //!
-//! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`, `climb` (tools), `device`,
-//! `hooks`, `request` (what Python provides), `releaser`, and `gate`, `pauses`, `idle`, `stages` on top of it.
+//! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`,
+//! `climb` (tools), `device`, `hooks`, `request` (what Python provides), `releaser`, and `gate`,
+//! `pauses`, `idle`, `stages` on top of it.
 
 mod attached;
 mod call;

@@ -52,7 +52,8 @@ pub(crate) fn parse_bytes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     Ok(size(value)?.0)
 }
 
-/// Returns a number of seconds, or a time with its unit such as "250ms", "30s", "5m" or "1h", in seconds.
+/// Returns a number of seconds, or a time with its unit such as "250ms", "30s", "5m" or "1h", in
+/// seconds.
 #[pyfunction]
 pub(crate) fn parse_seconds(value: &Bound<'_, PyAny>) -> PyResult<f64> {
     if let Ok(number) = value.extract::<f64>() {

@@ -78,7 +78,8 @@ pub(crate) struct Pauses {
 
 #[pymethods]
 impl Pauses {
-    /// Creates pauses for the gate of a releaser. A pause that aborts or retracts work calls `flush`.
+    /// Creates pauses for the gate of a releaser. A pause that aborts or retracts work calls
+    /// `flush`.
     #[new]
     #[pyo3(signature = (releaser, flush=None))]
     fn new(releaser: Py<Releaser>, flush: Option<Py<PyAny>>) -> Pauses {
@@ -94,8 +95,8 @@ impl Pauses {
         Pauses { releaser, inner: pauses, paused: Mutex::default(), raised }
     }
 
-    /// Stops the work within so many seconds. Returns the receipt of a pause that aborts or retracts work, and
-    /// `None` if the work was stopped in place.
+    /// Stops the work within so many seconds. Returns the receipt of a pause that aborts or
+    /// retracts work, and `None` if the work was stopped in place.
     fn pause(&self, py: Python<'_>, mode: &str, limit_s: f64) -> PyResult<Option<Receipt>> {
         let mode = match mode {
             "abort" => Mode::Abort,
@@ -125,7 +126,8 @@ impl Pauses {
         Ok(receipt.map(|receipt| self.releaser.get().receipt(receipt)))
     }
 
-    /// Returns cached memory to the driver, unless told not to, then opens the gate. Returns `None` if nothing was paused.
+    /// Returns cached memory to the driver, unless told not to, then opens the gate. Returns `None`
+    /// if nothing was paused.
     #[pyo3(signature = (empty_cache=true))]
     fn resume(&self, py: Python<'_>, empty_cache: bool) -> PyResult<Option<Resumed>> {
         let Some(paused) = lock(&self.paused).take() else { return Ok(None) };
@@ -156,7 +158,8 @@ impl Pauses {
 impl Drop for Pauses {
     fn drop(&mut self) {
         let Some(paused) = lock(&self.paused).take() else { return };
-        // Dropping it resumes, which calls the interpreter: this thread must not be attached meanwhile.
+        // Dropping it resumes, which calls the interpreter: this thread must not be attached
+        // meanwhile.
         Python::try_attach(|py| py.detach(|| drop(paused)));
     }
 }

@@ -60,7 +60,8 @@ impl Receipt {
         self.0.verdict.is_proved()
     }
 
-    /// The bytes that were freed, by the driver's numbers, or `None` if the driver could not be asked.
+    /// The bytes that were freed, by the driver's numbers, or `None` if the driver could not be
+    /// asked.
     #[getter]
     fn freed_bytes(&self) -> Option<i64> {
         self.0.freed_bytes

@@ -32,8 +32,8 @@ impl Releaser {
 
 #[pymethods]
 impl Releaser {
-    /// Creates a releaser for a device that a Python object describes. Without a device, every receipt has the
-    /// verdict `no-device`.
+    /// Creates a releaser for a device that a Python object describes. Without a device, every
+    /// receipt has the verdict `no-device`.
     #[new]
     #[pyo3(signature = (device, hooks))]
     fn new(device: Option<&Bound<'_, PyAny>>, hooks: &Bound<'_, PyAny>) -> PyResult<Releaser> {
@@ -101,7 +101,8 @@ impl Releaser {
         Reading(py.detach(|| self.inner.inventory().read()))
     }
 
-    /// Returns a breakdown of all memory in use, or `None` if there is no device or it cannot be asked.
+    /// Returns a breakdown of all memory in use, or `None` if there is no device or it cannot be
+    /// asked.
     fn ledger(&self, py: Python<'_>) -> Option<Ledger> {
         py.detach(|| self.inner.ledger()).map(Ledger)
     }

@@ -1,5 +1,5 @@
-//! A release as Python asks for it: a ladder, a target, the steps of the `drop` rung, and a witness that
-//! names who holds what has survived.
+//! A release as Python asks for it: a ladder, a target, the steps of the `drop` rung, and a witness
+//! that names who holds what has survived.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -68,7 +68,8 @@ pub(crate) struct Options<'py> {
     pub(crate) to: Option<Bound<'py, PyAny>>,
     pub(crate) steps: Option<Bound<'py, PyList>>,
     pub(crate) witness: Option<Py<PyAny>>,
-    /// Whether the holders that the witness names should be gone: the verdict is `pinned` if there are some.
+    /// Whether the holders that the witness names should be gone: the verdict is `pinned` if there
+    /// are some.
     pub(crate) pins: bool,
     pub(crate) wait_s: f64,
     /// How long planning it has taken.
@@ -150,8 +151,8 @@ struct DropStep {
     cut: Py<PyAny>,
 }
 
-/// Takes the steps out of their list: the caller keeps the list, and with it everything that the steps
-/// refer to.
+/// Takes the steps out of their list: the caller keeps the list, and with it everything that the
+/// steps refer to.
 fn take_steps(list: &Bound<'_, PyList>) -> PyResult<Vec<DropStep>> {
     let steps = list.iter().map(|step| {
         let path: String = step.getattr("path")?.extract()?;
