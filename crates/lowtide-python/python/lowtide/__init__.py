@@ -1,4 +1,5 @@
-"""lowtide frees GPU memory in running programs and verifies the result with the driver's own numbers.
+"""lowtide frees GPU memory in running programs and verifies the result with the driver's own
+numbers.
 
     print(lowtide.why())                 # what keeps device memory in use, and what frees it
     receipt = lowtide.release()          # returns cached memory to the driver, with a receipt

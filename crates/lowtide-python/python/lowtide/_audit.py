@@ -21,8 +21,8 @@ class Drop(Data):
 
 
 class Audit(Data):
-    """What a shutdown would do: the references that it drops in order, what that frees, and who else
-    holds some of it."""
+    """What a shutdown would do: the references that it drops in order, what that frees, and who
+    else holds some of it."""
 
     __slots__ = ("drops", "freed_bytes", "name", "others")
 

@@ -1,7 +1,9 @@
-"""Contracts for classes of the program: how a module is torn down, and what happens after inference.
+"""Contracts for classes of the program: how a module is torn down, and what happens after
+inference.
 
-A class that loads a model joins with one line, by a mixin or by a decorator. Its teardown drops the model,
-trims, and calls the teardown of its parents, in this order. The model can be loaded again afterwards.
+A class that loads a model joins with one line, by a mixin or by a decorator. Its teardown drops the
+model, trims, and calls the teardown of its parents, in this order. The model can be loaded again
+afterwards.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ _COROUTINE = 0x80
 class Releasable:
     """A module whose device memory can be released: `class Reranker(lowtide.Releasable, Base)`.
 
-    `teardown()` drops what only this object holds, trims, then calls the parent's `teardown` if there is one.
-    As a context manager it does so at the end of the block. Nothing depends on `__del__`.
+    `teardown()` drops what only this object holds, trims, then calls the parent's `teardown` if
+    there is one. As a context manager it does so at the end of the block. Nothing depends on
+    `__del__`.
     """
 
     def teardown(self) -> Receipt:
@@ -62,9 +65,10 @@ class Releasable:
 def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
     """Makes a class releasable: `@lowtide.releases("pipeline", "model")`.
 
-    A teardown drops the named attributes in this order (write wrappers first); without names, everything
-    that only the object holds. Then it trims, and calls the class's own method of the name `teardown`, or
-    that of its parents. The class becomes a context manager, unless it is one already.
+    A teardown drops the named attributes in this order (write wrappers first); without names,
+    everything that only the object holds. Then it trims, and calls the class's own method of the
+    name `teardown`, or that of its parents. The class becomes a context manager, unless it is one
+    already.
     """
 
     def decorate(cls: C) -> C:
@@ -130,10 +134,11 @@ def _setter(module: object, name: str) -> Callable[[], None]:
 
 
 def tasks(items: Iterable[T], *, device: object = None) -> Iterator[T]:
-    """Yields the tasks of a run and cleans the device after each: `for task in lowtide.tasks(names)`.
+    """Yields the tasks of a run and cleans the device after each: `for task in
+    lowtide.tasks(names)`.
 
-    After each task, garbage is collected and cached memory returns to the driver, also if the loop ends
-    early. What the loop's own variables hold is not touched: do the work in a function.
+    After each task, garbage is collected and cached memory returns to the driver, also if the loop
+    ends early. What the loop's own variables hold is not touched: do the work in a function.
     """
     stages = stages_of(device)
     for item in items:
@@ -152,7 +157,8 @@ def after_inference(function: None = None, *, device: object = None) -> Callable
 def after_inference(function: F | None = None, *, device: object = None) -> F | Callable[[F], F]:
     """Cleans up after each call of a function: `@lowtide.after_inference`.
 
-    When the function has returned or raised, garbage is collected and cached memory returns to the driver.
+    When the function has returned or raised, garbage is collected and cached memory returns to the
+    driver.
     """
     if function is None:
         return lambda function: _cleaning(function, device)

@@ -1,7 +1,7 @@
 """Clears the frames that an exception keeps, and with them the objects in their local variables.
 
-The traceback stays and can still be printed. A running frame is left alone, and so is the frame of a
-generator: clearing a suspended one would end it and run its code.
+The traceback stays and can still be printed. A running frame is left alone, and so is the frame of
+a generator: clearing a suspended one would end it and run its code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many objects `gc.freeze()` has hidden from the collector.
 
-Python 3.12 moves immortal objects to the frozen ones at every collection. There the collector reports
-hundreds of frozen objects in a program that has never frozen anything.
+Python 3.12 moves immortal objects to the frozen ones at every collection. There the collector
+reports hundreds of frozen objects in a program that has never frozen anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Pause, update, resume: weights change while nothing runs, and reserved memory stays flat.
 
-Work passes a gate. A pause closes it, in one of three ways. Cached memory returns to the driver while the
-gate is still closed, so that nothing races with the trim. The trend over many resumes is watched.
+Work passes a gate. A pause closes it, in one of three ways. Cached memory returns to the driver
+while the gate is still closed, so that nothing races with the trim. The trend over many resumes is
+watched.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 class Gate:
     """A gate that work passes and that a pause or a release closes. All gates of a device are one.
 
-    In a worker: `with gate.enter() as work:` and, where it can stop, `work.checkpoint()`, which returns "go",
-    "abort" or "retract". If the pause is in place, the call waits until the gate opens.
+    In a worker: `with gate.enter() as work:` and, where it can stop, `work.checkpoint()`, which
+    returns "go", "abort" or "retract". If the pause is in place, the call waits until the gate
+    opens.
     """
 
     def __init__(self, device: object = None, *, flush: Callable[[], object] | None = None) -> None:
-        """Creates a gate. A pause that aborts or retracts work calls `flush` to empty its keys and values."""
+        """Creates a gate. A pause that aborts or retracts work calls `flush` to empty its keys and
+        values."""
         self._releaser = releaser_of(device)
         self._gate = self._releaser.gate()
         self._pauses = _native.Pauses(self._releaser, flush)
@@ -42,8 +45,8 @@ class Gate:
         return self._gate.enter(within)
 
     def pause(self, mode: str = "in_place", limit: float | str = 30.0) -> Receipt | None:
-        """Stops the work: "abort" (it ends), "retract" (it returns to its queue) or "in_place" (it stops at
-        its next checkpoint). The first two flush and trim at once and return a receipt.
+        """Stops the work: "abort" (it ends), "retract" (it returns to its queue) or "in_place" (it
+        stops at its next checkpoint). The first two flush and trim at once and return a receipt.
 
         Raises `lowtide.Busy` if work continues past the limit; nothing is stopped then.
         """
@@ -67,7 +70,8 @@ class Gate:
     def paused(
         self, mode: str = "in_place", limit: float | str = 30.0, *, empty_cache: bool = True
     ) -> Pause:
-        """Returns a pause for a `with` block: `with gate.paused("abort"): update()`. It always resumes."""
+        """Returns a pause for a `with` block: `with gate.paused("abort"): update()`. It always
+        resumes."""
         return Pause(self, mode, limit, empty_cache)
 
     def trend(self) -> Trend:

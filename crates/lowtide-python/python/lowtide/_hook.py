@@ -1,7 +1,7 @@
 """What Python plugs into the native ladder: hooks and settings.
 
-The native ladder decides the order, enforces the time limits and isolates errors. A hook says why it
-does not apply, how many bytes it expects to free, and what it touched. It runs no code of the
+The native ladder decides the order, enforces the time limits and isolates errors. A hook says why
+it does not apply, how many bytes it expects to free, and what it touched. It runs no code of the
 program that it does not have to run, and it may always be run twice.
 """
 

@@ -1,7 +1,7 @@
 """Free on idle: memory is released by itself while the process is idle.
 
-Each task holds a guard. When there has been none for long enough, the idle ladder is climbed until the
-target is met. Switched off, it does nothing: no thread, no clock.
+Each task holds a guard. When there has been none for long enough, the idle ladder is climbed until
+the target is met. Switched off, it does nothing: no thread, no clock.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def idle(
 ) -> Idle:
     """Switches free-on-idle on: memory is released after `after` without work.
 
-    `after` is a text such as "30s", or a number of seconds. The environment variable LOWTIDE_FREE_ON_IDLE
-    overrides it: "off", "on" or a time. With `after=None`, only the variable decides. `to` is the target; the
-    default is the floor.
+    `after` is a text such as "30s", or a number of seconds. The environment variable
+    LOWTIDE_FREE_ON_IDLE overrides it: "off", "on" or a time. With `after=None`, only the variable
+    decides. `to` is the target; the default is the floor.
     """
     import os
 
@@ -66,9 +66,11 @@ class Idle:
         return self._native.after_s
 
     def work(self) -> Working:
-        """Returns a task for a `with` block. A release in progress stops; none begins while the task lasts.
+        """Returns a task for a `with` block. A release in progress stops; none begins while the
+        task lasts.
 
-        A release that the program calls inside a task does not wait for that task: end the task first.
+        A release that the program calls inside a task does not wait for that task: end the task
+        first.
         """
         return self._native.work()
 

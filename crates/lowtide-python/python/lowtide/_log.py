@@ -1,7 +1,8 @@
 """What a release writes to the log: one line, through Python's logging, to the logger `lowtide`.
 
-The native part decides the level and the text: INFO, or WARNING with what to do. What each rung touched is
-logged at DEBUG. The numbers are in the record's `extra`, so that nobody has to parse the text.
+The native part decides the level and the text: INFO, or WARNING with what to do. What each rung
+touched is logged at DEBUG. The numbers are in the record's `extra`, so that nobody has to parse the
+text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a shutdown of an object drops, and in which order.
 
 It drops only references that the object itself has: attributes, parts and items that lead to device
-memory. What only those references reach is freed with them. What somebody else holds too stays untouched,
-and is named.
+memory. What only those references reach is freed with them. What somebody else holds too stays
+untouched, and is named.
 """
 
 from __future__ import annotations

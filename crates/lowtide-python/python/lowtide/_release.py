@@ -1,8 +1,8 @@
 """Releases: memory returns to the driver, and a receipt proves how much by the driver's numbers.
 
-`release` climbs a ladder of rungs, gentle ones first. `shutdown` drops everything that only one object
-holds, wrappers first, and names who else holds some of it. `empty_device_cache` touches only memory that
-nobody uses.
+`release` climbs a ladder of rungs, gentle ones first. `shutdown` drops everything that only one
+object holds, wrappers first, and names who else holds some of it. `empty_device_cache` touches only
+memory that nobody uses.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def release(
 ) -> Receipt:
     """Frees memory and returns a receipt with the driver's numbers.
 
-    With an object, everything that only this object holds is dropped first, as `shutdown` does. `to` is
-    the target: at most "512 MiB" (or a number of bytes) in use, "free 2 GiB", or "floor"; stronger rungs
-    follow while it is missed. `unfreeze` unfreezes what `gc.freeze()` hid from the collector.
-    `process_groups` destroys communicators. `wait` limits how long to wait for running work.
+    With an object, everything that only this object holds is dropped first, as `shutdown` does.
+    `to` is the target: at most "512 MiB" (or a number of bytes) in use, "free 2 GiB", or "floor";
+    stronger rungs follow while it is missed. `unfreeze` unfreezes what `gc.freeze()` hid from the
+    collector. `process_groups` destroys communicators. `wait` limits how long to wait for running
+    work.
     """
     return _release(
         name or "release",
@@ -75,11 +76,13 @@ def shutdown(
     wait: float | str = 60.0,
     name: str | None = None,
 ) -> Receipt:
-    """Drops all device memory that only the runner holds, wrappers first. The caller keeps the runner.
+    """Drops all device memory that only the runner holds, wrappers first. The caller keeps the
+    runner.
 
-    It synchronises, drops, frees what libraries hold, collects and trims. References of others are not
-    cut: if somebody else still holds some of it, the verdict is `pinned` and the receipt names the
-    holders. `also` are objects that belong to the runner (a config, a cache). A second call is harmless.
+    It synchronises, drops, frees what libraries hold, collects and trims. References of others are
+    not cut: if somebody else still holds some of it, the verdict is `pinned` and the receipt names
+    the holders. `also` are objects that belong to the runner (a config, a cache). A second call is
+    harmless.
     """
     return _release(
         name or f"shutdown {type(runner).__name__}",

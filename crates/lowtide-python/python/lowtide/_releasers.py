@@ -16,7 +16,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def releaser_of(device: object = None) -> _native.Releaser:
-    """Returns the releaser of a device, given by name, index or object. There is one for each device.
+    """Returns the releaser of a device, given by name, index or object. There is one for each
+    device.
 
     If there is no device, the releaser's receipts have the verdict `no-device`.
     """

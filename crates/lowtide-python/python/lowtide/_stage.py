@@ -1,8 +1,8 @@
 """Stages: modules that use the device one after another in one process.
 
-What a stage owns is shut down at its end, also if it ends with an exception. Then garbage is collected and
-cached memory returns to the driver. So the peak is the largest stage, not the sum, and there is a receipt
-after each stage.
+What a stage owns is shut down at its end, also if it ends with an exception. Then garbage is
+collected and cached memory returns to the driver. So the peak is the largest stage, not the sum,
+and there is a receipt after each stage.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ T = TypeVar("T")
 class Stages:
     """A sequence of stages on one device, with a report over all of them.
 
-    `budget` limits what may be in use. A stage that says what it needs and would exceed the budget is
-    refused with `WouldNotFit` before it loads anything.
+    `budget` limits what may be in use. A stage that says what it needs and would exceed the budget
+    is refused with `WouldNotFit` before it loads anything.
     """
 
     def __init__(self, device: object = None, *, budget: str | int | None = None) -> None:
@@ -66,7 +66,8 @@ class Stages:
         return log_release(self._native.between(name))
 
     def report(self) -> StagesReport:
-        """Returns what each stage used, the peak, the largest stage, the sum, and the time for cleaning."""
+        """Returns what each stage used, the peak, the largest stage, the sum, and the time for
+        cleaning."""
         return self._native.report()
 
 
@@ -98,10 +99,11 @@ def stage(
 ) -> Stage:
     """Returns a stage: `with lowtide.stage("reranker") as stage: model = stage.own(load())`.
 
-    `needs` is how much memory it will use; if that would not fit, the stage is refused before it loads. `to`
-    is a target for its end. `process_groups` destroys communicators too. If an exception ends the stage, its
-    traceback stays, but the local variables of frames that have ended are cleared, because they would keep
-    the memory in use; `keep_frames` keeps them, for a debugger.
+    `needs` is how much memory it will use; if that would not fit, the stage is refused before it
+    loads. `to` is a target for its end. `process_groups` destroys communicators too. If an
+    exception ends the stage, its traceback stays, but the local variables of frames that have ended
+    are cleared, because they would keep the memory in use; `keep_frames` keeps them, for a
+    debugger.
     """
     return stages_of(device, or_host=True).stage(
         name, needs=needs, to=to, process_groups=process_groups, keep_frames=keep_frames
@@ -109,7 +111,8 @@ def stage(
 
 
 class Stage:
-    """A stage that lasts as long as its `with` block. Afterwards `receipt` says what its end has freed."""
+    """A stage that lasts as long as its `with` block. Afterwards `receipt` says what its end has
+    freed."""
 
     def __init__(
         self,
@@ -132,7 +135,8 @@ class Stage:
         self._opened: Opened | None = None
 
     def own(self, module: T) -> T:
-        """Makes the stage the owner of a module: it is shut down at the stage's end. Returns the module."""
+        """Makes the stage the owner of a module: it is shut down at the stage's end. Returns the
+        module."""
         if self._opened is None:
             raise RuntimeError(f"stage {self.name!r} has not begun: use it in a `with` statement")
         self._owned.append(module)

@@ -79,7 +79,8 @@ def unfreezing() -> list[DropStep]:
 
 
 def trim_own_garbage(device: Device | None) -> None:
-    """Returns to the kernel what our own look at the heap took, before a release of host memory begins.
+    """Returns to the kernel what our own look at the heap took, before a release of host memory
+    begins.
 
     Otherwise the release would free that memory too, and measure it.
     """

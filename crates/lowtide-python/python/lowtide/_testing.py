@@ -19,10 +19,12 @@ LEAST_BYTES = 2 << 20
 
 
 class assert_released:
-    """`with lowtide.assert_released():` fails if more device memory is in use after the block than before.
+    """`with lowtide.assert_released():` fails if more device memory is in use after the block than
+    before.
 
-    `within` is the tolerance, as a share of what was in use; it is one page of the device at least. The error
-    names the holders. Without a device nothing is checked. Afterwards `receipt` has the numbers.
+    `within` is the tolerance, as a share of what was in use; it is one page of the device at least.
+    The error names the holders. Without a device nothing is checked. Afterwards `receipt` has the
+    numbers.
     """
 
     def __init__(self, within: float = 0.01, device: object = None) -> None:

@@ -1,7 +1,7 @@
 """torch, where the program has imported it.
 
-lowtide never imports torch: a program without torch must not pay for it, and a program that is still
-importing torch must not see half of it. Every module that uses torch asks `torch()` first.
+lowtide never imports torch: a program without torch must not pay for it, and a program that is
+still importing torch must not see half of it. Every module that uses torch asks `torch()` first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The pytest plug-in: a test that leaves device memory in use fails, and names the holders.
 
-A test with the fixture is checked: `def test_serve(device_memory): …`. `device_memory.assert_released()`
-checks a part of a test. The device is the current accelerator, or what LOWTIDE_DEVICE names.
+A test with the fixture is checked: `def test_serve(device_memory): …`.
+`device_memory.assert_released()` checks a part of a test. The device is the current accelerator, or
+what LOWTIDE_DEVICE names.
 """
 
 from __future__ import annotations

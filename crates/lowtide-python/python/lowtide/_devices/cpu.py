@@ -15,7 +15,8 @@ class CpuDevice(Device):
     """The memory of this machine, as far as this process uses it."""
 
     kind = "cpu"
-    # The kernel's number covers the whole process, and the interpreter frees its arenas 1 MiB at a time.
+    # The kernel's number covers the whole process, and the interpreter frees its arenas 1 MiB at a
+    # time.
     noise_bytes = 4 << 20
 
     def __init__(self) -> None:

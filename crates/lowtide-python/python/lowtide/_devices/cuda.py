@@ -1,8 +1,8 @@
 """CUDA as a device, and ROCm, which torch calls by the same names.
 
 NVML reports the usage. It is asked by UUID, because torch's index differs from NVML's under
-CUDA_VISIBLE_DEVICES, and it needs no context. torch's own query creates a context, so it is used only
-where a context exists already.
+CUDA_VISIBLE_DEVICES, and it needs no context. torch's own query creates a context, so it is used
+only where a context exists already.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ def current(stats: dict[str, dict[str, dict[str, int]]], what: str) -> int:
 
 
 def capturing(module: Torch) -> bool:
-    """Returns whether a graph is being captured, on this thread's stream or on torch's capture stream.
+    """Returns whether a graph is being captured, on this thread's stream or on torch's capture
+    stream.
 
     The capture stream is asked as well, because another thread may be capturing on it.
     """
@@ -175,7 +176,8 @@ def capturing(module: Torch) -> bool:
 
 
 def pools_in_use(module: Torch) -> bool:
-    """Returns whether somebody is inside `torch.cuda.use_mem_pool`: its generator is then suspended."""
+    """Returns whether somebody is inside `torch.cuda.use_mem_pool`: its generator is then
+    suspended."""
     entry = getattr(module.cuda, "use_mem_pool", None)
     inside = getattr(getattr(entry, "__wrapped__", None), "__code__", None)
     if inside is None:

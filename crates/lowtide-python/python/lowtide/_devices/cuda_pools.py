@@ -1,7 +1,7 @@
 """The segments and memory pools of torch's CUDA allocator.
 
-The ledger shows captured graphs on their own line (R22), so each segment's pool has to be told apart:
-the ordinary one, one that graphs use, or a `MemPool` of the program.
+The ledger shows captured graphs on their own line (R22), so each segment's pool has to be told
+apart: the ordinary one, one that graphs use, or a `MemPool` of the program.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def lines_of(segments: list[Segment], graph_pools: Callable[[], set[PoolId]]) ->
         pool = pool_of(segment)
         allocated[pool] = allocated.get(pool, 0) + segment["allocated_size"]
         total[pool] = total.get(pool, 0) + segment["total_size"]
-    # Whether graphs share a (0, n) pool is known only from the graphs, and finding them costs a look
-    # at every object.
+    # Whether graphs share a (0, n) pool is known only from the graphs, and finding them costs a
+    # look at every object.
     shared = any(pool.first == 0 and pool != ORDINARY for pool in total)
     captured = graph_pools() if shared else set()
     lines = []

@@ -1,7 +1,7 @@
 """Every hook of Python and torch, in the order of a release.
 
-Communicators go before the workspaces that they use, and registered caches before the collector, which
-frees what they held.
+Communicators go before the workspaces that they use, and registered caches before the collector,
+which frees what they held.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ class Collector(Hook):
 
     def run(self, round: int) -> list[Touch]:
         touched: list[Touch] = []
-        # The first round collects the oldest generation. Later rounds begin with a younger one, so that
-        # objects which finalizers have just created reach the oldest before it is collected again.
+        # The first round collects the oldest generation. Later rounds begin with a younger one, so
+        # that objects which finalizers have just created reach the oldest before it is collected
+        # again.
         youngest = max(0, OLDEST - round)
         found = sum(gc.collect(generation) for generation in range(youngest, OLDEST + 1))
         if found:

@@ -1,5 +1,5 @@
-"""What `torch.compile` keeps: compiled code and its guards, and through them the tensors of compiled
-models. After a reset, functions are compiled again at their next call."""
+"""What `torch.compile` keeps: compiled code and its guards, and through them the tensors of
+compiled models. After a reset, functions are compiled again at their next call."""
 
 from __future__ import annotations
 

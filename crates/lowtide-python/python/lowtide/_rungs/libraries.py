@@ -1,8 +1,8 @@
 """What libraries under torch keep on a CUDA device: cuBLAS workspaces, cuFFT plans, and blocks that
 other processes have released.
 
-One matmul leaves 32 MiB of workspace behind for good. The bytes reported here are torch's: a workspace
-is a block of torch's allocator, and the next trim returns it to the driver.
+One matmul leaves 32 MiB of workspace behind for good. The bytes reported here are torch's: a
+workspace is a block of torch's allocator, and the next trim returns it to the driver.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Process groups: communicators hold device memory that no allocator knows of (R7).
 
-An engine's model-parallel groups go first, then its distributed environment, then torch's own groups.
-A program that goes on with collectives needs them, so they are destroyed only on request. The time
-limit matters: if a peer is gone, destroying a group can wait forever.
+An engine's model-parallel groups go first, then its distributed environment, then torch's own
+groups. A program that goes on with collectives needs them, so they are destroyed only on request.
+The time limit matters: if a peer is gone, destroying a group can wait forever.
 """
 
 from __future__ import annotations

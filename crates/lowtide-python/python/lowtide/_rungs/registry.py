@@ -89,8 +89,8 @@ def register_session(
 ) -> T:
     """Registers a session of an inference runtime that a release may close. Returns the session.
 
-    `close` is called with the session. Without it, an ONNX Runtime session is emptied, and any other
-    session needs a `close` method.
+    `close` is called with the session. Without it, an ONNX Runtime session is emptied, and any
+    other session needs a `close` method.
     """
     sessions.add(session, name, close)
     return session

@@ -17,7 +17,8 @@ from .._torch import absent
 from . import registry
 
 RUNTIME = "onnxruntime"
-# Attributes that refer into the native session, in the order in which the runtime itself drops them.
+# Attributes that refer into the native session, in the order in which the runtime itself drops
+# them.
 INSIDE = (
     "_inputs_meta",
     "_outputs_meta",

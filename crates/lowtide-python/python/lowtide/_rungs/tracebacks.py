@@ -1,8 +1,9 @@
-"""Stored tracebacks: after an uncaught error in a prompt, a notebook or a test run, `sys.last_exc` and
-similar names keep every frame of the traceback, and with them all local variables of those frames.
+"""Stored tracebacks: after an uncaught error in a prompt, a notebook or a test run, `sys.last_exc`
+and similar names keep every frame of the traceback, and with them all local variables of those
+frames.
 
-The names are deleted and the frames cleared. The exception itself can still be printed by whoever else
-holds it.
+The names are deleted and the frames cleared. The exception itself can still be printed by whoever
+else holds it.
 """
 
 from __future__ import annotations

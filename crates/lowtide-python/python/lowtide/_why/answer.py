@@ -1,7 +1,7 @@
 """The answer of `why`: data first, and a text that fits a screen.
 
-An answer holds texts and numbers only: keeping it keeps nothing of the program alive. A cut finds its
-references again when it is applied.
+An answer holds texts and numbers only: keeping it keeps nothing of the program alive. A cut finds
+its references again when it is applied.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Cut(Data):
     def apply(self) -> None:
         """Finds the references again and cuts them.
 
-        Raises LookupError if they are gone, and TypeError if one cannot be cut from here; the message says
-        what to do.
+        Raises LookupError if they are gone, and TypeError if one cannot be cut from here; the
+        message says what to do.
         """
         if self._apply is not None:
             self._apply(self)
@@ -102,10 +102,10 @@ class Cut(Data):
 class Held(Data):
     """An object that is kept alive: one that holds device memory, or the one that was asked about.
 
-    `holders` are the references that keep it alive, one for each path, and `path` is the shortest of those
-    paths. `invisible` counts references that cannot be seen from Python: native code has them, or a
-    function that is running right now. `cuts` begins with the one that frees the least beside it;
-    `why_no_cut` says why there is none.
+    `holders` are the references that keep it alive, one for each path, and `path` is the shortest
+    of those paths. `invisible` counts references that cannot be seen from Python: native code has
+    them, or a function that is running right now. `cuts` begins with the one that frees the least
+    beside it; `why_no_cut` says why there is none.
     """
 
     __slots__ = (
@@ -284,8 +284,8 @@ class Answer(Data):
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """The cuts of the first held object: the one that frees the least beside it comes first, the one
-        with the fewest references last."""
+        """The cuts of the first held object: the one that frees the least beside it comes first,
+        the one with the fewest references last."""
         return self.held[0].cuts if self.held else ()
 
     def __str__(self) -> str:

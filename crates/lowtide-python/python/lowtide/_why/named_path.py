@@ -1,7 +1,7 @@
 """A path with its names: the text of it, and what a person does to cut it.
 
-The references along the path are looked up once. That matters: to find an object in a container of a
-million elements, all of them are compared.
+The references along the path are looked up once. That matters: to find an object in a container of
+a million elements, all of them are compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns what the native walk found into an answer: nodes and edges become names.
 
-While they are named, a few objects of the program are held: those on the paths. Nothing of them stays in
-the answer.
+While they are named, a few objects of the program are held: those on the paths. Nothing of them
+stays in the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MOVING = ("element", "key")
 class ReferenceKey(NamedTuple):
     """Identifies a reference: the id of its holder, the step, and the id of what it holds.
 
-    The path to it may change from one question to the next, and with it the words: up to Python 3.12,
-    reading an instance's attributes creates its dict, which lengthens some paths.
+    The path to it may change from one question to the next, and with it the words: up to Python
+    3.12, reading an instance's attributes creates its dict, which lengthens some paths.
     """
 
     holder_id: int

@@ -1,7 +1,7 @@
 """A path from a root to an object, as the references that people know.
 
-The heap's path runs through dicts, cells, tracebacks and tables that nobody types. Here neighbours are
-joined into the steps of an expression (`runner.pooling_runner.model`).
+The heap's path runs through dicts, cells, tracebacks and tables that nobody types. Here neighbours
+are joined into the steps of an expression (`runner.pooling_runner.model`).
 """
 
 from __future__ import annotations

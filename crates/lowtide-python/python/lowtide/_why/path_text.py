@@ -1,7 +1,7 @@
 """A whole path from a root to an object, as a person would write it.
 
-What an expression reaches is written as one (`runner.pooling_runner.model`). What no expression reaches
-is described in words (`frame serve() line 88: batch`).
+What an expression reaches is written as one (`runner.pooling_runner.model`). What no expression
+reaches is described in words (`frame serve() line 88: batch`).
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def _is_module_frame(frame: FrameType) -> bool:
 
 
 def _arrive(text: PathText, holder: object) -> None:
-    """Begins the path anew at objects with a name of their own; how they were reached does not matter."""
+    """Begins the path anew at objects with a name of their own; how they were reached does not
+    matter."""
     if is_a(holder, ModuleType):
         name = namespace_of(module_dict(holder))  # type: ignore[arg-type]
         if name is not None:

@@ -1,7 +1,7 @@
 """What the native walk has to know. It sees addresses; this is what it cannot find out itself.
 
-Which types are dicts, functions or tensors; where the files of this package are, so that its frames are
-not mistaken for the program's; and who can tell what a tensor holds.
+Which types are dicts, functions or tensors; where the files of this package are, so that its frames
+are not mistaken for the program's; and who can tell what a tensor holds.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class _Sample:
 class Question:
     """A question to the native walk. It holds its targets, and the walk knows that it does.
 
-    Without targets it asks for all memory of a device. With targets it asks what holds each of them; or,
-    if they are tensors and `grouped`, what holds their memory.
+    Without targets it asks for all memory of a device. With targets it asks what holds each of
+    them; or, if they are tensors and `grouped`, what holds their memory.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ _MOST_HELD = 12
 def why(target: object = None, device: object = None) -> Answer:
     """Returns what keeps device memory in use; or, with a target, what keeps that object alive.
 
-    Without a device it is about the accelerator, or about tensors in host memory if there is none. A
-    target is any object: a tensor, a model, a runner.
+    Without a device it is about the accelerator, or about tensors in host memory if there is none.
+    A target is any object: a tensor, a model, a runner.
 
     >>> print(lowtide.why())                 # doctest: +SKIP
     >>> print(lowtide.why(runner.model))     # doctest: +SKIP
@@ -39,7 +39,8 @@ def _device_name(device: object) -> str:
         return found.name
     if device is None:
         return "cpu"
-    # A program for machines with and without the device is not wrong (R2): the answer says it is missing.
+    # A program for machines with and without the device is not wrong (R2): the answer says it is
+    # missing.
     return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
@@ -103,7 +104,8 @@ def holders(
 ) -> list[Holder]:
     """Returns who holds the memory of some tensors, or of a device.
 
-    Paths over `besides` are left out: it is known to hold them. So are holders of less than `least` bytes.
+    Paths over `besides` are left out: it is known to hold them. So are holders of less than `least`
+    bytes.
     """
     question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
     del survivors

@@ -1,12 +1,12 @@
 """Tensors that other tensors keep alive in native code.
 
-A view keeps its base, a leaf its gradient, and a result keeps the tensors that its autograd graph saved
-for the backward pass and the leaves where the graph ends. The collector sees one step of that graph at
-most.
+A view keeps its base, a leaf its gradient, and a result keeps the tensors that its autograd graph
+saved for the backward pass and the leaves where the graph ends. The collector sees one step of that
+graph at most.
 
-The graph is followed through `next_functions`. Saved tensors are read in their raw form, so that hooks
-which the program has set on saved tensors never run. Where there is such a hook, its packed value is
-looked at.
+The graph is followed through `next_functions`. Saved tensors are read in their raw form, so that
+hooks which the program has set on saved tensors never run. Where there is such a hook, its packed
+value is looked at.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class KeptTensors(NamedTuple):
 def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
     """Returns what each tensor keeps alive in native code; tensors that keep nothing are left out.
 
-    Saved tensors without a Python object come as new objects over the same storage. What cannot be seen
-    (saved objects of an older torch, values that a hook has packed elsewhere) is left out.
+    Saved tensors without a Python object come as new objects over the same storage. What cannot be
+    seen (saved objects of an older torch, values that a hook has packed elsewhere) is left out.
     """
     module = torch()
     if module is None or not tensors:
@@ -93,8 +93,8 @@ class _Reader(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A node that was read. It holds the node itself: otherwise torch would make a new Python object
-    for it, with another id."""
+    """A node that was read. It holds the node itself: otherwise torch would make a new Python
+    object for it, with another id."""
 
     node: object
     following: list[object]

@@ -5,9 +5,9 @@ memory by its storage, so that views share it.
 
 No code of the program runs: torch's dispatch to subclasses and modes is switched off meanwhile,
 attributes are read through the descriptors of torch's base classes, and a subclass that only wraps
-other tensors holds nothing itself. The probe has to be fast, and it leaves nothing behind: torch keeps
-the Python object of a storage for as long as the storage lives, so the probe creates none (see
-`storages.py`).
+other tensors holds nothing itself. The probe has to be fast, and it leaves nothing behind: torch
+keeps the Python object of a storage for as long as the storage lives, so the probe creates none
+(see `storages.py`).
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def _probe(objects: list[Tensor]) -> list[Memory | None]:
         tensors = _sort(objects, _bases(module), others)
         own = module._C.TensorBase._fix_weakref
         for i in tensors:
-            # The walk found this object by its address; torch did not hand it out. Where native code
-            # owns a tensor's Python object, torch has to be told of the new reference, or the tensor is
-            # freed while we use it.
+            # The walk found this object by its address; torch did not hand it out. Where native
+            # code owns a tensor's Python object, torch has to be told of the new reference, or the
+            # tensor is freed while we use it.
             own(objects[i])
         storages = Storages(module)
         without = storages.add_tensors(objects, tensors)
@@ -150,7 +150,8 @@ def _form(of: type, bases: list[_Base]) -> Form | None:
         if base in ancestors:
             if form is not Form.TENSOR:
                 return form
-            # A subclass with its own dispatch may be a wrapper, and may answer for its device itself.
+            # A subclass with its own dispatch may be a wrapper, and may answer for its device
+            # itself.
             for ancestor in ancestors:
                 own = vars(ancestor).get("__torch_dispatch__")
                 if own is not None:

@@ -1,10 +1,11 @@
-"""The storages behind ordinary tensors: their sizes, their devices, and how many native holders each has.
+"""The storages behind ordinary tensors: their sizes, their devices, and how many native holders
+each has.
 
 torch reports a storage's size through the storage's Python object, which it creates at the first
-question and keeps from then on: 104 bytes and one more object for the collector per tensor, for good,
-in a program that only asked why its memory is full. The number itself lies at a fixed offset in the
-native storage, which is found once with three storages of known size. Where that is not certain, torch
-is asked.
+question and keeps from then on: 104 bytes and one more object for the collector per tensor, for
+good, in a program that only asked why its memory is full. The number itself lies at a fixed offset
+in the native storage, which is found once with three storages of known size. Where that is not
+certain, torch is asked.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ..._torch import UNREADABLE, Tensor, Torch
 class Storages:
     """The storages behind some tensors.
 
-    Dicts of plain numbers, one per column: one small object per storage would make the collector run
-    over the whole heap again and again.
+    Dicts of plain numbers, one per column: one small object per storage would make the collector
+    run over the whole heap again and again.
     """
 
     def __init__(self, module: Torch) -> None:
@@ -133,9 +134,9 @@ class Storages:
             if key in left:
                 holders[key] += 1
         for key, i in tensors.items():
-            # Only where something beside the tensors holds the storage. The storage's own Python object
-            # is one more holder from the first time that it is asked for; asking again changes nothing.
-            # So it existed before if the count stays the same.
+            # Only where something beside the tensors holds the storage. The storage's own Python
+            # object is one more holder from the first time that it is asked for; asking again
+            # changes nothing. So it existed before if the count stays the same.
             before = uses(key)
             if before > holders[key]:
                 storage = self._module._C.TensorBase.untyped_storage(objects[i])

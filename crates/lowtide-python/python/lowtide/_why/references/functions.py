@@ -1,7 +1,7 @@
 """Readers for functions, partials and caches.
 
-Closures, defaults and caches keep objects in places that have no attribute a person would think of. The
-steps here describe the place in words where no expression is short enough.
+Closures, defaults and caches keep objects in places that have no attribute a person would think of.
+The steps here describe the place in words where no expression is short enough.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def _keyword_defaults(holder: FunctionType, held: object) -> Iterator[Reference]
 
 
 def _is_annotations(holder: FunctionType, held: object) -> bool:
-    # Asking for __annotations__ creates the dict, and on newer versions runs code. So: by elimination.
+    # Asking for __annotations__ creates the dict, and on newer versions runs code. So: by
+    # elimination.
     kwdefaults = FunctionType.__dict__["__kwdefaults__"].__get__(holder)
     builtins = read(holder, "__builtins__")
     others = (holder.__globals__, holder.__defaults__, holder.__closure__, kwdefaults, builtins)

@@ -1,8 +1,8 @@
 """Reads the variables of frames without leaving a trace.
 
-Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot that
-holds every variable long after the function has dropped it. A tool that looks for holders must not
-become one. From 3.13 on, `f_locals` is a view and there is nothing to undo.
+Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot
+that holds every variable long after the function has dropped it. A tool that looks for holders must
+not become one. From 3.13 on, `f_locals` is a view and there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _REFERENCES_OF_OUR_SNAPSHOT = 3
 def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str, object]:
     """Returns the variables of a frame by name, as a new dict.
 
-    `known` holds the ids of dicts that were not empty before: a snapshot that is listed there belongs to
-    the program and is kept. (An empty one may come from an earlier look.) The namespace of a module or of
-    a class body is copied, never cleared.
+    `known` holds the ids of dicts that were not empty before: a snapshot that is listed there
+    belongs to the program and is kept. (An empty one may come from an earlier look.) The namespace
+    of a module or of a class body is copied, never cleared.
     """
     raw: object = frame.f_locals
     if not frame.f_code.co_flags & _CO_OPTIMIZED:
@@ -48,8 +48,8 @@ def _named(raw: object) -> dict[str, object]:
 def _is_traced(frame: FrameType) -> bool:
     """Returns whether a debugger may write the snapshot back into the frame.
 
-    When a trace function returns, the interpreter copies the snapshot back into the frame. An empty one
-    would delete the program's variables.
+    When a trace function returns, the interpreter copies the snapshot back into the frame. An empty
+    one would delete the program's variables.
     """
     if frame.f_trace is not None or sys.gettrace() is not None or sys.getprofile() is not None:
         return True
@@ -78,7 +78,8 @@ def frame_of(value: object) -> FrameType | None:
 
 
 def has_begun(value: object) -> bool:
-    """Returns whether suspended code has run up to a `yield` or an `await`, and not only been called."""
+    """Returns whether suspended code has run up to a `yield` or an `await`, and not only been
+    called."""
     if sys.version_info < (3, 11):
         frame = frame_of(value)
         return frame is not None and frame.f_lasti >= 0
@@ -111,8 +112,8 @@ def is_running(frame: FrameType) -> bool:
                 found = found.f_back
         return False
     finally:
-        # Our own frame is one of them. A variable that refers to it would keep it, its callers and all
-        # their variables alive until the collector runs.
+        # Our own frame is one of them. A variable that refers to it would keep it, its callers and
+        # all their variables alive until the collector runs.
         found = None
         stacks.clear()
 

@@ -1,8 +1,8 @@
 """Reads objects without running their code.
 
 `why` names objects of another program, often while that program is in trouble. A property, a
-`__getattr__`, an `__eq__` or a `__repr__` could load a model, take a lock or raise. So everything here
-goes through the interpreter's own descriptors, compares by identity and asks `type(x)`, never
+`__getattr__`, an `__eq__` or a `__repr__` could load a model, take a lock or raise. So everything
+here goes through the interpreter's own descriptors, compares by identity and asks `type(x)`, never
 `x.__class__` (which `isinstance` does).
 """
 

@@ -1,8 +1,8 @@
 """Finds and names the references from one object to another.
 
 The walk over the heap knows only that `holder` refers to `held`. A person needs to know how: by an
-attribute, an item, a closure. `references` answers that for every type of the interpreter, its standard
-library and torch, without running any code of the program.
+attribute, an item, a closure. `references` answers that for every type of the interpreter, its
+standard library and torch, without running any code of the program.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ _GENERAL: tuple[Reader, ...] = (
 def references(holder: object, held: object) -> list[Reference]:
     """Returns every visible reference from `holder` to `held`, the most specific first.
 
-    References through objects in between that nobody types (the dict of an instance, a closure's cell,
-    the tables of an nn.Module) count as the holder's own. A reference that the collector sees and that
-    has no name is of kind "hidden". The list is empty if Python can see no reference.
+    References through objects in between that nobody types (the dict of an instance, a closure's
+    cell, the tables of an nn.Module) count as the holder's own. A reference that the collector sees
+    and that has no name is of kind "hidden". The list is empty if Python can see no reference.
 
     >>> class Runner: ...
     >>> runner, model = Runner(), object()

@@ -1,8 +1,8 @@
 """One reference from an object to another, and how to cut it.
 
-The name and the cut live together because they say the same thing twice: the verb tells a person what
-to do, and `cut` does exactly that. A cut looks again before it acts, so that it never removes something
-that was put into the same place meanwhile.
+The name and the cut live together because they say the same thing twice: the verb tells a person
+what to do, and `cut` does exactly that. A cut looks again before it acts, so that it never removes
+something that was put into the same place meanwhile.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ Act: TypeAlias = Callable[[], None]
 class Reference:
     """One way in which `holder` refers to `held`.
 
-    `step` continues a path. `verb` is what a person does about the reference, with `{path}` (up to and
-    including this step) and `{holder}` (without this step) to be filled in, or None if nothing can be
-    done here. `via` are the ids of the objects in between that nobody types: the dict of an instance, the
-    cell of a closure. A reference keeps both ends alive until it is cut or dropped.
+    `step` continues a path. `verb` is what a person does about the reference, with `{path}` (up to
+    and including this step) and `{holder}` (without this step) to be filled in, or None if nothing
+    can be done here. `via` are the ids of the objects in between that nobody types: the dict of an
+    instance, the cell of a closure. A reference keeps both ends alive until it is cut or dropped.
     """
 
     __slots__ = ("_act", "_done", "_why_not", "kind", "step", "verb", "via")

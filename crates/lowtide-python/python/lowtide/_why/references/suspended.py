@@ -46,9 +46,9 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
 def _close_drops_variables(begun: bool) -> bool:
     """Returns whether `close()` drops the variables; otherwise only freeing the generator does.
 
-    Some versions of Python skip that where no code has to run: up to 3.12.3 (gh-118272), and later ones
-    if the generator has not begun (gh-142766). This interpreter is tested with a generator that has one
-    variable.
+    Some versions of Python skip that where no code has to run: up to 3.12.3 (gh-118272), and later
+    ones if the generator has not begun (gh-142766). This interpreter is tested with a generator
+    that has one variable.
     """
     held = {1}
     gone = weakref.ref(held)

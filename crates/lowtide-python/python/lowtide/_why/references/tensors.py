@@ -1,8 +1,8 @@
 """Readers for modules, tensors and autograd nodes of torch.
 
-A module stores its children in dicts of its own, a tensor its gradient and its graph in C++. Nothing here
-imports torch. Every question to a tensor is asked with overrides switched off, because a subclass may run
-its own code for any of them.
+A module stores its children in dicts of its own, a tensor its gradient and its graph in C++.
+Nothing here imports torch. Every question to a tensor is asked with overrides switched off, because
+a subclass may run its own code for any of them.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ def has_graph(value: Tensor) -> bool:
 def _is_leaf_of(node: object, held: object) -> bool:
     """Returns whether the graph from `node` ends in this tensor.
 
-    Nodes are asked for their leaf, never for what they saved: unpacking that runs the program's hooks.
+    Nodes are asked for their leaf, never for what they saved: unpacking that runs the program's
+    hooks.
     """
     seen, open_nodes = {id(node)}, [node]
     while open_nodes and len(seen) <= _MOST_NODES:
