@@ -1,4 +1,4 @@
-"""The kernel's numbers for this process, and memory that the kernel sees. Tests rely on these, not on lowtide."""
+"""The kernel's numbers for this process. Tests rely on these, not on lowtide's."""
 
 from __future__ import annotations
 

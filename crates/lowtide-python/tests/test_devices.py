@@ -1,4 +1,4 @@
-"""Devices: which one is meant, what it says, and that asking initialises nothing."""
+"""Devices: which one is chosen, what it reports, and that asking initialises nothing."""
 
 from __future__ import annotations
 

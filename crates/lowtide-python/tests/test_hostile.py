@@ -1,4 +1,4 @@
-"""Naming runs none of the program's code, however much the program has put in the way."""
+"""Naming runs no code of the program, whatever the program overrides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the variables of a frame leaves nothing behind and takes nothing away."""
+"""Reading the variables of a frame leaves nothing behind and removes nothing."""
 
 from __future__ import annotations
 

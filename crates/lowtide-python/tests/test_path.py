@@ -1,4 +1,4 @@
-"""Whole paths read as people would write them, whatever plumbing the heap shows in between."""
+"""Whole paths read as people would write them, whatever objects the heap has in between."""
 
 from __future__ import annotations
 

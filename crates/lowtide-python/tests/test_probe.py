@@ -1,4 +1,4 @@
-"""Probe: which objects hold memory, without running anything of the user's."""
+"""Which objects hold memory is found without running code of the program."""
 
 from __future__ import annotations
 

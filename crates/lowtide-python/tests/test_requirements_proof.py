@@ -1,4 +1,4 @@
-"""R45 and R47, and what bad luck there is: nothing counts as freed because a call returned."""
+"""R45 and R47, and failures of all kinds: a call that returns proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R1–R10: stages that hand the device on."""
+"""R1–R10: stages that use the device one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rungs of Python and torch, each with something real to give back."""
+"""The hooks of Python and torch, each with real memory to free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is public is documented, wrapped and typed, and the import is light."""
+"""Public names are documented and typed, and importing lowtide is cheap."""
 
 from __future__ import annotations
 

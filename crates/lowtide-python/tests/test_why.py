@@ -1,6 +1,6 @@
-"""`why` on real heaps: names, bytes, cuts, and that nothing is left behind.
+"""`why` on real heaps: names, bytes, cuts, and that it leaves nothing behind.
 
-What the ways are in which memory stays is the zoo's matter; here it is about the answer itself.
+The zoo tests the ways in which memory is kept alive; this file tests the answer itself.
 """
 
 from __future__ import annotations

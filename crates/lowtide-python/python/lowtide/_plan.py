@@ -75,7 +75,7 @@ def plan(owner: object, also: Iterable[object] = ()) -> Plan:
     made.tensors = _weak(found.tensors)
     made.stays = _weak(found.stays)
     # A value that leads to most of the others wraps them.
-    leads = found.leads
+    leads = found.by_value
     for at in sorted(range(len(values)), key=lambda at: -leads[at].values):
         lead = leads[at]
         if lead.tensors == 0:

@@ -57,7 +57,7 @@ struct Group {
     pieces: u64,
 }
 
-impl<'py> Answering<'_, 'py> {
+impl Answering<'_, '_> {
     fn all(&self, most: usize) -> PyResult<Examination> {
         let groups = if self.one_by_one { self.targets() } else { self.groups() };
         let (shown, rest) = groups.split_at(groups.len().min(most));

@@ -223,8 +223,8 @@ pub(crate) struct Lead {
 /// What the references of an object lead to.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Leads {
-    /// For each value what it leads to.
-    pub(crate) leads: Py<PyList>,
+    /// What each value leads to.
+    pub(crate) by_value: Py<PyList>,
     /// What is freed when all of them are cut.
     pub(crate) freed_bytes: u64,
     /// Every tensor that they lead to.
@@ -238,7 +238,7 @@ pub(crate) struct Leads {
 #[pymethods]
 impl Leads {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.leads)?;
+        visit.call(&self.by_value)?;
         visit.call(&self.tensors)?;
         visit.call(&self.stays)?;
         visit.call(&self.path)

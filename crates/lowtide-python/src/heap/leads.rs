@@ -58,7 +58,7 @@ pub(crate) fn leads_to<'py>(
     let stays = tensors.iter().copied().filter(|node| !lost.contains(node)).collect();
     let path = heap.known.targets.first().and_then(|target| analysis.path(*target));
     Ok(Leads {
-        leads: PyList::new(py, leads)?.unbind(),
+        by_value: PyList::new(py, leads)?.unbind(),
         freed_bytes: analysis.freed_by(&cut).bytes.0,
         stays: objects(stays)?,
         tensors: objects(tensors)?,

@@ -21,8 +21,8 @@ fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 }
 
 /// Calls Python as a part of a climb.
-pub(crate) fn within<'py, T>(
-    py: Python<'py>,
+pub(crate) fn within<T>(
+    py: Python<'_>,
     climb: &lowtide::Climb,
     call: impl FnOnce() -> PyResult<T>,
 ) -> PyResult<T> {

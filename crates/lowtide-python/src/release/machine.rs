@@ -14,6 +14,7 @@ use super::values::{AllocatorCounts, ProcessUsage, Usage};
 /// Host memory, as the kernel reports it.
 #[pyclass(frozen, eq, get_all, module = "lowtide._native")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "a number carries its unit")]
 pub(crate) struct ProcessMemory {
     /// What the machine has.
     total_bytes: u64,
