@@ -26,9 +26,10 @@ use crate::ending::{EXIT_CODES, Ending};
     after_long_help = format!(
         "{EXIT_CODES}\n\n\
          Variables:\n  \
-         LOWTIDE_CUDA_LIBRARY, LOWTIDE_NVML_LIBRARY  driver libraries to load instead of the usual ones\n  \
-         LOWTIDE_LOG=debug  logs what happens, on standard error\n  \
-         COLUMNS  the width of text where the output is no terminal"
+         LOWTIDE_CUDA_LIBRARY  the CUDA driver library to load\n  \
+         LOWTIDE_NVML_LIBRARY  the NVML library to load\n  \
+         LOWTIDE_LOG           what is logged on standard error, for example debug\n  \
+         COLUMNS               the width of text where the output is no terminal"
     )
 )]
 struct Arguments {

@@ -3,6 +3,7 @@
 //! Text that is too long for a line continues on the next, indented under its own column. A word
 //! that is too long for a line stays whole, so that a path can be copied.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -18,6 +19,10 @@ const DIM: Style = Style::new().dimmed();
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Yellow.on_default();
 
+/// Units that stay on the line of their number.
+const UNITS: [&str; 9] = ["B", "KiB", "MiB", "GiB", "GiB/s", "MB", "ns", "ms", "s"];
+/// The blank between a number and its unit while text is wrapped.
+const BOUND: char = '\u{a0}';
 /// The width of the column of names.
 const NAME_WIDTH: usize = 16;
 /// The least width of a column of text. Where less is left, text continues near the left edge.
@@ -98,16 +103,22 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Adds the columns of a table that come first, and a command line in the last column. Its words
+    /// are broken where they do not fit: nobody copies them.
+    pub(crate) fn command(&mut self, head: &str, command: &str) {
+        let indent = " ".repeat(display_width(head));
+        let options = options(self.width, head, &indent).break_words(true);
+        self.add(textwrap::wrap(command, options));
+    }
+
     fn wrap(&mut self, text: &str, first: &str, rest: &str) {
-        let options = textwrap::Options::new(self.width)
-            .initial_indent(first)
-            .subsequent_indent(rest)
-            .break_words(false)
-            .word_separator(WordSeparator::AsciiSpace)
-            .word_splitter(WordSplitter::NoHyphenation)
-            .wrap_algorithm(WrapAlgorithm::FirstFit);
-        for line in textwrap::wrap(text, options) {
-            self.text.push_str(line.trim_end());
+        let bound = bind_units(text);
+        self.add(textwrap::wrap(&bound, options(self.width, first, rest)));
+    }
+
+    fn add(&mut self, lines: Vec<Cow<'_, str>>) {
+        for line in lines {
+            self.text.push_str(&line.trim_end().replace(BOUND, " "));
             self.text.push('\n');
         }
     }
@@ -163,6 +174,33 @@ pub(crate) fn print_json_line(value: &impl Serialize) -> anyhow::Result<Reader> 
     finish(writeln!(out, "{text}").and_then(|()| out.flush()))
 }
 
+fn options<'a>(width: usize, first: &'a str, rest: &'a str) -> textwrap::Options<'a> {
+    textwrap::Options::new(width)
+        .initial_indent(first)
+        .subsequent_indent(rest)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit)
+}
+
+// A number and its unit stay on one line.
+fn bind_units(text: &str) -> String {
+    let mut bound = String::with_capacity(text.len());
+    for word in text.split_inclusive(' ') {
+        let is_unit = UNITS.contains(&word.trim_end_matches([' ', ',', ';', ':', '.', ')']));
+        if is_unit
+            && bound.ends_with(' ')
+            && bound.trim_end().ends_with(|c: char| c.is_ascii_digit())
+        {
+            bound.pop();
+            bound.push(BOUND);
+        }
+        bound.push_str(word);
+    }
+    bound
+}
+
 // Where the second column of a line begins.
 fn second_column(line: &str) -> Option<usize> {
     let gap = line.find("  ")?;
@@ -215,6 +253,22 @@ mod tests {
             ["    trim          32.0 MiB freed", "                  in 3.2 ms"]
         );
         assert_eq!(lines(12, |page| page.line(" one two three")), [" one two", "   three"]);
+    }
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        assert_eq!(
+            lines(20, |page| page.line("it took so much: 12.5 MiB, in 4 ms")),
+            ["it took so much:", "  12.5 MiB, in 4 ms"]
+        );
+    }
+
+    #[test]
+    fn a_command_line_is_broken_under_its_column() {
+        assert_eq!(
+            lines(20, |page| page.command("  12  ", "/usr/bin/a-long-name --flag")),
+            ["  12  /usr/bin/a-lon", "      g-name --flag"]
+        );
     }
 
     #[test]

@@ -1,34 +1,35 @@
-//! Chunks: memory of a device, owned by whoever holds it.
+//! Chunks: memory of a device, with one owner.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::backend::Handle;
-use crate::device::Inner;
+use crate::shared::Shared;
 use crate::{Bytes, Result};
 
-/// Memory of a device, under no address. Dropping it gives the memory back.
+/// Memory of a device that is mapped nowhere. Dropping it gives the memory back.
 pub struct Chunk {
-    pub(crate) device: Arc<Inner>,
+    pub(crate) device: Arc<Shared>,
     pub(crate) handle: Handle,
     size: Bytes,
-    /// Whether dropping it gives the memory back.
+    /// False once somebody else has to give the memory back.
     owned: bool,
 }
 
 impl Chunk {
-    pub(crate) fn new(device: &Arc<Inner>, size: Bytes) -> Result<Chunk> {
+    pub(crate) fn new(device: &Arc<Shared>, size: Bytes) -> Result<Chunk> {
         let handle = device.backend.create(size)?;
         Ok(Chunk { device: Arc::clone(device), handle, size, owned: true })
     }
 
-    /// How much it is.
+    /// Returns the size, a multiple of the device's page.
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// The bare handle, now the caller's to destroy. It does not keep the device alive.
+    /// Turns the chunk into its bare handle, which the caller has to destroy and which does not keep
+    /// the device alive.
     pub(crate) fn disown(mut self) -> (Handle, Bytes) {
         self.owned = false;
         (self.handle, self.size)

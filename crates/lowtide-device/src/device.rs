@@ -1,58 +1,22 @@
 //! The device that callers hold: safe, shared, and sure to give everything back.
 //!
-//! It checks sizes and ranges, keeps what is in flight alive, gives things back in the right order
-//! and tries again what the driver refused to take. Underneath is a [`Backend`].
+//! A device checks sizes and ranges, keeps what is in flight alive, gives things back in the right
+//! order and tries again what the driver refused to take back. Underneath is a [`Backend`].
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use lowtide_types::{DeviceId, Usage};
-use serde::Serialize;
+use lowtide_types::{Bytes, DeviceId, Usage};
 
-use crate::{
-    Backend, Bytes, Chunk, Error, HostMemory, Reservation, Result, Stream, exit, host_memory,
-    staging,
-};
+use crate::cuda::{Context, CudaBackend, Driver};
+use crate::dry_run::{DryRunBackend, DryRunCost};
+use crate::facts::SizeRule;
+use crate::host::{HostBackend, HostOptions};
+use crate::shared::Shared;
+use crate::{Backend, Chunk, DeviceInfo, Error, HostMemory, Reservation, Result, Stream};
+use crate::{exit, host_memory};
 
-/// An address of device memory. On `host` it is an address of this process too.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(transparent)]
-pub struct Address(pub u64);
-
-impl Address {
-    /// The address so many bytes further on.
-    #[must_use]
-    pub const fn plus(self, offset: Bytes) -> Address {
-        Address(self.0 + offset.0)
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-/// What a device is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DeviceInfo {
-    /// Which one.
-    pub id: DeviceId,
-    /// `host` or `cuda`.
-    pub kind: &'static str,
-    /// What its maker calls it.
-    pub name: String,
-    /// All the memory it has.
-    #[serde(rename = "total_bytes")]
-    pub total: Bytes,
-    /// Chunks are multiples of this.
-    #[serde(rename = "page_bytes")]
-    pub page: Bytes,
-    /// The GPU's own identity, the same in every process and after a restart.
-    pub uuid: Option<String>,
-}
-
-/// A device that callers can hold, clone and share.
+/// A device. Cheap to clone, and shared between threads.
 ///
 /// ```
 /// use lowtide_device::{Bytes, Device, HostOptions};
@@ -67,108 +31,159 @@ pub struct DeviceInfo {
 /// ```
 #[derive(Clone)]
 pub struct Device {
-    pub(crate) inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
-// What every RAII type of a device holds on to.
-pub(crate) struct Inner {
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) staging: staging::Cache,
-    leftovers: Mutex<Vec<Leftover>>,
-}
-
-struct Leftover {
-    what: &'static str,
-    give_back: Box<GiveBack>,
-}
-
-type GiveBack = dyn FnMut(&dyn Backend) -> Result<()> + Send;
-
+/// The ways to open a device.
 impl Device {
-    /// A device over a back end. [`Device::host`] and [`Device::cuda`] are the usual ways in.
-    pub fn new(backend: impl Backend + 'static) -> Device {
-        exit::watch(&exit::OF_DEVICES);
-        let inner = Inner {
-            backend: Box::new(backend),
-            staging: staging::Cache::default(),
-            leftovers: Mutex::default(),
-        };
-        Device { inner: Arc::new(inner) }
-    }
-
-    /// The device of this name: `host`, `cuda:0`, …
+    /// Opens the device of this name with default options: `host`, `cuda:0`, …
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`] with the devices there are; [`Error::NoLibrary`] and others where a
-    /// `cuda` device was asked for and the driver cannot serve it.
+    /// [`Error::UnknownDevice`] with the devices of this machine; the errors of [`Device::cuda`].
     pub fn open(id: DeviceId) -> Result<Device> {
         match id {
-            DeviceId::Host => Device::host(crate::HostOptions::default()),
-            DeviceId::Cuda(index) => Device::cuda(index),
+            DeviceId::Host => Device::host(HostOptions::default()),
+            DeviceId::Cuda(ordinal) => Device::cuda(ordinal),
             DeviceId::DryRun | DeviceId::Named(_) => {
-                Err(Error::UnknownDevice { wanted: id.to_string(), known: crate::known_devices() })
+                Err(Error::UnknownDevice { wanted: id, known: known_devices() })
             }
         }
     }
 
-    /// What it is.
+    /// Creates a `host` device: real pages of this machine, with a budget. Each call creates a device
+    /// of its own.
+    ///
+    /// # Errors
+    /// [`Error::BadSize`] for a budget that is not a multiple of the page or more than the machine
+    /// has; [`Error::Os`] if the kernel refuses.
+    pub fn host(options: HostOptions) -> Result<Device> {
+        HostBackend::new(options).map(Device::new)
+    }
+
+    /// Opens the CUDA device of this ordinal, in its primary context. Loads the driver.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] and others if there is no usable driver, [`Error::UnknownDevice`] if the
+    /// driver shows no such device, [`Error::NoVirtualMemory`] if the GPU cannot map memory.
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        Device::cuda_with(Arc::new(Driver::load()?), Context::Primary(ordinal))
+    }
+
+    /// Opens a CUDA device with a given driver, in a given context. With [`Context::Borrowed`] no
+    /// context is created, and no function of the driver is called but those that `driver` has.
+    ///
+    /// ```no_run
+    /// use std::ffi::{CStr, c_void};
+    /// use std::ptr::NonNull;
+    /// use std::sync::Arc;
+    ///
+    /// use lowtide_device::Device;
+    /// use lowtide_device::cuda::{BorrowedContext, Context, Driver};
+    ///
+    /// # fn real_function(_name: &CStr) -> Option<NonNull<c_void>> { None }
+    /// # fn main() -> lowtide_device::Result<()> {
+    /// # let programs_context = NonNull::<c_void>::dangling();
+    /// // An interposer knows where the real functions are and which contexts the program made.
+    /// // SAFETY: `real_function` returns the driver's own functions.
+    /// let driver = Arc::new(unsafe { Driver::from_entry_points(real_function) }?);
+    /// // SAFETY: the program keeps its context until the process ends.
+    /// let context = unsafe { BorrowedContext::new(programs_context) };
+    /// let device = Device::cuda_with(driver, Context::Borrowed(context))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Device::cuda`]; [`Error::MissingEntryPoint`] if the primary context is wanted and `driver`
+    /// lacks the functions for it.
+    pub fn cuda_with(driver: Arc<Driver>, context: Context) -> Result<Device> {
+        CudaBackend::open(driver, context).map(Device::new)
+    }
+
+    /// Creates a device of this size that has no memory and only counts, with the cost of what is
+    /// asked of it.
+    ///
+    /// ```
+    /// use lowtide_device::{Bytes, Device};
+    /// # fn main() -> lowtide_device::Result<()> {
+    /// let (device, cost) = Device::dry_run(Bytes::gib(140));
+    /// let _chunk = device.create(Bytes::gib(100))?;
+    /// assert_eq!(cost.calls(), 1);
+    /// assert!(cost.ms() > 0.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dry_run(total: Bytes) -> (Device, Arc<DryRunCost>) {
+        let cost = Arc::new(DryRunCost::default());
+        (Device::new(DryRunBackend::new(total, Arc::clone(&cost))), cost)
+    }
+
+    /// Creates a device over a back end of the caller's own.
+    pub fn new(backend: impl Backend + 'static) -> Device {
+        Device { shared: Shared::new(backend) }
+    }
+}
+
+/// The operations of an open device.
+impl Device {
+    /// Returns the device's description.
     pub fn info(&self) -> &DeviceInfo {
-        self.inner.backend.info()
+        self.shared.backend.info()
     }
 
-    /// What it says is in use, by everybody.
+    /// Asks the device how much memory is in use, by all processes.
     ///
     /// # Errors
-    /// If the device cannot be asked.
+    /// The error of the driver or the kernel.
     pub fn usage(&self) -> Result<Usage> {
-        self.inner.backend.usage()
+        self.shared.backend.usage()
     }
 
-    /// Takes address space: a multiple of the page. Costs no memory.
+    /// Reserves address space: a multiple of the page. Uses no memory.
     ///
     /// # Errors
-    /// [`Error::BadSize`], or the driver's refusal.
+    /// [`Error::BadSize`], or the driver's error.
     pub fn reserve(&self, size: Bytes) -> Result<Reservation> {
         exit::refuse_after_fork()?;
         self.check_size("reserve", size)?;
-        self.inner.sweep();
-        Reservation::new(&self.inner, size)
+        self.shared.sweep();
+        Reservation::new(&self.shared, size)
     }
 
-    /// Takes memory: a multiple of the page. Its content is undefined.
+    /// Creates a chunk of memory: a multiple of the page. Its content is undefined.
     ///
     /// # Errors
     /// [`Error::BadSize`], or [`Error::OutOfMemory`] with what is free.
     pub fn create(&self, size: Bytes) -> Result<Chunk> {
         exit::refuse_after_fork()?;
         self.check_size("create", size)?;
-        self.inner.sweep();
-        Chunk::new(&self.inner, size)
+        self.shared.sweep();
+        Chunk::new(&self.shared, size)
     }
 
-    /// A new stream for copies and digests.
+    /// Creates a stream for copies and digests.
     ///
     /// # Errors
-    /// If the driver refuses.
+    /// The driver's error.
     pub fn stream(&self) -> Result<Stream> {
         exit::refuse_after_fork()?;
-        self.inner.sweep();
-        Stream::new(&self.inner)
+        self.shared.sweep();
+        Stream::new(&self.shared)
     }
 
-    /// Takes host memory that copies run at full speed with: huge pages, prepared by several
-    /// threads, registered, left out of forks and core dumps.
+    /// Allocates host memory for copies at full speed: huge pages, prepared by several threads,
+    /// registered with the device, left out of forks and core dumps.
     ///
     /// # Errors
-    /// [`Error::NoHostHeadroom`] before anything is taken, or the driver's refusal.
+    /// [`Error::NoHostHeadroom`] before anything is allocated, or the driver's error.
     pub fn host_memory(&self, size: Bytes) -> Result<Arc<HostMemory>> {
         self.host_memory_by(size, host_memory::all_threads())
     }
 
-    /// As [`Device::host_memory`], but prepared by the calling thread alone: for callers who
-    /// prepare several pieces at once, on threads of their own. Each piece is held against what
-    /// the machine has left at that moment, not against the others; who takes several asks
-    /// [`crate::headroom::require`] for their sum first.
+    /// Allocates host memory as [`Device::host_memory`] does, but prepares it on the calling thread
+    /// alone. For callers that prepare several pieces at once, on threads of their own. Each piece is
+    /// compared with what the machine has left at that moment, not with the others; a caller that takes
+    /// several calls [`crate::headroom::require`] for their sum first.
     ///
     /// # Errors
     /// As [`Device::host_memory`].
@@ -178,41 +193,44 @@ impl Device {
 
     fn host_memory_by(&self, size: Bytes, threads: usize) -> Result<Arc<HostMemory>> {
         exit::refuse_after_fork()?;
-        self.inner.sweep();
-        HostMemory::new(&self.inner, size, threads).map(Arc::new)
+        self.shared.sweep();
+        HostMemory::new(&self.shared, size, threads).map(Arc::new)
     }
 
-    /// Waits for all work on the device: of every stream, and on a GPU of whatever else in this
-    /// process uses its primary context, frameworks included. What a stream keeps alive it lets go
-    /// of when it is asked itself, as by [`Stream::has_passed`].
+    /// Waits for all work on the device: of every stream, and on a GPU of everything else in this
+    /// process that uses the same context, frameworks included. Nothing else in this crate waits for
+    /// a whole context.
+    ///
+    /// A stream keeps what its work uses alive until the stream itself is asked, for example by
+    /// [`Stream::has_passed`].
     ///
     /// # Errors
-    /// What went wrong in that work, or the driver's refusal. While somebody captures a graph in
-    /// the context the driver refuses, and that capture is lost: no capture mode allows this wait.
+    /// The error of that work, or the driver's error. The driver refuses this wait while a graph is
+    /// being captured in the context, whatever the capture mode, and the capture is lost: call it only
+    /// where nothing captures.
     pub fn synchronize(&self) -> Result<()> {
         exit::refuse_after_fork()?;
-        self.inner.backend.synchronize()
+        self.shared.backend.synchronize()
     }
 
-    /// How many calls were made at the driver so far through this device and all that was taken
-    /// from it. On `host`: how many there would have been.
+    /// Returns how many driver calls were made through this device and everything taken from it. On
+    /// `host`: how many there would have been.
     pub fn calls(&self) -> u64 {
-        self.inner.backend.calls()
+        self.shared.backend.calls()
     }
 
-    /// How many things the driver refused to take back. They are tried again with every reserve,
-    /// create and stream, and when the device goes.
+    /// Returns how many things the driver refused to take back. They are tried again with every
+    /// reserve, create and stream, and when the device is dropped.
     pub fn leftovers(&self) -> usize {
-        self.inner.leftovers().len()
+        self.shared.leftover_count()
     }
 
     fn check_size(&self, operation: &'static str, size: Bytes) -> Result<()> {
-        let page = self.info().page;
+        let DeviceInfo { id, page, .. } = *self.info();
         if size > Bytes::ZERO && size.is_multiple_of(page) {
             return Ok(());
         }
-        let rule = format!("sizes are multiples of the page, {page}, and not zero");
-        Err(Error::BadSize { device: self.info().id, operation, size, rule })
+        Err(Error::BadSize { device: id, operation, size, rule: SizeRule::Pages(page) })
     }
 }
 
@@ -222,60 +240,8 @@ impl fmt::Debug for Device {
     }
 }
 
-impl Inner {
-    pub(crate) fn id(&self) -> DeviceId {
-        self.backend.info().id
-    }
-
-    fn leftovers(&self) -> std::sync::MutexGuard<'_, Vec<Leftover>> {
-        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives something back where nobody can be told of a failure. What the driver refuses is
-    /// kept and tried again later, so that one bad call does not leak.
-    pub(crate) fn give_back(
-        &self,
-        what: &'static str,
-        mut give_back: impl FnMut(&dyn Backend) -> Result<()> + Send + 'static,
-    ) {
-        if exit::has_begun() {
-            return;
-        }
-        match give_back(self.backend.as_ref()) {
-            Ok(()) => {}
-            Err(error) if error.is_context_lost() => {
-                tracing::error!(device = %self.id(), what, %error, "lost with its context");
-            }
-            Err(error) => {
-                tracing::warn!(device = %self.id(), what, %error, "not taken back; will try again");
-                self.leftovers().push(Leftover { what, give_back: Box::new(give_back) });
-            }
-        }
-    }
-
-    /// Tries once more to give back what was refused.
-    pub(crate) fn sweep(&self) {
-        let waiting = std::mem::take(&mut *self.leftovers());
-        for mut leftover in waiting {
-            match (leftover.give_back)(self.backend.as_ref()) {
-                Err(error) if !error.is_context_lost() => self.leftovers().push(leftover),
-                _ => {}
-            }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if exit::has_begun() {
-            return;
-        }
-        for staging in self.staging.drain() {
-            self.give_back("staging memory", move |backend| staging.give_back(backend));
-        }
-        self.sweep();
-        for leftover in self.leftovers().iter() {
-            tracing::error!(device = %self.id(), what = leftover.what, "never taken back");
-        }
-    }
+/// Lists the devices of this machine: `host`, and those that the CUDA driver shows, if there is one.
+pub fn known_devices() -> Vec<DeviceId> {
+    let count = Driver::load().and_then(|driver| driver.device_count()).unwrap_or(0);
+    std::iter::once(DeviceId::Host).chain((0..count).map(DeviceId::Cuda)).collect()
 }

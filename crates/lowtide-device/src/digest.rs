@@ -3,6 +3,15 @@
 //! It is computed where the page is: on the GPU by `kernels/digest.cu`, on the
 //! host by this file. Both compute the same function, bit for bit.
 //!
+//! ```
+//! use lowtide_device::digest::{Keys, PAGE_BYTES};
+//!
+//! let (keys, mut page) = (Keys::of_this_process(), vec![0; PAGE_BYTES]);
+//! let before = keys.digest(&page);
+//! page[123_456] ^= 1;
+//! assert_ne!(keys.digest(&page), before);
+//! ```
+//!
 //! # The function
 //!
 //! A page is 131,072 vectors of 16 bytes. Lane `l` of 256 takes vectors `l`,
@@ -27,7 +36,7 @@
 
 use std::sync::LazyLock;
 
-/// Bytes that one digest covers.
+/// The number of bytes that one digest covers.
 pub const PAGE_BYTES: usize = 2 << 20;
 
 const LANES: usize = 256;
@@ -36,7 +45,7 @@ const TILE_VECTORS: usize = 8;
 const TILE_WORDS: usize = TILE_VECTORS * 4;
 const TILES: usize = PAGE_BYTES / VECTOR_BYTES / LANES / TILE_VECTORS;
 
-/// What 128 bits say of one page's content.
+/// The digest of one page's content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 #[repr(C)]
 pub struct Digest(pub [u64; 2]);
@@ -47,7 +56,7 @@ impl std::fmt::Debug for Digest {
     }
 }
 
-/// The keys of the digest. Laid out as the kernel's parameter.
+/// The keys of the digest, laid out as the kernel's parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Keys {
@@ -63,12 +72,12 @@ static PROCESS_KEYS: LazyLock<Keys> = LazyLock::new(|| {
 });
 
 impl Keys {
-    /// The keys of this process, drawn once.
+    /// Returns the keys of this process, which are drawn once.
     pub fn of_this_process() -> &'static Keys {
         &PROCESS_KEYS
     }
 
-    /// Keys that follow from a seed, for tests that must be repeatable.
+    /// Derives keys from a seed, for tests that must be repeatable.
     pub fn from_seed(seed: u64) -> Keys {
         let mut state = seed;
         let mut draw = || {
@@ -86,7 +95,7 @@ impl Keys {
         keys
     }
 
-    /// The digest of one page.
+    /// Computes the digest of one page.
     ///
     /// # Panics
     /// If `page` is not [`PAGE_BYTES`] long.
@@ -106,7 +115,7 @@ impl Keys {
         Digest([self.seal(0, &sums), self.seal(1, &sums)])
     }
 
-    /// Step 1 for the lane whose first vector begins at `start`.
+    /// Computes step 1 for the lane whose first vector begins at `start`.
     fn tile(&self, tile: &[u8], start: usize) -> [u64; 2] {
         let (mut first, mut second) = (0u64, 0u64);
         for row in 0..TILE_VECTORS {
@@ -120,7 +129,7 @@ impl Keys {
         [first, second]
     }
 
-    /// Steps 3 and 4.
+    /// Computes steps 3 and 4.
     fn seal(&self, half: usize, sums: &[[u64; 2]; LANES]) -> u64 {
         let total = sums.iter().zip(0u64..).fold(0u64, |total, (sum, lane)| {
             let lane_key = self.lane[half].wrapping_mul(2 * lane + 1);
@@ -130,8 +139,8 @@ impl Keys {
     }
 }
 
-/// A bijection of 64 bits in which every input bit moves about half the output bits
-/// (the finaliser of `MurmurHash3`).
+/// Applies a bijection of 64 bits in which every input bit moves about half the output bits (the
+/// finaliser of `MurmurHash3`).
 fn scatter(mut x: u64) -> u64 {
     x ^= x >> 33;
     x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lowtide_types::{Bytes, DeviceId, Source, Usage};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::{Address, Device, DeviceInfo, Error, Result};
+use crate::facts::SizeRule;
+use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::{Error, Result};
 
 const PAGE: Bytes = Bytes::mib(2);
 
@@ -64,41 +66,8 @@ impl DryRunCost {
     }
 }
 
-impl Device {
-    /// Creates a device of this size that has no memory and only counts, with the cost of what is
-    /// asked of it.
-    ///
-    /// ```
-    /// use lowtide_device::{Bytes, Device};
-    /// # fn main() -> lowtide_device::Result<()> {
-    /// let (device, cost) = Device::dry_run(Bytes::gib(140));
-    /// let _chunk = device.create(Bytes::gib(100))?;
-    /// assert_eq!(cost.calls(), 1);
-    /// assert!(cost.ms() > 0.0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn dry_run(total: Bytes) -> (Device, Arc<DryRunCost>) {
-        let cost = Arc::new(DryRunCost::default());
-        let info = DeviceInfo {
-            id: DeviceId::DryRun,
-            kind: "dry-run",
-            name: "dry run (no memory, only counts)".to_owned(),
-            total,
-            page: PAGE,
-            uuid: None,
-        };
-        let counts = Mutex::new(Counts {
-            next_address: 1 << 40,
-            next_handle: 1,
-            in_use: Bytes::ZERO,
-            mapped: BTreeMap::new(),
-        });
-        (Device::new(DryRunBackend { info, cost: Arc::clone(&cost), counts }), cost)
-    }
-}
-
-struct DryRunBackend {
+/// A device without memory.
+pub(crate) struct DryRunBackend {
     info: DeviceInfo,
     cost: Arc<DryRunCost>,
     counts: Mutex<Counts>,
@@ -113,13 +82,31 @@ struct Counts {
 }
 
 impl DryRunBackend {
+    pub(crate) fn new(total: Bytes, cost: Arc<DryRunCost>) -> DryRunBackend {
+        let info = DeviceInfo {
+            id: DeviceId::DryRun,
+            kind: DeviceKind::DryRun,
+            name: "dry run (no memory, only counts)".to_owned(),
+            total,
+            page: PAGE,
+            uuid: None,
+        };
+        let counts = Mutex::new(Counts {
+            next_address: 1 << 40,
+            next_handle: 1,
+            in_use: Bytes::ZERO,
+            mapped: BTreeMap::new(),
+        });
+        DryRunBackend { info, cost, counts }
+    }
+
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn nothing_here(what: &'static str) -> Error {
-    Error::Unsupported { what, why: "a `dry-run` device has no memory".to_owned() }
+fn no_memory(operation: &'static str) -> Error {
+    Error::DryRun { operation }
 }
 
 // SAFETY: addresses are handed out once, and nothing can be read or written through them.
@@ -141,11 +128,11 @@ unsafe impl Backend for DryRunBackend {
     fn reserve(&self, size: Bytes) -> Result<Address> {
         let mut counts = self.counts();
         let at = counts.next_address;
-        counts.next_address = at.checked_add(size.0).ok_or_else(|| Error::BadSize {
+        counts.next_address = at.checked_add(size.0).ok_or(Error::BadSize {
             device: DeviceId::DryRun,
             operation: "reserve",
             size,
-            rule: "more than there are addresses".to_owned(),
+            rule: SizeRule::AddressSpace,
         })?;
         Ok(Address(at))
     }
@@ -204,23 +191,23 @@ unsafe impl Backend for DryRunBackend {
     }
 
     unsafe fn register(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
-        Err(nothing_here("registering host memory"))
+        Err(no_memory("host_memory"))
     }
 
     unsafe fn unregister(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
-        Err(nothing_here("unregistering host memory"))
+        Err(no_memory("host_memory"))
     }
 
     fn stage(&self, _size: Bytes) -> Result<*mut u8> {
-        Err(nothing_here("staging"))
+        Err(no_memory("digest"))
     }
 
     unsafe fn unstage(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
-        Err(nothing_here("staging"))
+        Err(no_memory("digest"))
     }
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
-        Err(nothing_here("a stream"))
+        Err(no_memory("stream"))
     }
 
     // Without streams there is no work to wait for.
@@ -232,6 +219,7 @@ unsafe impl Backend for DryRunBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Device;
 
     #[test]
     fn calls_cost_what_was_measured() {

@@ -1,64 +1,36 @@
-//! What can go wrong at a device. Variants carry facts; `Display` says what happened, with
-//! numbers, and what to do next.
+//! The errors of devices. Variants carry facts. `Display` gives the conclusion first, then the facts,
+//! then what to do; lists of what was tried come last.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use lowtide_types::{Bytes, DeviceId};
 
 use crate::cuda::version::CudaVersion;
-use crate::headroom::HostLimit;
-use crate::{Bytes, DeviceId};
+use crate::facts::{Attempt, DriverLibrary, HostLimit, RangeProblem, SizeRule};
 
 /// The result of device work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// One name under which a library was looked for, and what came of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Attempt {
-    /// The name or path given to the loader.
-    pub name: String,
-    /// What the loader said; `None` where it succeeded.
-    pub failure: Option<String>,
-}
-
-/// What can go wrong at a device.
+/// An error of a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No such device here.
-    #[error("there is no device {wanted:?} here; this machine has {}", list(known))]
+    /// This machine has no such device.
+    #[error("there is no device {wanted} on this machine; it has {}", list(known))]
     UnknownDevice {
-        /// What was asked for.
-        wanted: String,
-        /// What there is.
+        /// The device that was asked for.
+        wanted: DeviceId,
+        /// The devices of this machine.
         known: Vec<DeviceId>,
     },
 
-    /// Whoever tells of this device for somebody else could not.
-    #[error("{device} could not tell {question}: {answer}")]
-    NotTold {
-        /// The device.
-        device: DeviceId,
-        /// What was to be known.
-        question: &'static str,
-        /// What was said instead.
-        answer: String,
-    },
-
     /// A driver library was not found or did not load.
-    #[error(
-        "no {library} could be loaded; {}; tried {}",
-        what_to_do(tried, override_variable),
-        tried_names(tried)
-    )]
+    #[error("{}", no_library(*library, tried))]
     NoLibrary {
-        /// `CUDA driver` or `NVML`.
-        library: &'static str,
-        /// The variable that names another file.
-        override_variable: &'static str,
-        /// Every name tried, with the loader's words.
+        /// The library that was looked for.
+        library: DriverLibrary,
+        /// Every name tried, with the loader's message.
         tried: Vec<Attempt>,
     },
 
@@ -73,7 +45,7 @@ pub enum Error {
         name: &'static str,
         /// The CUDA version that brought it.
         since: CudaVersion,
-        /// The file that was loaded; `None` where the driver's functions were handed over.
+        /// The file that was loaded; `None` if the driver's functions were handed over.
         library: Option<PathBuf>,
     },
 
@@ -90,32 +62,45 @@ pub enum Error {
         needed: CudaVersion,
     },
 
-    /// A driver call failed.
-    #[error("{call} failed{}: {name} ({code}){}", on(*device), hint(*code))]
-    Driver {
-        /// The device it was made for, where it was made for one.
-        device: Option<DeviceId>,
-        /// The entry point.
-        call: &'static str,
-        /// The driver's result code.
-        code: i32,
-        /// The driver's name for it.
+    /// The GPU or its driver has no virtual memory management.
+    #[error("{device} cannot be used: {name} has no virtual memory management")]
+    NoVirtualMemory {
+        /// The device that was asked for.
+        device: DeviceId,
+        /// The name of the GPU.
         name: String,
     },
 
-    /// The device has no room for a chunk: its driver (for `host`: its budget or the kernel) said so.
+    /// The device of a borrowed context is not among those that the driver counts.
+    #[error("the context cannot be used: the driver does not list its device")]
+    UnknownContext,
+
+    /// A driver call failed.
+    #[error("{call} failed{}: {name} ({code}){}", on(*device), hint(*code))]
+    Driver {
+        /// The device, if the call was made for one.
+        device: Option<DeviceId>,
+        /// The entry point that was called.
+        call: &'static str,
+        /// The driver's result code.
+        code: i32,
+        /// The driver's name for the code.
+        name: String,
+    },
+
+    /// The device has no memory for a chunk: its driver said so, or for `host` its budget or the kernel.
     #[error(
-        "{device} is out of memory: {requested} asked for, {free} free of {total}; {}",
-        who_has_it(*device)
+        "{device} is out of memory: {requested} requested, {free} free of {total}; {}",
+        who_uses_it(*device)
     )]
     OutOfMemory {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
-        /// What was asked for.
+        /// The size of the chunk.
         requested: Bytes,
-        /// What it says is free.
+        /// The memory that the device reports as free.
         free: Bytes,
-        /// What it has.
+        /// The whole memory of the device.
         total: Bytes,
     },
 
@@ -132,121 +117,112 @@ pub enum Error {
         limit: HostLimit,
     },
 
-    /// A size that no device takes.
-    #[error("{operation} of {size:?} on {device}: {rule}")]
+    /// A size or an offset that breaks a rule of the device.
+    #[error("{size:?} is no valid size for `{operation}` on {device}: {rule}")]
     BadSize {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
-        /// What was tried.
+        /// The operation that was tried.
         operation: &'static str,
-        /// The size given.
+        /// The size or offset given.
         size: Bytes,
-        /// What a size must be.
-        rule: String,
+        /// The rule that it breaks.
+        rule: SizeRule,
     },
 
-    /// A range that is not wholly mapped (and opened, where it is to be read or written).
-    #[error("{operation} of {size} at offset {offset:?} on {device}: {problem}")]
+    /// A range that cannot be used for an operation.
+    #[error("{problem}: `{operation}` of {size} at offset {offset:?} on {device}{}", problem.hint())]
     BadRange {
-        /// The device.
+        /// The device that was asked.
         device: DeviceId,
-        /// What was tried.
+        /// The operation that was tried.
         operation: &'static str,
-        /// Where in the reservation or the host memory.
+        /// The offset in the reservation or the host memory.
         offset: Bytes,
-        /// How much.
+        /// The size of the range.
         size: Bytes,
-        /// What is wrong with it.
+        /// The reason why it cannot be used.
         problem: RangeProblem,
     },
 
-    /// Things of two devices in one call.
-    #[error(
-        "{operation} on {device}: the {what} belongs to another device; each device has its own"
-    )]
+    /// An argument that belongs to another device.
+    #[error("the {what} belongs to another device: `{operation}` on {device}")]
     OtherDevice {
         /// The device that was asked.
         device: DeviceId,
-        /// What was tried.
+        /// The operation that was tried.
         operation: &'static str,
-        /// What belongs elsewhere.
+        /// The argument that belongs elsewhere.
         what: &'static str,
+    },
+
+    /// Device work in a forked child.
+    #[error(
+        "this process was forked, and its devices belong to the parent; start a new program instead \
+         (in Python: the `spawn` start method)"
+    )]
+    Forked,
+
+    /// An operation that needs memory, on a device that has none.
+    #[error("a dry run has no memory: `{operation}` is not possible")]
+    DryRun {
+        /// The operation that was tried.
+        operation: &'static str,
     },
 
     /// The operating system refused.
     #[error("{operation} failed: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that was tried.
         operation: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 
     /// This machine cannot do it at all.
     #[error("{what} does not work here: {why}")]
     Unsupported {
-        /// What was asked for.
+        /// The operation that was asked for.
         what: &'static str,
-        /// Why it cannot be.
+        /// The reason, in words.
         why: String,
     },
 
     /// NVML answered with an error.
-    #[error("NVML could not say {question}: {answer}")]
+    #[error("NVML could not report {question}: {answer}")]
     Nvml {
-        /// What was asked.
+        /// The number or name that was asked for.
         question: &'static str,
-        /// What it answered.
+        /// The message of NVML's error.
+        answer: String,
+    },
+
+    /// A device that a framework drives did not report a number.
+    #[error("{device} could not report {question}: {answer}")]
+    NotReported {
+        /// The device that was asked.
+        device: DeviceId,
+        /// The number that was asked for.
+        question: &'static str,
+        /// The error that came instead.
         answer: String,
     },
 }
 
-/// What is wrong with a range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RangeProblem {
-    /// It ends past the end.
-    OutOfBounds,
-    /// Part of it is not mapped.
-    NotMapped,
-    /// Part of it is mapped already.
-    AlreadyMapped,
-    /// It is mapped, but not opened for reading and writing.
-    NotOpen,
-    /// It cuts a mapping in two; a mapping goes as a whole.
-    CutsMapping,
-    /// Work in flight, or another thread, is using it.
-    InUse,
-}
-
-impl fmt::Display for RangeProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RangeProblem::OutOfBounds => "it ends past the end",
-            RangeProblem::NotMapped => "part of it is not mapped",
-            RangeProblem::AlreadyMapped => "part of it is mapped already",
-            RangeProblem::NotOpen => "it is mapped but was not opened",
-            RangeProblem::CutsMapping => "it cuts a mapping in two; a mapping goes as a whole",
-            RangeProblem::InUse => {
-                "work in flight or another thread uses it; synchronise the stream first"
-            }
-        })
-    }
-}
-
 impl Error {
-    /// An operating-system error with what was tried.
+    /// Takes the operating system's last error for an operation.
     pub(crate) fn os(operation: &'static str) -> Error {
         Error::Os { operation, source: io::Error::last_os_error() }
     }
 
-    /// Whether the context is lost, and with it everything that this process has on the device.
-    /// Nothing will succeed there any more, so nothing is worth a second try.
+    /// Returns whether the context is lost, and with it everything that this process has on the
+    /// device. No later call can succeed there, so nothing is worth a second try.
     pub fn is_context_lost(&self) -> bool {
         let Error::Driver { code, .. } = self else { return false };
         matches!(code, 4 | 700 | 702 | 709 | 710 | 714..=719)
     }
 
-    /// Whether the device is simply full, so that giving memory back and trying again may help.
+    /// Returns whether the device is full, so that freeing memory and trying again may help.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Error::OutOfMemory { .. })
     }
@@ -256,39 +232,42 @@ fn list(known: &[DeviceId]) -> String {
     known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn tried_names(tried: &[Attempt]) -> String {
-    if tried.is_empty() {
-        return "no name: there is none for this system".to_owned();
-    }
-    tried.iter().map(|attempt| attempt.name.as_str()).collect::<Vec<_>>().join(", ")
-}
-
 // A file that is there but does not load needs another cure than one that is missing.
-fn what_to_do(tried: &[Attempt], override_variable: &str) -> String {
-    let present = tried.iter().find_map(|attempt| {
-        let failure = attempt.failure.as_deref()?;
-        (!failure.contains("No such file")).then(|| format!("{}: {failure}", attempt.name))
-    });
-    match present {
-        Some(said) => format!("the loader said {said}"),
-        None => format!(
-            "install the NVIDIA driver, or set {override_variable} to the library's path if it lies elsewhere"
-        ),
+fn no_library(library: DriverLibrary, tried: &[Attempt]) -> String {
+    let (without, name) = (library.without(), library.name());
+    if tried.is_empty() {
+        return format!("{without}: there is no {name} for this system");
     }
+    let broken = tried.iter().find_map(|attempt| {
+        let failure = attempt.failure.as_deref()?;
+        (!failure.contains("No such file")).then_some(failure)
+    });
+    let (problem, cure) = match broken {
+        None => ("is not installed".to_owned(), "install"),
+        Some(failure) => (format!("does not load ({failure})"), "reinstall"),
+    };
+    let names: Vec<_> = tried.iter().map(|attempt| attempt.name.as_str()).collect();
+    format!(
+        "{without}: the {name} {problem}; {cure} the NVIDIA driver, or set {} to the library's path \
+         (looked for {})",
+        library.variable(),
+        names.join(", ")
+    )
 }
 
 fn or_another(library: Option<&Path>) -> String {
     library.map_or_else(String::new, |path| {
-        format!(", or set LOWTIDE_CUDA_LIBRARY to another library (loaded {})", path.display())
+        let variable = DriverLibrary::Cuda.variable();
+        format!(", or set {variable} to another library's path (loaded {})", path.display())
     })
 }
 
-fn who_has_it(device: DeviceId) -> &'static str {
+fn who_uses_it(device: DeviceId) -> &'static str {
     match device {
-        DeviceId::Cuda(_) => "`lowtide ps` shows who holds the rest",
-        DeviceId::Host => "the rest of its budget is held by this process",
-        DeviceId::DryRun => "give the books more",
-        DeviceId::Named(_) => "whoever named it knows who holds the rest",
+        DeviceId::Cuda(_) => "`lowtide ps` shows which processes use the rest",
+        DeviceId::Host => "this process uses the rest of the budget",
+        DeviceId::DryRun => "give the dry run more memory",
+        DeviceId::Named(_) => "its framework knows what uses the rest",
     }
 }
 
@@ -298,12 +277,76 @@ fn on(device: Option<DeviceId>) -> String {
 
 fn hint(code: i32) -> &'static str {
     match code {
-        2 => "; the device or the machine is out of memory: `lowtide ps` shows who holds it",
+        2 => {
+            "; the device or the machine is out of memory: `lowtide ps` shows which processes use it"
+        }
         100 => "; no GPU is visible: check CUDA_VISIBLE_DEVICES",
         304 => "; the operating system refused: check permissions on /dev/nvidia*",
         700 | 719 => "; the context is lost: end this process",
         803 => "; driver and kernel module differ in version: reboot or reload the module",
         900 | 901 => "; a CUDA graph is being captured: try again when the capture has ended",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(name: &str, failure: &str) -> Attempt {
+        Attempt { name: name.to_owned(), failure: Some(failure.to_owned()) }
+    }
+
+    #[test]
+    fn a_missing_driver_is_told_with_the_conclusion_first_and_the_names_last() {
+        let absent = "libcuda.so.1: cannot open shared object file: No such file or directory";
+        let tried = vec![attempt("libcuda.so.1", absent), attempt("libcuda.so", absent)];
+        let error = Error::NoLibrary { library: DriverLibrary::Cuda, tried };
+        assert_eq!(
+            error.to_string(),
+            "no GPU can be used: the CUDA driver is not installed; install the NVIDIA driver, or \
+             set LOWTIDE_CUDA_LIBRARY to the library's path (looked for libcuda.so.1, libcuda.so)"
+        );
+    }
+
+    #[test]
+    fn a_library_that_does_not_load_is_told_in_the_loaders_words() {
+        let tried = vec![attempt("/opt/libcuda.so.1", "/opt/libcuda.so.1: invalid ELF header")];
+        let error = Error::NoLibrary { library: DriverLibrary::Cuda, tried };
+        assert_eq!(
+            error.to_string(),
+            "no GPU can be used: the CUDA driver does not load (/opt/libcuda.so.1: invalid ELF \
+             header); reinstall the NVIDIA driver, or set LOWTIDE_CUDA_LIBRARY to the library's \
+             path (looked for /opt/libcuda.so.1)"
+        );
+    }
+
+    #[test]
+    fn a_missing_function_is_told_with_the_driver_that_has_it() {
+        let since = CudaVersion::new(12, 8);
+        let library = Some("/opt/libcuda.so.1".into());
+        let error = Error::MissingEntryPoint { name: "cuLaunchKernel", since, library };
+        assert_eq!(
+            error.to_string(),
+            "the CUDA driver has no cuLaunchKernel, which came with CUDA 12.8; install driver 570 \
+             or newer, or set LOWTIDE_CUDA_LIBRARY to another library's path (loaded \
+             /opt/libcuda.so.1)"
+        );
+    }
+
+    #[test]
+    fn a_bad_range_is_told_with_its_problem_first() {
+        let error = Error::BadRange {
+            device: DeviceId::Host,
+            operation: "unmap",
+            offset: Bytes::ZERO,
+            size: Bytes::mib(2),
+            problem: RangeProblem::InUse,
+        };
+        assert_eq!(
+            error.to_string(),
+            "work in flight or another thread uses the range: `unmap` of 2.0 MiB at offset 0 B on \
+             host; synchronise the stream first"
+        );
     }
 }

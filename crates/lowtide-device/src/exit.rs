@@ -1,9 +1,9 @@
-//! Whether this process still may touch its devices.
+//! The end of a process, and forks: when devices must be left alone.
 //!
 //! Drivers tear themselves down in exit handlers of their own; a call made after that can hang or
-//! crash. And a forked child has its parent's handles and none of its threads: what it gave back
-//! would be its parent's. In both, what is dropped leaves everything alone: the process's end gives
-//! its own back anyway.
+//! crash. A forked child has its parent's handles and none of its threads: giving them back would take
+//! them from the parent. In both cases dropping something does nothing, and the end of the process
+//! gives its memory back anyway.
 #![allow(unsafe_code, reason = "registers C handlers for exit and fork")]
 
 use std::sync::Once;
@@ -17,9 +17,9 @@ const FORKED: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(ALIVE);
 
-/// For handlers that go before those of nobody in particular.
+/// Guards the registration for devices without a driver.
 pub(crate) static OF_DEVICES: Once = Once::new();
-/// For handlers that go before the CUDA driver's.
+/// Guards the registration that has to run before the CUDA driver's exit handlers.
 pub(crate) static OF_DRIVERS: Once = Once::new();
 
 extern "C" fn exiting() {
@@ -30,8 +30,8 @@ extern "C" fn forked() {
     STATE.store(FORKED, Ordering::SeqCst);
 }
 
-/// Watches from now on. Called after a driver was initialised: exit handlers run in reverse order,
-/// so this one runs before the driver's.
+/// Registers handlers for exit and fork. Called after a driver was initialised: exit handlers run in
+/// reverse order, so this one runs before the driver's.
 pub(crate) fn watch(once: &'static Once) {
     once.call_once(|| {
         // SAFETY: the handler only stores to a static and cannot unwind.
@@ -44,20 +44,15 @@ pub(crate) fn watch(once: &'static Once) {
     });
 }
 
-/// Whether what is dropped now must leave its device alone.
+/// Returns whether a drop must leave its device alone, because the process exits or was forked.
 pub(crate) fn has_begun() -> bool {
     STATE.load(Ordering::SeqCst) != ALIVE
 }
 
-/// Refuses work in a forked child.
+/// Refuses device work in a forked child.
 pub(crate) fn refuse_after_fork() -> Result<()> {
     if STATE.load(Ordering::SeqCst) == FORKED {
-        return Err(Error::Unsupported {
-            what: "a device of lowtide",
-            why: "this process was forked, and devices belong to its parent; start a new program \
-                  instead (in Python: the `spawn` start method)"
-                .to_owned(),
-        });
+        return Err(Error::Forked);
     }
     Ok(())
 }

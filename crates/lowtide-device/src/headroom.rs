@@ -1,10 +1,10 @@
 //! Host memory that can still be taken: the least of what the machine and every control group around
-//! this process have left. Inside a container the machine's own number is somebody else's.
+//! this process have left. Inside a container the machine's own number does not apply.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::facts::HostLimit;
 use crate::{Bytes, Error, Result};
 
 /// The memory that always stays with the machine.
@@ -24,26 +24,6 @@ pub struct HostHeadroom {
     pub left: Bytes,
     /// The limit that is nearest.
     pub limit: HostLimit,
-}
-
-/// A limit on host memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostLimit {
-    /// The machine's available memory.
-    Machine,
-    /// The memory limit of a control group, with the group's path from the root.
-    ControlGroup(PathBuf),
-}
-
-impl fmt::Display for HostLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostLimit::Machine => f.write_str("the machine's available memory"),
-            HostLimit::ControlGroup(path) => {
-                write!(f, "the memory limit of control group {}", path.display())
-            }
-        }
-    }
 }
 
 impl HostHeadroom {

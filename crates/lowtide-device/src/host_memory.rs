@@ -1,69 +1,70 @@
-//! Host memory that copies run at full speed with.
+//! Host memory for copies at full speed.
 //!
-//! The driver's own pinned allocation takes half a second per GiB. Anonymous huge pages, touched
-//! by several threads and registered part by part as they become ready, take a twentieth of that.
-//! The memory is left out of forks and core dumps: it holds other people's weights.
-#![allow(unsafe_code, reason = "maps, touches and registers host pages")]
+//! The device and the threads of this machine never use it at the same time: a copy pins all of it, and
+//! threads lock the pages that they read or write. It is left out of forks and core dumps: it holds
+//! other people's weights.
+#![allow(unsafe_code, reason = "lends host pages out by pointer")]
 
-use std::fmt;
-use std::ptr::{self, NonNull};
-use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Instant;
+use std::{fmt, ptr, slice, thread};
 
-use crate::backend::Backend;
-use crate::device::Inner;
-use crate::host_pages::{HUGE_PAGE, map_huge, unmap_huge};
-use crate::{Bytes, Error, RangeProblem, Result, copying, exit, headroom};
+use crate::facts::{RangeProblem, SizeRule};
+use crate::host_pages::HUGE_PAGE;
+use crate::host_region::{HostRegion, PART};
+use crate::shared::Shared;
+use crate::{Bytes, Error, Result, copying, exit, headroom};
 
-const SMALL_PAGE: usize = 4096;
-/// A registration's size: small enough that preparing and registering overlap, large enough that
-/// its fixed cost does not count. No copy crosses from one into the next.
-const PART: Bytes = Bytes::mib(512);
 const MOST_THREADS: usize = 16;
 
-/// As many threads as help where one caller wants host memory.
+/// Returns how many threads speed up the preparation of one piece of host memory.
 pub(crate) fn all_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
 }
 
-/// Host memory known to a device. Dropping it gives it back to the machine.
+/// Host memory that is registered with a device. Dropping it gives it back to the machine.
+///
+/// ```
+/// use lowtide_device::{Bytes, Device, HostOptions};
+/// # fn main() -> lowtide_device::Result<()> {
+/// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
+/// let memory = device.host_memory(Bytes::mib(4))?;
+/// memory.write(Bytes(100), b"weights")?;
+/// let mut bytes = [0; 7];
+/// memory.read(Bytes(100), &mut bytes)?;
+/// assert_eq!(&bytes, b"weights");
+/// # Ok(())
+/// # }
+/// ```
 pub struct HostMemory {
-    device: Arc<Inner>,
-    region: Region,
+    device: Arc<Shared>,
+    region: HostRegion,
     size: Bytes,
     users: Mutex<Users>,
     changed: Condvar,
-    /// Whoever has a page's lock reads or writes it alone.
+    /// A thread that has a page's lock reads or writes it alone.
     pages: Box<[Mutex<()>]>,
 }
 
-/// Who uses the memory: the device or this machine, never both.
+/// The users of the memory: the device or threads of this machine, never both.
 #[derive(Default)]
 struct Users {
-    /// Copies in flight.
+    /// The number of copies in flight.
     copies: usize,
-    /// Threads that read or write.
+    /// The number of threads that read or write.
     threads: usize,
 }
 
 impl HostMemory {
-    /// Prepared by so many threads, the calling one among them.
-    pub(crate) fn new(device: &Arc<Inner>, size: Bytes, threads: usize) -> Result<HostMemory> {
+    /// Allocates host memory and prepares it on this many threads, the calling one among them.
+    pub(crate) fn new(device: &Arc<Shared>, size: Bytes, threads: usize) -> Result<HostMemory> {
         if size == Bytes::ZERO {
-            let rule = "host memory has at least one byte".to_owned();
-            return Err(Error::BadSize {
-                device: device.id(),
-                operation: "host_memory",
-                size,
-                rule,
-            });
+            let (device, operation) = (device.id(), "host_memory");
+            return Err(Error::BadSize { device, operation, size, rule: SizeRule::NotEmpty });
         }
         headroom::require(size)?;
         let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
-        let region = Region::map(mapped)?;
+        let region = HostRegion::map(mapped)?;
         let memory = HostMemory {
             device: Arc::clone(device),
             region,
@@ -78,11 +79,12 @@ impl HostMemory {
         Ok(memory)
     }
 
-    pub(crate) fn device(&self) -> &Arc<Inner> {
+    /// Returns the device that the memory is registered with.
+    pub(crate) fn device(&self) -> &Arc<Shared> {
         &self.device
     }
 
-    /// How much it is.
+    /// Returns the size that was asked for.
     pub fn size(&self) -> Bytes {
         self.size
     }
@@ -90,34 +92,34 @@ impl HostMemory {
     /// Reads bytes. Threads may read and write different pages at once.
     ///
     /// # Errors
-    /// [`Error::BadRange`] past the end, or while a copy is in flight.
+    /// [`Error::BadRange`] if the range ends past the end, or while a copy is in flight.
     pub fn read(&self, offset: Bytes, into: &mut [u8]) -> Result<()> {
-        let turn = self.turn("read", offset, into.len())?;
-        // SAFETY: the range is inside the region, and the turn keeps copies and other threads away.
-        unsafe { ptr::copy_nonoverlapping(turn.at, into.as_mut_ptr(), into.len()) };
+        let locked = self.lock("read", offset, into.len())?;
+        // SAFETY: the range is inside the region, and the locks keep copies and other threads away.
+        unsafe { ptr::copy_nonoverlapping(locked.at, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Reads past the processor's caches: for much that nobody will look at soon.
+    /// Reads bytes past the processor's caches: for large reads whose result is not used soon.
     ///
     /// # Errors
     /// As [`HostMemory::read`].
     pub fn read_streaming(&self, offset: Bytes, into: &mut [u8]) -> Result<()> {
-        let turn = self.turn("read", offset, into.len())?;
-        // SAFETY: as in `read`; nobody writes it while the turn lasts.
-        let from = unsafe { slice::from_raw_parts(turn.at, into.len()) };
+        let locked = self.lock("read", offset, into.len())?;
+        // SAFETY: as in `read`; nobody writes it while the pages are locked.
+        let from = unsafe { slice::from_raw_parts(locked.at, into.len()) };
         copying::past_caches(from, into);
         Ok(())
     }
 
-    /// Writes much that the device reads next, by one of several threads.
+    /// Writes many bytes that the device reads next, as one of several threads that do.
     ///
     /// # Errors
     /// As [`HostMemory::read`].
     pub fn write_much(&self, offset: Bytes, from: &[u8]) -> Result<()> {
-        let turn = self.turn("write", offset, from.len())?;
-        // SAFETY: as in `read`; nobody else has it while the turn lasts.
-        let into = unsafe { slice::from_raw_parts_mut(turn.at, from.len()) };
+        let locked = self.lock("write", offset, from.len())?;
+        // SAFETY: as in `read`; nobody else has it while the pages are locked.
+        let into = unsafe { slice::from_raw_parts_mut(locked.at, from.len()) };
         copying::into_caches(from, into);
         Ok(())
     }
@@ -127,13 +129,13 @@ impl HostMemory {
     /// # Errors
     /// As [`HostMemory::read`].
     pub fn write(&self, offset: Bytes, from: &[u8]) -> Result<()> {
-        let turn = self.turn("write", offset, from.len())?;
+        let locked = self.lock("write", offset, from.len())?;
         // SAFETY: as in `read`.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), turn.at, from.len()) };
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), locked.at, from.len()) };
         Ok(())
     }
 
-    fn turn(&self, operation: &'static str, offset: Bytes, length: usize) -> Result<Turn<'_>> {
+    fn lock(&self, operation: &'static str, offset: Bytes, length: usize) -> Result<Locked<'_>> {
         // A forked child does not have these pages.
         exit::refuse_after_fork()?;
         let size = Bytes(length as u64);
@@ -145,10 +147,10 @@ impl HostMemory {
         users.threads += 1;
         drop(users);
         let end = (offset + size).0.div_ceil(HUGE_PAGE.0);
-        // In the order of addresses, so that two who want the same pages do not wait for each other.
+        // In the order of addresses, so that two threads that want the same pages do not deadlock.
         let pages = self.pages[(offset.0 / HUGE_PAGE.0) as usize..end as usize].iter();
         let pages = pages.map(|page| page.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Turn { memory: self, at, _pages: pages.collect() })
+        Ok(Locked { memory: self, at, _pages: pages.collect() })
     }
 
     fn users(&self) -> MutexGuard<'_, Users> {
@@ -159,8 +161,7 @@ impl HostMemory {
         if offset.0.checked_add(size.0).is_none_or(|end| end > self.size.0) {
             return Err(self.bad_range(operation, offset, size, RangeProblem::OutOfBounds));
         }
-        // SAFETY: `offset` is inside the region, as was just checked.
-        Ok(unsafe { self.region.base.as_ptr().add(offset.as_usize()) })
+        Ok(self.region.at(offset))
     }
 
     fn bad_range(
@@ -203,44 +204,51 @@ impl fmt::Debug for HostMemory {
     }
 }
 
-/// A thread's turn at some pages.
-struct Turn<'a> {
+/// Pages that one thread reads or writes.
+struct Locked<'a> {
     memory: &'a HostMemory,
     at: *mut u8,
     _pages: Vec<MutexGuard<'a, ()>>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.memory.users().threads -= 1;
         self.memory.changed.notify_all();
     }
 }
 
-/// A copy's hold on host memory.
+/// A part of a copy that lies within one registration.
+pub(crate) struct HostPiece {
+    /// The address of the host memory.
+    pub(crate) at: *mut u8,
+    /// The size of the part.
+    pub(crate) size: Bytes,
+    /// The bytes of the copy before this part.
+    pub(crate) before: Bytes,
+}
+
+/// Host memory that a copy uses.
 pub(crate) struct HostPin {
     memory: Arc<HostMemory>,
     is_held: bool,
 }
 
 impl HostPin {
-    /// The pieces of a range that lie within one registration each: address, size, bytes before it.
-    pub(crate) fn pieces(&self, offset: Bytes, size: Bytes) -> Vec<(*mut u8, Bytes, Bytes)> {
-        let (mut at, end) = (offset.0, offset.0 + size.0);
+    /// Cuts a range into pieces that lie within one registration each.
+    pub(crate) fn pieces(&self, offset: Bytes, size: Bytes) -> Vec<HostPiece> {
+        let (mut start, end) = (offset.0, offset.0 + size.0);
         let mut pieces = Vec::with_capacity(1);
-        while at < end {
-            let next = (at / PART.0 + 1) * PART.0;
-            let piece = Bytes(next.min(end) - at);
-            // SAFETY: `at` is inside the region: the pin was given for this range.
-            let pointer = unsafe { self.memory.region.base.as_ptr().add(Bytes(at).as_usize()) };
-            pieces.push((pointer, piece, Bytes(at - offset.0)));
-            at += piece.0;
+        while start < end {
+            let next = (start / PART.0 + 1) * PART.0;
+            let size = Bytes(next.min(end) - start);
+            let at = self.memory.region.at(Bytes(start));
+            pieces.push(HostPiece { at, size, before: Bytes(start - offset.0) });
+            start += size.0;
         }
         pieces
     }
-}
 
-impl HostPin {
     /// Lets the memory go, before the pin itself does. May be called twice.
     pub(crate) fn let_go(&mut self) {
         if std::mem::take(&mut self.is_held) {
@@ -253,117 +261,6 @@ impl Drop for HostPin {
     fn drop(&mut self) {
         self.let_go();
     }
-}
-
-/// Pages of this process, with the parts of them that are registered.
-struct Region {
-    base: NonNull<u8>,
-    size: Bytes,
-    registered: Mutex<Vec<usize>>,
-}
-
-// SAFETY: plain pages; `HostMemory` orders who reads and writes them.
-unsafe impl Send for Region {}
-// SAFETY: as above; the list of registered parts has its lock.
-unsafe impl Sync for Region {}
-
-impl Region {
-    fn map(size: Bytes) -> Result<Region> {
-        Ok(Region { base: map_huge(size)?, size, registered: Mutex::default() })
-    }
-
-    fn parts(&self) -> usize {
-        self.size.0.div_ceil(PART.0) as usize
-    }
-
-    fn part(&self, index: usize) -> (*mut u8, Bytes) {
-        let start = index as u64 * PART.0;
-        // SAFETY: a part begins inside the region.
-        let at = unsafe { self.base.as_ptr().add(Bytes(start).as_usize()) };
-        (at, Bytes(PART.0.min(self.size.0 - start)))
-    }
-
-    /// Touches and registers every part, several at a time where there are several threads. On
-    /// failure nothing stays registered that the drop would not undo.
-    fn prepare(&self, backend: &dyn Backend, threads: usize) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let slices = threads.div_ceil(self.parts());
-        let work = || -> Result<()> {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= self.parts() {
-                    return Ok(());
-                }
-                let (at, size) = self.part(index);
-                touch(at, size, slices);
-                // SAFETY: our own pages, readable and writable, registered once.
-                if let Err(error) = unsafe { backend.register(at, size) } {
-                    next.store(self.parts(), Ordering::Relaxed); // the others need not go on
-                    return Err(error);
-                }
-                self.registered().push(index);
-            }
-        };
-        thread::scope(|scope| {
-            // Where a thread cannot be had, the others do its share.
-            let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
-            let workers: Vec<_> = (1..threads.min(self.parts())).filter_map(start).collect();
-            let own = work();
-            workers.into_iter().fold(own, |outcome, worker| {
-                outcome.and(worker.join().expect("preparing memory does not panic"))
-            })
-        })
-    }
-
-    fn registered(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The region, leaving an empty one behind.
-    fn take(&mut self) -> Region {
-        let empty =
-            Region { base: NonNull::dangling(), size: Bytes::ZERO, registered: Mutex::default() };
-        std::mem::replace(self, empty)
-    }
-
-    // May be called again after a failure: what was unregistered is no longer listed.
-    fn give_back(&mut self, backend: &dyn Backend) -> Result<()> {
-        while let Some(index) = { self.registered().last().copied() } {
-            let (at, size) = self.part(index);
-            // SAFETY: registered by `prepare`; its owner is gone, so no copy is in flight.
-            match unsafe { backend.unregister(at, size) } {
-                // With the context went the registration; the pages are this process's all the same.
-                Err(error) if !error.is_context_lost() => return Err(error),
-                _ => self.registered().pop(),
-            };
-        }
-        unmap_huge(self.base, self.size);
-        self.size = Bytes::ZERO;
-        Ok(())
-    }
-}
-
-// One write per small page: with huge pages that is one fault per 2 MiB, without them it still
-// makes every page real. Measured faster than asking the kernel to populate.
-fn touch(at: *mut u8, size: Bytes, slices: usize) {
-    let slice = size.as_usize().div_ceil(slices).next_multiple_of(HUGE_PAGE.as_usize());
-    let base = at.expose_provenance();
-    thread::scope(|scope| {
-        for start in (0..size.as_usize()).step_by(slice) {
-            let end = size.as_usize().min(start + slice);
-            let run = move || {
-                for offset in (start..end).step_by(SMALL_PAGE) {
-                    let page = ptr::with_exposed_provenance_mut::<u8>(base + offset);
-                    // SAFETY: inside the fresh region, which nobody else has seen yet.
-                    unsafe { page.write_volatile(0) };
-                }
-            };
-            if slice >= size.as_usize() || thread::Builder::new().spawn_scoped(scope, run).is_err()
-            {
-                run();
-            }
-        }
-    });
 }
 
 #[cfg(test)]

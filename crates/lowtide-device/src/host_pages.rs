@@ -2,9 +2,9 @@
 //!
 //! It is not registered with any device: a registration costs the device 2 MiB of page tables for
 //! every GiB (measured, whichever way host memory is pinned), for as long as it lasts. Copies go
-//! through a little registered memory instead. Pages become real when they are first written, so
-//! that whoever writes them prepares them, on as many threads as there are writers. The memory is
-//! left out of forks and core dumps: it holds other people's weights.
+//! through a little registered memory instead. Pages become real when they are first written, on as
+//! many threads as write. The memory is left out of forks and core dumps: it holds other people's
+//! weights.
 #![allow(unsafe_code, reason = "maps pages and lends them out")]
 
 use std::fmt;
@@ -17,11 +17,21 @@ use crate::{Bytes, Error, Result, exit, headroom};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
 
-/// Host memory that any thread may write and read, a range at a time. Dropping it gives it back to
-/// the machine.
+/// Host memory in huge pages, which any thread may write and read, a range at a time. Dropping it gives
+/// it back to the machine.
+///
+/// ```
+/// use lowtide_device::{Bytes, HostPages};
+/// # fn main() -> lowtide_device::Result<()> {
+/// let pages = HostPages::new(Bytes::mib(4))?;
+/// pages.write(Bytes::mib(1), Bytes(3), |bytes| bytes.copy_from_slice(b"abc"))?;
+/// assert_eq!(pages.read(Bytes::mib(1), Bytes(3), |bytes| bytes.to_vec())?, b"abc");
+/// # Ok(())
+/// # }
+/// ```
 pub struct HostPages {
     base: NonNull<u8>,
-    /// Whoever has a page's lock has the page.
+    /// A thread that has a page's lock has the page to itself.
     locks: Box<[Mutex<()>]>,
 }
 
@@ -31,11 +41,11 @@ unsafe impl Send for HostPages {}
 unsafe impl Sync for HostPages {}
 
 impl HostPages {
-    /// Whole huge pages, rounded up. Takes addresses only: a page is taken when it is written.
+    /// Maps whole huge pages, rounded up. A page takes memory when it is first written.
     ///
     /// # Errors
-    /// [`Error::NoHostHeadroom`] where the machine or a control group around this process has not that
-    /// much left; the kernel's refusal.
+    /// [`Error::NoHostHeadroom`] if the machine or a control group around this process has less left;
+    /// [`Error::Os`] if the kernel refuses.
     pub fn new(size: Bytes) -> Result<HostPages> {
         exit::refuse_after_fork()?;
         exit::watch(&exit::OF_DEVICES);
@@ -45,18 +55,18 @@ impl HostPages {
         Ok(HostPages { base, locks: (0..pages).map(|_| Mutex::default()).collect() })
     }
 
-    /// How much it is.
+    /// Returns the size, in whole huge pages.
     pub fn size(&self) -> Bytes {
         Bytes(self.locks.len() as u64 * HUGE_PAGE.0)
     }
 
-    /// Lends a range out for writing.
+    /// Calls `with` with a range to write to.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] in a forked child, which does not have these pages.
+    /// [`Error::Forked`] in a forked child, which does not have these pages.
     ///
     /// # Panics
-    /// If the range ends past the end.
+    /// If the range ends past the end of the pages.
     pub fn write<T>(
         &self,
         offset: Bytes,
@@ -69,20 +79,20 @@ impl HostPages {
         Ok(with(unsafe { slice::from_raw_parts_mut(at, size.as_usize()) }))
     }
 
-    /// Lends a range out for reading.
+    /// Calls `with` with a range to read from.
     ///
     /// # Errors
     /// As [`HostPages::write`].
     ///
     /// # Panics
-    /// If the range ends past the end.
+    /// If the range ends past the end of the pages.
     pub fn read<T>(&self, offset: Bytes, size: Bytes, with: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let (at, _held) = self.lock(offset, size)?;
         // SAFETY: as in `write`.
         Ok(with(unsafe { slice::from_raw_parts(at, size.as_usize()) }))
     }
 
-    // In the order of addresses, so that two who want the same pages do not wait for each other.
+    // In the order of addresses, so that two threads that want the same pages do not deadlock.
     fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, ()>>)> {
         exit::refuse_after_fork()?;
         let end = offset.0.checked_add(size.0).filter(|end| *end <= self.size().0);
@@ -111,7 +121,7 @@ impl fmt::Debug for HostPages {
 }
 
 /// Asks the kernel for huge pages under memory that nothing was written to yet. For large tables that
-/// are read at random: with small pages every look costs a second one, into the page table.
+/// are read at random: with small pages every read costs a second one, of the page table.
 pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let (start, size) = (memory.as_mut_ptr().expose_provenance(), size_of_val(memory));
     let first = start.next_multiple_of(HUGE_PAGE.as_usize());
@@ -147,7 +157,7 @@ pub(crate) fn map_huge(size: Bytes) -> Result<NonNull<u8>> {
     Ok(NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"))
 }
 
-/// Gives it back.
+/// Gives memory of [`map_huge`] back.
 pub(crate) fn unmap_huge(at: NonNull<u8>, size: Bytes) {
     trim(at.as_ptr(), size.as_usize());
 }

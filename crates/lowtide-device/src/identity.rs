@@ -18,7 +18,7 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 pub enum Identity {
     /// A process that can be looked up.
     Known {
-        /// The program's name.
+        /// The name of the program.
         name: String,
         /// Its command line; empty where it has none.
         command: String,

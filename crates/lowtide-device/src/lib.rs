@@ -1,18 +1,22 @@
-//! What a device can do: reserve addresses, create memory, map one under the other, copy, digest,
-//! and say what is really in use.
+//! Devices: reserving addresses, creating memory, mapping one under the other, copying, computing
+//! digests, and reading how much memory is in use.
 //!
-//! Two kinds of device: `host`, real pages of this machine with a budget, and `cuda:N`, a GPU
-//! behind the CUDA driver, which is looked up at run time. Both are a [`Device`]; callers need not
-//! know which. Numbers come from the kernel or the driver, never from our own books.
+//! There are two kinds of device. `host` is real pages of this machine, with a budget. `cuda:N` is a
+//! GPU behind the CUDA driver, which is looked up at run time. Both are a [`Device`], and callers need
+//! not know which. Numbers of memory in use come from the kernel or the driver, never from our own
+//! tables.
 //!
-//! | word | meaning |
+//! | type | meaning |
 //! |---|---|
-//! | [`Reservation`] | address space taken from a device; costs no memory |
+//! | [`Reservation`] | a range of a device's addresses; it uses no memory |
 //! | [`Chunk`] | physical memory, a multiple of the device's page |
+//! | [`HostMemory`] | registered host memory, for copies at full speed |
 //! | [`HostPages`] | plain host memory in huge pages, for backups |
-//! | [`HostMemory`] | registered host memory that copies run at full speed with |
-//! | [`Stream`] | work in order, later; keeps alive what it touches |
-//! | [`digest`] | 128 bits that tell whether a page changed |
+//! | [`Stream`] | work in order, done later; it keeps alive what the work uses |
+//! | [`digest`] | 128 bits per page that tell whether the page changed |
+//! | [`processes`] | the memory of a device by process |
+//! | [`survey`] | what this machine can do |
+//! | [`cuda`] | the driver: loaded, or built from entry points that a caller has |
 //!
 //! ```
 //! use lowtide_device::{Bytes, Device, HostOptions};
@@ -49,33 +53,36 @@ pub mod digest;
 mod dry_run;
 mod error;
 mod exit;
+mod facts;
 pub mod headroom;
 mod host;
 mod host_memory;
 mod host_pages;
+mod host_region;
 pub mod identity;
+mod in_flight;
+mod info;
 mod library;
+mod mapping_table;
 pub mod nvml;
 pub mod processes;
 mod reservation;
+mod shared;
 mod staging;
 mod stream;
 pub mod survey;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;
-pub use device::{Address, Device, DeviceInfo};
+pub use device::{Device, known_devices};
 pub use dry_run::DryRunCost;
-pub use error::{Attempt, Error, RangeProblem, Result};
+pub use error::{Error, Result};
+pub use facts::{Attempt, DriverLibrary, HostLimit, RangeProblem, SizeRule};
 pub use host::HostOptions;
 pub use host_memory::HostMemory;
 pub use host_pages::{HostPages, prefer_huge};
+pub use info::{Address, DeviceInfo, DeviceKind};
 pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
-pub use reservation::{Mapping, NotMapped, NotUnmapped, Reservation};
+pub use mapping_table::Mapping;
+pub use reservation::{NotMapped, NotUnmapped, Reservation};
 pub use stream::{Mark, PendingDigests, Stream};
-
-/// The devices of this machine: `host`, and what the CUDA driver shows, if there is one.
-pub fn known_devices() -> Vec<DeviceId> {
-    let count = cuda::Driver::load().and_then(|driver| driver.device_count()).unwrap_or(0);
-    std::iter::once(DeviceId::Host).chain((0..count).map(DeviceId::Cuda)).collect()
-}

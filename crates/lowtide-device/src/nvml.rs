@@ -1,4 +1,4 @@
-//! What NVML says is in use on a GPU, and by whom. Makes no context.
+//! NVML: the memory in use on a GPU, and by which processes. Creates no context.
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
@@ -11,10 +11,11 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use serde::Serialize;
 
-use crate::{Attempt, Bytes, Error, Result, Usage, exit, library};
+use crate::facts::{Attempt, DriverLibrary};
+use crate::{Bytes, Error, Result, Usage, exit, library};
 use lowtide_types::Source;
 
-/// A loaded NVML.
+/// The NVML library, loaded and initialised.
 pub struct Nvml {
     nvml: ManuallyDrop<nvml_wrapper::Nvml>,
 }
@@ -29,19 +30,19 @@ pub struct ProcessMemory {
 }
 
 impl Nvml {
-    /// Finds and initialises NVML.
+    /// Finds, loads and initialises NVML.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with the names tried and what each said.
+    /// [`Error::NoLibrary`] with the names tried.
     pub fn load() -> Result<Nvml> {
         Nvml::look_up().1
     }
 
-    /// One that is kept for this process: finding and initialising it takes longer than a reading. A
-    /// forked child gets its own.
+    /// Returns the NVML that is kept for this process: finding and initialising it takes longer than a
+    /// reading. A forked child gets its own.
     ///
     /// # Errors
-    /// As [`Nvml::load`], tried again each time.
+    /// As [`Nvml::load`]; a failure is not kept.
     pub fn kept() -> Result<Arc<Nvml>> {
         static KEPT: Mutex<Option<(u32, Arc<Nvml>)>> = Mutex::new(None);
         // Never waited for: a fork may have left it locked by a thread that is not there any more.
@@ -57,7 +58,7 @@ impl Nvml {
         }
     }
 
-    /// As [`Nvml::load`], with every name that was tried, whatever came of it.
+    /// Loads NVML as [`Nvml::load`] does, and returns every name that was tried as well.
     pub fn look_up() -> (Vec<Attempt>, Result<Nvml>) {
         let open = |path: &Path| {
             // Looked at first by the loader alone: its words are clearer than NVML's.
@@ -65,38 +66,38 @@ impl Nvml {
             let nvml = nvml_wrapper::Nvml::builder().lib_path(path.as_os_str()).init();
             nvml.map_err(|error| error.to_string())
         };
-        let (tried, found) = library::NVML.find(open);
+        let (tried, found) = DriverLibrary::Nvml.find(open);
         (tried, found.map(|(nvml, _)| Nvml { nvml: ManuallyDrop::new(nvml) }))
     }
 
-    /// The driver's version, as people know it: `580.159.04`.
+    /// Returns the driver's release, such as `580.159.04`.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML's error, as [`Error::Nvml`].
     pub fn driver_version(&self) -> Result<String> {
         self.nvml.sys_driver_version().map_err(asking("the driver's version"))
     }
 
-    /// The identities of all GPUs, in NVML's order.
+    /// Returns the UUIDs of all GPUs, in NVML's order.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML's error, as [`Error::Nvml`].
     pub fn uuids(&self) -> Result<Vec<String>> {
-        let count = self.nvml.device_count().map_err(asking("how many GPUs there are"))?;
+        let count = self.nvml.device_count().map_err(asking("the number of GPUs"))?;
         let uuid = |index| self.nvml.device_by_index(index)?.uuid();
         (0..count)
             .map(uuid)
             .collect::<Result<_, NvmlError>>()
-            .map_err(asking("which GPUs there are"))
+            .map_err(asking("the UUIDs of the GPUs"))
     }
 
-    /// What is in use on a GPU.
+    /// Returns how much memory of a GPU is in use.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML's error, as [`Error::Nvml`].
     pub fn usage(&self, uuid: &str) -> Result<Usage> {
-        let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
-        let memory = device.memory_info().map_err(asking("what is in use"))?;
+        let device = self.nvml.device_by_uuid(uuid).map_err(asking("the GPU"))?;
+        let memory = device.memory_info().map_err(asking("the memory in use"))?;
         Ok(Usage {
             total: Bytes(memory.total),
             free: Bytes(memory.free),
@@ -105,14 +106,15 @@ impl Nvml {
         })
     }
 
-    /// Who holds memory on a GPU, by PID.
+    /// Returns the processes that use memory of a GPU, by PID.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML's error, as [`Error::Nvml`].
     pub fn processes(&self, uuid: &str) -> Result<Vec<ProcessMemory>> {
-        let device = self.nvml.device_by_uuid(uuid).map_err(asking("which GPU that is"))?;
-        let compute = device.running_compute_processes().map_err(asking("who uses the GPU"))?;
-        // Where a list does not exist on this driver, nobody is on it.
+        let device = self.nvml.device_by_uuid(uuid).map_err(asking("the GPU"))?;
+        let compute =
+            device.running_compute_processes().map_err(asking("the processes on the GPU"))?;
+        // A list that this driver does not have is empty.
         let graphics = device.running_graphics_processes().unwrap_or_default();
         let mps = device.mps_running_compute_processes().unwrap_or_default();
         Ok(merge(compute.into_iter().chain(graphics).chain(mps)))
@@ -132,7 +134,7 @@ impl Drop for Nvml {
     }
 }
 
-// One process can stand in several lists, each time with all that it holds.
+// One process can be in several lists, each time with all of its memory.
 fn merge(entries: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessMemory> {
     let mut by_pid = BTreeMap::new();
     for entry in entries {

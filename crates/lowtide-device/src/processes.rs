@@ -14,9 +14,9 @@ use crate::identity::{self, Identity};
 use crate::nvml::{Nvml, ProcessMemory};
 use crate::{Bytes, Device, DeviceId, Result, Usage};
 
-/// How often readings that do not match are taken anew.
+/// The number of tries to get readings that match.
 const TRIES: usize = 5;
-/// How many processes a line of text names.
+/// The number of processes that a line of text names.
 const MOST_NAMED: usize = 5;
 
 /// The memory of one device, by process.
@@ -24,9 +24,9 @@ const MOST_NAMED: usize = 5;
 pub struct DeviceProcesses {
     /// The device; `None` for a GPU that the CUDA driver does not show to this process.
     pub id: Option<DeviceId>,
-    /// The GPU's UUID.
+    /// The UUID of the GPU.
     pub uuid: Option<String>,
-    /// What the device reports.
+    /// The device's report of its memory.
     #[serde(flatten)]
     pub usage: Usage,
     /// The processes that use some of it, largest first.
@@ -113,7 +113,7 @@ impl fmt::Display for DeviceProcesses {
 impl fmt::Display for ProcessUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.identity {
-            // Somebody else chose it; it shall not break the line or move the cursor.
+            // A foreign program's name must not break the line or move the cursor.
             Identity::Known { name, .. } => name.replace(char::is_control, " "),
             Identity::NotVisible | Identity::NoPermission | Identity::OtherNamespace => {
                 "unknown".to_owned()

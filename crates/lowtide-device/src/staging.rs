@@ -4,17 +4,16 @@
 //! digest takes no device memory at all. Allocating such memory is slow; it is kept and reused.
 #![allow(unsafe_code, reason = "reads and writes the staged memory")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Backend;
-use crate::device::Inner;
 use crate::digest::Digest;
 use crate::{Address, Bytes, Result};
 
 const ENTRY_BYTES: usize = size_of::<Digest>() + size_of::<Address>();
 const LEAST_PAGES: usize = 2048;
 
-/// Staged memory for so many pages: first the digests, then the list of addresses.
+/// Staging memory for a number of pages: first their digests, then the list of their addresses.
 pub(crate) struct Staging {
     at: *mut u8,
     pages: usize,
@@ -28,10 +27,12 @@ impl Staging {
         Bytes((self.pages * ENTRY_BYTES) as u64)
     }
 
+    /// Returns where the digests go.
     pub(crate) fn digests(&self) -> *mut Digest {
         self.at.cast()
     }
 
+    /// Returns where the list of addresses goes.
     pub(crate) fn list(&self) -> *mut Address {
         // SAFETY: the list begins behind the digests, inside the `pages * ENTRY_BYTES` allocated.
         unsafe { self.at.add(self.pages * size_of::<Digest>()) }.cast()
@@ -42,13 +43,13 @@ impl Staging {
         assert!(pages.len() <= self.pages, "the staging was taken for this many pages");
         for (index, page) in pages.iter().enumerate() {
             // SAFETY: `index` is below `self.pages`, by the assertion.
-            let slot = unsafe { self.list().add(index) };
-            // SAFETY: the slot is inside the list, aligned, and no work is using it: it was just taken.
-            unsafe { slot.write(*page) };
+            let entry = unsafe { self.list().add(index) };
+            // SAFETY: the entry is inside the list, aligned, and no work is using it: it was just taken.
+            unsafe { entry.write(*page) };
         }
     }
 
-    /// Reads the digests. The work that wrote them is done.
+    /// Reads the digests, once the work that writes them is done.
     pub(crate) fn read(&self, count: usize) -> Vec<Digest> {
         assert!(count <= self.pages, "no more digests than pages");
         // SAFETY: inside the allocation by the assertion; every bit pattern is a digest, and the
@@ -56,38 +57,42 @@ impl Staging {
         unsafe { std::slice::from_raw_parts(self.digests(), count) }.to_vec()
     }
 
+    /// Gives the memory back to the back end.
     pub(crate) fn give_back(&self, backend: &dyn Backend) -> Result<()> {
         // SAFETY: this owns the memory; the caller does not use it again once this succeeded.
         unsafe { backend.unstage(self.at, self.size()) }
     }
 }
 
-/// Staging memory that nobody uses now.
+/// Staging memory that no work uses now.
 #[derive(Default)]
-pub(crate) struct Cache {
+pub(crate) struct StagingCache {
     idle: Mutex<Vec<Staging>>,
 }
 
-impl Cache {
+impl StagingCache {
     fn idle(&self) -> MutexGuard<'_, Vec<Staging>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn take(device: &Arc<Inner>, pages: usize) -> Result<Staging> {
-        let mut idle = device.staging.idle();
+    /// Takes staging memory for this many pages: idle memory, or new memory from the back end.
+    pub(crate) fn take(&self, backend: &dyn Backend, pages: usize) -> Result<Staging> {
+        let mut idle = self.idle();
         if let Some(index) = idle.iter().position(|staging| staging.pages >= pages) {
             return Ok(idle.swap_remove(index));
         }
         drop(idle);
         let pages = pages.next_power_of_two().max(LEAST_PAGES);
-        let at = device.backend.stage(Bytes((pages * ENTRY_BYTES) as u64))?;
+        let at = backend.stage(Bytes((pages * ENTRY_BYTES) as u64))?;
         Ok(Staging { at, pages })
     }
 
+    /// Keeps staging memory for the next digest.
     pub(crate) fn keep(&self, staging: Staging) {
         self.idle().push(staging);
     }
 
+    /// Takes everything out, to be given back.
     pub(crate) fn drain(&self) -> Vec<Staging> {
         std::mem::take(&mut *self.idle())
     }

@@ -1,73 +1,73 @@
 //! Streams: work in order, later, with everything it touches kept alive until it is done.
 //!
-//! A copy pins its range of the reservation and its host memory. The pins go when the stream is
-//! known to have passed the copy, by [`Stream::synchronize`], [`Stream::wait`] or
-//! [`Stream::has_passed`]. So no safe call can pull memory from under a copy; on a GPU that would
-//! cost the whole context.
+//! A copy pins its range of the reservation and its host memory. The pins go when the stream is known
+//! to have passed the copy, by [`Stream::synchronize`], [`Stream::wait`] or [`Stream::has_passed`]. So
+//! no safe call can unmap memory that a copy uses; on a GPU that would cost the whole context.
+//!
+//! Every wait here is for one stream or one event. None is for a whole context, which would end a
+//! graph capture in it.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::backend::{BackendStream, RawMark};
-use crate::device::Inner;
 use crate::digest::{Digest, Keys, PAGE_BYTES};
-use crate::host_memory::HostPin;
-use crate::reservation::Pin;
-use crate::staging::{Cache, Staging};
+use crate::facts::SizeRule;
+use crate::host_memory::HostPiece;
+use crate::in_flight::{InFlight, Pins, WorkNumber};
+use crate::shared::Shared;
+use crate::staging::Staging;
 use crate::{Bytes, Error, HostMemory, Reservation, Result, exit};
 
-/// A queue of device work. Dropping it waits for what was given to it.
+/// A queue of device work. Dropping it waits for the work it was given.
+///
+/// ```
+/// use lowtide_device::{Bytes, Device, HostOptions};
+/// # fn main() -> lowtide_device::Result<()> {
+/// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
+/// let (reservation, size) = (device.reserve(Bytes::mib(2))?, Bytes::mib(2));
+/// reservation.map(Bytes::ZERO, device.create(size)?)?;
+/// reservation.open(Bytes::ZERO, size)?;
+/// let (stream, memory) = (device.stream()?, device.host_memory(size)?);
+/// memory.write(Bytes::ZERO, b"weights")?;
+/// stream.copy_in((&memory, Bytes::ZERO), (&reservation, Bytes::ZERO), size)?;
+/// let copied = stream.mark()?;
+/// stream.wait(&copied)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Stream {
-    device: Arc<Inner>,
+    device: Arc<Shared>,
     raw: Arc<dyn BackendStream>,
-    in_flight: Mutex<InFlight>,
-}
-
-#[derive(Default)]
-struct InFlight {
-    given: u64,
-    pins: VecDeque<(u64, Pins)>,
-}
-
-struct Pins {
-    ranges: Vec<Pin>,
-    host: Option<HostPin>,
-}
-
-impl Pins {
-    fn let_go(&mut self) {
-        self.ranges.iter().for_each(Pin::let_go);
-        self.host.iter_mut().for_each(HostPin::let_go);
-    }
+    in_flight: InFlight,
 }
 
 /// A point in a stream: everything given before it.
 pub struct Mark {
-    device: Arc<Inner>,
+    device: Arc<Shared>,
     stream: Arc<dyn BackendStream>,
     raw: RawMark,
-    given: u64,
+    given: WorkNumber,
 }
 
-/// Digests that a stream is computing.
+/// Digests that a stream is computing. Dropping them waits for the stream.
 pub struct PendingDigests<'a> {
     stream: &'a Stream,
-    /// None for no pages at all.
+    /// `None` if there are no pages.
     staging: Option<Staging>,
     pages: usize,
 }
 
 impl Stream {
-    pub(crate) fn new(device: &Arc<Inner>) -> Result<Stream> {
+    pub(crate) fn new(device: &Arc<Shared>) -> Result<Stream> {
         let raw = Arc::from(device.backend.stream()?);
-        Ok(Stream { device: Arc::clone(device), raw, in_flight: Mutex::default() })
+        Ok(Stream { device: Arc::clone(device), raw, in_flight: InFlight::default() })
     }
 
-    /// Which stream this is: no other of this kind of device has or had the same in this process.
-    /// (A driver's handles come back with other streams; this does not.)
+    /// Returns a number that no other stream of this kind of device has or had in this process.
+    /// (A driver's handles come back with other streams; this number does not.)
     pub fn id(&self) -> u64 {
         self.raw.id()
     }
@@ -75,7 +75,8 @@ impl Stream {
     /// Copies from the device to host memory, later.
     ///
     /// # Errors
-    /// [`crate::Error::BadRange`] where either range is not there, or the driver's refusal.
+    /// [`crate::Error::BadRange`] if either range is not mapped, open and in bounds, or the driver's
+    /// error.
     pub fn copy_out(
         &self,
         (from, offset): (&Reservation, Bytes),
@@ -88,11 +89,11 @@ impl Stream {
         let host = to.pin("copy_out", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
         self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for (at, piece, done) in pieces {
-                let from = from.space.address_of(offset + done);
+            for HostPiece { at, size, before } in pieces {
+                let from = from.space.address_of(offset + before);
                 // SAFETY: both ranges are pinned until the stream has passed; a piece lies within
                 // one registration.
-                unsafe { self.raw.copy_out(from, at, piece) }?;
+                unsafe { self.raw.copy_out(from, at, size) }?;
             }
             Ok(())
         })
@@ -114,10 +115,10 @@ impl Stream {
         let host = from.pin("copy_in", host_offset, size)?;
         let pieces = host.pieces(host_offset, size);
         self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for (at, piece, done) in pieces {
-                let to = to.space.address_of(offset + done);
+            for HostPiece { at, size, before } in pieces {
+                let to = to.space.address_of(offset + before);
                 // SAFETY: as in `copy_out`.
-                unsafe { self.raw.copy_in(at, to, piece) }?;
+                unsafe { self.raw.copy_in(at, to, size) }?;
             }
             Ok(())
         })
@@ -150,11 +151,11 @@ impl Stream {
         self.digest_ranges(of, &[range], keys)
     }
 
-    /// Computes the digest of every page of several ranges of bytes, in their order, as one piece
-    /// of work: many small ranges cost as much as one. No range gives no digests.
+    /// Computes the digest of every page of several ranges of bytes, in their order, as one piece of
+    /// work: many small ranges cost as much as one. Without a range there are no digests.
     ///
     /// # Errors
-    /// As [`Stream::digest`], for the first range that is not right; nothing is then computed.
+    /// As [`Stream::digest`], for the first range that cannot be used; nothing is then computed.
     ///
     /// ```
     /// use lowtide_device::digest::Keys;
@@ -188,7 +189,7 @@ impl Stream {
         if count == 0 {
             return Ok(PendingDigests { stream: self, staging: None, pages: 0 });
         }
-        let mut staging = Cache::take(&self.device, count)?;
+        let mut staging = self.device.take_staging(count)?;
         staging.write(&pages);
         let (list, out) = (staging.list(), staging.digests());
         // From here on the staging comes back through the pending digests, whatever happens.
@@ -209,92 +210,71 @@ impl Stream {
                 device: self.device.id(),
                 operation: "digest",
                 size: size.unwrap_or_default(),
-                rule: format!("digests are taken of ranges of whole pages of {page}"),
+                rule: SizeRule::DigestPages(page),
             }),
         }
     }
 
-    /// Names the point up to which work has been given.
+    /// Marks the point up to which work has been given.
     ///
     /// # Errors
-    /// If the driver refuses.
+    /// The driver's error.
     pub fn mark(&self) -> Result<Mark> {
         exit::refuse_after_fork()?;
-        let given = self.in_flight().given;
+        let given = self.in_flight.given();
         let raw = self.raw.mark()?;
         Ok(Mark { device: Arc::clone(&self.device), stream: Arc::clone(&self.raw), raw, given })
     }
 
-    /// Waits until the stream has passed a mark, and lets go of what only earlier work used.
+    /// Waits until the stream has passed a mark, and lets go of what only earlier work used. Waits for
+    /// no other stream.
     ///
     /// # Errors
-    /// What went wrong in the work before it, or the driver's refusal.
+    /// The error of the work before the mark, or the driver's error.
     ///
     /// # Panics
-    /// If the mark is another stream's.
+    /// If the mark belongs to another stream.
     pub fn wait(&self, mark: &Mark) -> Result<()> {
         assert!(Arc::ptr_eq(&self.raw, &mark.stream), "a mark is waited for on its own stream");
         exit::refuse_after_fork()?;
         // SAFETY: the mark is of this stream and was not forgotten: it lives.
         unsafe { self.raw.wait(mark.raw) }?;
-        self.passed(mark.given);
+        self.in_flight.passed(mark.given);
         Ok(())
     }
 
-    /// Waits for everything given so far.
+    /// Waits for everything given to this stream so far, and for no other stream.
     ///
     /// # Errors
-    /// What went wrong in that work, or the driver's refusal.
+    /// The error of that work, or the driver's error.
     pub fn synchronize(&self) -> Result<()> {
         exit::refuse_after_fork()?;
-        let given = self.in_flight().given;
+        let given = self.in_flight.given();
         self.raw.synchronize()?;
-        self.passed(given);
+        self.in_flight.passed(given);
         Ok(())
     }
 
-    /// Whether everything given so far is done, without waiting. If it is, lets go of what that
+    /// Returns whether everything given so far is done, without waiting. If it is, lets go of what that
     /// work used, as [`Stream::synchronize`] does.
     ///
     /// # Errors
     /// As [`Stream::synchronize`].
     pub fn has_passed(&self) -> Result<bool> {
         exit::refuse_after_fork()?;
-        let given = self.in_flight().given;
+        let given = self.in_flight.given();
         let done = self.raw.is_done()?;
         if done {
-            self.passed(given);
+            self.in_flight.passed(given);
         }
         Ok(done)
     }
 
-    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    // Pins are numbered after the work was given, even in part: a wait that began earlier on
-    // another thread does not let go of them.
     fn give(&self, pins: Pins, work: impl FnOnce() -> Result<()>) -> Result<()> {
         exit::refuse_after_fork()?;
-        let outcome = work();
-        let mut in_flight = self.in_flight();
-        in_flight.given += 1;
-        let number = in_flight.given;
-        in_flight.pins.push_back((number, pins));
-        outcome
-    }
-
-    fn passed(&self, given: u64) {
-        let mut in_flight = self.in_flight();
-        let kept = in_flight.pins.partition_point(|(number, _)| *number <= given);
-        let mut done: Vec<_> = in_flight.pins.drain(..kept).collect();
-        // While the list is locked, so that whoever waits for the same point on another thread
-        // finds everything let go. What memory goes with the pins goes without the lock.
-        for (_, pins) in &mut done {
-            pins.let_go();
-        }
-        drop(in_flight);
-        drop(done);
+        let given = work();
+        self.in_flight.keep(pins);
+        given
     }
 }
 
@@ -304,37 +284,18 @@ impl Drop for Stream {
             return;
         }
         let raw = Arc::clone(&self.raw);
-        let mut pins = std::mem::take(&mut *self.in_flight()).pins;
+        let mut pins = self.in_flight.take();
         self.device.give_back("stream", move |_| {
-            let pins = std::mem::take(&mut pins);
-            if !pins.is_empty() {
-                release_when_passed(raw.as_ref(), pins);
-            }
+            std::mem::take(&mut pins).release_when_passed(raw.as_ref());
             // SAFETY: this was the stream's owner; marks hold it only to be forgotten.
             unsafe { raw.destroy() }
         });
     }
 }
 
-// Waits once more where it was refused, since one refusal says nothing of the work. A lost context
-// touches nothing any more. Where it cannot be known whether the work is done, its memory is never
-// taken from under it: it stays mapped for as long as the process lives.
-fn release_when_passed(stream: &dyn BackendStream, pins: VecDeque<(u64, Pins)>) {
-    match stream.synchronize().or_else(|_| stream.synchronize()) {
-        Ok(()) => {}
-        Err(error) if error.is_context_lost() => {
-            tracing::error!(%error, "a stream was dropped with work that failed");
-        }
-        Err(error) => {
-            tracing::error!(%error, "a stream does not say whether it is done; its memory stays");
-            std::mem::forget(pins);
-        }
-    }
-}
-
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({}, {} in flight)", self.device.id(), self.in_flight().pins.len())
+        write!(f, "Stream({}, {} in flight)", self.device.id(), self.in_flight.count())
     }
 }
 
@@ -352,12 +313,12 @@ impl PendingDigests<'_> {
     /// Waits for the stream and reads the digests, page by page.
     ///
     /// # Errors
-    /// What went wrong in the stream's work.
+    /// The error of the stream's work.
     pub fn wait(mut self) -> Result<Vec<Digest>> {
         self.stream.synchronize()?;
         let Some(staging) = self.staging.take() else { return Ok(Vec::new()) };
         let digests = staging.read(self.pages);
-        self.stream.device.staging.keep(staging);
+        self.stream.device.keep_staging(staging);
         Ok(digests)
     }
 }
@@ -371,7 +332,7 @@ impl Drop for PendingDigests<'_> {
         // The kernel may still write to it, so it is used again only once the stream has passed; and
         // where the stream will not say so even when asked again, never.
         match self.stream.synchronize().or_else(|_| self.stream.synchronize()) {
-            Ok(()) => self.stream.device.staging.keep(staging),
+            Ok(()) => self.stream.device.keep_staging(staging),
             Err(error) => tracing::error!(%error, "staging memory was left to work that failed"),
         }
     }

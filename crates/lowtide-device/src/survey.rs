@@ -1,5 +1,5 @@
-//! What this machine can do: its devices, what works on each, what does not, and what to do about
-//! it. Asks without making a context.
+//! A survey of this machine: its devices, what works on each, what does not, and what to do about it.
+//! Creates no context.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,60 +7,62 @@ use std::fs;
 use serde::Serialize;
 
 use crate::cuda::{Card, Driver};
+use crate::facts::Attempt;
+use crate::info::{DeviceInfo, DeviceKind};
 use crate::nvml::Nvml;
-use crate::{Attempt, Bytes, DeviceId, DeviceInfo, Error, Result, Usage, host, identity};
+use crate::{Bytes, DeviceId, Error, Result, Usage, host, identity};
 
-/// What the digest's PTX is compiled for.
+/// The compute capability that the digest's PTX is compiled for.
 const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);
 
-/// What was found.
+/// The result of a survey.
 #[derive(Debug, Clone, Serialize)]
 pub struct Survey {
-    /// Every device, `host` last.
+    /// The devices that answered, `host` last.
     pub devices: Vec<Surveyed>,
-    /// What went wrong with a GPU that is there, for each that is not listed.
+    /// A message for each GPU that is there but did not answer.
     pub problems: Vec<String>,
-    /// The CUDA driver.
+    /// The state of the CUDA driver.
     pub cuda: Library,
-    /// NVML.
+    /// The state of NVML.
     pub nvml: Library,
 }
 
-/// A driver library, found or not.
+/// The state of a driver library: found or not.
 #[derive(Debug, Clone, Serialize)]
 pub struct Library {
-    /// Whether it can be used.
+    /// True if the library can be used.
     pub available: bool,
-    /// The version, where it can.
+    /// The version, if it can be used.
     pub version: Option<String>,
     /// Every name tried, in order.
     pub tried: Vec<Attempt>,
-    /// Why it cannot be used.
+    /// The reason why it cannot be used.
     pub reason: Option<String>,
 }
 
-/// One device.
+/// A device and what works on it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Surveyed {
-    /// What it is.
+    /// The description of the device.
     #[serde(flatten)]
     pub info: DeviceInfo,
-    /// As in "9.0"; GPUs only.
+    /// The compute capability of a GPU, such as `9.0`.
     pub compute_capability: Option<String>,
-    /// What is in use, where it can be told without a context.
+    /// The memory in use, if it can be read without a context.
     pub usage: Option<Usage>,
-    /// What works on it, by name.
+    /// The capabilities of the device, by name.
     pub capabilities: BTreeMap<&'static str, Capability>,
 }
 
-/// Whether something works.
+/// Something that works on a device or does not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// Whether it does.
+    /// True if it works.
     pub works: bool,
-    /// How that is known, with numbers.
+    /// The evidence, with numbers.
     pub detail: String,
-    /// What to do to make it work, where something can be done.
+    /// The way to make it work, if there is one.
     pub advice: Option<String>,
 }
 
@@ -74,7 +76,15 @@ impl Capability {
     }
 }
 
-/// Looks at this machine.
+/// Surveys this machine.
+///
+/// ```
+/// use lowtide_device::survey::survey;
+///
+/// for device in survey().devices {
+///     println!("{}: {}", device.info.id, device.info.name);
+/// }
+/// ```
 pub fn survey() -> Survey {
     let (driver_tried, driver) = Driver::look_up();
     let (nvml_tried, nvml) = Nvml::look_up();
@@ -129,7 +139,7 @@ fn surveyed(index: u32, card: Card, driver: &Driver, nvml: Option<&Nvml>) -> Sur
     Surveyed {
         info: DeviceInfo {
             id: DeviceId::Cuda(index),
-            kind: "cuda",
+            kind: DeviceKind::Cuda,
             name: card.name,
             // NVML's total includes what the driver reserves; all sums refer to it.
             total: usage.map_or(card.total, |usage| usage.total),
@@ -158,10 +168,10 @@ fn host() -> Surveyed {
             "suspend",
             Capability::no(
                 "host memory belongs to its process",
-                "end the process to give all of it back",
+                "end the process to free all of it",
             ),
         ),
-        ("per_process", Capability::yes("the kernel tells what each process's device holds")),
+        ("per_process", Capability::yes("the kernel reports the memory of each process's device")),
         ("huge_pages", chunks),
         ("locked_memory", locked_memory()),
     ]);
@@ -171,7 +181,7 @@ fn host() -> Surveyed {
 
 fn virtual_memory(card: &Card) -> Capability {
     if card.virtual_memory {
-        return Capability::yes("the driver reserves, creates and maps apart");
+        return Capability::yes("the driver reserves addresses and maps memory to them");
     }
     Capability::no(
         "the driver offers no virtual memory management on this GPU",
@@ -213,7 +223,7 @@ fn yama() -> Capability {
         "1" => Capability {
             works: true,
             detail: format!(
-                "{has}; Yama's ptrace_scope is 1: children only, or who names the helper"
+                "{has}; Yama's ptrace_scope is 1: only children, and processes that name the helper"
             ),
             advice: Some("as root: sysctl kernel.yama.ptrace_scope=0 lifts that".to_owned()),
         },
@@ -231,13 +241,13 @@ fn yama() -> Capability {
 fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
     let Some(nvml) = nvml else {
         return Capability::no(
-            "NVML is not there",
+            "NVML is not installed",
             "install it with the driver, or set LOWTIDE_NVML_LIBRARY",
         );
     };
     match nvml.processes(&card.uuid) {
         Err(error) => {
-            Capability::no(error.to_string(), "nothing; `ps` shows all of it as unattributed")
+            Capability::no(error.to_string(), "none; `ps` shows all of it as unattributed")
         }
         Ok(processes) if processes.iter().any(|entry| entry.used.is_none()) => Capability::no(
             "the driver lists processes without their memory",
@@ -246,14 +256,14 @@ fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
         Ok(_) if !identity::sees_driver_pids() => Capability {
             works: true,
             detail:
-                "this process is in a PID namespace of its own; the driver may tell PIDs of another"
+                "this process is in a PID namespace of its own; the driver may report PIDs of another"
                     .to_owned(),
             advice: Some(
                 "start the container with --pid=host to see names for all of them".to_owned(),
             ),
         },
         Ok(processes) => {
-            Capability::yes(format!("NVML tells each process's memory ({} now)", processes.len()))
+            Capability::yes(format!("NVML reports the memory of each process ({} now)", processes.len()))
         }
     }
 }
@@ -280,7 +290,7 @@ fn locked_memory() -> Capability {
     let asked = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     match limit.rlim_cur {
         _ if !asked => {
-            Capability::no("the limit could not be read", "nothing; lowtide goes on without it")
+            Capability::no("the limit could not be read", "none; lowtide works without it")
         }
         libc::RLIM_INFINITY => Capability::yes("no limit"),
         bytes => Capability::yes(format!(

@@ -1,6 +1,6 @@
-//! Replaying a trace: what a pool makes of it.
+//! Replays: a trace is run on a pool, and its memory and time are measured.
 //!
-//! Blocks can be dealt over streams and threads, each block to one of them for its life: block `n`
+//! Blocks can be spread over streams and threads, each block on one of them for its life: block `n`
 //! is on stream `n` modulo the streams, and on thread `n` modulo the threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,18 +16,23 @@ use crate::{Error, Fence, Policy, Pool, Recording, Result, StreamId, Tag};
 
 /// A stream has passed once nothing was freed on it for so many events.
 const LAG_EVENTS: u64 = 64;
+/// Progress is reported once in so many events, so that it takes no time.
+const REPORT_EVENTS: usize = 1024;
 
-/// How a trace is played.
+/// The page of a dry run.
+const PAGE: u64 = 2 << 20;
+
+/// How a trace is replayed.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Over how many streams blocks are dealt. With one, nothing uses a block once it is freed.
-    /// With several, they lag: one has passed when nothing was freed on it during the last 64
-    /// events, or when the pool waited for it.
+    /// The number of streams that blocks are spread over. With one stream, nothing uses a block once
+    /// it is freed. With several, streams lag: one has passed when nothing was freed on it during the
+    /// last 64 events, or when the pool waited for it.
     pub streams: u32,
-    /// Over how many threads blocks are dealt. Each plays its blocks' events in the trace's order,
-    /// all at the same time on one pool.
+    /// The number of threads that blocks are spread over. Each thread replays the events of its
+    /// blocks in the trace's order, all at the same time on one pool.
     pub threads: u32,
-    /// Whether what the pool is asked is recorded; times include that.
+    /// Whether the pool's recording is on; times include that.
     pub record: bool,
 }
 
@@ -37,29 +42,29 @@ impl Default for Options {
     }
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Allocations and frees.
+    /// The number of allocations and frees.
     pub events: usize,
-    /// Over how many streams blocks were dealt.
+    /// The number of streams that blocks were spread over.
     pub streams: u32,
-    /// Over how many threads.
+    /// The number of threads.
     pub threads: u32,
-    /// The most that was live at once, as the trace asked for it. With several threads, whose order
-    /// is not the trace's, as the pool counted it: sizes are then multiples of 512.
+    /// The peak of live bytes, with the sizes that the trace asked for. With several threads, whose
+    /// order is not the trace's, as the pool counted it: sizes are then multiples of 512.
     pub live_peak_bytes: Bytes,
-    /// The most memory that was taken from the device.
+    /// The peak of memory taken from the device.
     pub physical_peak_bytes: Bytes,
-    /// The one over the other.
+    /// `physical_peak_bytes` divided by `live_peak_bytes`.
     pub ratio: f64,
-    /// Time for one event, the device's part included.
+    /// The time for one event, driver calls included.
     pub ns_per_op: f64,
-    /// Calls of the device while the trace was played.
+    /// The number of driver calls.
     pub driver_calls: u64,
-    /// What they take, where no driver is called: as measured on an H200.
+    /// In a dry run: the time that these calls take on an H200, as measured.
     pub driver_ms: Option<f64>,
-    /// What the pool was asked, where that was wanted.
+    /// The pool's recording, if it was on.
     #[serde(skip)]
     pub recording: Option<Recording>,
 }
@@ -67,13 +72,13 @@ pub struct Report {
 /// The least memory in which a trace completes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fit {
-    /// That much.
+    /// The least memory.
     pub fit_bytes: Bytes,
-    /// Over the most that was live at once.
+    /// `fit_bytes` divided by the peak of live bytes.
     pub fit_ratio: f64,
 }
 
-/// The most that is live at once.
+/// Returns the peak of live bytes of a trace.
 pub fn live_peak(events: &[Event]) -> Bytes {
     let mut sizes = Vec::new();
     let (mut live, mut peak) = (0u64, 0u64);
@@ -90,19 +95,29 @@ pub fn live_peak(events: &[Event]) -> Bytes {
     Bytes(peak)
 }
 
-/// Replays a trace on a device.
+/// Returns the bytes of all allocations in a trace: what `progress` of a replay adds up to.
+pub fn allocated(events: &[Event]) -> Bytes {
+    let sizes = events.iter().map(|event| match event {
+        Event::Allocate { size, .. } => size.0,
+        Event::Free { .. } => 0,
+    });
+    Bytes(sizes.fold(0, u64::saturating_add))
+}
+
+/// Replays a trace on a new pool of `device`. Calls `progress` now and then with the bytes allocated since.
 ///
 /// # Errors
-/// Where the device has no room for it.
+/// Where the device has too little memory for it.
 ///
 /// # Panics
-/// Where there is no stream or no thread to play it.
+/// If the number of streams or threads is zero.
 pub fn replay(
     events: &[Event],
     device: &Device,
     cost: Option<&DryRunCost>,
     policy: Policy,
     options: Options,
+    progress: &(dyn Fn(Bytes) + Sync),
 ) -> Result<Report> {
     let Options { streams, threads, record } = options;
     assert!(streams > 0 && threads > 0, "somebody plays it");
@@ -116,7 +131,7 @@ pub fn replay(
         pool.start_recording();
     }
     let calls = device.calls();
-    let player = Player { pool: &pool, lag: lag.as_deref(), threads };
+    let player = Player { pool: &pool, lag: lag.as_deref(), threads, progress };
     let elapsed = player.play_all(events)?;
     let driver_calls = device.calls() - calls;
     let counts = pool.counts();
@@ -141,6 +156,7 @@ struct Player<'a> {
     pool: &'a Pool,
     lag: Option<&'a Lag>,
     threads: u32,
+    progress: &'a (dyn Fn(Bytes) + Sync),
 }
 
 impl Player<'_> {
@@ -174,17 +190,20 @@ impl Player<'_> {
     // One thread's events. Its blocks come in order, so the place of one follows from its number.
     fn play(&self, events: &[Event]) -> Result<()> {
         let mut addresses: Vec<Address> = Vec::new();
-        for event in events {
-            match *event {
-                Event::Allocate { block, size, stream } => {
-                    let stream = self.lag.map_or(stream, |lag| lag.allocated(block));
-                    addresses.push(self.pool.alloc(size, stream, Tag::default())?);
-                }
-                Event::Free { block, stream } => {
-                    let stream = self.lag.map_or(stream, |lag| lag.freed(block));
-                    self.pool.free(addresses[(block / self.threads) as usize], stream)?;
+        for part in events.chunks(REPORT_EVENTS) {
+            for event in part {
+                match *event {
+                    Event::Allocate { block, size, stream } => {
+                        let stream = self.lag.map_or(stream, |lag| lag.allocated(block));
+                        addresses.push(self.pool.alloc(size, stream, Tag::default())?);
+                    }
+                    Event::Free { block, stream } => {
+                        let stream = self.lag.map_or(stream, |lag| lag.freed(block));
+                        self.pool.free(addresses[(block / self.threads) as usize], stream)?;
+                    }
                 }
             }
+            (self.progress)(allocated(part));
         }
         Ok(())
     }
@@ -244,27 +263,38 @@ impl Fence for Lag {
     }
 }
 
-/// Finds the least memory in which a trace completes, to a page, on books alone.
+/// Returns how many replays [`fit`] makes at most.
+pub fn fit_replays(events: &[Event]) -> u32 {
+    let (too_little, enough) = fit_range(live_peak(events));
+    u64::BITS - (enough - too_little).leading_zeros()
+}
+
+// The search begins where nothing can complete, and ends at four times what is live.
+fn fit_range(live: Bytes) -> (u64, u64) {
+    ((live.0 / PAGE).saturating_sub(1), live.0.div_ceil(PAGE) * 4 + 64)
+}
+
+/// Finds the least memory in which a trace completes, to a page, in dry runs. Calls `progress` after
+/// each replay.
 ///
 /// # Errors
-/// Where it does not even complete with four times what is live.
+/// Where it does not even complete with four times the peak of live bytes.
 pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Result<Fit> {
-    const PAGE: u64 = 2 << 20;
     let live = live_peak(events);
     let mut completes = |pages: u64| -> Result<bool> {
-        progress();
         let (device, _) = Device::dry_run(Bytes(pages * PAGE));
         let pool = Pool::builder(&device).policy(policy).build()?;
-        match (Player { pool: &pool, lag: None, threads: 1 }).play(events) {
+        let played = Player { pool: &pool, lag: None, threads: 1, progress: &|_| () }.play(events);
+        progress();
+        match played {
             Ok(()) => Ok(true),
             Err(Error::Device(error)) if error.is_out_of_memory() => Ok(false),
             Err(error) => Err(error),
         }
     };
     // A trace that completes with less need not complete with a little more, so this finds a
-    // border, not all of them; the search begins where nothing can complete.
-    let (mut too_little, mut enough) =
-        ((live.0 / PAGE).saturating_sub(1), live.0.div_ceil(PAGE) * 4 + 64);
+    // border, not all of them.
+    let (mut too_little, mut enough) = fit_range(live);
     while too_little + 1 < enough {
         let middle = too_little.midpoint(enough);
         if completes(middle)? {
@@ -299,6 +329,29 @@ mod tests {
         assert!(!lag.has_passed(even), "one event more");
         lag.allocated(8);
         assert!(lag.has_passed(even));
+    }
+
+    #[test]
+    fn progress_adds_up_to_all_allocations() {
+        let stream = StreamId(0);
+        let pair = |block| {
+            let size = Bytes(1 + u64::from(block) * 512);
+            [Event::Allocate { block, size, stream }, Event::Free { block, stream }]
+        };
+        let events: Vec<Event> = (0..2 * REPORT_EVENTS as u32).flat_map(pair).collect();
+        for threads in [1, 3] {
+            let done = AtomicU64::new(0);
+            let count = |bytes: Bytes| {
+                done.fetch_add(bytes.0, Relaxed);
+            };
+            let (device, cost) = Device::dry_run(Bytes::gib(1));
+            let options = Options { threads, ..Options::default() };
+            replay(&events, &device, Some(&cost), Policy::default(), options, &count).unwrap();
+            assert_eq!(Bytes(done.into_inner()), allocated(&events), "threads: {threads}");
+        }
+        let mut replays = 0;
+        fit(&events, Policy::default(), || replays += 1).unwrap();
+        assert!((1..=fit_replays(&events)).contains(&replays), "{replays}");
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //!
 //! It is an argument, and so is everything that follows from it. A rung or a hook that asks for a
 //! release passes its climb on ([`Request::within`](crate::Request::within)), on whatever thread it
-//! runs by then.
+//! runs by then. Code that has no argument, such as a `Drop`, is recognised by its thread, if it is a
+//! thread that the climb runs on.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -27,28 +28,60 @@ pub struct Climb {
     alive: Weak<()>,
     /// The climb that this one was asked for in.
     outer: Option<Arc<Climb>>,
+    /// The threads that run a part of it.
+    threads: Threads,
 }
 
-/// Keeps a climb under way. Dropping it ends the climb.
-pub(crate) struct Alive(#[expect(dead_code, reason = "its count is what matters")] Arc<()>);
+type Threads = Arc<Mutex<Vec<ThreadId>>>;
+
+/// Keeps a climb under way, on this thread. Dropping it ends the climb.
+pub(crate) struct UnderWay {
+    _alive: Arc<()>,
+    _here: Here,
+}
+
+/// A thread that runs a part of a climb. Dropping it says that the part has ended.
+struct Here(Threads);
+
+impl Here {
+    fn new(threads: &Threads) -> Here {
+        lock(threads).push(thread::current().id());
+        Here(Arc::clone(threads))
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        let (me, mut threads) = (thread::current().id(), lock(&self.0));
+        // One thread may run a part within a part.
+        if let Some(at) = threads.iter().rposition(|id| *id == me) {
+            threads.remove(at);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Climb {
-    /// Begins a climb of a releaser, asked for within another climb or not.
+    /// Begins a climb of a releaser on this thread, asked for within another climb or not.
     pub(crate) fn begin(
         clock: Arc<dyn Clock>,
         go_on: Option<GoOn>,
         releaser: &Arc<()>,
         outer: Option<&Climb>,
-    ) -> (Climb, Alive) {
-        let alive = Arc::new(());
+    ) -> (Climb, UnderWay) {
+        let (alive, threads) = (Arc::new(()), Threads::default());
         let climb = Climb {
             clock,
             go_on,
             releaser: Arc::clone(releaser),
             alive: Arc::downgrade(&alive),
             outer: outer.cloned().map(Arc::new),
+            threads: Arc::clone(&threads),
         };
-        (climb, Alive(alive))
+        (climb, UnderWay { _alive: alive, _here: Here::new(&threads) })
     }
 
     /// Returns the clock of this climb. A rung that waits, waits by it.
@@ -74,6 +107,11 @@ impl Climb {
         is_own || self.outer.as_ref().is_some_and(|outer| outer.is_climb_of(releaser))
     }
 
+    /// Whether this thread runs a part of the climb.
+    pub(crate) fn runs_here(&self) -> bool {
+        lock(&self.threads).contains(&thread::current().id())
+    }
+
     /// Runs a part of the climb within a time limit, on a thread of its own where the clock has one.
     /// Returns how it ended, or `None` if it exceeded the limit and was left behind.
     pub(crate) fn run_within<T: Send + 'static>(
@@ -82,13 +120,15 @@ impl Climb {
         part: impl FnOnce() -> T + Send + 'static,
     ) -> Option<thread::Result<T>> {
         let ended: Arc<Mutex<Option<thread::Result<T>>>> = Arc::default();
-        let result = Arc::clone(&ended);
+        let (result, threads) = (Arc::clone(&ended), Arc::clone(&self.threads));
         let work = move || {
+            let here = Here::new(&threads);
             let outcome = catch_unwind(AssertUnwindSafe(part));
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            drop(here);
+            *lock(&result) = Some(outcome);
         };
         let in_time = self.clock.within(limit, Box::new(work));
-        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ended = lock(&ended).take();
         ended.filter(|_| in_time)
     }
 }

@@ -121,7 +121,10 @@ impl Climber<'_> {
                 }
             }
             let freed = progress.last.freed_since(&at_its_start);
-            if request.to.is_none() || freed.is_none_or(|freed| freed <= self.noise()) {
+            if request.to.is_none()
+                || self.is_met(&progress.last) == Some(true)
+                || freed.is_none_or(|freed| freed <= self.noise())
+            {
                 return;
             }
         }

@@ -46,6 +46,8 @@ struct Inner {
     landed: Condvar,
     /// Held by the release that climbs.
     turn: Mutex<()>,
+    /// The climb under way.
+    climbing: Mutex<Option<Climb>>,
 }
 
 /// A release, for callers that ask for the same one.
@@ -81,6 +83,7 @@ impl Releaser {
             flights: Mutex::default(),
             landed: Condvar::new(),
             turn: Mutex::default(),
+            climbing: Mutex::default(),
         };
         Releaser { inner: Arc::new(inner), clock }
     }
@@ -179,11 +182,13 @@ impl Releaser {
 
     /// Climbs a ladder until the target is met. Returns the receipt.
     ///
-    /// A rung or a hook that calls this says so with [`Request::within`] and is refused. Without it,
-    /// the call waits for the release that it is part of, until the time limit of its rung.
+    /// Code that a release runs, such as a rung, a hook or a `Drop`, is refused with the verdict
+    /// `busy`: it would wait for itself. It is recognised by [`Request::within`], or else by its
+    /// thread. On another thread and without `within`, the call waits for the release that it is part
+    /// of, until the time limit of its rung.
     pub fn release(&self, request: Request) -> Arc<Receipt> {
         let inner = &*self.inner;
-        if request.within.as_ref().is_some_and(|climb| climb.is_climb_of(&inner.identity)) {
+        if inner.is_asked_by_its_own_climb(&request) {
             let why =
                 "a rung of this release asked for another one: its effect is part of this one";
             return Arc::new(inner.busy(&request, why));
@@ -260,9 +265,20 @@ impl Releaser {
     fn climb(&self, request: &Request) -> Receipt {
         let Inner { identity, inventory, .. } = &*self.inner;
         let (clock, go_on) = (Arc::clone(&self.clock), request.go_on.clone());
-        let (climb, _alive) = Climb::begin(clock, go_on, identity, request.within.as_ref());
+        let (climb, _under_way) = Climb::begin(clock, go_on, identity, request.within.as_ref());
+        *self.inner.climbing() = Some(climb.clone());
+        let _ended = Ended(&self.inner);
         let replaced = self.inner.replaced().clone();
         Climber { inventory, request, climb: &climb, replaced: &replaced }.run()
+    }
+}
+
+/// Forgets the climb under way, also when it panicked.
+struct Ended<'a>(&'a Inner);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        *self.0.climbing() = None;
     }
 }
 
@@ -286,6 +302,13 @@ impl Drop for Landing<'_> {
 }
 
 impl Inner {
+    /// Whether a part of a climb of this releaser asks.
+    fn is_asked_by_its_own_climb(&self, request: &Request) -> bool {
+        let is_named = |climb: &Climb| climb.is_climb_of(&self.identity);
+        request.within.as_ref().is_some_and(is_named)
+            || self.climbing().as_ref().is_some_and(Climb::runs_here)
+    }
+
     fn busy(&self, request: &Request, why: &str) -> Receipt {
         let reading = self.inventory.read();
         let mut receipt = receipt(&self.inventory, request, Verdict::Busy, (reading, reading));
@@ -299,6 +322,10 @@ impl Inner {
 
     fn flights(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn climbing(&self) -> MutexGuard<'_, Option<Climb>> {
+        self.climbing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {

@@ -127,8 +127,8 @@ impl Request {
         self.alone()
     }
 
-    /// Says that a rung or a hook of another climb asks for this release. The releaser of that climb
-    /// refuses it with the verdict `busy`, on whatever thread it is asked; it would wait for itself.
+    /// Says that a rung or a hook of a climb asks for this release, on whatever thread. The releaser of
+    /// that climb refuses it with the verdict `busy`, because it would wait for itself.
     #[must_use]
     pub fn within(mut self, climb: &Climb) -> Request {
         self.within = Some(climb.clone());

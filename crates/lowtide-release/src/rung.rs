@@ -70,9 +70,8 @@ impl Climbed {
 
 /// One way to free memory.
 ///
-/// A rung is part of a release. If it asks for another release, it says so with
-/// [`Request::within`](crate::Request::within) and its climb; otherwise it would wait for itself
-/// until its time limit.
+/// A rung is part of a release. If it asks for another one, on whatever thread, it says so with
+/// [`Request::within`](crate::Request::within) and its climb, and is refused.
 pub trait Rung: Send + Sync {
     /// Returns the name of the rung in receipts.
     fn name(&self) -> RungName;

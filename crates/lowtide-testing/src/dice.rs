@@ -1,11 +1,11 @@
 //! Random numbers that are the same everywhere for a seed.
 
-/// A seed, and what became of it. Not zero: that stays zero.
+/// A generator of random numbers. Its state is never zero, because zero stays zero.
 #[derive(Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// For seeds that are counted up: neighbours have nothing in common.
+    /// Creates dice from a seed. Neighbouring seeds have nothing in common.
     pub fn new(seed: u64) -> Dice {
         let mut dice = Dice(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -14,7 +14,7 @@ impl Dice {
         dice
     }
 
-    /// From zero to one less than there are sides.
+    /// Returns a number from zero to one less than `sides`.
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -22,22 +22,22 @@ impl Dice {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
     }
 
-    /// Whether it fell on one of so many sides.
+    /// Returns true in one of `sides` cases.
     pub fn one_in(&mut self, sides: u64) -> bool {
         self.roll(sides) == 0
     }
 
-    /// A place in a list of this length.
+    /// Returns an index of a list of this length.
     pub fn index(&mut self, length: usize) -> usize {
         self.roll(length as u64) as usize
     }
 
-    /// One of a list.
+    /// Returns a copy of one item of a list.
     pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.index(of.len())].clone()
     }
 
-    /// Any order.
+    /// Puts a list in a random order.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.index(last + 1));

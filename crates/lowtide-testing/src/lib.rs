@@ -1,5 +1,5 @@
-//! Test tools for lowtide: a driver double, and the suites that hold devices and drivers to their
-//! word. Not a product.
+//! Test tools for lowtide: a driver double, and suites that check what devices and drivers do. Not a
+//! product.
 
 pub mod conformance;
 mod dice;

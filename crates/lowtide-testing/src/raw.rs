@@ -1,4 +1,4 @@
-//! The driver's entry points as they are, for tests that ask what a driver really does.
+//! The driver's entry points as they are, for tests of what a driver really does.
 //!
 //! Pointers are references or plain addresses, handles plain numbers, results plain codes. Nothing
 //! is checked: these are for a process that may lose its context, or its life.
@@ -22,7 +22,7 @@ impl Raw {
     /// Loads and initialises the driver.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is no driver.
     pub fn load() -> Raw {
         let driver = Driver::load().expect("rules are asked only where there is a driver");
         let path = driver.path().expect("a loaded driver has a file");
@@ -38,7 +38,7 @@ impl Raw {
         found.ok().and_then(|found| NonNull::new(*found))
     }
 
-    /// The driver in a library, as it is: `cuInit` is the caller's to call.
+    /// Wraps the driver in a library; `cuInit` is left to the caller.
     pub(crate) fn of(library: &'static Library) -> Raw {
         Raw { library }
     }
@@ -137,7 +137,7 @@ pub type CName = u8;
 /// The first byte of a module image that ends with a zero.
 pub type CImage = u8;
 
-/// The first byte of a C string.
+/// Returns the first byte of a C string.
 ///
 /// # Panics
 /// Never: a C string has at least its end.
@@ -157,7 +157,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Memory of this device.
+    /// Creates the properties of memory on this device.
     pub fn on(device: i32) -> Properties {
         Properties {
             kind: 1,
@@ -185,8 +185,8 @@ pub struct Access {
 }
 
 impl Access {
-    /// Reading and writing.
+    /// Access for reading and writing.
     pub const READ_WRITE: Access = Access { location_kind: 1, location_id: 0, flags: 3 };
-    /// Reading only.
+    /// Access for reading only.
     pub const READ: Access = Access { location_kind: 1, location_id: 0, flags: 1 };
 }

@@ -1,93 +1,29 @@
 //! Running suites for targets: one case after another, with results as lines and as JSON.
-#![allow(unsafe_code, reason = "sets environment variables before any thread is started")]
 
 mod results;
 mod side_by_side;
+mod target;
 
-use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::double::Double;
 use libtest_mimic::{Arguments, Failed, Trial};
-use lowtide_device::cuda::Driver;
-use lowtide_device::{Bytes, Device, HostOptions, Result};
 use results::CaseOutcome;
 
-/// What a suite runs for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    /// Pages of this machine.
-    Host,
-    /// The driver double.
-    Double,
-    /// A real GPU.
-    Cuda,
-}
+pub use target::Target;
 
-/// One case of a suite.
+/// A case of a suite.
 pub struct Case {
     name: &'static str,
     run: Box<dyn Fn(Target) + Send>,
 }
 
 impl Case {
-    /// What it asserts, as a sentence with underscores, and the assertion.
+    /// Creates a case: its assertion as a sentence with underscores, and the code that asserts it.
     pub fn new(name: &'static str, run: impl Fn(Target) + Send + 'static) -> Case {
         Case { name, run: Box::new(run) }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Target::Host => "host",
-            Target::Double => "double",
-            Target::Cuda => "cuda",
-        })
-    }
-}
-
-impl Target {
-    /// A device of this kind.
-    ///
-    /// # Errors
-    /// Where there is none.
-    pub fn device(self) -> Result<Device> {
-        match self {
-            Target::Host => {
-                Device::host(HostOptions { budget: Some(Bytes::gib(1)), ..HostOptions::default() })
-            }
-            Target::Double | Target::Cuda => Device::cuda(0),
-        }
-    }
-
-    // Before any thread is started: the driver is looked up in the environment.
-    fn prepare(self) {
-        if self == Target::Double {
-            let path = Double::path();
-            let small = "total=1GiB,context=64MiB,reserved=32MiB";
-            for (name, value) in [
-                ("LOWTIDE_CUDA_LIBRARY", path.as_os_str()),
-                ("LOWTIDE_NVML_LIBRARY", path.as_os_str()),
-                ("LOWTIDE_DOUBLE", small.as_ref()),
-            ] {
-                // SAFETY: the suite's main has started no thread yet.
-                unsafe { std::env::set_var(name, value) };
-            }
-        }
-    }
-
-    /// Why the suite cannot run here, if it cannot.
-    fn missing(self) -> Option<String> {
-        let shown = || Driver::load()?.device_count();
-        match (self, shown()) {
-            (Target::Cuda, Err(error)) => Some(error.to_string()),
-            (Target::Cuda, Ok(0)) => Some("the driver shows no GPU".to_owned()),
-            _ => None,
-        }
     }
 }
 
@@ -99,7 +35,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// A suite of this name, with the cases that `cases` returns for each of `targets`.
+    /// Creates a suite of this name, with the cases that `cases` returns for each of `targets`.
     pub fn new(
         name: &'static str,
         targets: &'static [Target],

@@ -31,14 +31,14 @@ const CAPTURE_UNSUPPORTED: i32 = 900;
 const CAPTURE_INVALIDATED: i32 = 901;
 const UNKNOWN: i32 = 999;
 
-/// What a call wrote to its first argument; it must be a success.
+/// Returns what a call wrote to its first argument; it must be a success.
 fn get(call: impl FnOnce(&mut u64) -> i32) -> u64 {
     let mut value = 0;
     assert_eq!(call(&mut value), OK);
     value
 }
 
-/// One test's turn with the double, a context current.
+/// A test's exclusive use of the double, with a context current.
 struct Gpu {
     raw: Raw,
     /// Not all zeros only where a test before this one failed.
@@ -70,7 +70,7 @@ impl Gpu {
         get(|at| self.raw.cuMemAddressReserve(at, pages * PAGE, 0, 0, 0))
     }
 
-    /// A page that is mapped and open: its address and its handle.
+    /// Maps and opens a page; returns its address and its handle.
     fn mapped(&self) -> (u64, u64) {
         let (at, handle) = (self.reserve(1), self.create(1));
         assert_eq!(self.raw.cuMemMap(at, PAGE, 0, handle, 0), OK);
@@ -85,7 +85,7 @@ impl Gpu {
         assert_eq!(self.raw.cuMemAddressFree(at, PAGE), OK);
     }
 
-    /// A stream that is not ordered with the legacy one.
+    /// Creates a stream that is not ordered with the legacy one.
     fn stream(&self) -> u64 {
         get(|stream| self.raw.cuStreamCreate(stream, 1))
     }
@@ -111,7 +111,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Memory of this process that the driver does not know.
+/// Allocates memory of this process that the driver does not know.
 fn pageable() -> u64 {
     vec![1u8; 64].leak().as_ptr().expose_provenance() as u64
 }
@@ -276,7 +276,7 @@ mod lateness {
     }
 }
 
-/// Where the double refuses what a driver may let pass.
+/// Tests of where the double refuses what a driver may let pass.
 mod strictness {
     use super::*;
 
@@ -390,7 +390,7 @@ mod processes {
             Actor { orders: child.stdin.take().expect("piped"), child, answers }
         }
 
-        /// One that has a context.
+        /// Starts an actor that has a context.
         fn started(machine: &tempfile::TempDir, settings: &str) -> Actor {
             let mut actor = Actor::new(machine, settings);
             actor.expect("init", OK);
@@ -424,7 +424,7 @@ mod processes {
         }
     }
 
-    /// Not a test: the other side of [`Actor`].
+    /// Runs the other side of [`Actor`]; not a test.
     #[test]
     fn actor() {
         if std::env::var_os(ACTOR).is_none() {
@@ -453,7 +453,7 @@ mod processes {
                 raw.cuMemsetD8Async(plain, 1, PAGE, 0)
             }
             "sync" => raw.cuCtxSynchronize(),
-            // Though somebody else may be at it for a moment.
+            // Another process may be locking it for a moment.
             "lock" => loop {
                 match raw.cuCheckpointProcessLock(number, &[0; 8]) {
                     ILLEGAL_STATE => std::thread::yield_now(),
@@ -476,7 +476,7 @@ mod processes {
         answer.to_string()
     }
 
-    /// What the copy's stream answers.
+    /// Returns what the copy's stream answers.
     fn unmap_under_a_copy() -> i32 {
         let gpu = Gpu::new("copy_us=500000,late_us=0");
         let (mapped, pinned, stream) = (gpu.mapped(), gpu.pinned(), gpu.stream());
@@ -487,7 +487,7 @@ mod processes {
         gpu.raw.cuStreamSynchronize(stream)
     }
 
-    /// What NVML says in MiB: total, reserved, free, then everybody by PID.
+    /// Returns NVML's numbers in MiB: total, reserved, free, then every process by PID.
     fn readings() -> String {
         let nvml = Nvml::load().expect("the double is NVML too");
         let uuid = nvml.uuids().expect("the devices").remove(0);
@@ -559,7 +559,7 @@ mod processes {
         assert_eq!(actor.ask("readings"), said([1024, 32, 1024 - 32 - 64], shifted));
     }
 
-    /// Stricter than a driver, which may have read it already.
+    // Stricter than a driver, which may have read it already.
     #[test]
     fn memory_that_goes_while_a_copy_runs_costs_the_process() {
         Actor::new(&machine(), "").expect("unmap_under_a_copy", LAUNCH_FAILED);

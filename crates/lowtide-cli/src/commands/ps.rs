@@ -204,7 +204,7 @@ fn heading(page: &mut Page) {
 
 fn row(page: &mut Page, pid: &str, held: Option<Bytes>, who: &str) {
     let held = held.map_or_else(|| "not reported".to_owned(), |held| held.to_string());
-    page.columns(&cells(pid, &held), &one_line(who));
+    page.command(&cells(pid, &held), &one_line(who));
 }
 
 fn signed_row(page: &mut Page, bytes: i64, what: &str) {

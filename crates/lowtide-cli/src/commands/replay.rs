@@ -75,20 +75,29 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         threads: options.threads,
         record: options.record.is_some(),
     };
-    let replay = replay::replay(&events, &device, tally.as_deref(), Policy::default(), how)?;
+    let progress = planned(&events, options.fit);
+    progress.say("replaying");
+    let count = |bytes| progress.add(bytes);
+    let replay =
+        replay::replay(&events, &device, tally.as_deref(), Policy::default(), how, &count)?;
     if let (Some(file), Some(recording)) = (&options.record, &replay.recording) {
         save(recording, file)?;
     }
     let fit = options.fit.then(|| {
-        let spinner =
-            crate::progress::spinner("looking for the smallest memory in which it completes");
-        let fit = replay::fit(&events, Policy::default(), || spinner.inc(1));
-        spinner.finish_and_clear();
-        fit
+        progress.say("searching for the smallest memory in which it completes");
+        let all = replay::allocated(&events);
+        replay::fit(&events, Policy::default(), || progress.add(all))
     });
+    drop(progress);
     let report = ReplayReport { replay, fit: fit.transpose()? };
     if options.json { page::print_json(&report) } else { text(&report).print() }?;
     Ok(Ending::Proved)
+}
+
+// The bytes of all allocations: of one replay, and of those that search for the smallest memory.
+fn planned(events: &[Event], with_fit: bool) -> Progress {
+    let replays = 1 + if with_fit { replay::fit_replays(events) } else { 0 };
+    Progress::of(Bytes(replay::allocated(events).0.saturating_mul(u64::from(replays))))
 }
 
 fn read(from: &Path) -> anyhow::Result<Vec<Event>> {

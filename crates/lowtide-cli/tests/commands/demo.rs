@@ -178,7 +178,7 @@ fn what_is_not_proved_is_reported_and_ends_with_one() {
     assert!(!failed_checks(scenario(&said, "idle")).is_empty());
     assert!(answer.err().contains("not proved: idle (unverified): "), "{}", answer.err());
     assert!(
-        answer.err().contains("the floor is not known: NVML could not say"),
+        answer.err().contains("the floor is not known: NVML could not report"),
         "{}",
         answer.err()
     );
@@ -196,7 +196,7 @@ fn what_cannot_run_is_reported() {
         &without,
         &["demo", "--device", "cuda:7"],
         3,
-        "cuda:7 is not available (this machine has host): no CUDA driver could be loaded",
+        "cuda:7 is not available (this machine has host): no GPU can be used: the CUDA driver is not installed",
     );
     refused(
         &without,
@@ -302,6 +302,29 @@ fn what_it_says_is_what_is_seen_from_outside() {
         }
     }
     assert_eq!(looks.iter().map(|look| look.bytes).max(), Some(largest), "the most ever seen");
+}
+
+#[test]
+fn the_picture_is_drawn_from_the_json_and_says_what_it_is_of() {
+    let machine = Machine::with_double("total=1GiB");
+    let (json, picture) = (machine.path("demo.json"), machine.path("memory.svg"));
+    std::fs::write(&json, machine.lowtide(&with(&["--json"])).out()).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/picture.py");
+    let (from, to) = (json.display().to_string(), picture.display().to_string());
+    let drawing =
+        machine.command("python3", &[script, &from, &to, "--commit", "0123456789ab"]).output();
+    let drawing = Finished { output: drawing.unwrap() };
+    assert_eq!(drawing.code(), 0, "{}", drawing.err());
+    let text = std::fs::read_to_string(&picture).unwrap();
+    let words = "cuda:0, lowtide driver double (a test tool, no GPU), commit 0123456789ab, 2";
+    assert!(text.contains(words) && text.contains("a bare context, 64 MiB"), "{text}");
+    for words in ["stages", "shutdown", "144 MiB → 144 MiB", "96 MiB → 64 MiB"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let parse = "import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])";
+    let parsed =
+        Finished { output: machine.command("python3", &["-c", parse, &to]).output().unwrap() };
+    assert_eq!(parsed.code(), 0, "{}", parsed.err());
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn nvml_that_answers_with_an_error_is_told_and_ends_with_three() {
     let machine = Machine::with_double("fail=nvmlDeviceGetMemoryInfo_v2:999");
     let answer = machine.lowtide(&["ps"]);
     assert_eq!(answer.code(), 3);
-    assert!(answer.err().contains("NVML could not say what is in use"), "{}", answer.err());
+    assert!(answer.err().contains("NVML could not report the memory in use"), "{}", answer.err());
     assert!(answer.out().contains("host"), "the rest is shown all the same");
 }
 

@@ -1,8 +1,8 @@
 //! The context in which a CUDA device works, and how calls are made in it.
 //!
 //! Every call makes that context current and puts the caller's back, and sets this thread's capture
-//! mode to relaxed and back, so that our housekeeping never invalidates a graph that somebody is
-//! capturing.
+//! mode to relaxed and back, so that our housekeeping never invalidates a graph that is being
+//! captured.
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ use crate::{DeviceId, Error, Result, exit};
 
 /// Compiled from `kernels/digest.cu`; `cargo xtask ptx` makes it anew.
 const DIGEST_PTX: &str = concat!(include_str!("../../kernels/digest.ptx"), "\0");
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+/// The driver's number for `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: u32 = 2;
 
 /// The context in which a CUDA device works.
@@ -32,7 +32,7 @@ pub enum Context {
     Borrowed(BorrowedContext),
 }
 
-/// A context that belongs to somebody else in the process.
+/// A context that belongs to another part of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct BorrowedContext(NonNull<c_void>);
 
@@ -59,7 +59,7 @@ pub(super) struct Session {
     pub(super) id: DeviceId,
     pub(super) card: Card,
     context: CUcontext,
-    /// Whether the context is the primary one, retained by this session.
+    /// True for the primary context, which this session retains.
     is_retained: bool,
     kernel: Mutex<Option<Kernel>>,
     /// Calls made in the context; what makes it current is not counted.
@@ -87,12 +87,11 @@ impl Session {
         let (id, count) = (DeviceId::Cuda(ordinal), driver.device_count()?);
         if ordinal >= count {
             let known = std::iter::once(DeviceId::Host).chain((0..count).map(DeviceId::Cuda));
-            return Err(Error::UnknownDevice { wanted: id.to_string(), known: known.collect() });
+            return Err(Error::UnknownDevice { wanted: id, known: known.collect() });
         }
         let card = driver.card(ordinal)?;
         if !card.virtual_memory {
-            let why = format!("{} has no virtual memory management", card.name);
-            return Err(Error::Unsupported { what: "a CUDA device", why });
+            return Err(Error::NoVirtualMemory { device: id, name: card.name });
         }
         let (context, is_retained) = match context {
             Context::Primary(_) => (retain_primary(&driver, id, &card)?, true),
@@ -195,8 +194,7 @@ fn ordinal_of(driver: &Driver, context: BorrowedContext) -> Result<u32> {
             return Ok(ordinal);
         }
     }
-    let why = "its device is none of those that the driver counts".to_owned();
-    Err(Error::Unsupported { what: "this context", why })
+    Err(Error::UnknownContext)
 }
 
 /// Gives something back where a failure can only be logged: tries twice, then gives up.
@@ -220,7 +218,7 @@ impl<'a> Current<'a> {
         context: CUcontext,
     ) -> Result<Current<'a>> {
         let (id, mut mode) = (id.into(), RELAXED);
-        // SAFETY: the context is retained by the session or kept alive by whoever lent it.
+        // SAFETY: the context is retained by the session or kept alive by its owner.
         let code = unsafe { (driver.core().cuCtxPushCurrent_v2)(context) };
         driver.check("cuCtxPushCurrent_v2", id, code)?;
         // SAFETY: reads and writes one int.

@@ -1,6 +1,6 @@
 //! The CUDA driver as tables of function pointers.
 //!
-//! A driver is loaded from its library at run time, or built from entry points that somebody hands
+//! A driver is loaded from its library at run time, or built from entry points that a caller hands
 //! over: a library that interposes the driver has the real functions and must never call its own
 //! hooks.
 #![allow(unsafe_code, reason = "calls the driver")]
@@ -15,7 +15,8 @@ use super::entry_points::{
     CheckpointCalls, CoreCalls, KernelCalls, LookUp, Missing, MulticastCalls, PrimaryContextCalls,
 };
 use super::version::CudaVersion;
-use crate::{Attempt, DeviceId, Error, Result, exit, library};
+use crate::facts::{Attempt, DriverLibrary};
+use crate::{DeviceId, Error, Result, exit, library};
 
 /// The driver's code for success.
 pub(super) const SUCCESS: i32 = 0;
@@ -51,7 +52,7 @@ impl Driver {
 
     /// Loads the driver as [`Driver::load`] does, and returns every name that was tried as well.
     pub fn look_up() -> (Vec<Attempt>, Result<Driver>) {
-        match library::CUDA.find(library::load) {
+        match DriverLibrary::Cuda.find(library::load) {
             (tried, Ok((library, path))) => (tried, Driver::start(library, path)),
             (tried, Err(error)) => (tried, Err(error)),
         }

@@ -52,10 +52,10 @@ impl CallClass {
     }
 }
 
-/// One row of the list of entry points.
+/// A row of the list of entry points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryPoint {
-    /// The exported name.
+    /// The name that the driver exports.
     pub name: &'static str,
     /// The CUDA version that brought it.
     pub since: CudaVersion,
@@ -316,8 +316,8 @@ mod tests {
         assert_eq!(names.len(), ENTRY_POINTS.len());
     }
 
-    // The column is part of the list's grammar: a row without a class does not compile. Here the
-    // classes are held to the names, for whoever adds the next row.
+    // A row without a class does not compile. This checks that the class fits the name, for the next
+    // row that is added.
     #[test]
     fn classes_follow_from_what_calls_do() {
         for entry in ENTRY_POINTS {

@@ -24,7 +24,9 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUmemAccess_flags, CUmemAccessDesc};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::{Address, Bytes, Device, DeviceInfo, Error, Result, Source, Usage, nvml::Nvml};
+use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::nvml::Nvml;
+use crate::{Bytes, Error, Result, Source, Usage};
 
 pub(crate) use card::Card;
 use context::Session;
@@ -38,71 +40,30 @@ pub use version::CudaVersion;
 
 const PORTABLE: u32 = cudarc::driver::sys::CU_MEMHOSTREGISTER_PORTABLE;
 
-impl Device {
-    /// Opens the CUDA device of this ordinal, in its primary context. Loads the driver.
-    ///
-    /// # Errors
-    /// [`Error::NoLibrary`] and the like where there is no usable driver, [`Error::UnknownDevice`]
-    /// where the driver shows no such device, [`Error::Unsupported`] where it has no virtual memory.
-    pub fn cuda(ordinal: u32) -> Result<Device> {
-        Device::cuda_with(Arc::new(Driver::load()?), Context::Primary(ordinal))
-    }
-
-    /// Opens a CUDA device with a given driver, in a given context. With
-    /// [`Context::Borrowed`] no context is created, and no function of the driver is called but those
-    /// that `driver` has.
-    ///
-    /// ```no_run
-    /// use std::ffi::{CStr, c_void};
-    /// use std::ptr::NonNull;
-    /// use std::sync::Arc;
-    ///
-    /// use lowtide_device::Device;
-    /// use lowtide_device::cuda::{BorrowedContext, Context, Driver};
-    ///
-    /// # fn real_function(_name: &CStr) -> Option<NonNull<c_void>> { None }
-    /// # fn main() -> lowtide_device::Result<()> {
-    /// # let programs_context = NonNull::<c_void>::dangling();
-    /// // An interposer knows where the real functions are and which contexts the program made.
-    /// // SAFETY: `real_function` returns the driver's own functions.
-    /// let driver = Arc::new(unsafe { Driver::from_entry_points(real_function) }?);
-    /// // SAFETY: the program keeps its context until the process ends.
-    /// let context = unsafe { BorrowedContext::new(programs_context) };
-    /// let device = Device::cuda_with(driver, Context::Borrowed(context))?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Device::cuda`]; and [`Error::MissingEntryPoint`] where the primary context is wanted and
-    /// `driver` lacks the functions for it.
-    pub fn cuda_with(driver: Arc<Driver>, context: Context) -> Result<Device> {
-        Ok(Device::new(CudaBackend::new(Session::open(driver, context)?)))
-    }
-}
-
-struct CudaBackend {
+/// A GPU as a device.
+pub(crate) struct CudaBackend {
     session: Arc<Session>,
     info: DeviceInfo,
     nvml: Option<Nvml>,
 }
 
 impl CudaBackend {
-    fn new(session: Session) -> CudaBackend {
+    pub(crate) fn open(driver: Arc<Driver>, context: Context) -> Result<CudaBackend> {
+        let session = Session::open(driver, context)?;
         let nvml = Nvml::load().inspect_err(|error| tracing::info!(%error, "no NVML")).ok();
         // NVML's total includes what the driver reserves; all sums refer to it.
         let card = &session.card;
         let usage = nvml.as_ref().and_then(|nvml| nvml.usage(&card.uuid).ok());
         let info = DeviceInfo {
             id: session.id,
-            kind: "cuda",
+            kind: DeviceKind::Cuda,
             name: card.name.clone(),
             total: usage.map_or(card.total, |usage| usage.total),
             page: card.page,
             uuid: Some(card.uuid.clone()),
         };
         tracing::debug!(device = %info.id, name = info.name, total = %info.total, "opened");
-        CudaBackend { session: Arc::new(session), info, nvml }
+        Ok(CudaBackend { session: Arc::new(session), info, nvml })
     }
 
     // The driver says only "out of memory"; people want to know of how much.

@@ -13,12 +13,12 @@ use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys};
 use crate::{Address, Bytes, Result};
 
-/// It does not wait for, nor hold up, the legacy default stream.
+/// The flag of a stream that neither waits for the legacy default stream nor holds it up.
 const NON_BLOCKING: u32 = 1;
-/// Events that only order; those that also take times are slower.
+/// The flag of an event that takes no times, which is faster.
 const NO_TIMING: u32 = 2;
 const LANES: u32 = 256;
-/// As many blocks of 256 lanes as a multiprocessor holds at once.
+/// The number of blocks of 256 lanes that a multiprocessor holds at once.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 pub(super) struct CudaStream {

@@ -3,13 +3,16 @@
 
 use std::ptr;
 
-use super::PAGE;
+use crate::facts::SizeRule;
 use crate::{Address, Bytes, DeviceId, Error, Result};
+
+/// The page of a `host` device.
+pub(super) const PAGE: Bytes = Bytes::mib(2);
 
 pub(super) fn reserve(size: Bytes) -> Result<Address> {
     let length = size.0.checked_add(PAGE.0).and_then(|length| usize::try_from(length).ok());
     let Some(length) = length else {
-        let rule = "more than there are addresses".to_owned();
+        let rule = SizeRule::AddressSpace;
         return Err(Error::BadSize { device: DeviceId::Host, operation: "reserve", size, rule });
     };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

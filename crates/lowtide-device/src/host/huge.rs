@@ -1,21 +1,21 @@
-//! Whether this kernel gives huge pages: by its settings, and by trying.
+//! Huge pages: the kernel's setting, and whether a chunk really gets one.
 #![allow(unsafe_code, reason = "maps and touches one page")]
 
 use std::fs;
 
-use super::PAGE;
-use super::addresses::{self, pointer};
+use super::addresses::{self, PAGE, pointer};
 use super::pages::Pages;
 use crate::{Address, Result};
 
-/// The kernel's setting for anonymous memory, in its own word. Backups are such memory.
+/// Returns the kernel's setting of huge pages for anonymous memory, such as `madvise`. Backups are
+/// anonymous memory.
 pub(crate) fn anonymous_setting() -> Option<String> {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     let chosen = |word: &str| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned());
     text.split_whitespace().find_map(chosen)
 }
 
-/// Whether a chunk of a `host` device gets a huge page: makes one, and looks.
+/// Creates a chunk of a `host` device and returns whether the kernel backs it with a huge page.
 pub(crate) fn chunks_are_huge() -> bool {
     try_one().unwrap_or(false)
 }

@@ -1,8 +1,8 @@
 //! `host`: real pages of this machine, as a device.
 //!
-//! It has a budget, reservations that cost nothing, chunks that the kernel backs and takes back,
-//! and streams that work on threads. What it says is in use is what the kernel says. So everything
-//! above this crate runs, with real bytes, where there is no GPU.
+//! It has a budget, reservations that use no memory, chunks that the kernel backs and takes back, and
+//! streams that work on threads. The kernel reports how much is in use. So everything above this crate
+//! runs, with real bytes, on a machine without a GPU.
 
 #![allow(unsafe_code, reason = "passes the contract of `Backend` on to addresses and pages")]
 
@@ -16,43 +16,41 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
-use crate::{Address, Bytes, Device, DeviceId, DeviceInfo, Error, Result, Usage, headroom};
-use lowtide_types::Source;
+use crate::facts::SizeRule;
+use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::{Bytes, DeviceId, Error, Result, Source, Usage, headroom};
 
+use addresses::PAGE;
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use pages::Pages;
 use stream::{HostStream, Progress};
 
-const PAGE: Bytes = Bytes::mib(2);
-
-/// How a `host` device is made.
+/// Options of a `host` device.
+///
+/// ```
+/// use lowtide_device::{Bytes, Device, HostOptions};
+/// # fn main() -> lowtide_device::Result<()> {
+/// let options = HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() };
+/// assert_eq!(Device::host(options)?.usage()?.total, Bytes::mib(64));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostOptions {
-    /// What it may hold; half of what the machine (or its control group) has, where not given.
+    /// The most memory that it may use; `None` is half of what the machine or its control group has.
     pub budget: Option<Bytes>,
-    /// Leave the pages small. Huge pages are faster to use and slower to make.
+    /// True to leave the pages small. Huge pages are faster to use and slower to create.
     pub small_pages: bool,
 }
 
-impl Device {
-    /// A `host` device: real pages of this machine with a budget. Each call makes a device of its own.
-    ///
-    /// # Errors
-    /// [`Error::BadSize`] for a budget that is no multiple of the page or more than the machine
-    /// has; [`Error::Unsupported`] where the operating system cannot do it.
-    pub fn host(options: HostOptions) -> Result<Device> {
-        HostBackend::new(options).map(Device::new)
-    }
-}
-
-/// What a `host` device with default options is.
+/// Describes a `host` device with default options.
 pub(crate) fn default_info() -> DeviceInfo {
     info(default_budget())
 }
 
 fn info(total: Bytes) -> DeviceInfo {
     let name = "pages of this machine".to_owned();
-    DeviceInfo { id: DeviceId::Host, kind: "host", name, total, page: PAGE, uuid: None }
+    DeviceInfo { id: DeviceId::Host, kind: DeviceKind::Host, name, total, page: PAGE, uuid: None }
 }
 
 fn default_budget() -> Bytes {
@@ -62,28 +60,28 @@ fn default_budget() -> Bytes {
 // Aligned for the digests and addresses that are staged in it.
 fn staged_layout(size: Bytes) -> Result<Layout> {
     Layout::from_size_align(size.as_usize().max(1), 16).map_err(|_| {
-        let rule = "more than there are addresses".to_owned();
+        let rule = SizeRule::AddressSpace;
         Error::BadSize { device: DeviceId::Host, operation: "stage", size, rule }
     })
 }
 
-struct HostBackend {
+/// Pages of this machine as a device.
+pub(crate) struct HostBackend {
     info: DeviceInfo,
     pages: Pages,
-    /// How far each stream is; those of streams that have ended are gone.
+    /// The progress of each stream; that of streams that have ended is gone.
     streams: Mutex<Vec<Weak<Progress>>>,
-    /// What would have been a driver's calls: everything but telling what is known or in use.
+    /// Counts what would have been driver calls: everything but descriptions and readings.
     calls: Arc<AtomicU64>,
 }
 
 impl HostBackend {
-    fn new(options: HostOptions) -> Result<HostBackend> {
+    pub(crate) fn new(options: HostOptions) -> Result<HostBackend> {
         let budget = options.budget.unwrap_or_else(default_budget);
         let total = headroom::total();
         if budget == Bytes::ZERO || !budget.is_multiple_of(PAGE) || budget > total {
-            let rule =
-                format!("a budget is a multiple of {PAGE}, up to the {total} of this machine");
-            let operation = "a budget";
+            let rule = SizeRule::Budget { page: PAGE, most: total };
+            let operation = "budget";
             return Err(Error::BadSize { device: DeviceId::Host, operation, size: budget, rule });
         }
         let pages = Pages::new(budget, options.small_pages)?;
@@ -159,7 +157,7 @@ unsafe impl Backend for HostBackend {
         unsafe { addresses::unmap(at, size) }
     }
 
-    // A copy between two places of this machine needs no introduction.
+    // A copy within this machine needs no registration.
     unsafe fn register(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
         self.count();
         Ok(())

@@ -1,10 +1,10 @@
 //! The pages of a `host` device: one sparse file of memory, extents of it as chunks.
 //!
-//! A chunk is an extent of an anonymous in-memory file. Creating it makes the kernel find the
-//! pages at once, so that memory that was granted is there; destroying it punches the extent out,
-//! and the pages are gone. Mapping is a shared mapping of the extent over reserved addresses, so
-//! content moves between addresses without a copy. The file's block count is the kernel's own word
-//! for what is in use. Offsets are never used twice: a sparse file has more than anybody will need.
+//! A chunk is an extent of an anonymous in-memory file. Creating it makes the kernel allocate the
+//! pages at once; destroying it punches the extent out, and the pages are gone. Mapping is a shared
+//! mapping of the extent over reserved addresses, so content moves between addresses without a copy.
+//! The file's block count is the kernel's own number of what is in use. Offsets are never used twice:
+//! a sparse file has enough of them.
 #![allow(unsafe_code, reason = "makes the file and maps its extents")]
 
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(super) struct Pages {
     file: File,
     budget: Bytes,
     small: bool,
-    /// Where the next extent begins. Held while the kernel finds its pages: two creations at
+    /// The offset of the next extent. Locked while the kernel allocates its pages: two creations at
     /// once could each fit the budget and together exceed it.
     next: Mutex<u64>,
 }
@@ -44,15 +44,15 @@ impl Pages {
         Ok(Pages { file, budget, small, next: Mutex::new(0) })
     }
 
-    /// What the kernel says this device holds.
+    /// Asks the kernel how much this device uses.
     pub(super) fn in_use(&self) -> Result<Bytes> {
         let asked = self.file.metadata();
         let file =
-            asked.map_err(|source| Error::Os { operation: "asking what is in use", source })?;
+            asked.map_err(|source| Error::Os { operation: "reading the memory in use", source })?;
         Ok(Bytes(file.blocks() * 512))
     }
 
-    /// A chunk, or `None` where the budget or the machine has no room.
+    /// Creates a chunk. Returns `None` if the budget or the machine has too little memory left.
     pub(super) fn create(&self, size: Bytes) -> Result<Option<Handle>> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if size > self.budget.saturating_sub(self.in_use()?) {

@@ -1,4 +1,4 @@
-//! A stream of a `host` device: one thread that does what it is given, in order, later.
+//! A stream of a `host` device: a thread that does its work in order, later.
 #![allow(unsafe_code, reason = "reads and writes memory that the caller keeps alive")]
 
 use std::ptr;
@@ -17,7 +17,7 @@ pub(super) struct HostStream {
     id: u64,
     queue: Mutex<Queue>,
     progress: Arc<Progress>,
-    /// The device's count.
+    /// Counts the calls of the whole device.
     calls: Arc<AtomicU64>,
 }
 
@@ -26,7 +26,7 @@ struct Queue {
     worker: Option<JoinHandle<()>>,
 }
 
-/// How much a stream was given, and how much of it is done. Outlives the stream until all is.
+/// The number of work items that a stream was given, and the number done. Lives until all are done.
 #[derive(Default)]
 pub(super) struct Progress {
     counts: Mutex<Counts>,

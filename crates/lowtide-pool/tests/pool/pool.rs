@@ -304,7 +304,8 @@ fn a_recording_can_be_played_again() {
     let (device, tally) = Device::dry_run(Bytes::gib(4));
     let options = replay::Options::default();
     let report =
-        replay::replay(&events, &device, Some(&tally), Policy::default(), options).unwrap();
+        replay::replay(&events, &device, Some(&tally), Policy::default(), options, &|_| ())
+            .unwrap();
     assert_eq!(report.events, count);
     // The pool rounds each block up to 512 bytes; the trace has what was asked for.
     let rounding = pool.counts().live_peak - report.live_peak_bytes;

@@ -73,7 +73,7 @@ impl PythonDevice {
 
     fn error(&self, question: &'static str) -> impl FnOnce(String) -> DeviceError {
         let device = self.id;
-        move |answer| DeviceError::NotTold { device, question, answer }
+        move |answer| DeviceError::NotReported { device, question, answer }
     }
 }
 

@@ -67,6 +67,36 @@ fn a_hook_that_asks_its_own_releaser_is_refused_on_any_thread() {
     }
 }
 
+/// Asks for a release when it is dropped, without a word about the climb that it is dropped in.
+struct AsksAtItsEnd(Releaser, Receipts);
+
+impl Drop for AsksAtItsEnd {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0.empty_cache());
+    }
+}
+
+#[test]
+fn code_without_an_argument_is_recognised_by_its_thread() {
+    let (world, receipts) = (World::new(), Receipts::default());
+    drop(world.block(4));
+    let asks = AsksAtItsEnd(world.releaser.clone(), Arc::clone(&receipts));
+    let model = world.releaser.owners().own("model", asks);
+    assert_eq!(world.releaser.shutdown().verdict, Verdict::Released);
+    assert_eq!(receipts.lock().unwrap()[0].verdict, Verdict::Busy);
+    // So is code that a climb runs beside its rungs.
+    let (releaser, asked) = (world.releaser.clone(), Arc::clone(&receipts));
+    let witness = move || {
+        asked.lock().unwrap().push(releaser.empty_cache());
+        Vec::new()
+    };
+    let request = Request::new("witnessed", Ladder::cache()).asking(Arc::new(witness));
+    world.releaser.release(request);
+    assert_eq!(receipts.lock().unwrap()[1].verdict, Verdict::Busy);
+    drop(model);
+    assert_eq!(world.releaser.empty_cache().verdict, Verdict::NoEffect, "outside it is granted");
+}
+
 #[test]
 fn a_release_of_another_releaser_is_granted_and_its_hooks_may_not_come_back() {
     let (world, other) = (World::new(), World::new());

@@ -179,7 +179,7 @@ fn r43_a_slope_that_rises_is_warned_about(ground: &Ground) {
     let trend = pauses.trend();
     assert_eq!((trend.rising, trend.per_update_bytes), (true, 8 << 20), "{trend:?}");
     let [line] = lines.as_slice() else { panic!("one warning: {lines:?}") };
-    assert!(line.contains("reserved memory grows with every update"), "{line}");
+    assert!(line.contains("reserved memory grows by 8.0 MiB with every update"), "{line}");
 }
 
 fn r44_one_helper_serves_every_kind_of_device(ground: &Ground) {

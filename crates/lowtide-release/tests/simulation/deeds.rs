@@ -27,7 +27,7 @@ pub(crate) enum Deed {
     /// Takes its time, and is done within most limits.
     Dawdle,
     /// Asks for a release, from within one.
-    Request,
+    Ask,
     Fail,
     FreeThenFail,
     Panic,
@@ -46,7 +46,7 @@ impl Deed {
             Deed::Free,
             Deed::Grow,
             Deed::Dawdle,
-            Deed::Request,
+            Deed::Ask,
             Deed::Fail,
             Deed::FreeThenFail,
             Deed::Panic,
@@ -90,7 +90,7 @@ impl Props {
             Deed::Nothing | Deed::Free => {}
             Deed::Grow => self.grow(shelf),
             Deed::Dawdle => self.clock.pause(Duration::from_millis(5)),
-            Deed::Request => self.ask_for_a_release(who),
+            Deed::Ask => self.ask_for_a_release(who),
             Deed::Hang | Deed::FreeThenHang => {
                 self.journal.strike(who);
                 self.clock.pause(HANG);

@@ -124,7 +124,7 @@ impl Household {
             0 => Deed::Panic,
             1 => Deed::FreeThenPanic,
             2 => Deed::Hang,
-            3 => Deed::Request,
+            3 => Deed::Ask,
             _ => Deed::Nothing,
         };
         let (lives, pocket) = (Arc::new(()), Pocket::default());

@@ -17,12 +17,12 @@ pub(super) fn pages(count: u64) -> Bytes {
     Bytes(count * PAGE.0)
 }
 
-/// A device of the target's kind.
+/// Opens a device of the target's kind.
 pub(super) fn device(target: Target) -> Device {
     target.device().expect("the suite runs only where the target can be opened")
 }
 
-/// A reservation with one chunk of so many pages in it, open.
+/// Reserves, maps and opens one chunk of this size.
 pub(super) fn ready(device: &Device, size: Bytes) -> Reservation {
     let reservation = device.reserve(size).unwrap();
     reservation.map(START, device.create(size).unwrap()).unwrap();
@@ -30,7 +30,7 @@ pub(super) fn ready(device: &Device, size: Bytes) -> Reservation {
     reservation
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that differ from offset to offset and from seed to seed.
 pub(super) fn noise(seed: u64, size: Bytes) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -46,7 +46,7 @@ pub(super) fn noise(seed: u64, size: Bytes) -> Vec<u8> {
     bytes
 }
 
-/// Writes bytes to a place on the device and waits.
+/// Writes bytes to the device and waits.
 pub(super) fn write(device: &Device, stream: &Stream, to: (&Reservation, Bytes), bytes: &[u8]) {
     let memory = host_memory(device, Bytes(bytes.len() as u64));
     memory.write(START, bytes).unwrap();
@@ -54,7 +54,7 @@ pub(super) fn write(device: &Device, stream: &Stream, to: (&Reservation, Bytes),
     stream.synchronize().unwrap();
 }
 
-/// Reads bytes from a place on the device and waits.
+/// Reads bytes from the device and waits.
 pub(super) fn read(
     device: &Device,
     stream: &Stream,
@@ -73,7 +73,7 @@ pub(super) fn host_memory(device: &Device, size: Bytes) -> Arc<HostMemory> {
     device.host_memory(size).unwrap()
 }
 
-/// The one chunk of an unmap.
+/// Returns the one chunk of an unmap.
 pub(super) fn only(mut chunks: Vec<(Bytes, Chunk)>) -> Chunk {
     assert_eq!(chunks.len(), 1, "one chunk was mapped there");
     chunks.remove(0).1

@@ -51,7 +51,7 @@ impl OwnContext {
         Device::cuda_with(Arc::new(driver), Context::Borrowed(context))
     }
 
-    /// The context still works, and goes.
+    /// Destroys the context, after checking that it still works and that nothing of ours is stacked.
     fn destroy(self) {
         assert_eq!(self.raw.cuCtxPushCurrent_v2(self.context), 0);
         assert_eq!(self.raw.cuMemGetInfo_v2(&mut 0, &mut 0), 0, "the context is alive");
@@ -62,7 +62,7 @@ impl OwnContext {
     }
 }
 
-/// The target's driver from its entry points, without those that begin with one of `hidden`.
+/// Builds the target's driver from its entry points, without those that begin with one of `hidden`.
 #[allow(unsafe_code, reason = "hands the driver's own functions over")]
 fn driver_without(hidden: &[&str]) -> Result<Driver> {
     let raw = Raw::load();
@@ -75,7 +75,7 @@ fn driver_without(hidden: &[&str]) -> Result<Driver> {
     unsafe { Driver::from_entry_points(look_up) }
 }
 
-/// Whatever creates, retains or destroys a context.
+/// The functions that create, retain or destroy a context.
 const CONTEXT_MAKERS: &[&str] = &["cuDevicePrimaryCtx", "cuCtxCreate", "cuCtxDestroy"];
 
 fn works_in_a_context_of_the_caller(_: Target) {

@@ -1,6 +1,6 @@
 //! Memory is counted by the device: what is created is in use, what is dropped is not.
 
-use lowtide_device::{Bytes, Device, Error, processes};
+use lowtide_device::{Bytes, Device, DeviceKind, Error, processes};
 use std::time::{Duration, Instant};
 
 use super::fixture::{NamedCase, PAGE, START, device, pages, ready};
@@ -19,8 +19,8 @@ pub(super) const CASES: &[NamedCase] = &[
     ("this_process_is_listed_with_its_memory", this_process_is_listed_with_its_memory),
 ];
 
-/// What the device says is in use, once it has been told the same twice: a driver may take a
-/// moment to count what was given back.
+/// Returns how much is in use, once it is as expected: a driver may take a moment to count what was
+/// given back.
 fn settled(device: &Device, expected: Bytes) -> Bytes {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -38,7 +38,7 @@ fn a_device_says_what_it_is(target: Target) {
     assert_eq!(info.page, PAGE);
     assert!(info.total >= pages(32), "{}", info.total);
     assert!(!info.name.is_empty());
-    assert_eq!(info.uuid.is_some(), info.kind == "cuda");
+    assert_eq!(info.uuid.is_some(), info.kind == DeviceKind::Cuda);
     let usage = device.usage().unwrap();
     assert!(usage.free <= usage.total);
     assert_eq!(usage.in_use() + usage.reserved + usage.free, usage.total);

@@ -15,7 +15,7 @@ mod streams;
 
 use crate::suite::{Case, Target};
 
-/// Every case that applies to a target.
+/// Returns every case that applies to a target.
 pub fn cases(target: Target) -> Vec<Case> {
     let mut cases = Vec::new();
     cases.extend(memory::CASES);

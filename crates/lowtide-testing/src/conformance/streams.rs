@@ -1,4 +1,4 @@
-//! Streams and the device around them: who they are, whether they are done, and how many calls it
+//! Streams and the device around them: their ids, whether they are done, and how many calls it
 //! took.
 
 use std::collections::HashSet;
@@ -56,7 +56,8 @@ fn a_stream_that_has_passed_lets_go(target: Target) {
     only(reservation.unmap(START, pages(8)).unwrap());
 }
 
-// Who has waited for its own copy finds its memory let go, whoever else waited for that point too.
+// A thread that has waited for its own copy finds its memory let go, even if others waited for that
+// point too.
 fn threads_share_a_stream(target: Target) {
     let device = device(target);
     let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));

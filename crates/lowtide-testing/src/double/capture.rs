@@ -33,7 +33,7 @@ entry! {
         Ok(())
     }
 
-    // It is over, whoever asked.
+    // The capture is over, whichever thread ends it.
     fn cuStreamEndCapture(handle: u64, graph: Out<u64>) {
         let mut state = state::lock();
         let Current { context, .. } = state.healthy()?;

@@ -33,7 +33,7 @@ pub(super) const THREAD_LOCAL: i32 = 1;
 pub(super) const RELAXED: i32 = 2;
 
 thread_local! {
-    /// What this thread asked for by `cuThreadExchangeStreamCaptureMode`.
+    /// The mode that this thread set by `cuThreadExchangeStreamCaptureMode`.
     static THREAD_MODE: Cell<i32> = const { Cell::new(GLOBAL) };
 }
 
@@ -79,7 +79,7 @@ pub(super) fn exchange_mode(mode: i32) -> i32 {
     THREAD_MODE.replace(mode)
 }
 
-/// The rule for unsafe calls, by name.
+/// Applies the rule for unsafe calls, by name.
 pub(super) fn on_call(name: &str) -> CallResult {
     if !UNSAFE.contains(&name) {
         return Ok(());
@@ -87,7 +87,7 @@ pub(super) fn on_call(name: &str) -> CallResult {
     invalidate(&mut state::lock(), CAPTURE_UNSUPPORTED, |_, capture| capture.forbids_unsafe_calls())
 }
 
-/// The rule for calls that would wait for, or look at, a capturing stream itself.
+/// Applies the rule for calls that would wait for, or look at, a capturing stream itself.
 pub(super) fn forbid_own(state: &mut State, context: ContextId, handle: u64) -> CallResult {
     match &mut state.stream(context, handle)?.capture {
         Some(capture) => {
@@ -98,12 +98,12 @@ pub(super) fn forbid_own(state: &mut State, context: ContextId, handle: u64) -> 
     }
 }
 
-/// The rule for `cuCtxSynchronize`, which waits for every stream.
+/// Applies the rule for `cuCtxSynchronize`, which waits for every stream.
 pub(super) fn forbid_any(state: &mut State, context: ContextId) -> CallResult {
     invalidate(state, CAPTURE_UNSUPPORTED, |stream, _| stream.context == context)
 }
 
-/// The rule for the legacy stream, which waits for every blocking stream.
+/// Applies the rule for the legacy stream, which waits for every blocking stream.
 pub(super) fn forbid_implicit(state: &mut State, context: ContextId) -> CallResult {
     invalidate(state, CAPTURE_IMPLICIT, |stream, _| stream.context == context && stream.is_blocking)
 }

@@ -10,7 +10,7 @@ use super::gate::{PAUSE, change, state_of};
 use super::machine::{self, CHECKPOINTED, FAILED, LOCKED, LOCKING, ProcessSlot, RUNNING};
 use super::pointers::{CallResult, In, Out};
 
-/// The slot of a process that can be checkpointed.
+/// Returns the slot of a process that can be checkpointed.
 fn target(pid: i32) -> CallResult<&'static ProcessSlot> {
     if let Some(slot) = machine::get().locked().slot_of(pid) {
         return Ok(slot);

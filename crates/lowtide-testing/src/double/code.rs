@@ -5,7 +5,7 @@ use std::ffi::CStr;
 macro_rules! codes {
     ($($short:ident = $value:literal $name:literal,)*) => {
         $(pub(super) const $short: i32 = $value;)*
-        /// The driver's name of a code.
+        /// Returns the driver's name of a code.
         pub(super) fn name(code: i32) -> Option<&'static CStr> {
             match code {
                 $($value => Some($name),)*

@@ -41,7 +41,7 @@ impl State {
         machine::get().locked().give_context(ended.device);
     }
 
-    /// A context that can be made current. A primary one always can, even when it was released.
+    /// Returns a context that can be made current. A primary one always can, even when it was released.
     fn known_context(&self, context: u64) -> CallResult<ContextId> {
         let id = ContextId(context);
         let primary = id.primary_of().filter(|device| *device < machine::get().devices());

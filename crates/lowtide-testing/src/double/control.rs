@@ -15,7 +15,7 @@ use super::objects::RegionKind;
 use super::pointers::Text;
 use super::{current, faults, state};
 
-/// What a process holds of the driver: all zeros when nothing is leaked.
+/// Counts of what a process has at the driver: all zeros when nothing is leaked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Live {
@@ -23,29 +23,29 @@ pub struct Live {
     pub reservations: usize,
     /// Handles by `cuMemCreate`, released or not, whose memory is not given back.
     pub handles: usize,
-    /// Those of them that are not released.
+    /// Handles by `cuMemCreate` that are not released.
     pub unreleased_handles: usize,
-    /// Mappings by `cuMemMap`.
+    /// Mappings made by `cuMemMap`.
     pub mappings: usize,
-    /// Allocations by `cuMemAlloc`.
+    /// Allocations made by `cuMemAlloc`.
     pub plain_allocations: usize,
-    /// Allocations by `cuMemHostAlloc`.
+    /// Allocations made by `cuMemHostAlloc`.
     pub host_allocations: usize,
-    /// Ranges by `cuMemHostRegister`.
+    /// Ranges registered by `cuMemHostRegister`.
     pub registrations: usize,
     /// Streams, without the null stream.
     pub streams: usize,
-    /// Events.
+    /// Events that were not destroyed.
     pub events: usize,
-    /// Modules.
+    /// Modules that were not unloaded.
     pub modules: usize,
     /// Graphs, instantiated or not.
     pub graphs: usize,
-    /// Captures in progress.
+    /// Captures that have not ended.
     pub captures: usize,
-    /// How often primary contexts are retained.
+    /// The number of times that primary contexts are retained.
     pub contexts_retained: usize,
-    /// Contexts by `cuCtxCreate`.
+    /// Contexts made by `cuCtxCreate`.
     pub contexts_created: usize,
     /// Operations that are not done.
     pub operations: usize,
@@ -79,7 +79,7 @@ fn live() -> Live {
     }
 }
 
-/// The value as JSON, kept for this thread.
+/// Writes the value as JSON and keeps the text for this thread.
 fn hand_out(value: &impl Serialize) -> *const c_char {
     thread_local! {
         static TEXT: RefCell<CString> = RefCell::default();
@@ -123,12 +123,12 @@ control! {
         faults::reset_calls();
     }
 
-    /// Calls by name, in order of first use: `[["cuInit",1],…]`.
+    /// Returns calls by name, in order of first use: `[["cuInit",1],…]`.
     fn lowtide_double_calls() -> *const c_char, std::ptr::null(), {
         hand_out(&faults::calls())
     }
 
-    /// What this process holds, as an object of counts.
+    /// Returns what this process has, as an object of counts.
     fn lowtide_double_live() -> *const c_char, std::ptr::null(), {
         hand_out(&live())
     }

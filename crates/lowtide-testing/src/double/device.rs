@@ -8,18 +8,18 @@ use super::machine;
 use super::pointers::{CallResult, Out};
 use super::state::to_usize;
 
-/// What the double calls itself wherever a name is asked for.
+/// The double's name for itself, wherever a name is asked for.
 const NAME: &str = "lowtide driver double (a test tool, no GPU)";
 /// The CUDA version that the double stands in for.
 const CUDA_VERSION: i32 = 13_000;
 
-/// A device's index, if it is one.
+/// Checks a device and returns its index.
 pub(super) fn index(device: i32) -> CallResult<usize> {
     let index = usize::try_from(device).ok();
     index.filter(|index| *index < machine::get().devices()).ok_or(INVALID_DEVICE)
 }
 
-/// Its UUID: the same in every process, as a GPU's is.
+/// Returns the UUID of a device: the same in every process, as a GPU's is.
 pub(super) fn uuid(device: usize) -> [u8; 16] {
     let mut uuid = *b"lowtide-double-0";
     uuid[15] += u8::try_from(device).expect("few devices");

@@ -56,8 +56,8 @@ pub(super) fn start() {
     });
 }
 
-/// Streams run on threads of this library, so it must never be unmapped: a
-/// `dlclose` by its user only drops a reference.
+/// Keeps this library loaded for good: streams run on threads of it. A `dlclose` by its user only
+/// drops a reference.
 fn stay_loaded() {
     let mut here = libc::Dl_info {
         dli_fname: std::ptr::null(),

@@ -29,12 +29,12 @@ fn requests() -> MutexGuard<'static, Requests> {
     REQUESTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The settings as they stand.
+/// Returns the settings in force.
 pub(super) fn settings() -> Settings {
     requests().settings
 }
 
-/// Counts a call; answers the code of a fault that is armed for it.
+/// Counts a call; fails with the code of a fault that is armed for it.
 pub(super) fn on_call(name: &'static str) -> CallResult {
     let mut requests = requests();
     match requests.calls.iter_mut().find(|(seen, _)| *seen == name) {
@@ -55,7 +55,7 @@ pub(super) fn on_call(name: &'static str) -> CallResult {
     hit.map_or(Ok(()), Err)
 }
 
-/// Calls by name since the last reset, in order of first use.
+/// Returns calls by name since the last reset, in order of first use.
 pub(super) fn calls() -> Vec<(&'static str, u64)> {
     requests().calls.clone()
 }

@@ -51,7 +51,7 @@ const GATED: &[&str] = &[
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 ];
 
-/// How long a process that waits for another sleeps between two looks.
+/// The pause between two looks of a process that waits for another.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
 
 /// Returns the state of a process. A lock whose waiter died before it had it is no lock.
@@ -59,7 +59,7 @@ pub(super) fn state_of(slot: &ProcessSlot) -> u64 {
     let now = slot.state.load(SeqCst);
     let waiter = now.checked_sub(LOCKING).and_then(|waiter| usize::try_from(waiter).ok());
     if waiter.is_some_and(|waiter| !machine::get().is_alive(waiter)) {
-        // Whoever else changed it first knew better.
+        // Another process may have changed it first.
         let _changed = change(slot, now, RUNNING);
         return slot.state.load(SeqCst);
     }

@@ -14,7 +14,7 @@ use super::state;
 
 const MAX_BLOCK_THREADS: u64 = 1024;
 
-/// The names after each `.entry` of a PTX text.
+/// Returns the names after each `.entry` of a PTX text.
 fn entries_of(image: &str) -> Vec<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '$';
     image

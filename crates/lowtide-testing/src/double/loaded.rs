@@ -15,8 +15,8 @@ const FILE_NAME: &str = "liblowtide_testing.so";
 
 /// The driver double, loaded into this process.
 ///
-/// Its state is the process's: whoever else loads the same file has the same double.
-/// Tests in one process therefore take turns, with [`Double::take`].
+/// Its state belongs to the process: loading the same file again gives the same double. Tests in one
+/// process therefore use it one after another, with [`Double::take`].
 ///
 /// ```no_run
 /// use lowtide_testing::double::Double;
@@ -31,7 +31,7 @@ pub struct Double {
     library: &'static Library,
 }
 
-/// One test's turn with the double. At its end faults and settings are cleared.
+/// A test's exclusive use of the double. At its end faults and settings are cleared.
 #[derive(Debug)]
 pub struct DoubleGuard {
     double: Double,
@@ -39,7 +39,7 @@ pub struct DoubleGuard {
 }
 
 impl Double {
-    /// Where the shared object is: `LOWTIDE_DOUBLE_LIBRARY`, or where cargo puts it.
+    /// Finds the shared object: `LOWTIDE_DOUBLE_LIBRARY`, or the file that cargo builds.
     ///
     /// # Panics
     /// If it is nowhere.
@@ -59,7 +59,7 @@ impl Double {
         })
     }
 
-    /// Loads it, and never unloads it.
+    /// Loads the double, and never unloads it.
     ///
     /// # Panics
     /// If it cannot be loaded.
@@ -74,19 +74,19 @@ impl Double {
         Double { library }
     }
 
-    /// Waits for this process's other tests to be done with it, then loads it.
+    /// Waits for this process's other tests to be done with the double, then loads it.
     pub fn take() -> DoubleGuard {
         static IN_USE: Mutex<()> = Mutex::new(());
         let alone = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         DoubleGuard { double: Double::load(), _alone: alone }
     }
 
-    /// Its driver calls. Nobody has called `cuInit` for them.
+    /// Returns the double's driver calls. `cuInit` is left to the caller.
     pub fn raw(&self) -> Raw {
         Raw::of(self.library)
     }
 
-    /// The address of an exported function.
+    /// Returns the address of an exported function.
     ///
     /// # Panics
     /// If the double has none of that name.
@@ -137,7 +137,7 @@ impl Double {
         self.tell("lowtide_double_reset_calls");
     }
 
-    /// Calls by name since the last reset, in order of first use.
+    /// Returns calls by name since the last reset, in order of first use.
     ///
     /// # Panics
     /// If the double answers nonsense.
@@ -145,7 +145,8 @@ impl Double {
         serde_json::from_str(&self.ask("lowtide_double_calls")).expect("a list of calls")
     }
 
-    /// What this process holds of the double, and the calling thread has stacked.
+    /// Returns what this process has at the double, and how many contexts the calling thread has
+    /// stacked.
     ///
     /// # Panics
     /// If the double answers nonsense.

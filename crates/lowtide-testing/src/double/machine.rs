@@ -1,5 +1,5 @@
-//! What processes share: the sizes of the devices, who uses how much of them, and
-//! each process's checkpoint state.
+//! The part of the double that processes share: the sizes of the devices, how much of
+//! them each process uses, and each process's checkpoint state.
 //!
 //! It is one small file, mapped by every process that names it in
 //! `LOWTIDE_DOUBLE_STATE`; without that, an anonymous file of this process alone.
@@ -49,20 +49,21 @@ pub(super) const LOCKED: u64 = 1;
 pub(super) const CHECKPOINTED: u64 = 2;
 /// The checkpoint state of a process that could not be restored.
 pub(super) const FAILED: u64 = 3;
-/// The checkpoint state of a process that somebody waits for to be idle: this plus the slot of who
-/// waits.
+/// The checkpoint state of a process that another waits for to become idle: this plus the slot of the
+/// process that waits.
 pub(super) const LOCKING: u64 = 16;
 
-/// One process that called `cuInit`.
+/// The entry of a process that called `cuInit`.
 #[repr(C)]
 pub(super) struct ProcessSlot {
     pid: AtomicU64,
-    /// One of [`RUNNING`], [`LOCKED`], [`CHECKPOINTED`], [`FAILED`], or [`LOCKING`] and more.
+    /// The checkpoint state: [`RUNNING`], [`LOCKED`], [`CHECKPOINTED`], [`FAILED`], or [`LOCKING`] and
+    /// more.
     pub(super) state: AtomicU64,
     /// Gated calls that are running plus operations that are not done.
     pub(super) busy: AtomicU64,
     bytes: [AtomicU64; MAX_DEVICES],
-    /// How many contexts it has on each device.
+    /// The number of its contexts on each device.
     contexts: [AtomicU64; MAX_DEVICES],
 }
 
@@ -85,7 +86,7 @@ pub(super) struct Machine {
     mine: OnceLock<usize>,
 }
 
-/// The machine.
+/// Returns the machine of this process.
 ///
 /// # Panics
 /// If the state file cannot be opened or has another layout.
@@ -143,22 +144,22 @@ impl Machine {
         MachineLock { machine: self, _threads: threads }
     }
 
-    /// The slot of this process, once it called `cuInit`.
+    /// Returns the slot of this process, once it called `cuInit`.
     pub(super) fn mine(&self) -> Option<&'static ProcessSlot> {
         self.mine.get().map(|index| &self.table.slots[*index])
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub(super) fn devices(&self) -> usize {
         usize::try_from(self.table.devices.load(SeqCst)).unwrap_or(MAX_DEVICES)
     }
 
-    /// What the driver keeps for itself of each device.
+    /// Returns the memory that the driver keeps for itself on each device.
     pub(super) fn reserved(&self) -> u64 {
         self.table.reserved.load(SeqCst)
     }
 
-    /// The size of each device.
+    /// Returns the size of each device.
     pub(super) fn total(&self) -> u64 {
         self.table.total.load(SeqCst)
     }
@@ -181,19 +182,19 @@ impl Machine {
         }
     }
 
-    /// The number of this process's slot, to be found again by [`Machine::is_alive`].
+    /// Returns the number of this process's slot, for [`Machine::is_alive`].
     pub(super) fn my_index(&self) -> Option<usize> {
         self.mine.get().copied()
     }
 
-    /// Whether the process in a slot lives.
+    /// Returns whether the process in a slot lives.
     pub(super) fn is_alive(&self, index: usize) -> bool {
         self.mine.get() == Some(&index)
             || self.record_lock(libc::F_OFD_GETLK, libc::F_WRLCK, slot_byte(index)).unwrap_or(true)
     }
 }
 
-/// The settings of a machine when nobody has set any.
+/// Returns the settings of a new machine.
 fn default_settings() -> impl Iterator<Item = MachineSetting> {
     let defaults = settings::parse(DEFAULTS).expect("the defaults parse").into_iter();
     defaults.filter_map(|setting| match setting {
@@ -216,7 +217,7 @@ fn anonymous_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// The lock for changing the machine; nobody else is in it meanwhile.
+/// The lock for changing the machine.
 pub(super) struct MachineLock<'a> {
     machine: &'a Machine,
     _threads: MutexGuard<'a, ()>,
@@ -257,13 +258,13 @@ impl MachineLock<'_> {
         (0..MAX_PROCESSES).filter(|index| self.is_taken(*index)).map(|index| &table.slots[index])
     }
 
-    /// The slot of a living process that called `cuInit`.
+    /// Returns the slot of a living process that called `cuInit`.
     pub(super) fn slot_of(&self, pid: i32) -> Option<&'static ProcessSlot> {
         let pid = u64::try_from(pid).ok()?;
         self.living().find(|slot| slot.pid.load(SeqCst) == pid)
     }
 
-    /// Our processes on the device: PID and bytes, context too.
+    /// Returns our processes on the device: PID and bytes, contexts included.
     pub(super) fn users(&self, device: usize) -> Vec<(u64, u64)> {
         let context = self.machine.table.context.load(SeqCst);
         self.living()
@@ -273,26 +274,26 @@ impl MachineLock<'_> {
             .collect()
     }
 
-    /// Foreign processes, which live on device 0: PID and bytes.
+    /// Returns foreign processes, which are on device 0: PID and bytes.
     pub(super) fn foreigners(&self, device: usize) -> Vec<(u64, u64)> {
         let all = self.machine.table.foreign.iter().filter(|_| device == 0);
         let all = all.map(|one| (one.pid.load(SeqCst), one.bytes.load(SeqCst)));
         all.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// In use on the device, by whomever, without what the driver reserves.
+    /// Returns the bytes in use on the device, without what the driver reserves.
     pub(super) fn in_use(&self, device: usize) -> u64 {
         let nobody = if device == 0 { self.machine.table.unattributed.load(SeqCst) } else { 0 };
         let everybody = [self.users(device), self.foreigners(device)].concat();
         nobody + everybody.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// Free on the device.
+    /// Returns the bytes that are free on the device.
     pub(super) fn free(&self, device: usize) -> u64 {
         self.machine.total().saturating_sub(self.machine.reserved() + self.in_use(device))
     }
 
-    /// Takes memory for this process, if there is as much.
+    /// Takes memory for this process; false if there is less.
     pub(super) fn take(&self, device: usize, bytes: u64) -> bool {
         let room = bytes <= self.free(device);
         if let (true, Some(mine)) = (room, self.machine.mine()) {
@@ -308,7 +309,7 @@ impl MachineLock<'_> {
         }
     }
 
-    /// Takes what a context costs, if there is as much.
+    /// Takes the memory of a context; false if there is less.
     pub(super) fn take_context(&self, device: usize) -> bool {
         let room = self.machine.table.context.load(SeqCst) <= self.free(device);
         if let (true, Some(mine)) = (room, self.machine.mine()) {
@@ -324,7 +325,7 @@ impl MachineLock<'_> {
         }
     }
 
-    /// Whether all that a checkpointed process had would fit back.
+    /// Returns whether everything that a checkpointed process had fits on the device.
     pub(super) fn has_room_for(&self, slot: &ProcessSlot) -> bool {
         let context = self.machine.table.context.load(SeqCst);
         (0..self.machine.devices())
@@ -344,7 +345,7 @@ impl MachineLock<'_> {
             MachineSetting::Unattributed(bytes) => table.unattributed.store(bytes, SeqCst),
             MachineSetting::Devices(count) => table.devices.store(count, SeqCst),
             MachineSetting::NoForeign => {
-                table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst))
+                table.foreign.iter().for_each(|one| one.bytes.store(0, SeqCst));
             }
             MachineSetting::Foreign { pid, bytes } => {
                 let free = table.foreign.iter().find(|one| one.bytes.load(SeqCst) == 0);

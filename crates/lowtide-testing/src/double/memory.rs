@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-/// What one call to the kernel copies of the caller's memory at most.
+/// The most bytes of the caller's memory that one call to the kernel copies.
 const CHUNK_BYTES: usize = 16 << 20;
 
 /// Physical memory: zero pages of this machine, taken when they are written.
@@ -27,18 +27,18 @@ unsafe impl Send for Extent {}
 unsafe impl Sync for Extent {}
 
 impl Extent {
-    /// New memory; none if this machine has no more.
+    /// Maps new memory; `None` if this machine has no more.
     pub(super) fn new(bytes: usize) -> Option<Extent> {
         let base = map(bytes, libc::PROT_READ | libc::PROT_WRITE)?.cast();
         Some(Extent { base, bytes })
     }
 
-    /// Where it is, for memory that the caller may touch.
+    /// Returns the address, for memory that the caller may touch.
     pub(super) fn address(&self) -> usize {
         self.base.addr()
     }
 
-    /// Copies out of it.
+    /// Copies bytes out of it.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(offset.checked_add(into.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: the assertion keeps the range inside our mapping.
@@ -47,7 +47,7 @@ impl Extent {
         unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// Copies into it.
+    /// Copies bytes into it.
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: the assertion keeps the range inside our mapping.
@@ -74,14 +74,14 @@ pub(super) struct Reservation {
 unsafe impl Send for Reservation {}
 
 impl Reservation {
-    /// Address space of this size and alignment; none if there is no such.
+    /// Reserves address space of this size and alignment; `None` if there is none.
     pub(super) fn new(bytes: usize, alignment: usize) -> Option<Reservation> {
         let mapped_bytes = bytes.checked_add(alignment)?;
         let start = map(mapped_bytes, libc::PROT_NONE)?;
         Some(Reservation { start, mapped_bytes, base: start.addr().next_multiple_of(alignment) })
     }
 
-    /// Its first address.
+    /// Returns the first address.
     pub(super) fn base(&self) -> u64 {
         self.base as u64
     }
@@ -137,7 +137,7 @@ fn far_end(at: usize, chunk: usize, bytes: usize) -> libc::iovec {
     libc::iovec { iov_base: ptr::with_exposed_provenance_mut(address), iov_len: bytes }
 }
 
-/// Whether every page of the range is mapped, readable and (if asked) writable.
+/// Returns whether every page of the range is mapped, readable and (if asked) writable.
 pub(super) fn is_usable_host(at: usize, bytes: usize, writable: bool) -> bool {
     let Some(end) = at.checked_add(bytes) else { return false };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

@@ -1,10 +1,10 @@
 //! The driver double: a shared object that stands in for libcuda and NVML over host
 //! memory, so that every CUDA path can be tested where there is no GPU.
 //!
-//! **It is a test tool.** It calls itself one wherever a device name is asked for,
-//! runs no kernels but lowtide's own digest, and says nothing about speed. Load it
-//! in place of the driver (`LOWTIDE_CUDA_LIBRARY`), drive it through [`Double`] or, for
-//! a program of its own, by `LOWTIDE_DOUBLE` (settings and faults, listed in `faults`).
+//! **It is a test tool.** It says so wherever a device name is asked for, runs no
+//! kernels but lowtide's own digest, and tells nothing about speed. Load it in place of
+//! the driver (`LOWTIDE_CUDA_LIBRARY`), drive it through [`Double`] or, for a program of
+//! its own, by `LOWTIDE_DOUBLE` (settings and faults, listed in `settings`).
 //! Processes that name the same file in `LOWTIDE_DOUBLE_STATE` are on one machine;
 //! without it each process is alone on its own.
 //!
@@ -12,8 +12,8 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | machine | what processes share: sizes, who uses how much, checkpoint states |
-//! | reservation | address space without memory; nobody can touch it directly |
+//! | machine | the part that processes share: sizes, memory by process, checkpoint states |
+//! | reservation | address space without memory; touching it directly is a fault |
 //! | extent | memory of this machine that plays device memory, one per handle |
 //! | region | addresses with an extent behind them: a mapping or a plain allocation |
 //! | operation | work on a stream; it runs late, on a thread |
@@ -21,8 +21,8 @@
 //!
 //! # Rules
 //!
-//! The rules are what an H200 with driver 580.159.04 answers to each misuse; `rules`
-//! asks both. By the file that enforces them:
+//! The rules are what an H200 with driver 580.159.04 answers to each misuse; the suite
+//! `rules` asks both. By the file that enforces them:
 //!
 //! * `vmm`: a mapping is a whole handle at offset 0; an unmap or a set-access cuts no
 //!   mapping; access is set anew after each map; a reservation is freed whole and
@@ -30,12 +30,27 @@
 //! * `plain`: `cuMemFree` and `cuIpcGetMemHandle` refuse virtual memory; host ranges
 //!   do not overlap, and a copy does not cross the boundary of one; freeing and
 //!   unregistering wait for work.
-//! * `copy`: ranges are checked at the call (1) and when the work runs (719; kernels
+//! * `copy` and `run`: ranges are checked at the call (1) and when the work runs (719; kernels
 //!   700), after which the process has lost its contexts and gets no other.
-//! * `stream`: order, lateness, recycled handles. `cuMemUnmap` waits for nothing.
-//! * `capture`: unsafe calls invalidate; an end by the wrong thread is the end.
-//! * `context`: a stack per thread; what needs a context says 201 without one.
-//! * `checkpoint`: which calls wait while a process is locked, and the states.
+//! * `stream` and `queue`: order, lateness, recycled handles. `cuMemUnmap` waits for
+//!   nothing.
+//! * `capture_rules`: unsafe calls invalidate; an end by the wrong thread is the end.
+//! * `current` and `context`: a stack per thread; what needs a context answers 201
+//!   without one.
+//! * `gate` and `checkpoint`: which calls wait while a process is locked, and the states.
+//!
+//! # Files
+//!
+//! A file uses files of its own line or of lines above. No two use each other.
+//!
+//! | files | what they hold |
+//! |---|---|
+//! | `code`, `memory`, `settings`, `pointers` | codes, memory of this machine, settings, C pointers |
+//! | `machine`, `faults`, `objects`, `state`, `current` | what processes share, and the tables of one |
+//! | `capture_rules`, `gate`, `run`, `queue` | rules for every call, and work that runs late |
+//! | `entry` | how an exported name is entered |
+//! | `device`, `context`, `vmm`, `plain`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `nvml` | the entries |
+//! | `control`, `loaded` | the double's own entries, and a test's side of them |
 //!
 //! # Where it is stricter than the driver
 //!

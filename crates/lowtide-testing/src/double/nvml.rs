@@ -1,4 +1,4 @@
-//! NVML over the machine's file: totals, and who uses what.
+//! NVML over the machine's file: totals, and the memory of each process.
 //!
 //! It needs no context and no `cuInit`. As NVML has it, `total = reserved + used + free`.
 
@@ -16,9 +16,9 @@ const INSUFFICIENT_SIZE: i32 = 7;
 const MISMATCHED_VERSION: i32 = 25;
 
 const DRIVER_VERSION: &str = "580.159.04";
-/// `NVML_VALUE_NOT_AVAILABLE`.
+/// NVML's number for a value that is not available.
 const NOT_AVAILABLE: u64 = u64::MAX;
-/// `NVML_STRUCT_VERSION(Memory, 2)`.
+/// The result of `NVML_STRUCT_VERSION(Memory, 2)`.
 #[allow(clippy::cast_possible_truncation, reason = "the size of a small struct")]
 const MEMORY_V2: u32 = size_of::<MemoryV2>() as u32 | 2 << 24;
 /// The handle of device 0; the others follow. It must not be null.
@@ -26,7 +26,7 @@ const FIRST_DEVICE: usize = 0x4e56_0000;
 
 static INITIALISED: AtomicU32 = AtomicU32::new(0);
 
-/// `nvmlMemory_v2_t`.
+/// The layout of `nvmlMemory_v2_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MemoryV2 {
@@ -37,7 +37,7 @@ struct MemoryV2 {
     used: u64,
 }
 
-/// `nvmlProcessInfo_t`.
+/// The layout of `nvmlProcessInfo_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ProcessInfo {
@@ -82,7 +82,7 @@ fn uuid_text(index: usize) -> String {
     format!("GPU-{}", groups.join("-"))
 }
 
-/// Everybody on the device, as NVML shows them to this process.
+/// Returns all processes on the device, as NVML shows them to this process.
 fn processes(device: usize) -> Vec<ProcessInfo> {
     let settings = faults::settings();
     let machine = machine::get().locked();
@@ -98,7 +98,7 @@ fn processes(device: usize) -> Vec<ProcessInfo> {
     .collect()
 }
 
-/// Hands a list out as NVML does: too little room is an error that says how much.
+/// Writes a list as NVML does: too little space is an error that tells how much is needed.
 fn put_processes(all: &[ProcessInfo], count: &Out<u32>, to: &Out<ProcessInfo>) -> CallResult {
     let room = count.get().map_err(|_| INVALID_ARGUMENT)? as usize;
     put(count, u32::try_from(all.len()).unwrap_or(u32::MAX))?;
@@ -108,7 +108,7 @@ fn put_processes(all: &[ProcessInfo], count: &Out<u32>, to: &Out<ProcessInfo>) -
     if all.is_empty() { Ok(()) } else { to.put_all(all, room).map_err(|_| INVALID_ARGUMENT) }
 }
 
-/// The text of an NVML code.
+/// Returns the text of an NVML code.
 #[allow(unsafe_code, non_snake_case, reason = "exported under the driver's own name")]
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: i32) -> *const c_char {

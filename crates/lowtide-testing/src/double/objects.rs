@@ -1,4 +1,5 @@
-//! What a process can have at the driver, as plain data: contexts, memory, streams, captures, modules.
+//! The objects that a process can have at the driver, as plain data: contexts, memory, streams,
+//! captures, modules.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -24,13 +25,13 @@ pub(super) struct Current {
 /// A context that lives.
 pub(super) struct Context {
     pub(super) device: usize,
-    /// How often it is retained; `None` for a context by `cuCtxCreate`.
+    /// The number of retains; `None` for a context by `cuCtxCreate`.
     pub(super) retained: Option<u32>,
-    /// The null stream.
+    /// The null stream of the context.
     pub(super) legacy: Stream,
 }
 
-/// One `cuMemCreate`.
+/// The memory of one `cuMemCreate`.
 pub(super) struct Handle {
     pub(super) device: usize,
     pub(super) bytes: u64,
@@ -43,15 +44,15 @@ pub(super) struct Handle {
 pub(super) struct Region {
     pub(super) bytes: u64,
     pub(super) extent: Arc<Extent>,
-    /// What each device may do: 0 nothing, [`READ`] or [`READ_WRITE`].
+    /// The rights of each device: 0 for none, [`READ`] or [`READ_WRITE`].
     pub(super) access: [u32; MAX_DEVICES],
     pub(super) kind: RegionKind,
 }
 
 pub(super) enum RegionKind {
-    /// By `cuMemMap`, of this handle.
+    /// Mapped by `cuMemMap`, with this handle.
     Mapped(u64),
-    /// By `cuMemAlloc`, in this context, at addresses of its own.
+    /// Allocated by `cuMemAlloc` in this context, at addresses of its own.
     Plain(Current, #[allow(dead_code, reason = "held for its drop")] Reservation),
 }
 
@@ -62,7 +63,7 @@ pub(super) const READ_WRITE: u32 = 3;
 pub(super) struct HostRange {
     pub(super) bytes: usize,
     pub(super) context: ContextId,
-    /// By `cuMemHostAlloc`; registered memory is the caller's.
+    /// The memory of a `cuMemHostAlloc`; registered memory is the caller's.
     pub(super) allocated: Option<Extent>,
 }
 
@@ -93,7 +94,7 @@ pub(super) struct Event {
     pub(super) op: Option<u64>,
 }
 
-/// One operation of a stream.
+/// The work of one operation.
 #[derive(Clone)]
 pub(super) enum Work {
     Copy {
@@ -108,11 +109,11 @@ pub(super) enum Work {
     },
     Launch(Arc<Launch>),
     Graph(Arc<[Work]>),
-    /// To be waited for.
+    /// No work, only something to wait for.
     Nothing,
 }
 
-/// Where a copy reads or writes.
+/// The memory that a copy reads or writes.
 #[derive(Clone)]
 pub(super) enum CopyEnd {
     Device(u64),

@@ -12,7 +12,7 @@ use super::code;
 /// The result of a driver call: a driver code if it failed.
 pub(super) type CallResult<T = ()> = Result<T, i32>;
 
-/// Where a C caller wants a value; null where it wants none.
+/// A pointer to where a C caller wants a value; null if it wants none.
 #[repr(transparent)]
 pub(super) struct Out<T>(*mut T);
 
@@ -40,7 +40,7 @@ impl<T> Out<T> {
         In(self.0.cast_const()).get()
     }
 
-    /// Writes several values to a caller who said how many there is room for.
+    /// Writes several values, if the caller has space for them.
     pub(super) fn put_all(&self, values: &[T], room: usize) -> CallResult
     where
         T: Copy,
@@ -55,7 +55,7 @@ impl<T> Out<T> {
 }
 
 impl Out<c_char> {
-    /// Writes a text with its terminating zero, cut to the room there is.
+    /// Writes a text with its terminating zero, cut to the caller's space.
     pub(super) fn put_text(&self, text: &str, room: usize) -> CallResult {
         let fits = text.len().min(room.saturating_sub(1));
         let bytes: Vec<c_char> =
@@ -64,12 +64,12 @@ impl Out<c_char> {
     }
 }
 
-/// Where a C caller keeps one value or several.
+/// A pointer to where a C caller keeps one value or several.
 #[repr(transparent)]
 pub(super) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// The value; null is an invalid value.
+    /// Reads the value; null is an invalid value.
     pub(super) fn get(&self) -> CallResult<T> {
         if self.0.is_null() {
             return Err(code::INVALID_VALUE);
@@ -78,7 +78,7 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.read() })
     }
 
-    /// The first `count` values.
+    /// Reads the first `count` values.
     pub(super) fn get_all(&self, count: usize) -> CallResult<Vec<T>> {
         if self.0.is_null() {
             return Err(code::INVALID_VALUE);
@@ -88,12 +88,12 @@ impl<T: Copy> In<T> {
     }
 }
 
-/// A zero-terminated text.
+/// A pointer to a zero-terminated text.
 #[repr(transparent)]
 pub(super) struct Text(*const c_char);
 
 impl Text {
-    /// The text, with what is not UTF-8 replaced.
+    /// Reads the text and replaces what is not UTF-8.
     pub(super) fn get(&self) -> CallResult<String> {
         if self.0.is_null() {
             return Err(code::INVALID_VALUE);
@@ -108,7 +108,7 @@ impl Text {
 pub(super) struct Params(*const *const c_void);
 
 impl Params {
-    /// Parameter `index`, which the kernel's signature says is a `T`.
+    /// Reads parameter `index`, which is a `T` by the kernel's signature.
     pub(super) fn get<T: Copy>(&self, index: usize) -> CallResult<T> {
         let at = In(self.0).get_all(index + 1)?[index];
         In(at.cast::<T>()).get()

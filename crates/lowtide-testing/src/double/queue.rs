@@ -16,7 +16,7 @@ use super::state::{self, CHANGED, LEGACY, Locked, State};
 use super::{capture_rules, faults, machine};
 
 impl Stream {
-    /// A stream and its thread, which ends when the stream is gone and its work done.
+    /// Creates a stream and its thread, which ends when the stream is gone and its work done.
     pub(super) fn new(id: u64, context: ContextId, is_blocking: bool) -> Stream {
         let (worker, work) = mpsc::channel();
         let name = format!("double-stream-{id}");

@@ -1,4 +1,4 @@
-//! What work does when it runs: copies, fills, graphs and lowtide's digest.
+//! The execution of work: copies, fills, graphs and lowtide's digest.
 //!
 //! Addresses are checked twice, as on the GPU. At the call, a device range that is not wholly mapped
 //! with access is an invalid value. When the work runs, memory that went away in between loses the
@@ -16,13 +16,13 @@ use super::pointers::CallResult;
 use super::state::{self, View, to_usize};
 use super::{faults, memory};
 
-/// What moves at once, through a buffer: a copy may cross several extents.
+/// The bytes that move at once, through a buffer: a copy may cross several extents.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A count of pages beyond this is a wild argument.
 const MAX_PAGES: u64 = 1 << 32;
 
-/// One end of a copy, or memory of a kernel, while work runs on it.
+/// An end of a copy, or memory of a kernel, while work runs on it.
 pub(super) enum Opened {
     Device { device: usize, at: u64, bytes: u64, access: u32, view: View },
     Host(usize),
@@ -30,14 +30,14 @@ pub(super) enum Opened {
 }
 
 impl Opened {
-    /// Device memory, if the device may use all of it so.
+    /// Opens device memory, if the device has this access to all of it.
     pub(super) fn device(device: usize, at: u64, bytes: u64, access: u32) -> Option<Opened> {
         let view = state::lock().view(device, at, bytes, access).ok()?;
         Some(Opened::Device { device, at, bytes, access, view })
     }
 
-    /// Memory that a kernel may use: the device's, or host memory that the driver
-    /// knows, which has the same address there.
+    /// Opens memory that a kernel may use: the device's, or host memory that the driver knows, which
+    /// has the same address there.
     pub(super) fn by_kernel(device: usize, at: u64, bytes: u64, access: u32) -> Option<Opened> {
         let host = CopyEnd::Host { at: to_usize(at), is_known: true };
         Opened::device(device, at, bytes, access)
@@ -55,7 +55,7 @@ impl Opened {
         }
     }
 
-    /// Whether it is what it was when it was opened. Host memory does not go under work.
+    /// Returns whether it is the memory that was opened. Host memory does not go under work.
     pub(super) fn is_still_there(&self) -> bool {
         match self {
             Opened::Device { device, at, bytes, access, view } => {
@@ -66,7 +66,7 @@ impl Opened {
         }
     }
 
-    /// Copies out of it; false where it cannot be read.
+    /// Copies bytes out of it; false if it cannot be read.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         match self {
             Opened::Device { view, .. } => view.read(offset, into),
@@ -76,7 +76,7 @@ impl Opened {
         true
     }
 
-    /// Copies into it; false where it cannot be written.
+    /// Copies bytes into it; false if it cannot be written.
     pub(super) fn write(&self, offset: usize, from: &[u8]) -> bool {
         match self {
             Opened::Device { view, .. } => view.write(offset, from),
@@ -88,7 +88,7 @@ impl Opened {
 }
 
 impl Work {
-    /// Does it. An error is one that the process does not recover from.
+    /// Runs the work. An error is one that the process does not recover from.
     pub(super) fn run(&self, device: usize) -> CallResult {
         let done = match self {
             Work::Copy { to, from, bytes } => run_copy(device, to, from, *bytes),

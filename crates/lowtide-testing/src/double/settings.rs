@@ -26,7 +26,7 @@ pub(super) const MAX_DEVICES: usize = 8;
 pub(super) const DEFAULTS: &str = "total=4GiB,reserved=32MiB,context=64MiB,unattributed=0,devices=1,foreign=off,\
      late_us=200,copy_us=0,oom_at=off,accounting=on,pid_offset=0";
 
-/// One setting of the text.
+/// A setting of the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Setting {
     Machine(MachineSetting),

@@ -32,7 +32,7 @@ pub(super) struct State {
     pub(super) lost: Option<i32>,
     pub(super) reservations: BTreeMap<u64, (Reservation, u64)>,
     pub(super) handles: BTreeMap<u64, Handle>,
-    /// What device addresses mean, by first address.
+    /// The memory behind device addresses, by first address.
     pub(super) regions: BTreeMap<u64, Region>,
     /// Host memory that the driver knows, by first address.
     pub(super) host: BTreeMap<usize, HostRange>,
@@ -48,7 +48,7 @@ pub(super) struct State {
     last_id: u64,
 }
 
-/// Something in the tables changed that somebody may wait for.
+/// Signals a change in the tables.
 pub(super) static CHANGED: Condvar = Condvar::new();
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
@@ -65,13 +65,13 @@ pub(super) fn wait(state: Locked) -> Locked {
 }
 
 impl State {
-    /// A number that no other thing has or had.
+    /// Returns a number that no other object has or had.
     pub(super) fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// The stream behind a handle of a context.
+    /// Returns the stream behind a handle of a context.
     pub(super) fn stream(&mut self, context: ContextId, handle: u64) -> CallResult<&mut Stream> {
         let stream = match handle {
             0 | LEGACY => self.contexts.get_mut(&context).map(|context| &mut context.legacy),
@@ -80,19 +80,19 @@ impl State {
         stream.filter(|stream| stream.context == context).ok_or(code::INVALID_HANDLE)
     }
 
-    /// The event behind a handle.
+    /// Returns the event behind a handle.
     pub(super) fn event(&mut self, handle: u64) -> CallResult<&mut Event> {
         self.events.get_mut(&handle).ok_or(code::INVALID_HANDLE)
     }
 
-    /// Regions that share an address with the range.
+    /// Returns the regions that share an address with the range.
     pub(super) fn regions_in(&self, range: Range<u64>) -> Vec<u64> {
         let before = self.regions.range(..range.start).next_back();
         let before = before.filter(|(base, region)| *base + region.bytes > range.start);
         before.into_iter().chain(self.regions.range(range)).map(|(base, _)| *base).collect()
     }
 
-    /// The memory behind a range, if `device` may use all of it so.
+    /// Returns the memory behind a range, if `device` has this access to all of it.
     pub(super) fn view(&self, device: usize, at: u64, bytes: u64, access: u32) -> CallResult<View> {
         let end = at.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
         let mut view = View(Vec::new());
@@ -109,8 +109,8 @@ impl State {
         if next == end { Ok(view) } else { Err(code::INVALID_VALUE) }
     }
 
-    /// Whether the driver knows this host memory. A range that is partly known, or
-    /// known in two pieces, cannot be copied in one go.
+    /// Returns whether the driver knows this host memory. A range that is partly known, or known in two
+    /// pieces, cannot be copied in one go.
     pub(super) fn is_known_host(&self, at: usize, bytes: usize) -> CallResult<bool> {
         let end = at.checked_add(bytes).ok_or(code::INVALID_VALUE)?;
         let near = self.host.range(..end).next_back();
@@ -149,7 +149,7 @@ impl State {
 pub(super) struct View(Vec<(Arc<Extent>, usize, usize)>);
 
 impl View {
-    /// Whether it is the very same memory.
+    /// Returns whether it is the very same memory.
     pub(super) fn is_same(&self, other: &View) -> bool {
         let parts = |view: &View| -> Vec<(usize, usize, usize)> {
             view.0.iter().map(|(extent, at, bytes)| (extent.address(), *at, *bytes)).collect()
@@ -157,12 +157,12 @@ impl View {
         parts(self) == parts(other)
     }
 
-    /// Copies out of it.
+    /// Copies bytes out of it.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
         self.each_part(offset, into.len(), |extent, at, part| extent.read(at, &mut into[part]));
     }
 
-    /// Copies into it.
+    /// Copies bytes into it.
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
         self.each_part(offset, from.len(), |extent, at, part| extent.write(at, &from[part]));
     }
@@ -186,7 +186,7 @@ impl View {
     }
 }
 
-/// Sizes of memory that exists fit in a `usize`.
+/// Converts a size of memory that exists, which fits in a `usize`.
 ///
 /// # Panics
 /// If one does not.

@@ -7,7 +7,7 @@ use super::pointers::Out;
 use super::state;
 use super::{capture_rules, queue};
 
-/// `CU_STREAM_NON_BLOCKING`.
+/// The flag `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
 /// Handles of streams look like addresses, as the driver's do.
 const FIRST_HANDLE: u64 = 0x5712_0000;

@@ -26,7 +26,7 @@ struct AllocationProp {
     flags: [u8; 8],
 }
 
-/// `CUmemLocation`.
+/// The layout of `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Location {
@@ -34,7 +34,7 @@ struct Location {
     id: i32,
 }
 
-/// `CUmemAccessDesc`.
+/// The layout of `CUmemAccessDesc`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct AccessDesc {
@@ -67,12 +67,12 @@ impl AllocationProp {
     }
 }
 
-/// A size that virtual memory can have.
+/// Checks that a size is one that virtual memory can have.
 fn whole_pages(bytes: u64) -> CallResult<u64> {
     if bytes > 0 && bytes.is_multiple_of(PAGE_BYTES) { Ok(bytes) } else { Err(INVALID_VALUE) }
 }
 
-/// New memory of a device, counted as this process's.
+/// Takes new memory of a device for this process.
 pub(super) fn new_extent(device: usize, bytes: u64) -> CallResult<Arc<Extent>> {
     if bytes >= faults::settings().oom_at || !machine::get().locked().take(device, bytes) {
         return Err(OUT_OF_MEMORY);
@@ -84,7 +84,7 @@ pub(super) fn new_extent(device: usize, bytes: u64) -> CallResult<Arc<Extent>> {
 }
 
 impl State {
-    /// The range as pages that lie in one reservation.
+    /// Returns a range of whole pages that lies in one reservation.
     fn reserved_pages(&self, at: u64, bytes: u64) -> CallResult<Range<u64>> {
         let end = at.checked_add(whole_pages(bytes)?).ok_or(INVALID_VALUE)?;
         let inside = self.reservations.range(..=at).next_back();
@@ -92,7 +92,7 @@ impl State {
         if at.is_multiple_of(PAGE_BYTES) && inside { Ok(at..end) } else { Err(INVALID_VALUE) }
     }
 
-    /// The mappings in the range, if it cuts none.
+    /// Returns the mappings in a range, if it cuts none.
     fn whole_mappings(&self, range: Range<u64>) -> CallResult<Vec<u64>> {
         let bases = self.regions_in(range.clone());
         let whole =

@@ -11,7 +11,7 @@ pub(super) const RULES: &[Rule] = &[
     ("nvml_and_the_driver_agree_on_what_is_free", agree_on_what_is_free),
 ];
 
-/// NVML, and the first GPU's name for it.
+/// Loads NVML and returns it with the UUID of the first GPU.
 pub(super) fn nvml() -> (Nvml, String) {
     let nvml = Nvml::load().expect("NVML comes with the driver");
     let uuid = nvml.uuids().expect("the GPUs").remove(0);

@@ -69,7 +69,7 @@ impl Drop for Locker {
     }
 }
 
-/// The other process's main.
+/// Runs the other process: answers each word on its standard input.
 pub(super) fn locker(pid: i32) -> ExitCode {
     let raw = Raw::load();
     for word in std::io::stdin().lines().map_while(Result::ok) {

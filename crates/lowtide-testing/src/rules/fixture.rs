@@ -7,7 +7,7 @@ use crate::raw::{Access, Properties, Raw, first};
 /// The variable that tells a test program, started again, which rule to ask.
 pub(super) const RULE_VARIABLE: &str = "LOWTIDE_RULE";
 pub(super) const PAGE: u64 = 2 << 20;
-/// One of the copies that keep a stream busy.
+/// The size of the copies that keep a stream busy.
 pub(super) const BUSY_BYTES: u64 = 32 << 20;
 
 // The driver's result codes, by the names it gives them.
@@ -30,7 +30,7 @@ pub(super) const CAPTURE_INVALIDATED: i32 = 901;
 pub(super) const CAPTURE_IMPLICIT: i32 = 906;
 pub(super) const CAPTURE_WRONG_THREAD: i32 = 908;
 
-/// A rule's sentence and how it is asked.
+/// The sentence of a rule, and how it is asked.
 pub(super) type Rule = (&'static str, fn(&Fixture));
 
 /// A driver with the primary context current, and what rules are asked with.
@@ -75,7 +75,7 @@ impl Fixture {
         self.raw.cuMemUnmap(at, pages * PAGE)
     }
 
-    /// Reserved, mapped and open; the address and the handle.
+    /// Reserves, maps and opens pages; returns the address and the handle.
     pub(super) fn ready(&self, pages: u64) -> (u64, u64) {
         let (at, handle) = (self.reserve(pages), self.create(pages));
         assert_eq!(self.map(at, pages, handle), SUCCESS);
@@ -83,7 +83,7 @@ impl Fixture {
         (at, handle)
     }
 
-    /// A stream that the legacy stream does not wait for, nor it for that.
+    /// Creates a stream that is not ordered with the legacy stream.
     pub(super) fn stream(&self) -> u64 {
         const NON_BLOCKING: u32 = 1;
         let mut stream = 0;
@@ -97,8 +97,8 @@ impl Fixture {
         stream
     }
 
-    /// Puts work on a stream that takes tens of milliseconds: what does not wait for it is there
-    /// before it is done. Where it copies from, and the pinned memory that it copies to.
+    /// Puts work on a stream that takes tens of milliseconds: calls that do not wait for it return
+    /// before it is done. Returns where it copies from, and the pinned memory that it copies to.
     pub(super) fn keep_busy(&self, stream: u64) -> (u64, u64) {
         let ((at, _), host) = (self.ready(BUSY_BYTES / PAGE), self.pinned(BUSY_BYTES));
         self.copy_for_long(host, at, stream);
@@ -111,14 +111,14 @@ impl Fixture {
         }
     }
 
-    /// The first byte at a device address, once the legacy stream gets to it.
+    /// Reads the first byte at a device address, once the legacy stream gets to it.
     pub(super) fn byte(&self, at: u64) -> u8 {
         let host = self.pinned(1);
         assert_eq!(self.raw.cuMemcpyDtoH_v2(host, at, 1), SUCCESS);
         host_byte(host)
     }
 
-    /// A module with lowtide's kernel.
+    /// Loads a module with lowtide's kernel.
     pub(super) fn module(&self) -> u64 {
         let image = concat!(include_str!("../../../lowtide-device/kernels/digest.ptx"), "\0");
         let mut module = 0;
@@ -126,14 +126,14 @@ impl Fixture {
         module
     }
 
-    /// lowtide's kernel.
+    /// Loads lowtide's kernel.
     pub(super) fn digest(&self) -> u64 {
         let (mut function, name) = (0, first(c"lowtide_digest"));
         assert_eq!(self.raw.cuModuleGetFunction(&mut function, self.module(), name), SUCCESS);
         function
     }
 
-    /// Launches it for pages whose list lies at a device address, with the digests behind it.
+    /// Launches the kernel for pages whose list lies at a device address, with the digests behind it.
     pub(super) fn launch_digest(&self, function: u64, list: u64, count: u64) -> i32 {
         let (out, keys) = (list + 4096, *keys::fixed());
         let mut parameters = [
@@ -146,7 +146,7 @@ impl Fixture {
         self.raw.cuLaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, 0, &mut parameters, 0)
     }
 
-    /// Does it on another thread, with the context current there.
+    /// Runs `work` on another thread, with the context current there.
     pub(super) fn elsewhere<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let with_context = || {
             assert_eq!(self.raw.cuCtxSetCurrent(self.context), SUCCESS);
@@ -180,13 +180,13 @@ impl Fixture {
     }
 }
 
-/// Pages of this process, aligned and real, until it ends.
+/// Allocates pages of this process, aligned and real, until it ends.
 pub(super) fn pages_of_this_process(size: usize) -> u64 {
     let memory = vec![1u8; size + PAGE as usize].leak();
     (memory.as_ptr().addr() as u64).next_multiple_of(PAGE)
 }
 
-/// A byte of this process's memory, wherever it came from.
+/// Reads a byte of this process's memory by its address.
 #[allow(unsafe_code, reason = "reads what a rule has by its address")]
 pub(super) fn host_byte(at: u64) -> u8 {
     let byte = std::ptr::with_exposed_provenance::<u8>(at as usize);

@@ -1,4 +1,4 @@
-//! Copies, streams, events: what is refused, and what comes after what.
+//! Copies, streams, events: refusals and order.
 
 use super::fixture::{Fixture, INVALID_VALUE, NOT_FOUND, NOT_READY, PAGE, Rule, SUCCESS};
 use crate::raw::first;

@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lowtide_device::nvml::Nvml;
 use serde::Serialize;
 
-use super::Target;
+use super::target::Target;
 
-/// How one case ended.
+/// The outcome of one case.
 #[derive(Serialize)]
 pub(super) struct CaseOutcome {
     pub(super) name: String,

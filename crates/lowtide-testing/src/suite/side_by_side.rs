@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::{env, io, thread};
 
-use super::Target;
+use super::target::Target;
 
 /// Runs this program once for each suite and target. Prints the output of each when it ends. Fails
 /// if one of them fails.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use lowtide_device::cuda::{BorrowedContext, Context, Driver, ENTRY_POINTS, EntryGroup};
+use lowtide_device::cuda::{BorrowedContext, CallClass, Context, Driver, ENTRY_POINTS, EntryGroup};
 use lowtide_device::digest::Keys;
 use lowtide_device::nvml::Nvml;
 use lowtide_device::{Bytes, Device, Error, Result, Source, processes};
@@ -31,12 +31,13 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("memory_that_runs_out_midway_is_given_back", memory_that_runs_out_midway),
         Case::new("work_that_is_not_done_is_no_error", work_that_is_not_done_is_no_error),
         Case::new("calls_are_counted_as_the_driver_counts_them", calls_are_counted),
+        Case::new("only_synchronize_waits_for_the_whole_context", only_synchronize_waits),
         // Last, because the process has no context afterwards.
         Case::new("a_lost_context_is_survived_without_trying_again", a_lost_context_is_survived),
     ]
 }
 
-/// Everything a device does, from opening to dropping it.
+/// Does everything that a device can do, from opening to dropping it.
 fn scenario() -> Result<()> {
     let device = Device::cuda(0)?;
     device.usage()?;
@@ -69,7 +70,7 @@ fn scenario() -> Result<()> {
     Ok(())
 }
 
-/// A device in a context that this test created, and keeps.
+/// Opens a device in a context that this test created, and keeps.
 #[allow(unsafe_code, reason = "borrows the context")]
 fn in_own_context() -> Result<Device> {
     static OWN: OnceLock<u64> = OnceLock::new();
@@ -92,7 +93,7 @@ fn calls_of(double: Double, run: impl FnOnce()) -> BTreeMap<String, u64> {
     double.calls().into_iter().collect()
 }
 
-/// All there is to call: with NVML, and without it, when the driver itself is asked.
+/// Counts the calls of everything: with NVML, and without it, when the driver itself is asked.
 fn calls_of_everything(double: Double) -> BTreeMap<String, u64> {
     let mut calls = calls_of(double, || scenario().expect("nothing is made to fail"));
     double.fail_always("nvmlDeviceGetMemoryInfo_v2", NVML_UNKNOWN);
@@ -309,7 +310,7 @@ fn memory_that_runs_out_midway(_: Target) {
     let error = device.create(Bytes::mib(8)).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     let text = error.to_string();
-    assert!(text.contains("8.0 MiB asked for") && text.contains("lowtide ps"), "{text}");
+    assert!(text.contains("8.0 MiB requested") && text.contains("lowtide ps"), "{text}");
     drop(device);
     assert_nothing_is_left(*double, "out of memory");
 }
@@ -355,6 +356,18 @@ fn work_that_is_not_done_is_no_error(_: Target) {
     assert_eq!(reservation.unmap(START, PAGE).unwrap().len(), 1);
     drop((stream, reservation, device));
     assert_nothing_is_left(*double, "work that ran late");
+}
+
+// The scenario calls `Device::synchronize` once. Everything else waits for a stream or an event: a
+// wait for the whole context would end any capture in it.
+fn only_synchronize_waits(_: Target) {
+    let double = Double::take();
+    let calls = calls_of(*double, || scenario().expect("nothing is made to fail"));
+    let waits = calls.iter().filter(|(name, _)| CallClass::of(name) == Some(CallClass::Wait));
+    let waits: BTreeMap<_, _> = waits.map(|(name, count)| (name.as_str(), *count)).collect();
+    assert_eq!(waits.get("cuCtxSynchronize"), Some(&1), "{waits:?}");
+    let others: Vec<_> = waits.into_keys().filter(|name| *name != "cuCtxSynchronize").collect();
+    assert_eq!(others, ["cuEventSynchronize", "cuStreamSynchronize"]);
 }
 
 // Every call but those that make our context current, whether it succeeds or not.

@@ -137,12 +137,13 @@ fn with_lowtide(setup: &Setup) -> anyhow::Result<Slept> {
     let task = idling.work()?;
     let served = Served::load(setup, &pool)?;
     let addresses = served.addresses();
-    let watch = Watch::begin(setup, Way::Lowtide)?;
+    let mut watch = Watch::begin(setup, Way::Lowtide)?;
     drop(task);
     let receipt = released(&idling)?;
-    let observed = watch.end()?;
+    let after = watch.hold("after")?;
     let task = idling.work()?;
-    let woken = setup.in_use()?;
+    let woken = watch.hold("awake")?;
+    let observed = watch.ended_with(after);
     let right = setup.is_right(&pool, &served.weights)?;
     let addresses_stayed = served.addresses() == addresses;
     drop(task);

@@ -83,7 +83,7 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide_device::headroom::HostLimit;
+    use lowtide_device::HostLimit;
 
     #[test]
     fn no_scenario_uses_more_than_the_models_together() {

@@ -104,7 +104,12 @@ impl<'a> Watch<'a> {
     /// Ends with the memory in use now.
     pub(super) fn end(mut self) -> anyhow::Result<Observed> {
         let after = self.hold("after")?;
-        Ok(Observed { before: self.before, peak: self.peak, after, states: self.states })
+        Ok(self.ended_with(after))
+    }
+
+    /// Ends with the memory that was in use after the release, where more was done since.
+    pub(super) fn ended_with(self, after: Bytes) -> Observed {
+        Observed { before: self.before, peak: self.peak, after, states: self.states }
     }
 }
 
