@@ -33,7 +33,7 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Whether somebody still reads standard output: `lowtide ps --watch | head -1` stops reading.
+/// The reader of standard output: `lowtide ps --watch | head -1` stops reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     Reads,
