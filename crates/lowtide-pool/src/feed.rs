@@ -14,8 +14,6 @@ const BUFFERS_MOST: usize = 8;
 
 pub(crate) type Job = handover::Job<StagedPiece, StagingBuffer>;
 pub(crate) type Load = handover::Load<DirectPiece, StagedPiece, StagingBuffer>;
-pub(crate) type ToSend = handover::ToSend<DirectPiece, StagedPiece, StagingBuffer>;
-pub(crate) type ToCopy = handover::ToCopy<StagedPiece, StagingBuffer>;
 
 /// Pieces on their way from whoever makes them ready, and how far they have come.
 pub(crate) struct Feed {
@@ -70,7 +68,7 @@ mod tests {
 
     use super::*;
     use crate::Error;
-    use crate::handover::FILLED_UP_TO;
+    use crate::handover::{FILLED_UP_TO, ToCopy, ToSend};
     use crate::piece::PIECE;
 
     /// What pieces are made of. Nothing is copied here.

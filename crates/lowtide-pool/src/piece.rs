@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lowtide_device::{Bytes, HostMemory, HostPages, Reservation, Result};
 
-use crate::handover::{Job, Staged, Way};
+use crate::handover::{Staged, Way};
 use crate::memory::Memory;
 
 /// What goes over the link at once. Each copy leaves it idle for some 2 µs, which is 1.5% of a copy of
@@ -54,17 +54,16 @@ impl Staged for StagedPiece {
     }
 }
 
-impl Job<StagedPiece, StagingBuffer> {
-    /// Copies a part between the buffer and the pages; returns whether it was the last.
-    pub(crate) fn copy(&self, way: Way, part: usize) -> Result<bool> {
-        let Job { staged: StagedPiece { piece: Piece { at, size, .. }, pages }, buffer, .. } = self;
+impl StagedPiece {
+    /// Copies a part between the buffer and the pages.
+    pub(crate) fn copy(&self, buffer: &StagingBuffer, way: Way, part: usize) -> Result<()> {
+        let StagedPiece { piece: Piece { at, size, .. }, pages } = self;
         let offset = Bytes(part as u64 * PART);
         let (at, size) = (*at + offset, Bytes(PART.min(size.0 - offset.0)));
         match way {
-            Way::Out => pages.write(at, size, |bytes| buffer.read_streaming(offset, bytes))??,
+            Way::Out => pages.write(at, size, |bytes| buffer.read_streaming(offset, bytes))?,
             // The device reads it next: it should find it in the caches.
-            Way::In => pages.read(at, size, |bytes| buffer.write_much(offset, bytes))??,
+            Way::In => pages.read(at, size, |bytes| buffer.write_much(offset, bytes))?,
         }
-        Ok(self.copied_one())
     }
 }
