@@ -129,7 +129,7 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// One copy between device and backups: what its threads do.
+/// The work of one copy between device and backups.
 struct Lane<'a, F> {
     carriers: &'a Carriers,
     feed: &'a Feed,
@@ -206,14 +206,14 @@ mod tests {
     use crate::memory::Memory;
 
     const PAGE: u64 = 2 << 20;
-    /// In the order of pieces: more than there are buffers, not all of them whole.
+    /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
     const SIZES: [u64; 12] = [4, 4, 1, 4, 3, 4, 4, 4, 2, 4, 4, 4];
 
     /// Pieces one behind the other on the device; on the host those of one kind are.
     struct World {
         carriers: Carriers,
         reservation: Reservation,
-        /// Where each piece is on the host.
+        /// The location of each piece on the host.
         places: Vec<(Memory, Bytes)>,
     }
 

@@ -6,6 +6,10 @@
     not(feature = "loom"),
     allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
 )]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use lowtide_types::Phase;
 
@@ -28,7 +32,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
         Monitor { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Takes the lock.
+    /// Locks the state and returns it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         lock(&self.state)
     }

@@ -65,7 +65,9 @@ impl World {
         if tag == 0 {
             self.memory.iter().for_each(Memory::touch);
         }
-        turns.iter_mut().for_each(|turning| turning.becomes = becomes);
+        for turning in &mut turns {
+            turning.becomes = becomes;
+        }
         self.monitor.end_turn(self.monitor.lock(), &turns);
         Ok(true)
     }
