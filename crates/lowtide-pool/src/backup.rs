@@ -10,9 +10,10 @@ use lowtide_device::digest::{Digest, PAGE_BYTES};
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::memory::Memory;
 use crate::room::RoomId;
+use crate::turn_step::TurnStep;
 
 /// The size of a page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
@@ -27,13 +28,13 @@ pub(crate) struct BackupPage {
 }
 
 impl BackupPage {
-    /// Where it begins in the memory of its slab.
+    /// Returns where the page begins in the memory of its slab.
     pub(crate) fn offset(self) -> Bytes {
         Bytes(u64::from(self.page) * PAGE)
     }
 }
 
-/// Where the content of a saved page is.
+/// The location of a saved page's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BackupLocation {
     /// Nowhere: it is all zeros.
@@ -51,7 +52,7 @@ pub(crate) struct Saved {
 /// Saved pages of one room, by offset.
 pub(crate) type SavedPages = BTreeMap<u64, Saved>;
 
-/// All backups of a pool.
+/// The backups of a pool.
 #[derive(Default)]
 pub(crate) struct Backups {
     slabs: BTreeMap<u32, Slab>,

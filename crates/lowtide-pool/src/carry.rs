@@ -15,9 +15,10 @@ use lowtide_device::{Bytes, Device, Mark, Stream};
 use crate::feed::{Feed, Job, Load};
 use crate::handover::Way;
 use crate::lanes::{self, Haul};
-use crate::limit::{Limit, TurnStep};
+use crate::limit::Limit;
 use crate::piece::{DirectPiece, PIECE, Piece, StagedPiece, StagingBuffer};
 use crate::retry::twice;
+use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:
@@ -129,7 +130,7 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// One copy between device and backups: what its threads do.
+/// The work of one copy between device and backups.
 struct Lane<'a, F> {
     carriers: &'a Carriers,
     feed: &'a Feed,
@@ -206,14 +207,14 @@ mod tests {
     use crate::memory::Memory;
 
     const PAGE: u64 = 2 << 20;
-    /// In the order of pieces: more than there are buffers, not all of them whole.
+    /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
     const SIZES: [u64; 12] = [4, 4, 1, 4, 3, 4, 4, 4, 2, 4, 4, 4];
 
     /// Pieces one behind the other on the device; on the host those of one kind are.
     struct World {
         carriers: Carriers,
         reservation: Reservation,
-        /// Where each piece is on the host.
+        /// The location of each piece on the host.
         places: Vec<(Memory, Bytes)>,
     }
 

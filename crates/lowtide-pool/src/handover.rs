@@ -13,6 +13,10 @@
     not(feature = "loom"),
     allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
 )]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,7 +47,7 @@ pub trait Staged {
 
 /// A piece of either kind, ready to be carried.
 pub enum Ready<D, S> {
-    /// A direct piece.
+    /// A piece that can be sent at any time.
     Direct(D),
     /// A piece that goes through a buffer.
     Staged(S),
@@ -51,7 +55,7 @@ pub enum Ready<D, S> {
 
 /// A staged piece in its buffer.
 pub struct Job<S, B> {
-    /// The piece.
+    /// The piece that is carried.
     pub staged: S,
     /// The buffer it is in.
     pub buffer: B,
@@ -72,23 +76,23 @@ impl<S: Staged, B> Job<S, B> {
     }
 }
 
-/// What goes over the link.
+/// A piece that goes over the link.
 pub enum Load<D, S, B> {
-    /// A direct piece.
+    /// A piece that can be sent at any time.
     Direct(D),
     /// A piece in its buffer.
     Staged(Arc<Job<S, B>>),
 }
 
-/// What the thread that speaks with the driver does next.
+/// The next step of the thread that speaks with the driver.
 pub enum ToSend<D, S, B> {
-    /// Sends this.
+    /// Sends a piece that is ready.
     Load(Load<D, S, B>),
     /// Makes a buffer for this piece, and sends it.
     Begin(S),
 }
 
-/// What a thread that copies does next.
+/// The next step of a thread that copies.
 pub enum ToCopy<S, B> {
     /// Copies this part of the job.
     Part(Arc<Job<S, B>>, usize),
@@ -112,7 +116,7 @@ struct Queues<D, S, B> {
     direct: VecDeque<D>,
     /// Staged pieces that wait for a buffer.
     staged: VecDeque<S>,
-    /// Whether no more pieces will come.
+    /// Set once no more pieces will come.
     closed: bool,
     /// Buffers that were used and are empty.
     free: VecDeque<B>,
@@ -122,7 +126,7 @@ struct Queues<D, S, B> {
     used: usize,
     /// There are never more buffers than this.
     buffers_most: usize,
-    /// On the way in: buffers that are full and can be sent.
+    /// Buffers that are full and can be sent, on the way in.
     full: VecDeque<Arc<Job<S, B>>>,
     /// Parts to be copied between buffers and pages.
     parts: VecDeque<(Arc<Job<S, B>>, usize)>,
@@ -154,7 +158,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
         Handover { way, queues: Mutex::new(queues), to_send, to_copy, moved }
     }
 
-    /// Returns the direction.
+    /// Returns the direction of the copy.
     pub fn way(&self) -> Way {
         self.way
     }
@@ -274,7 +278,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
         }
     }
 
-    /// On the way in: says that every part of a job is in its buffer.
+    /// Says that every part of a job is in its buffer, on the way in.
     pub fn filled(&self, job: Arc<Job<S, B>>) {
         self.queues().full.push_back(job);
         self.to_send.notify_one();
@@ -331,7 +335,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
 }
 
 impl<D, S: Staged, B> Queues<D, S, B> {
-    /// Whether nothing will go through a buffer any more.
+    /// Returns whether nothing will go through a buffer any more.
     fn is_over(&self) -> bool {
         self.closed && self.staged.is_empty() && self.used == 0
     }

@@ -5,6 +5,10 @@
     not(feature = "loom"),
     allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
 )]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use std::collections::VecDeque;
 
@@ -32,7 +36,7 @@ pub trait Haul<D, S, B> {
     fn staged_arrived(&self, staged: &S) -> Result<()>;
 }
 
-/// The loop of the thread that speaks with the driver.
+/// Runs the thread that speaks with the driver, until nothing will come.
 ///
 /// # Errors
 /// What the work refused.
@@ -65,7 +69,7 @@ pub fn drive<D, S: Staged, B: Clone, H: Haul<D, S, B>>(
     }
 }
 
-/// The loop of a thread that copies between buffers and pages of the host.
+/// Runs a thread that copies between buffers and pages of the host, until nothing will come.
 ///
 /// # Errors
 /// What the work refused.

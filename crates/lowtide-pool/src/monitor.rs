@@ -6,14 +6,19 @@
     not(feature = "loom"),
     allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
 )]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use lowtide_types::Phase;
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
 use crate::tag::Scope;
 use crate::tags::{Tags, Turning};
+use crate::turn_step::TurnStep;
 
 /// A lock around a pool's state, with what threads wait for.
 pub struct Monitor<T> {
@@ -28,7 +33,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
         Monitor { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Takes the lock.
+    /// Locks the state and returns it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         lock(&self.state)
     }

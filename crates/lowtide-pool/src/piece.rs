@@ -7,11 +7,12 @@ use lowtide_device::{Bytes, HostMemory, HostPages, Reservation, Result};
 use crate::handover::{Staged, Way};
 use crate::memory::Memory;
 
-/// What goes over the link at once. Each copy leaves it idle for some 2 µs, which is 1.5% of a copy of
+/// The size of a piece. Each copy leaves the link idle for some 2 µs, which is 1.5% of a copy of
 /// 8 MiB; larger pieces want larger buffers, and what is in them should still be in the caches when
 /// the other side reads it.
 pub(crate) const PIECE: u64 = 8 << 20;
-/// What a thread copies at once, so that several work on one piece. Pages have a lock each.
+/// The size of a part, which one thread copies, so that several work on one piece. Pages have a
+/// lock each.
 const PART: u64 = 2 << 20;
 
 /// Neighbouring bytes, at most [`PIECE`] of them.

@@ -22,7 +22,7 @@ const REPORT_EVENTS: usize = 1024;
 /// The page of a dry run.
 const PAGE: u64 = 2 << 20;
 
-/// How a trace is replayed.
+/// The settings of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The number of streams that blocks are spread over. With one stream, nothing uses a block once
@@ -32,7 +32,7 @@ pub struct Options {
     /// The number of threads that blocks are spread over. Each thread replays the events of its
     /// blocks in the trace's order, all at the same time on one pool.
     pub threads: u32,
-    /// Whether the pool's recording is on; times include that.
+    /// Turns the pool's recording on; times include that.
     pub record: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Report {
     pub ns_per_op: f64,
     /// The number of driver calls.
     pub driver_calls: u64,
-    /// In a dry run: the time that these calls take on an H200, as measured.
+    /// The time that these calls take on an H200, as measured; only in a dry run.
     pub driver_ms: Option<f64>,
     /// The pool's recording, if it was on.
     #[serde(skip)]
@@ -72,7 +72,7 @@ pub struct Report {
 /// The least memory in which a trace completes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fit {
-    /// The least memory.
+    /// The least memory in which the trace completes.
     pub fit_bytes: Bytes,
     /// `fit_bytes` divided by the peak of live bytes.
     pub fit_ratio: f64,
@@ -223,7 +223,7 @@ fn deal(events: &[Event], threads: u32) -> Vec<Vec<Event>> {
 /// every time.
 struct Lag {
     now: AtomicU64,
-    /// By stream: when something was last freed on it; zero is long ago.
+    /// The time of the last free on each stream; zero is long ago.
     freed: Vec<AtomicU64>,
 }
 
@@ -237,13 +237,13 @@ impl Lag {
         StreamId(u64::from(block) % self.freed.len() as u64)
     }
 
-    /// An event: a block is taken on its stream.
+    /// Counts an event: a block is allocated on its stream.
     fn allocated(&self, block: u32) -> StreamId {
         self.now.fetch_add(1, Relaxed);
         self.stream_of(block)
     }
 
-    /// An event: a block is freed on its stream.
+    /// Counts an event: a block is freed on its stream.
     fn freed(&self, block: u32) -> StreamId {
         let (now, stream) = (self.now.fetch_add(1, Relaxed) + 1, self.stream_of(block));
         self.freed[stream.0 as usize].store(now, Relaxed);

@@ -12,10 +12,11 @@ use crate::carry::Carriers;
 use crate::changes::{self, Changed};
 use crate::feed::Feed;
 use crate::handover::Way;
-use crate::limit::{Limit, TurnStep};
+use crate::limit::Limit;
 use crate::piece::Piece;
 use crate::retry::unmap;
 use crate::sleep_part::{HeldChunks, SleepPart};
+use crate::turn_step::TurnStep;
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
 /// case one fails, and early enough that the driver's part is done before the last one.
@@ -25,9 +26,9 @@ const LAST_PART: usize = 4;
 pub(crate) struct Saving<'a> {
     pub(crate) changed: Vec<Changed>,
     pub(crate) carriers: &'a Carriers,
-    /// What is saved.
+    /// The rooms whose content is saved.
     pub(crate) parts: &'a [&'a SleepPart],
-    /// What may be lost.
+    /// The rooms whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
     pub(crate) limit: Limit<'a>,
 }
@@ -138,9 +139,9 @@ impl Saving<'_> {
     }
 }
 
-/// What has arrived at the host.
+/// The pieces that have arrived at the host.
 struct Arrived {
-    /// Pieces of each chunk that have not.
+    /// The number of pieces of each chunk that have not.
     left: Vec<usize>,
     runs: Vec<bool>,
 }

@@ -5,16 +5,17 @@ use std::ops::Range;
 use lowtide_device::{Bytes, Chunk, Reservation};
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::retry::{twice, unmap};
 use crate::room::RoomId;
+use crate::turn_step::TurnStep;
 
 /// A room that falls asleep.
 pub(crate) struct SleepPart {
     /// Which of the turn's tags it belongs to.
     pub(crate) turning: usize,
     pub(crate) room: RoomId,
-    /// Whether its content is saved, rather than lost.
+    /// Set where its content is saved, rather than lost.
     pub(crate) saves: bool,
     pub(crate) reservation: Reservation,
     pub(crate) chunks: Vec<Range<u64>>,
@@ -27,7 +28,7 @@ impl SleepPart {
         Bytes(self.chunks.iter().map(|chunk| chunk.end - chunk.start).sum())
     }
 
-    /// Whether it still has all its memory, as the device layer says.
+    /// Returns whether it still has all its memory, as the device layer says.
     pub(crate) fn is_whole(&self) -> bool {
         let mappings = self.reservation.mappings();
         let ranges = mappings.iter().map(|mapping| &mapping.range);

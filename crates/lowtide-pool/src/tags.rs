@@ -7,6 +7,10 @@
     not(feature = "loom"),
     allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
 )]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -19,7 +23,7 @@ use crate::{Error, Result};
 /// A program has a few; each costs address space.
 const TAGS_MOST: usize = 1024;
 
-/// What is known of one tag.
+/// The entry of one tag.
 pub struct TagEntry {
     pub(crate) name: Arc<str>,
     pub(crate) policy: SleepPolicy,
@@ -40,19 +44,19 @@ impl TagEntry {
     }
 }
 
-/// All tags of a pool.
+/// The tags of a pool.
 pub struct Tags {
     pub(crate) known: Vec<TagEntry>,
     /// The pool's number, for its tags.
     pool: u16,
-    /// Whether a turn is under way.
+    /// Set while a turn is under way.
     turn: bool,
 }
 
 /// A tag in its turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Turning {
-    /// The tag.
+    /// The tag that turns.
     pub tag: Tag,
     pub(crate) policy: SleepPolicy,
     /// Its phase when the turn ends.
@@ -60,7 +64,7 @@ pub struct Turning {
 }
 
 impl Tags {
-    /// Begins without tags.
+    /// Makes a table without tags.
     pub fn new() -> Tags {
         // A program has few pools; should it make 65,535, numbers come again.
         static POOLS: AtomicU16 = AtomicU16::new(0);
@@ -84,7 +88,7 @@ impl Tags {
         }
     }
 
-    /// Adds a tag.
+    /// Adds a tag, which is awake.
     pub fn add(&mut self, name: &str, policy: SleepPolicy) -> Result<Tag> {
         if self.known.len() >= TAGS_MOST {
             return Err(Error::TooManyTags { most: TAGS_MOST });
@@ -129,7 +133,7 @@ impl Tags {
         asleep.map(|known| known.live).sum()
     }
 
-    /// Whether a turn is under way.
+    /// Returns whether a turn is under way.
     pub fn has_turn(&self) -> bool {
         self.turn
     }
@@ -158,7 +162,7 @@ impl Tags {
         self.turn = false;
     }
 
-    /// Whether jobs are under way on the memory of these tags.
+    /// Returns whether jobs are under way on the memory of these tags.
     pub fn have_jobs(&self, turns: &[Turning]) -> bool {
         turns.iter().any(|turning| self[turning.tag].jobs > 0)
     }

@@ -13,7 +13,7 @@ const LINE_MOST: usize = 4096;
 /// More events than this do not fit in memory comfortably.
 const EVENTS_MOST: usize = 100_000_000;
 
-/// One event of a trace. Blocks are numbered in the order of their allocation.
+/// An event of a trace. Blocks are numbered in the order of their allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A block is allocated.
@@ -40,7 +40,7 @@ pub enum Event {
 pub struct TraceError {
     /// The number of the line, from one.
     pub line: usize,
-    /// The reason.
+    /// The reason why the line cannot be read.
     pub problem: Problem,
 }
 
@@ -69,7 +69,7 @@ pub enum Problem {
         column: &'static str,
         /// The text in the column.
         found: String,
-        /// What the column must have.
+        /// The values that the column may have.
         wanted: &'static str,
     },
     /// A block is freed that is not live.

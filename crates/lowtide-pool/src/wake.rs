@@ -15,7 +15,7 @@ use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
 use crate::backup::{BackupLocation, Backups, PAGE};
 use crate::carry::Carriers;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
@@ -23,6 +23,7 @@ use crate::restoring::Restoring;
 use crate::state::State;
 use crate::tag::Scope;
 use crate::turn::Turn;
+use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
 use crate::{Error, Result};
 
@@ -74,7 +75,7 @@ impl Pool {
         round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == PressureAnswer::Retry
     }
 
-    /// After a sleep that failed: brings back what has left and was not to be lost.
+    /// Brings back what has left and was not to be lost, after a sleep that failed.
     pub(crate) fn bring_back(&self, turn: &mut Turn<'_>) -> Result<()> {
         let gone = |index: &usize| {
             let turning = &turn.tags[*index];
@@ -268,7 +269,7 @@ mod tests {
     use crate::{Policy, StreamId, Tag};
 
     const STREAM: StreamId = StreamId(0);
-    /// How much of the backups is registered: nothing, the first page, all of it.
+    /// The registered part of the backups: nothing, the first page, all of it.
     const DIRECT: [Bytes; 3] = [Bytes::ZERO, Bytes(PAGE), Bytes(u64::MAX)];
 
     fn pool(policy: Policy) -> Pool {
