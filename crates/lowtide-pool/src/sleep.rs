@@ -36,8 +36,19 @@ impl Pool {
     /// even that is refused, the tag is asleep and its data is saved ([`Pool::phase`] tells); a
     /// `Discard` tag that was given up by then stays asleep, too.
     pub fn sleep(&self, scope: Scope<'_>) -> Result<SleepReport> {
-        self.sleep_after(scope, Limit::NONE, || {
-            self.settle_streams(true, Limit::NONE)?;
+        self.sleep_within(scope, Limit::NONE)
+    }
+
+    /// Puts tags to sleep like [`Pool::sleep`], for as long as the limit says to go on. It is asked
+    /// between pieces of work and while another sleep or wake is waited for.
+    ///
+    /// # Errors
+    /// As [`Pool::sleep`]; [`crate::Error::Stopped`] where the limit said to stop. Everything is
+    /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
+    /// as copying it out did.
+    pub fn sleep_within(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
+        self.sleep_after(scope, limit, || {
+            self.settle_streams(true, limit)?;
             Ok(self.shared.device.synchronize()?)
         })
     }

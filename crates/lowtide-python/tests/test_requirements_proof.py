@@ -47,7 +47,7 @@ def test_r45_nothing_counts_as_freed_because_a_call_returned() -> None:
     receipt = lowtide.empty_device_cache(device)
     trim = receipt.rung("trim")
     assert trim is not None
-    assert trim.touched == [(f"the allocator of {device.name}, what it had cached", SIZE)]
+    assert trim.touched == [(f"the allocator of {device.name}, cached memory", SIZE)]
     assert is_about(receipt.freed_bytes or 0, 0, 2 * MIB)
     assert receipt.verdict == "no-effect"
     del kept

@@ -1,12 +1,13 @@
-//! What to do next, where a release did not reach its target: what is left, and what would free it.
+//! Advice: what is left after a release that missed its target, and what would free it.
 
-use lowtide_device::Bytes;
-use lowtide_types::{Ledger, LedgerKind, Receipt, RungOutcome, Target, Verdict, signed};
+use lowtide_types::{
+    Bytes, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict, signed,
+};
 
-/// Less than this is not worth a line.
+/// Smaller amounts get no line.
 const WORTH: u64 = 1 << 20;
 
-/// Lines for people; none where there is nothing to say.
+/// Returns sentences that say what to do next; none where nothing is to be done.
 pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
     let mut lines = Vec::new();
     if matches!(receipt.verdict, Verdict::Released | Verdict::NoDevice | Verdict::Busy) {
@@ -35,8 +36,7 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
         return lines;
     }
     if receipt.target == Some(Target::Floor) && receipt.verdict == Verdict::Unverified {
-        lines
-            .push("the floor of this device is not known: `lowtide doctor` measures it".to_owned());
+        lines.push("the floor of this device is unknown: `lowtide doctor` measures it".to_owned());
     }
     if let Some(ledger) = &receipt.ledger {
         lines.extend(left(ledger, receipt));
@@ -55,28 +55,27 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
         let of_kind = ledger.lines.iter().filter(|line| line.kind == kind);
         of_kind.map(|line| line.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let slept = receipt.rung("sleep").is_some();
+    let slept = receipt.rung(RungName::Sleep).is_some();
     let live = names(LedgerKind::Live);
     let way = if slept { "free them" } else { "free them, or climb to `sleep`" };
     line(ledger.of(LedgerKind::Live), &format!("are live ({live}): {way}"));
     let cached = names(LedgerKind::Cached);
     line(
         ledger.of(LedgerKind::Cached),
-        &format!("are cached ({cached}): a live byte pins each chunk"),
+        &format!("are cached ({cached}): each chunk has a live byte, which pins it"),
     );
     line(ledger.of(LedgerKind::Graphs), "are captured graphs: drop them");
-    line(ledger.of(LedgerKind::Libraries), "are libraries': their rung gives some of it back");
+    line(ledger.of(LedgerKind::Libraries), "belong to libraries: the rung `libraries` frees some");
     line(
         ledger.of(LedgerKind::Context),
-        "are the bare context: only a suspended or ended process gives that back (suspend is a \
-         later rung)",
+        "are the bare context: only a suspended or ended process frees it (suspend is a later rung)",
     );
     let others = names(LedgerKind::Others);
-    line(ledger.of(LedgerKind::Others), &format!("belong to others ({others})"));
+    line(ledger.of(LedgerKind::Others), &format!("belong to other processes ({others})"));
     if ledger.unknown_bytes.unsigned_abs() >= WORTH {
         let unknown = signed(ledger.unknown_bytes);
         lines.push(format!(
-            "{unknown} are unknown: `lowtide doctor` measures the floor, which is part of it"
+            "{unknown} are unknown: the floor may be part of it; `lowtide doctor` measures it"
         ));
     }
     lines

@@ -1,41 +1,40 @@
-//! Allocators: whoever takes memory from a device and hands it out. The pool is one; a framework's
-//! caching allocator, told by a host language, is another.
+//! Allocators: code that takes memory from a device and hands it out in blocks. The pool is one; a
+//! framework's caching allocator, registered by a host language, is another.
 
-use lowtide_device::Bytes;
 use lowtide_pool::{Phase, Pool};
-use lowtide_types::{LedgerKind, LedgerLine};
+use lowtide_types::{Bytes, LedgerKind, LedgerLine};
 
-use crate::rung::Failure;
+use crate::failure::Failure;
 
-/// What an allocator holds.
+/// The memory that an allocator has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// In blocks that callers have, on the device.
+pub struct AllocatorCounts {
+    /// Memory in live blocks that is on the device.
     pub allocated: Bytes,
-    /// Taken from the device.
+    /// Memory that the allocator took from the device.
     pub reserved: Bytes,
 }
 
-/// Something that takes memory from the device and hands it out.
+/// Code that takes memory from a device and hands it out in blocks.
 pub trait Allocator: Send + Sync {
-    /// What people call it.
+    /// Returns the name of the allocator, for receipts.
     fn name(&self) -> String;
 
-    /// What it holds.
-    fn counts(&self) -> Counts;
+    /// Returns how much memory the allocator has.
+    fn counts(&self) -> AllocatorCounts;
 
-    /// Where it is, for the ledger: the lines add up to `reserved`.
+    /// Returns the allocator's lines of the ledger. They add up to `reserved`.
     fn lines(&self) -> Vec<LedgerLine>;
 
-    /// Why trimming would do nothing now, where that is so.
+    /// Returns why a trim would have no effect now; `None` if it may have one.
     fn why_not_trim(&self) -> Option<String> {
         None
     }
 
-    /// Gives what is cached back to the driver; says how much it thinks that was.
+    /// Returns cached memory to the driver. Returns how much that was by the allocator's own account.
     ///
     /// # Errors
-    /// What the device refused.
+    /// Whatever the device refused.
     fn trim(&self) -> Result<Bytes, Failure>;
 }
 
@@ -44,9 +43,10 @@ impl Allocator for Pool {
         "pool".to_owned()
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> AllocatorCounts {
         let counts = Pool::counts(self);
-        Counts { allocated: counts.live.saturating_sub(counts.asleep), reserved: counts.physical }
+        let allocated = counts.live.saturating_sub(counts.asleep);
+        AllocatorCounts { allocated, reserved: counts.physical }
     }
 
     fn lines(&self) -> Vec<LedgerLine> {

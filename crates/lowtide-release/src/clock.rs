@@ -1,46 +1,46 @@
-//! Time, from outside.
+//! Clocks: time comes from outside.
 //!
-//! Nothing in this crate asks the machine for the time or waits by itself: whoever builds a release
-//! brings a clock. So an idle policy of an hour is tested in a millisecond, and a rung that hangs is
-//! cut off in a simulation as it is in the field.
+//! Nothing in this crate reads the machine's time or waits by itself: the caller brings a clock. So an
+//! idle policy of an hour is tested in a millisecond, and a rung that hangs is left behind in a
+//! simulation as it is in production.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a release knows of time.
+/// Reads the time, waits, and runs work within a time limit.
 pub trait Clock: Send + Sync {
-    /// Time since some moment that stays the same.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
 
-    /// Lets so much time pass.
+    /// Waits for this long.
     fn pause(&self, duration: Duration);
 
-    /// How long it is since then.
+    /// Returns the time since an earlier reading.
     fn since(&self, earlier: Duration) -> Duration {
         self.now().saturating_sub(earlier)
     }
 
-    /// Whether whoever waits wants to wait no longer: waits end early then, and nothing new is begun.
-    /// What was closed is opened and what was lowered is restored all the same.
+    /// Returns whether the caller was interrupted. Waits then end early and nothing new is begun; a
+    /// closed gate is still opened and a lowered setting restored.
     fn is_interrupted(&self) -> bool {
         false
     }
 
-    /// Does work and waits for it no longer than `limit`. `false` where it was not done by then: it
-    /// goes on by itself, and nobody waits for it any more.
+    /// Runs work and waits for it no longer than `limit`. Returns whether it ended by then. If not, the
+    /// work goes on by itself and nobody waits for it.
     fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool;
 }
 
-/// A clock that moves when it is told to, for tests: every pause is over at once, and work that
-/// pauses longer than its limit counts as cut off.
+/// A clock for tests that moves only when it is told to. Every pause is over at once, and work that
+/// pauses longer than its limit counts as left behind.
 #[derive(Clone, Default)]
 pub struct ManualClock {
     now: Arc<Mutex<Duration>>,
 }
 
 impl ManualClock {
-    /// Moves on.
+    /// Moves the time forward.
     pub fn advance(&self, by: Duration) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) += by;
     }

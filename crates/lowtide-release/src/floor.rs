@@ -1,7 +1,7 @@
-//! The floor: what a bare context costs on a device, as it was last measured.
+//! The floor: the memory that a bare context uses on a device, as it was last measured.
 //!
-//! `lowtide doctor` measures it with a disposable child and remembers it, for each device and driver.
-//! A release reads it from there: whoever holds a context cannot measure what one costs.
+//! `lowtide doctor` measures it in a child process and stores it, for each device and driver. A release
+//! reads it from there, because a process that has a context cannot measure what one uses.
 
 use std::env;
 use std::fs;
@@ -11,23 +11,23 @@ use std::path::PathBuf;
 use lowtide_device::{Bytes, DeviceInfo};
 use serde::{Deserialize, Serialize};
 
-/// A floor, and how it is known.
+/// A measured floor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Floor {
-    /// The device it was measured on.
+    /// The UUID of the device.
     pub uuid: String,
-    /// The driver it was measured with.
+    /// The version of the driver.
     pub driver: String,
-    /// What a bare context cost.
+    /// The memory that a bare context used.
     #[serde(rename = "floor_bytes")]
     pub bytes: Bytes,
-    /// When, in seconds since 1970.
+    /// The time of the measurement, in seconds since 1970.
     pub measured_at_s: u64,
-    /// What went wrong when each operation was tried once; `None`: nothing.
+    /// The first error when each operation of the device was tried once; `None` if there was none.
     pub trial_failure: Option<String>,
 }
 
-/// Where floors are remembered; `None` where neither `XDG_CACHE_HOME` nor `HOME` says.
+/// Returns the file of floors; `None` if neither `XDG_CACHE_HOME` nor `HOME` is set.
 pub fn file() -> Option<PathBuf> {
     let variable =
         |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -35,23 +35,23 @@ pub fn file() -> Option<PathBuf> {
     Some(cache.join("lowtide").join("floor.json"))
 }
 
-/// All that are remembered. A file that is not there, or not ours to read, remembers nothing.
+/// Reads all stored floors. A file that is missing or cannot be read has none.
 pub fn recall() -> Vec<Floor> {
     let text = file().and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// The one of this device, by whichever driver measured it last.
+/// Reads the floor of a device, whichever driver it was last measured with.
 pub fn of(device: &DeviceInfo) -> Option<Bytes> {
     let uuid = device.uuid.as_deref()?;
     let own = recall().into_iter().filter(|floor| floor.uuid == uuid);
     own.max_by_key(|floor| floor.measured_at_s).map(|floor| floor.bytes)
 }
 
-/// Remembers these.
+/// Stores floors, in the place of all that were stored before.
 ///
 /// # Errors
-/// The file system's; `NotFound` where there is no place for them.
+/// Those of the file system; `NotFound` if [`file`] has no answer.
 pub fn remember(floors: &[Floor]) -> io::Result<()> {
     let missing =
         || io::Error::new(io::ErrorKind::NotFound, "neither XDG_CACHE_HOME nor HOME is set");

@@ -1,7 +1,9 @@
-//! Free on idle: the policy decides, the releaser does.
+//! Free on idle: the policy decides, the releaser frees.
 //!
-//! Whoever has a timer calls [`Idling::tick`]. Work holds a [`Working`]: it passes the gate, counts as
-//! active, and wakes what an idle release has put to sleep.
+//! Work holds a [`Working`]: it passes the gate, counts as active, and wakes memory that a release put
+//! to sleep. A thread with a timer calls [`Idling::tick`], or [`Idling::watch`], which is the loop
+//! around it. Work that arrives during an idle release does not wait for all of it: the release stops
+//! at its next safe point.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,25 +12,29 @@ use std::time::Duration;
 use lowtide_pool::Scope;
 use lowtide_types::{Receipt, Target, Verdict};
 
-use crate::ask::Ask;
+use crate::clock::Clock;
 use crate::gate::{Pass, Step};
 use crate::idle::{Decision, Idle, Task};
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
+use crate::request::Request;
 
-/// So often an idle release is tried while its target is missed and something still comes back.
-const ATTEMPTS: u32 = 3;
+/// The longest pause between two ticks: a watch ends this soon after it is told to, and notices a
+/// clock that jumped.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest pause between two ticks.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// What came of a look at the clock.
+/// The result of a tick.
 #[derive(Debug)]
 pub enum Tick {
-    /// Memory was given back; the receipt says how much.
+    /// An idle release ran; this is its receipt.
     Released(Arc<Receipt>),
-    /// Not yet, or not at all.
+    /// No release was due, for this reason.
     No(Decision),
 }
 
-/// Gives memory back while nobody works.
+/// Frees memory while no work runs. Clones share their policy.
 #[derive(Clone)]
 pub struct Idling {
     releaser: Releaser,
@@ -37,64 +43,95 @@ pub struct Idling {
 }
 
 impl Idling {
-    /// To the floor of the releaser's device, when the policy says so.
+    /// Creates an idling that releases to the floor whenever the policy `idle` says so.
     pub fn new(releaser: &Releaser, idle: &Idle) -> Idling {
         Idling { releaser: releaser.clone(), idle: idle.clone(), target: Target::Floor }
     }
 
-    /// To another target.
+    /// Sets another target.
     #[must_use]
     pub fn to(mut self, target: Target) -> Idling {
         self.target = target;
         self
     }
 
-    /// Begins a task: waits for a release that is under way, then wakes what sleeps.
+    /// Returns the same idling with another clock for the waits of its caller, as
+    /// [`Releaser::with_clock`]. The policy keeps its own.
+    #[must_use]
+    pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Idling {
+        Idling { releaser: self.releaser.with_clock(clock), ..self.clone() }
+    }
+
+    /// Begins a task: enters the gate, and wakes memory that a release put to sleep. An idle release
+    /// that is under way stops at its next safe point.
     ///
     /// # Errors
-    /// Where there is no room to wake; everything is still asleep then.
+    /// If there is no room to wake. Everything is still asleep then.
     pub fn work(&self) -> lowtide_pool::Result<Working> {
+        // Counted first: that is what stops an idle release.
         let task = self.idle.task();
-        let pass = self.releaser.gate().enter().into_owned();
-        for pool in self.releaser.scene().pools() {
-            pool.wake(Scope::Whole)?;
-        }
+        let wake = || {
+            let pools = self.releaser.inventory().pools();
+            pools.iter().try_for_each(|pool| pool.wake(Scope::Whole).map(drop))
+        };
+        let pass = self.releaser.gate().enter_awake(wake)?.into_owned();
         Ok(Working { pass, _task: task })
     }
 
-    /// Looks whether it is time, and releases if it is. Never waits for work: what began meanwhile
-    /// goes first.
+    /// Releases if it is time. Never waits for work, and stops when work arrives.
     pub fn tick(&self) -> Tick {
-        match self.idle.due(|| self.has_something()) {
-            Decision::Release(claim) => {
-                let ladder = Ladder::idle().attempts(ATTEMPTS);
-                let ask = Ask::new("idle", ladder).to(self.target).or_refuse();
-                let receipt = self.releaser.release(ask);
-                if receipt.verdict == Verdict::Busy {
-                    claim.put_back();
-                } else {
-                    claim.done();
-                }
-                Tick::Released(receipt)
-            }
-            decision => Tick::No(decision),
+        let claim = match self.idle.due(|| self.has_something()) {
+            Decision::Release(claim) => claim,
+            decision => return Tick::No(decision),
+        };
+        let (gate, is_stale) = (self.releaser.gate().clone(), claim.staleness());
+        let request = Request::new("idle", Ladder::idle())
+            .to(self.target)
+            .or_refuse()
+            .go_on_while(move || !is_stale() && gate.state().waiting == 0);
+        let receipt = self.releaser.release(request);
+        if receipt.verdict == Verdict::Busy {
+            claim.put_back();
+        } else {
+            claim.done();
         }
+        Tick::Released(receipt)
     }
 
-    /// How long the policy may be left alone.
-    pub fn look_again_in(&self, tick: &Tick) -> Duration {
-        match tick {
+    /// Returns how long to wait before the next tick.
+    pub fn pause_after(&self, tick: &Tick) -> Duration {
+        let pause = match tick {
             Tick::No(Decision::Wait { left }) => *left,
             _ => self.idle.options().after,
+        };
+        pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    }
+
+    /// Ticks until it is told to stop: the loop of a thread that watches for idle time. `pause` waits
+    /// for the given time and returns whether to go on; `on_release` gets the receipt of every idle
+    /// release.
+    pub fn watch(
+        &self,
+        mut pause: impl FnMut(Duration) -> bool,
+        mut on_release: impl FnMut(&Arc<Receipt>),
+    ) {
+        loop {
+            let tick = self.tick();
+            if let Tick::Released(receipt) = &tick {
+                on_release(receipt);
+            }
+            if !pause(self.pause_after(&tick)) {
+                return;
+            }
         }
     }
 
-    // Memory of an allocator (what sleeps has none on the device), or anything above the floor where
-    // that is known.
+    /// Whether there is anything to free: memory of an allocator (sleeping memory is not on the
+    /// device), or memory above the target.
     fn has_something(&self) -> bool {
-        let scene = self.releaser.scene();
-        let reading = scene.read();
-        reading.reserved.0 > 0 || self.target.is_met(&reading, scene.floor()) == Some(false)
+        let inventory = self.releaser.inventory();
+        let reading = inventory.read();
+        reading.reserved.0 > 0 || self.target.is_met(&reading, inventory.floor()) == Some(false)
     }
 }
 
@@ -104,18 +141,24 @@ impl fmt::Debug for Idling {
     }
 }
 
-/// A task at work. Nothing is released while it lives.
+/// A task that is running. No release takes its memory while it exists.
 #[must_use = "dropping it ends the task"]
 pub struct Working {
-    // First out of the gate, then counted as finished.
+    // Dropped in this order: out of the gate first, then counted as finished.
     pass: Pass<'static>,
     _task: Task,
 }
 
 impl Working {
-    /// As [`Pass::checkpoint`].
+    /// Asks whether the task should stop, as [`Pass::checkpoint`].
     pub fn checkpoint(&mut self) -> Step {
         self.pass.checkpoint()
+    }
+
+    /// Returns the pass of the task, for parts that enter
+    /// [within](crate::Gate::enter_within) it.
+    pub fn pass(&self) -> &Pass<'static> {
+        &self.pass
     }
 }
 

@@ -1,24 +1,165 @@
 //! A ladder: rungs in order, each with a time limit, climbed until the target is met.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use lowtide_types::RungName;
 
 use crate::rung::Rung;
 use crate::rungs;
 
-/// How long a rung may take before it is left behind.
-const LIMIT: Duration = Duration::from_secs(60);
-/// A sleep copies as much as the device has; it is not a hang.
-const SLEEP_LIMIT: Duration = Duration::from_secs(600);
+/// How often a ladder with a target is climbed while the target is missed and memory is still freed.
+const ATTEMPTS: u32 = 3;
 
-/// Rungs in order. Standard steps first, stronger ones only while the target is missed.
+/// The name of a ladder that lowtide brings.
+///
+/// ```
+/// use lowtide_release::{Ladder, LadderName};
+///
+/// let name: LadderName = "cache".parse()?;
+/// assert_eq!(Ladder::named(name).names(), ["collect", "trim"]);
+/// assert!("polish".parse::<LadderName>().is_err());
+/// # Ok::<(), lowtide_release::ParseLadderError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LadderName {
+    /// Frees cached memory while work goes on: collect, trim.
+    Cache,
+    /// Drops owners and returns what that freed to the driver: the ladder of a shutdown.
+    Shutdown,
+    /// Every rung, gentle ones first, each only while the target is missed (R30): the ladder of a
+    /// release with a target.
+    Gradual,
+    /// The ladder of an idle process: the eight steps of R27, and sleep before the last two.
+    Idle,
+    /// Every rung, in the order of the design.
+    Whole,
+}
+
+impl LadderName {
+    /// Every ladder.
+    pub const ALL: [LadderName; 5] = [
+        LadderName::Cache,
+        LadderName::Shutdown,
+        LadderName::Gradual,
+        LadderName::Idle,
+        LadderName::Whole,
+    ];
+
+    /// Returns the name as text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LadderName::Cache => "cache",
+            LadderName::Shutdown => "shutdown",
+            LadderName::Gradual => "gradual",
+            LadderName::Idle => "idle",
+            LadderName::Whole => "whole",
+        }
+    }
+
+    fn rungs(self) -> &'static [RungName] {
+        use RungName::{
+            Caches, Collect, ContextReset, Drop, Fallback, Fraction, Libraries, Quiesce, Sessions,
+            Sleep, ToHost, Trim,
+        };
+        match self {
+            LadderName::Cache => &[Collect, Trim],
+            LadderName::Shutdown => &[Quiesce, Drop, Libraries, Caches, Collect, Trim],
+            LadderName::Gradual => &[
+                Quiesce,
+                Drop,
+                Collect,
+                Trim,
+                Caches,
+                Libraries,
+                ToHost,
+                Sessions,
+                Fraction,
+                Sleep,
+                ContextReset,
+                Fallback,
+            ],
+            LadderName::Idle => &[
+                Quiesce,
+                ToHost,
+                Sessions,
+                Caches,
+                Collect,
+                Trim,
+                Fraction,
+                Sleep,
+                ContextReset,
+                Fallback,
+            ],
+            // `suspend` and `exit` will follow `sleep`.
+            LadderName::Whole => &[
+                Quiesce,
+                Drop,
+                ToHost,
+                Sessions,
+                Libraries,
+                Caches,
+                Collect,
+                Trim,
+                Fraction,
+                Sleep,
+                ContextReset,
+                Fallback,
+            ],
+        }
+    }
+
+    fn attempts(self) -> u32 {
+        match self {
+            LadderName::Gradual | LadderName::Idle => ATTEMPTS,
+            LadderName::Cache | LadderName::Shutdown | LadderName::Whole => 1,
+        }
+    }
+}
+
+impl fmt::Display for LadderName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for LadderName {
+    type Err = ParseLadderError;
+
+    fn from_str(text: &str) -> Result<LadderName, ParseLadderError> {
+        let known = LadderName::ALL.into_iter().find(|name| name.as_str() == text);
+        known.ok_or_else(|| ParseLadderError { value: text.to_owned() })
+    }
+}
+
+/// Text that names no ladder.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no ladder {value:?}; the ladders are cache, shutdown, gradual, idle and whole")]
+pub struct ParseLadderError {
+    /// The text.
+    pub value: String,
+}
+
+/// A name that none of lowtide's rungs has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no rung {name}; the rungs are {}", RungName::ALL.map(|name| name.to_string()).join(", "))]
+pub struct NoSuchRung {
+    /// The name.
+    pub name: RungName,
+}
+
+/// Rungs in order. Standard rungs come first, stronger ones are climbed only while the target is
+/// missed.
 #[derive(Clone)]
 pub struct Ladder {
     rungs: Vec<Placed>,
     attempts: u32,
 }
 
+/// A rung in its place on a ladder.
 #[derive(Clone)]
 pub(crate) struct Placed {
     pub(crate) rung: Arc<dyn Rung>,
@@ -26,99 +167,100 @@ pub(crate) struct Placed {
 }
 
 impl Ladder {
-    /// Every rung there is, up to sleep and the last resorts.
-    pub fn whole() -> Ladder {
-        Ladder::of(rungs::all())
+    /// Returns the ladder of a name.
+    pub fn named(name: LadderName) -> Ladder {
+        let ladder = Ladder::of_names(name.rungs()).expect("a named ladder has no custom rungs");
+        ladder.attempts(name.attempts())
     }
 
-    /// What can be given back while everything goes on: collect, then trim.
+    /// Returns [`LadderName::Cache`].
     pub fn cache() -> Ladder {
-        Ladder::named(&["collect", "trim"])
+        Ladder::named(LadderName::Cache)
     }
 
-    /// What a shutdown does: wait, drop wrappers first, end what libraries hold, clear, collect, trim.
+    /// Returns [`LadderName::Shutdown`].
     pub fn shutdown() -> Ladder {
-        Ladder::named(&["quiesce", "drop", "libraries", "caches", "collect", "trim"])
+        Ladder::named(LadderName::Shutdown)
     }
 
-    /// What an idle process does: the eight steps of R27, and sleep before the last two.
+    /// Returns [`LadderName::Gradual`].
+    pub fn gradual() -> Ladder {
+        Ladder::named(LadderName::Gradual)
+    }
+
+    /// Returns [`LadderName::Idle`].
     pub fn idle() -> Ladder {
-        Ladder::named(&[
-            "quiesce",
-            "to_host",
-            "sessions",
-            "caches",
-            "collect",
-            "trim",
-            "fraction",
-            "sleep",
-            "context_reset",
-            "fallback",
-        ])
+        Ladder::named(LadderName::Idle)
     }
 
-    /// These rungs.
+    /// Returns [`LadderName::Whole`].
+    pub fn whole() -> Ladder {
+        Ladder::named(LadderName::Whole)
+    }
+
+    /// Creates a ladder of these rungs.
     pub fn of(rungs: Vec<Arc<dyn Rung>>) -> Ladder {
-        let limit = |rung: &dyn Rung| match rung.name() {
-            "sleep" | "fallback" => SLEEP_LIMIT,
-            _ => LIMIT,
-        };
-        let placed = rungs.into_iter().map(|rung| Placed { limit: limit(&*rung), rung });
+        let placed = rungs.into_iter().map(|rung| Placed { limit: rung.limit(), rung });
         Ladder { rungs: placed.collect(), attempts: 1 }
     }
 
-    /// Of the rungs there are, these, in this order; `None` where there is none of some name.
+    /// Creates a ladder of lowtide's rungs of these names.
     ///
     /// ```
-    /// use lowtide_release::Ladder;
-    /// assert_eq!(Ladder::by_names(&["collect", "trim"]).unwrap().names(), ["collect", "trim"]);
-    /// assert!(Ladder::by_names(&["polish"]).is_none());
+    /// use lowtide_release::{Ladder, RungName};
+    /// let ladder = Ladder::of_names(&[RungName::Collect, RungName::Trim])?;
+    /// assert_eq!(ladder.names(), Ladder::cache().names());
+    /// # Ok::<(), lowtide_release::NoSuchRung>(())
     /// ```
-    pub fn by_names(names: &[&str]) -> Option<Ladder> {
-        let all = rungs::all();
-        let named = |name: &&str| all.iter().find(|rung| rung.name() == *name).cloned();
-        Some(Ladder::of(names.iter().map(named).collect::<Option<_>>()?))
+    ///
+    /// # Errors
+    /// [`NoSuchRung`] for a custom name.
+    pub fn of_names(names: &[RungName]) -> Result<Ladder, NoSuchRung> {
+        let named =
+            |name: &RungName| rungs::of_name(name).ok_or_else(|| NoSuchRung { name: name.clone() });
+        Ok(Ladder::of(names.iter().map(named).collect::<Result<_, _>>()?))
     }
 
-    fn named(names: &[&str]) -> Ladder {
-        Ladder::by_names(names).expect("rungs of these names")
-    }
-
-    /// Climbed so often at most, while the target is missed and something still comes back.
+    /// Sets how often the ladder is climbed at most, while the target is missed and memory is still
+    /// freed.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Ladder {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// With another limit for the rung of this name.
+    /// Sets the time limit of the rung of this name.
     #[must_use]
-    pub fn limit(mut self, name: &str, limit: Duration) -> Ladder {
-        for placed in self.rungs.iter_mut().filter(|placed| placed.rung.name() == name) {
+    pub fn limit(mut self, name: &RungName, limit: Duration) -> Ladder {
+        for placed in self.of_name(name) {
             placed.limit = limit;
         }
         self
     }
 
-    /// With another rung in the place of the one of this name.
+    /// Puts another rung in the place of the one of this name.
     #[must_use]
-    pub fn replace(mut self, name: &str, rung: &Arc<dyn Rung>) -> Ladder {
-        for placed in self.rungs.iter_mut().filter(|placed| placed.rung.name() == name) {
+    pub fn replace(mut self, name: &RungName, rung: &Arc<dyn Rung>) -> Ladder {
+        for placed in self.of_name(name) {
             placed.rung = Arc::clone(rung);
         }
         self
     }
 
-    /// With one more rung at its end.
+    /// Adds a rung at the end.
     #[must_use]
     pub fn then(mut self, rung: Arc<dyn Rung>) -> Ladder {
-        self.rungs.push(Placed { rung, limit: LIMIT });
+        self.rungs.push(Placed { limit: rung.limit(), rung });
         self
     }
 
-    /// The names of its rungs, in order.
-    pub fn names(&self) -> Vec<&str> {
+    /// Returns the names of the rungs, in order.
+    pub fn names(&self) -> Vec<RungName> {
         self.rungs.iter().map(|placed| placed.rung.name()).collect()
+    }
+
+    fn of_name(&mut self, name: &RungName) -> impl Iterator<Item = &mut Placed> {
+        self.rungs.iter_mut().filter(move |placed| placed.rung.name() == *name)
     }
 
     pub(crate) fn rungs(&self) -> &[Placed] {
@@ -129,7 +271,7 @@ impl Ladder {
         self.attempts
     }
 
-    /// Whether work may go on while it is climbed.
+    /// Whether work may go on while the ladder is climbed.
     pub(crate) fn lets_work_go_on(&self) -> bool {
         self.rungs.iter().all(|placed| placed.rung.lets_work_go_on())
     }
@@ -148,14 +290,14 @@ mod tests {
     #[test]
     fn r27_the_eight_steps_exist_in_their_order() {
         let eight = [
-            "to_host",
-            "sessions",
-            "caches",
-            "collect",
-            "trim",
-            "fraction",
-            "context_reset",
-            "fallback",
+            RungName::ToHost,
+            RungName::Sessions,
+            RungName::Caches,
+            RungName::Collect,
+            RungName::Trim,
+            RungName::Fraction,
+            RungName::ContextReset,
+            RungName::Fallback,
         ];
         for ladder in [Ladder::idle(), Ladder::whole()] {
             let names = ladder.names();
@@ -168,12 +310,33 @@ mod tests {
 
     #[test]
     fn r24_r11_collect_comes_before_trim_everywhere() {
-        for ladder in [Ladder::cache(), Ladder::shutdown(), Ladder::idle(), Ladder::whole()] {
+        for ladder in LadderName::ALL.map(Ladder::named) {
             let names = ladder.names();
             let at = |wanted| names.iter().position(|name| *name == wanted).unwrap();
-            assert!(at("collect") < at("trim"), "{names:?}");
+            assert!(at(RungName::Collect) < at(RungName::Trim), "{names:?}");
         }
-        let names = Ladder::shutdown();
-        assert_eq!(names.names()[..2], ["quiesce", "drop"], "R16: it synchronises first");
+        let names = Ladder::shutdown().names();
+        assert_eq!(names[..2], ["quiesce", "drop"], "R16: it synchronises first");
+    }
+
+    #[test]
+    fn whole_and_gradual_have_every_rung_once() {
+        for ladder in [Ladder::whole(), Ladder::gradual()] {
+            let names = ladder.names();
+            assert_eq!(names.len(), RungName::ALL.len(), "{names:?}");
+            assert!(RungName::ALL.iter().all(|name| names.contains(name)), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_back_and_others_are_refused_with_what_there_is() {
+        for name in LadderName::ALL {
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        let error = "polish".parse::<LadderName>().unwrap_err().to_string();
+        assert!(LadderName::ALL.iter().all(|name| error.contains(name.as_str())), "{error}");
+        let error = Ladder::of_names(&[RungName::Trim, "polish".into()]).unwrap_err();
+        assert_eq!(error.name, "polish");
+        assert!(error.to_string().contains("context_reset"), "{error}");
     }
 }

@@ -1,44 +1,59 @@
-//! Memory given back, with proof.
+//! Frees memory and verifies the result with the device's own numbers.
 //!
-//! A [`Releaser`] climbs a [`Ladder`] of [`Rung`]s on a device until a [`Target`] is met, and writes a
-//! [`Receipt`]: before and after each rung by the driver's own numbers, what was touched, how long it
-//! took, and a [`Verdict`]. Around it: [`Owners`] (who should let go, in which order), [`Stages`]
-//! (modules that hand the device on), [`Idling`] (free on idle), [`Gate`] and [`Pauses`] (pause,
-//! update, resume), the [`Ledger`] (where every byte is).
+//! A [`Releaser`] climbs a [`Ladder`] of [`Rung`]s on a device until a [`Target`] is met. The result is
+//! a [`Receipt`]: the numbers before and after each rung, what each rung acted on, how long it took,
+//! and a [`Verdict`]. Around it:
 //!
-//! It knows no driver, no async and no clock of its own: time comes from a [`Clock`]. The crate
-//! `lowtide` brings the machine's.
+//! | type | purpose |
+//! |---|---|
+//! | [`Owners`] | what has to be dropped, in which order, and which references keep it alive |
+//! | [`Stages`] | models that use the device one after another |
+//! | [`Idling`] | frees memory while no work runs |
+//! | [`Gate`], [`Pauses`] | pause, update, resume |
+//! | [`Ledger`] | a breakdown of all device memory in use |
+//!
+//! The crate calls no driver, is not async and has no clock of its own: time comes from a [`Clock`]. The
+//! crate `lowtide` brings the machine's.
 
 mod advice;
 mod allocator;
-mod ask;
 mod climb;
+mod climber;
 mod clock;
+mod failure;
 pub mod floor;
 mod gate;
+mod gauge;
+mod hooks;
 mod idle;
-mod idle_options;
 mod idling;
+mod inventory;
 mod ladder;
+mod log;
 mod owners;
 mod pause;
-mod reading;
 mod releaser;
+mod request;
 mod rung;
 pub mod rungs;
-mod scene;
 mod slope;
 mod stages;
+mod stages_report;
 mod sync;
+mod verdict;
 
-pub use allocator::{Allocator, Counts};
-pub use ask::{Ask, WhenBusy};
+pub use allocator::{Allocator, AllocatorCounts};
+pub use climb::{Climb, GoOn};
 pub use clock::{Clock, ManualClock};
+pub use failure::Failure;
 pub use gate::{Busy, Closed, Gate, GateState, Mode, Pass, Step};
-pub use idle::{Claim, Decision, Idle, Task};
-pub use idle_options::{IdleOptions, ParseIdleError};
+pub use gauge::Gauge;
+pub use hooks::{Hook, HookCall, HookPoint, Registration, Restore, Setting};
+pub use idle::{Claim, Decision, Idle, IdleOptions, ParseIdleError, Task};
 pub use idling::{Idling, Tick, Working};
-pub use ladder::Ladder;
+pub use inventory::Inventory;
+pub use ladder::{Ladder, LadderName, NoSuchRung, ParseLadderError};
+pub use log::{LogLevel, log_text};
 pub use lowtide_types::{
     Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt, RungName, RungOutcome, RungReceipt,
     Settling, Target, Touch, Verdict,
@@ -47,10 +62,10 @@ pub use owners::{
     Cycle, DropOutcome, Dropped, HeldPath, Lent, NewPaths, Owned, Owners, Paths, Plan, Planned,
     Shutdown,
 };
-pub use pause::{Paused, Pauses, Resume};
-pub use reading::Gauge;
+pub use pause::{Paused, Pauses, Resume, Resumed};
 pub use releaser::Releaser;
-pub use rung::{Climbed, Expectation, Failure, Rung};
-pub use scene::{Hook, Place, Plugged, Restore, Scene, Setting};
-pub use slope::{Slope, Trend};
-pub use stages::{Opened, Stage, StageError, StageReport, Stages, StagesReport};
+pub use request::{Request, WhenBusy};
+pub use rung::{Climbed, Expectation, Rung};
+pub use slope::{Slope, Trend, TrendWarning};
+pub use stages::{Opened, Stage, StageError, Stages};
+pub use stages_report::{StageReport, StagesReport};

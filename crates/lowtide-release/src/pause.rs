@@ -1,7 +1,7 @@
 //! Pause, update, resume: weights change while nothing runs, and reserved memory stays flat.
 //!
-//! The gate stops the work; what is cached goes back to the driver before it opens again, so that the
-//! trim races with nothing; the slope over many resumes is watched.
+//! The gate stops the work. Cached memory goes back to the driver before the gate opens again, so that
+//! the trim does not race with work. The trend of reserved memory over many resumes is watched.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use lowtide_types::Receipt;
 
-use crate::ask::Ask;
+use crate::clock::Clock;
 use crate::gate::{Busy, Closed, Mode};
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
-use crate::slope::{Slope, Trend};
+use crate::request::Request;
+use crate::slope::{Slope, Trend, TrendWarning};
 
-/// Pauses of one engine. Clones are the same.
+/// The pauses of one engine. Clones share their trend.
 #[derive(Clone)]
 pub struct Pauses {
     releaser: Releaser,
@@ -24,26 +25,32 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Of the work that passes the releaser's gate.
+    /// Creates pauses of the work that passes the gate of `releaser`.
     pub fn new(releaser: &Releaser) -> Pauses {
         Pauses { releaser: releaser.clone(), flush: None, slope: Arc::default() }
     }
 
-    /// What is flushed at a pause that ends or retracts the running work: its keys and values. Never
-    /// called for [`Mode::InPlace`].
+    /// Sets a function that drops the keys and values of running work. It is called by a pause that
+    /// ends or retracts the work, never for [`Mode::InPlace`].
     #[must_use]
     pub fn flushing(mut self, flush: impl Fn() + Send + Sync + 'static) -> Pauses {
         self.flush = Some(Arc::new(flush));
         self
     }
 
-    /// Stops the work within `limit`. [`Mode::Abort`] and [`Mode::Retract`] flush and trim already.
+    /// Returns the same pauses with another clock for the waits of its caller, as
+    /// [`Releaser::with_clock`].
+    #[must_use]
+    pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Pauses {
+        Pauses { releaser: self.releaser.with_clock(clock), ..self.clone() }
+    }
+
+    /// Stops the work within `limit`. [`Mode::Abort`] and [`Mode::Retract`] also flush and trim.
     ///
     /// # Errors
-    /// [`Busy`] where work went on past the limit; the gate is open as before then.
+    /// [`Busy`] if work went on past the limit. The gate is open as before then.
     pub fn pause(&self, mode: Mode, limit: Duration) -> Result<Paused, Busy> {
-        let clock = self.releaser.scene().clock();
-        let closed = self.releaser.gate().close_within(mode, clock, limit)?;
+        let closed = self.releaser.gate().close_within(mode, self.releaser.clock(), limit)?;
         let mut receipt = None;
         if mode != Mode::InPlace {
             if let Some(flush) = &self.flush {
@@ -54,7 +61,7 @@ impl Pauses {
         Ok(Paused { pauses: self.clone(), closed: Some(closed), receipt })
     }
 
-    /// How reserved memory has gone over the resumes so far.
+    /// Returns the trend of reserved memory over the resumes so far.
     pub fn trend(&self) -> Trend {
         self.slope.lock().unwrap_or_else(PoisonError::into_inner).trend()
     }
@@ -66,10 +73,10 @@ impl fmt::Debug for Pauses {
     }
 }
 
-/// How to go on.
+/// How a pause ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resume {
-    /// Whether cached memory goes back to the driver first.
+    /// Whether cached memory is returned to the driver before the gate opens.
     pub empty_cache: bool,
 }
 
@@ -79,7 +86,18 @@ impl Default for Resume {
     }
 }
 
-/// A pause. Nothing runs while it lives; dropping it resumes as usual.
+/// The result of a resume.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Resumed {
+    /// What emptying the cache freed; `None` if it was not asked for.
+    pub receipt: Option<Arc<Receipt>>,
+    /// A warning that reserved memory grows with every update, at most once for a window of updates.
+    /// It is in the `tracing` log already.
+    pub warning: Option<TrendWarning>,
+}
+
+/// A pause. No work runs while it exists; dropping it resumes with [`Resume::default`].
 #[must_use = "dropping it resumes at once"]
 pub struct Paused {
     pauses: Pauses,
@@ -88,33 +106,44 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// What the pause itself gave back; `None` where it left everything in place.
+    /// Returns what the pause itself freed; `None` for [`Mode::InPlace`].
     pub fn receipt(&self) -> Option<&Arc<Receipt>> {
         self.receipt.as_ref()
     }
 
-    /// How many pieces of work wait where they were stopped.
+    /// Returns the number of passes that are parked at a checkpoint.
     pub fn parked(&self) -> usize {
         self.closed.as_ref().map_or(0, Closed::parked)
     }
 
-    /// Gives cached memory back, unless told not to, and opens the gate.
-    pub fn resume(mut self, how: Resume) -> Option<Arc<Receipt>> {
+    /// Returns cached memory to the driver, unless told not to, and opens the gate.
+    pub fn resume(mut self, how: Resume) -> Resumed {
         self.go_on(how)
     }
 
-    fn go_on(&mut self, how: Resume) -> Option<Arc<Receipt>> {
-        let closed = self.closed.take()?;
+    /// Resumes by another clock than the pause was made with, as [`Releaser::with_clock`].
+    pub fn resume_with_clock(mut self, how: Resume, clock: Arc<dyn Clock>) -> Resumed {
+        self.pauses = self.pauses.with_clock(clock);
+        self.go_on(how)
+    }
+
+    fn go_on(&mut self, how: Resume) -> Resumed {
+        let Some(closed) = self.closed.take() else { return Resumed::default() };
         let releaser = &self.pauses.releaser;
-        let receipt =
-            how.empty_cache.then(|| releaser.release(Ask::new("resume", Ladder::cache()).quiet()));
+        let request = Request::new("resume", Ladder::cache()).quiet();
+        let receipt = how.empty_cache.then(|| releaser.release(request));
         if let Some(receipt) = &receipt {
             tracing::info!("{}", receipt.reserved_line());
         }
-        let reserved = releaser.scene().read().reserved;
-        self.pauses.slope.lock().unwrap_or_else(PoisonError::into_inner).add(reserved);
+        let reserved = releaser.inventory().read().reserved;
+        let slope = &self.pauses.slope;
+        let warning = slope.lock().unwrap_or_else(PoisonError::into_inner).add(reserved);
+        if let Some(warning) = warning {
+            let TrendWarning { per_update, updates, reserved } = warning;
+            tracing::warn!(%per_update, updates, %reserved, "{warning}");
+        }
         closed.open();
-        receipt
+        Resumed { receipt, warning }
     }
 }
 

@@ -1,202 +1,294 @@
-//! The releaser: what people hold, and who climbs when.
+//! The releaser: the handle that callers have, and the order in which releases run.
 //!
-//! One climbs at a time. Who asks for the same meanwhile waits and gets the same receipt. The gate is
-//! closed for as long as it takes, unless every rung lets work go on, so that nothing is pulled
-//! from under work that runs. Who still waits for the gate keeps nobody from climbing: what it waits
-//! for may be a task that cleans up after itself.
+//! One release climbs at a time. A caller that asks for the same release meanwhile waits and gets the
+//! same receipt. The gate is closed for as long as the climb takes, unless every rung lets work go
+//! on, so that no memory is taken from running work. A release that still waits for the gate does not
+//! keep others from climbing: the work that it waits for may clean up after itself.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lowtide_device::{Bytes, Device};
+use lowtide_device::Device;
 use lowtide_pool::Pool;
-use lowtide_types::{Ledger, LedgerKind, Receipt, Verdict};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
 
 use crate::allocator::Allocator;
-use crate::ask::Ask;
-use crate::climb::climber;
+use crate::climb::Climb;
+use crate::climber::{Climber, receipt};
 use crate::clock::Clock;
-use crate::gate::Gate;
+use crate::gate::{Gate, Mode};
+use crate::gauge::Gauge;
+use crate::hooks::{Hook, HookPoint, Registration, Setting};
+use crate::inventory::Inventory;
 use crate::ladder::Ladder;
+use crate::log;
 use crate::owners::Owners;
-use crate::reading::Gauge;
+use crate::request::{Request, WhenBusy};
 use crate::rung::Rung;
-use crate::scene::{Hook, Place, Plugged, Scene, Setting, floor_without_context};
 
-/// Gives memory back on one device, and proves it. Cheap to clone.
+/// Frees memory on one device and verifies the result with the device's own numbers. Cheap to clone;
+/// clones are the same releaser.
 #[derive(Clone)]
 pub struct Releaser {
     inner: Arc<Inner>,
+    clock: Arc<dyn Clock>,
 }
 
-pub(crate) struct Inner {
-    pub(crate) scene: Arc<Scene>,
-    pub(crate) gate: Gate,
+struct Inner {
+    /// Its address is the identity of this releaser.
+    identity: Arc<()>,
+    inventory: Arc<Inventory>,
+    gate: Gate,
     /// Rungs that take the place of those of the same name, in every ladder.
     replaced: Mutex<Vec<Arc<dyn Rung>>>,
-    /// What was asked for and has not ended: it climbs, or waits for the gate or its turn.
+    /// Releases that have not ended: each climbs, or waits for the gate or its turn.
     flights: Mutex<Vec<Arc<Flight>>>,
     landed: Condvar,
-    /// Held by who climbs.
+    /// Held by the release that climbs.
     turn: Mutex<()>,
+    /// The climb under way.
+    climbing: Mutex<Option<Climb>>,
 }
 
-/// A release, for who asks for the same.
+/// A release, for callers that ask for the same one.
 struct Flight {
-    ask: Ask,
-    /// Once it has ended; never, where it panicked.
+    request: Request,
+    /// Set when the release has ended; never, if it panicked.
     receipt: OnceLock<Arc<Receipt>>,
 }
 
 impl Releaser {
-    /// On this device.
+    /// Creates a releaser for `device`.
     pub fn new(device: &Device, clock: Arc<dyn Clock>) -> Releaser {
         let releaser = Releaser::with_gauge(Some(Arc::new(device.clone())), clock);
-        if let Some(floor) = floor_without_context(device) {
-            releaser.set_floor(floor);
+        if !matches!(device.info().id, DeviceId::Cuda(_)) {
+            // It needs no context, so nothing is used before the first allocation.
+            releaser.set_floor(Bytes::ZERO);
         }
         releaser
     }
 
-    /// Where there is no device: every receipt says `no-device` and nothing is done.
+    /// Creates a releaser without a device: every release does nothing, with the verdict `no-device`.
     pub fn without_device(clock: Arc<dyn Clock>) -> Releaser {
         Releaser::with_gauge(None, clock)
     }
 
-    /// With somebody else who knows what is in use, or nobody.
+    /// Creates a releaser whose numbers come from a gauge of the caller's own.
     pub fn with_gauge(gauge: Option<Arc<dyn Gauge>>, clock: Arc<dyn Clock>) -> Releaser {
-        let scene = Arc::new(Scene::new(gauge, clock));
         let inner = Inner {
-            scene,
+            identity: Arc::new(()),
+            inventory: Arc::new(Inventory::new(gauge)),
             gate: Gate::default(),
             replaced: Mutex::default(),
             flights: Mutex::default(),
             landed: Condvar::new(),
             turn: Mutex::default(),
+            climbing: Mutex::default(),
         };
-        Releaser { inner: Arc::new(inner) }
+        Releaser { inner: Arc::new(inner), clock }
     }
 
-    /// What it works on.
-    pub fn scene(&self) -> &Scene {
-        &self.inner.scene
+    /// Returns the same releaser with another clock for the waits and limits of its caller. A host
+    /// language that can interrupt one call gives each call a clock of its own.
+    #[must_use]
+    pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Releaser {
+        Releaser { inner: Arc::clone(&self.inner), clock }
     }
 
-    /// The gate that work passes and releases close.
+    /// Returns the clock that this handle waits by.
+    pub fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// Returns the device, the allocators, the owners and the hooks that a release works with.
+    pub fn inventory(&self) -> &Inventory {
+        &self.inner.inventory
+    }
+
+    /// Returns the gate that work passes and releases close.
     pub fn gate(&self) -> &Gate {
         &self.inner.gate
     }
 
-    /// Who owns what.
+    /// Returns the registry of owners.
     pub fn owners(&self) -> &Owners {
-        self.inner.scene.owners()
+        self.inner.inventory.owners()
     }
 
-    /// What a bare context costs here (`lowtide doctor` measures it).
+    /// Sets the floor of the device (`lowtide doctor` measures it).
     pub fn set_floor(&self, floor: Bytes) {
-        self.inner.scene.set_floor(floor);
+        self.inner.inventory.set_floor(floor);
     }
 
-    /// Says that the process may lose everything on the device, so that a context may be reset.
+    /// Says whether the process may lose everything that it has on the device, so that its context
+    /// may be reset.
     pub fn set_disposable(&self, disposable: bool) {
-        self.inner.scene.set_disposable(disposable);
+        self.inner.inventory.set_disposable(disposable);
     }
 
-    /// With a pool, which is trimmed and can sleep.
+    /// Adds a pool. Releases trim it and put it to sleep.
     pub fn add_pool(&self, pool: &Pool) {
-        self.inner.scene.add_pool(pool);
+        self.inner.inventory.add_pool(pool);
     }
 
-    /// With another allocator, which is trimmed and counted.
-    pub fn plug_allocator(&self, allocator: Arc<dyn Allocator>) -> Plugged {
-        self.inner.scene.plug_allocator(allocator)
+    /// Adds another allocator. Releases trim it, and its numbers count.
+    pub fn add_allocator(&self, allocator: Arc<dyn Allocator>) -> Registration {
+        self.inner.inventory.add_allocator(allocator)
     }
 
-    /// With something of a host language at one place of the ladder.
-    pub fn plug(&self, place: Place, hook: Hook) -> Plugged {
-        self.inner.scene.plug_hook(place, hook)
+    /// Adds a hook of a host language at one point of the ladder.
+    pub fn add_hook(&self, point: HookPoint, hook: Hook) -> Registration {
+        self.inner.inventory.add_hook(point, hook)
     }
 
-    /// With a setting that a rung lowers and restores.
-    pub fn plug_setting(&self, setting: Arc<dyn Setting>) -> Plugged {
-        self.inner.scene.plug_setting(setting)
+    /// Adds a setting that the rung `fraction` lowers and restores.
+    pub fn add_setting(&self, setting: Arc<dyn Setting>) -> Registration {
+        self.inner.inventory.add_setting(setting)
     }
 
-    /// With memory that no allocator knows of, for the ledger.
-    pub fn account(
+    /// Adds a line to the ledger for memory that no allocator knows of.
+    pub fn add_account(
         &self,
         kind: LedgerKind,
         name: impl Into<String>,
         bytes: impl Fn() -> Bytes + Send + Sync + 'static,
-    ) -> Plugged {
-        self.inner.scene.plug_account(kind, name.into(), bytes)
+    ) -> Registration {
+        self.inner.inventory.add_account(kind, name.into(), bytes)
     }
 
-    /// With a rung of your own in the place of the one of the same name, in every ladder. Whether the
-    /// gate is closed is still the other's to say.
-    pub fn replace(&self, rung: Arc<dyn Rung>) {
+    /// Puts a rung in the place of the one of the same name, in every ladder. Whether the gate is
+    /// closed, and the time limit, remain those of the rung that it replaces.
+    pub fn replace_rung(&self, rung: Arc<dyn Rung>) {
         let mut replaced = self.inner.replaced();
         replaced.retain(|known| known.name() != rung.name());
         replaced.push(rung);
     }
 
-    /// Where every byte in use is; `None` where there is no device or it cannot be asked.
+    /// Returns a breakdown of all device memory in use; `None` where there is no device or it cannot
+    /// be asked.
     pub fn ledger(&self) -> Option<Ledger> {
-        self.inner.scene.ledger()
+        self.inner.inventory.ledger()
     }
 
-    /// Gives cached memory back to the driver: collect, then trim. Nothing that runs is touched.
+    /// Returns cached memory to the driver: collects, then trims. Running work is not touched.
     pub fn empty_cache(&self) -> Arc<Receipt> {
-        self.release(Ask::new("empty cache", Ladder::cache()))
+        self.release(Request::new("empty cache", Ladder::cache()))
     }
 
-    /// Drops every owner, wrappers first, and gives what that freed back to the driver.
+    /// Drops every owner, wrappers first, and returns what that freed to the driver.
     pub fn shutdown(&self) -> Arc<Receipt> {
-        self.release(Ask::new("shutdown", Ladder::shutdown()))
+        self.release(Request::new("shutdown", Ladder::shutdown()))
     }
 
-    /// Climbs a ladder until the target is met, and says what that did.
-    pub fn release(&self, ask: Ask) -> Arc<Receipt> {
-        // A rung that asks for a release would wait for itself.
-        if climber() == Arc::as_ptr(&self.inner).addr() {
-            return Arc::new(self.refused(&ask));
+    /// Climbs a ladder until the target is met. Returns the receipt.
+    ///
+    /// Code that a release runs, such as a rung, a hook or a `Drop`, is refused with the verdict
+    /// `busy`: it would wait for itself. It is recognised by [`Request::within`], or else by its
+    /// thread. On another thread and without `within`, the call waits for the release that it is part
+    /// of, until the time limit of its rung.
+    pub fn release(&self, request: Request) -> Arc<Receipt> {
+        let inner = &*self.inner;
+        if inner.is_asked_by_its_own_climb(&request) {
+            let why =
+                "a rung of this release asked for another one: its effect is part of this one";
+            return Arc::new(inner.busy(&request, why));
         }
-        let mut flights = self.inner.flights();
-        while let Some(same) = flights.iter().find(|flight| flight.ask.is_like(&ask)).cloned() {
+        let mut flights = inner.flights();
+        while let Some(same) = flights.iter().find(|flight| flight.request.is_like(&request)) {
+            let same = Arc::clone(same);
             while flights.iter().any(|flight| Arc::ptr_eq(flight, &same)) {
-                flights = self.inner.landed.wait(flights).unwrap_or_else(PoisonError::into_inner);
+                flights = inner.landed.wait(flights).unwrap_or_else(PoisonError::into_inner);
             }
             if let Some(receipt) = same.receipt.get() {
                 return Arc::clone(receipt);
             }
         }
-        let flight = Arc::new(Flight { ask, receipt: OnceLock::new() });
+        let flight = Arc::new(Flight { request, receipt: OnceLock::new() });
         flights.push(Arc::clone(&flight));
         drop(flights);
-        let landing = Landing { inner: &self.inner, flight: &flight };
-        let receipt = Arc::new(self.inner.closed_climb(&flight.ask));
+        let landing = Landing { inner, flight: &flight };
+        let receipt = Arc::new(self.climb_in_time(&flight.request));
         let receipt = Arc::clone(flight.receipt.get_or_init(|| receipt));
         drop(landing);
-        if !flight.ask.quiet {
-            log(&receipt);
+        if !flight.request.quiet {
+            log::write(&receipt);
         }
         receipt
     }
 
-    fn refused(&self, ask: &Ask) -> Receipt {
-        let reading = self.inner.scene.read();
-        let why = "a release asked for another one; what it does is part of it already";
-        self.inner.receipt(ask, Verdict::Busy, (reading, reading), Vec::new(), why)
+    fn climb_in_time(&self, request: &Request) -> Receipt {
+        let began = self.clock.now();
+        let mut receipt = self.climb_or_refuse(request);
+        receipt.took_s = (self.clock.since(began) + request.planned).as_secs_f64();
+        receipt
+    }
+
+    /// Climbs, with the gate closed unless every rung lets work go on.
+    fn climb_or_refuse(&self, request: &Request) -> Receipt {
+        let inner = &*self.inner;
+        let Some(gauge) = inner.inventory.gauge() else {
+            let reading = inner.inventory.read();
+            return receipt(&inner.inventory, request, Verdict::NoDevice, (reading, reading));
+        };
+        if request.ladder.lets_work_go_on() {
+            let _turn = inner.turn();
+            return self.climb(request);
+        }
+        // Another release has the gate closed, but it is not work: wait for its end.
+        drop(inner.turn());
+        let closed = match request.when_busy {
+            WhenBusy::Refuse => inner.gate.try_close(Mode::Drain),
+            WhenBusy::Wait(limit) => inner.gate.close_within(Mode::Drain, self.clock(), limit),
+        };
+        let closed = match closed {
+            Ok(closed) => closed,
+            Err(busy) => {
+                let why = format!(
+                    "nothing was touched: {busy}; try again when that has ended, or wait longer"
+                );
+                return inner.busy(request, &why);
+            }
+        };
+        let _turn = inner.turn();
+        if !inner.inventory.pools().is_empty() {
+            // Before the climb, because a sleep that is left behind goes on after it.
+            closed.mark_asleep();
+        }
+        let mut receipt = self.climb(request);
+        // Work that the rungs gave to the device has ended when the gate opens.
+        if let Err(error) = gauge.synchronize() {
+            receipt.advice.push(format!("the device could not be waited for: {error}"));
+        }
+        receipt
+    }
+
+    fn climb(&self, request: &Request) -> Receipt {
+        let Inner { identity, inventory, .. } = &*self.inner;
+        let (clock, go_on) = (Arc::clone(&self.clock), request.go_on.clone());
+        let (climb, _under_way) = Climb::begin(clock, go_on, identity, request.within.as_ref());
+        *self.inner.climbing() = Some(climb.clone());
+        let _ended = Ended(&self.inner);
+        let replaced = self.inner.replaced().clone();
+        Climber { inventory, request, climb: &climb, replaced: &replaced }.run()
+    }
+}
+
+/// Forgets the climb under way, also when it panicked.
+struct Ended<'a>(&'a Inner);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        *self.0.climbing() = None;
     }
 }
 
 impl fmt::Debug for Releaser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Releaser({:?})", self.inner.scene)
+        write!(f, "Releaser({:?})", self.inner.inventory)
     }
 }
 
-/// Ends the flight, also where a climb panicked.
+/// Ends a flight, also when a climb panicked.
 struct Landing<'a> {
     inner: &'a Inner,
     flight: &'a Arc<Flight>,
@@ -210,7 +302,21 @@ impl Drop for Landing<'_> {
 }
 
 impl Inner {
-    pub(crate) fn replaced(&self) -> MutexGuard<'_, Vec<Arc<dyn Rung>>> {
+    /// Whether a part of a climb of this releaser asks.
+    fn is_asked_by_its_own_climb(&self, request: &Request) -> bool {
+        let is_named = |climb: &Climb| climb.is_climb_of(&self.identity);
+        request.within.as_ref().is_some_and(is_named)
+            || self.climbing().as_ref().is_some_and(Climb::runs_here)
+    }
+
+    fn busy(&self, request: &Request, why: &str) -> Receipt {
+        let reading = self.inventory.read();
+        let mut receipt = receipt(&self.inventory, request, Verdict::Busy, (reading, reading));
+        receipt.advice.push(why.to_owned());
+        receipt
+    }
+
+    fn replaced(&self) -> MutexGuard<'_, Vec<Arc<dyn Rung>>> {
         self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,21 +324,11 @@ impl Inner {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn climbing(&self) -> MutexGuard<'_, Option<Climb>> {
+        self.climbing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-fn log(receipt: &Receipt) {
-    for rung in &receipt.rungs {
-        tracing::debug!(rung = rung.rung.as_str(), "{rung}");
-    }
-    let line = receipt.line();
-    let missed = receipt.target.is_some() && !receipt.verdict.is_proved();
-    if missed || matches!(receipt.verdict, Verdict::Pinned | Verdict::Failed) {
-        let (left, advice) = (receipt.after.in_use(), receipt.advice.join("; "));
-        tracing::warn!(verdict = %receipt.verdict, ?left, "{line}: {advice}");
-    } else {
-        tracing::info!(verdict = %receipt.verdict, "{line}");
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,45 +1,51 @@
-//! A rung: one way to give memory back.
+//! A rung: one way to free memory.
 //!
-//! It says beforehand what it expects, or why it does not apply; it does its work; it says what it
-//! touched. What that freed is measured by others.
+//! A rung says in advance how much it expects to free, or why it does not apply. It does its work and
+//! reports what it acted on. What that freed is measured by the releaser.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use lowtide_types::{Bytes, Touch};
+use lowtide_types::{Bytes, RungName, Touch};
 
-use crate::scene::Scene;
+use crate::climb::Climb;
+use crate::failure::{Failure, message};
+use crate::inventory::Inventory;
 
-/// Why something could not be done.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The default time limit of a rung.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a rung says before it is climbed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expectation {
-    /// It does not apply now, and why.
+    /// The rung does not apply now, for this reason.
     Skip(String),
-    /// It will give back about so much; `None` where nobody can tell.
+    /// The rung will free about this much; `None` where it cannot tell.
     Bytes(Option<Bytes>),
 }
 
-/// What a rung did. What went wrong in one part of it does not undo the others.
+/// What a rung did. A failure of one part does not undo the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Climbed {
-    /// What it touched; nothing, where there was nothing to do.
+    /// What the rung acted on.
     pub touched: Vec<Touch>,
-    /// What went wrong, by name.
+    /// What failed, each with its name.
     pub failures: Vec<String>,
-    /// Parts that did not apply, by name, with why; nothing went wrong in them.
+    /// Parts that did not apply, each with its name and the reason.
     pub skipped: Vec<String>,
+    /// Whether the rung ended early, because its climb was told to stop.
+    pub stopped: bool,
 }
 
 impl Climbed {
-    /// Does one part, on its own: whether it fails or panics, the next is not touched by it.
+    /// Runs one part on its own. If it fails or panics, that is recorded under its name, and the next
+    /// part can run.
     pub fn attempt(&mut self, name: &str, part: impl FnOnce() -> Result<Vec<Touch>, Failure>) {
-        self.attempt_whole(name, || Ok(Climbed { touched: part()?, ..Climbed::default() }));
+        self.attempt_rung(name, || Ok(Climbed { touched: part()?, ..Climbed::default() }));
     }
 
-    pub(crate) fn attempt_whole(
+    /// The same for a part that is a whole rung.
+    pub(crate) fn attempt_rung(
         &mut self,
         name: &str,
         part: impl FnOnce() -> Result<Climbed, Failure>,
@@ -48,6 +54,7 @@ impl Climbed {
             Ok(Ok(climbed)) => {
                 self.touched.extend(climbed.touched);
                 self.failures.extend(climbed.failures);
+                self.stopped |= climbed.stopped;
                 for skipped in climbed.skipped {
                     // Once is enough, however many rounds there are.
                     if !self.skipped.contains(&skipped) {
@@ -61,30 +68,32 @@ impl Climbed {
     }
 }
 
-/// What a panic said.
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a word".to_owned())
-}
-
-/// One way to give memory back. It must not wait for another release: it is part of one.
+/// One way to free memory.
+///
+/// A rung is part of a release. If it asks for another one, on whatever thread, it says so with
+/// [`Request::within`](crate::Request::within) and its climb, and is refused.
 pub trait Rung: Send + Sync {
-    /// Its name in receipts.
-    fn name(&self) -> &str;
+    /// Returns the name of the rung in receipts.
+    fn name(&self) -> RungName;
 
-    /// Whether work may go on meanwhile: it touches only what nobody has. A ladder in which every
-    /// rung says so leaves the gate open; any other closes it first.
+    /// Returns whether work may go on while the rung is climbed, because it touches only memory that
+    /// nobody uses. A ladder in which every rung says so leaves the gate open; any other closes it.
     fn lets_work_go_on(&self) -> bool {
         false
     }
 
-    /// What it expects to give back, or why it does not apply now.
-    fn expect(&self, scene: &Scene) -> Expectation;
+    /// Returns the time limit of the rung. A rung that exceeds it is left behind, and the next one is
+    /// climbed.
+    fn limit(&self) -> Duration {
+        LIMIT
+    }
 
-    /// Does it.
+    /// Returns how much the rung expects to free, or why it does not apply now.
+    fn expect(&self, inventory: &Inventory) -> Expectation;
+
+    /// Frees memory. A rung that takes long asks [`Climb::go_on`] at every safe point.
     ///
     /// # Errors
-    /// What stopped it; what it had touched until then is told by the numbers.
-    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure>;
+    /// Whatever stopped the rung. The device's numbers tell what it had freed by then.
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure>;
 }

@@ -1,78 +1,98 @@
-//! R43: reserved memory over repeated resumes, and a warning where it grows.
+//! R43: reserved memory over repeated resumes, and a warning if it grows.
 //!
-//! Every weight update leaves a little more behind, nobody notices, and days later there is no
-//! memory. One reading says nothing, so a window of them is looked at: a line is fitted, and the
-//! growth has to be worth a word, steady, and not over. What comes and goes, and what was loaded
-//! once and stays, is none of our business.
+//! Every weight update leaves a little more behind, nobody notices, and days later there is no memory
+//! left. One reading says nothing, so a window of them is examined: a line is fitted, and the growth
+//! has to be large enough, steady, and still going on. Memory that comes and goes, and memory that was
+//! loaded once and stays, is not a trend.
 
 use std::collections::VecDeque;
+use std::fmt;
 
-use lowtide_device::Bytes;
+use lowtide_types::Bytes;
 use serde::Serialize;
 
-/// So many readings are looked at.
+/// The number of readings that are examined.
 const WINDOW: usize = 32;
 
-/// With fewer than these nothing is said.
-const SAMPLES_LEAST: usize = 8;
+/// With fewer readings there is no trend.
+const LEAST_SAMPLES: usize = 8;
 
-/// Growth below a device page is none.
+/// Growth below a device page does not count.
 const PAGE: Bytes = Bytes::mib(2);
 
-/// Where reserved memory is heading.
+/// The trend of reserved memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, schemars::JsonSchema)]
 pub struct Trend {
-    /// What each update adds, by the fitted line; negative where memory shrinks.
+    /// The memory that each update adds, by the fitted line; negative if memory shrinks.
     pub per_update_bytes: i64,
-    /// Readings that this is from.
+    /// The number of readings that the trend is from.
     pub samples: usize,
-    /// Whether it grows steadily, and by more than noise.
+    /// Whether memory grows steadily, and by more than noise.
     pub rising: bool,
+}
+
+/// A warning that reserved memory grows with every update. `Display` is its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct TrendWarning {
+    /// The memory that each update adds.
+    #[serde(rename = "per_update_bytes")]
+    pub per_update: Bytes,
+    /// The number of updates that this is from.
+    pub updates: usize,
+    /// Reserved memory after the last update.
+    #[serde(rename = "reserved_bytes")]
+    pub reserved: Bytes,
+}
+
+impl fmt::Display for TrendWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "reserved memory grows by {} with every update, over {} updates: weights of earlier \
+             updates are still held, or updates are resumed without emptying the cache",
+            self.per_update, self.updates
+        )
+    }
 }
 
 /// Watches reserved memory, one reading for each resume.
 ///
 /// ```
-/// use lowtide_device::Bytes;
 /// use lowtide_release::Slope;
+/// use lowtide_types::Bytes;
 ///
 /// let mut slope = Slope::default();
-/// for update in 0..12 {
-///     slope.add(Bytes::gib(4) + Bytes::mib(16 * update));
-/// }
-/// assert!(slope.trend().rising);
+/// let readings = (0..12).map(|update| Bytes::gib(4) + Bytes::mib(16 * update));
+/// let warnings: Vec<_> = readings.filter_map(|reserved| slope.add(reserved)).collect();
+/// assert_eq!(warnings.len(), 1); // one is enough for a window of 32 readings
 /// assert_eq!(slope.trend().per_update_bytes, 16 << 20);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Slope {
     samples: VecDeque<Bytes>,
-    /// Readings until it may warn again: one warning for a window is enough.
+    /// Readings until it may warn again.
     silent: usize,
 }
 
 impl Slope {
-    /// A reading after one more update. Warns in the log where memory grows.
-    pub fn add(&mut self, reserved: Bytes) -> Trend {
+    /// Adds the reading after one more update. Returns a warning if memory grows, at most once for a
+    /// window of readings.
+    pub fn add(&mut self, reserved: Bytes) -> Option<TrendWarning> {
         if self.samples.len() == WINDOW {
             self.samples.pop_front();
         }
         self.samples.push_back(reserved);
         self.silent = self.silent.saturating_sub(1);
         let trend = self.trend();
-        if trend.rising && self.silent == 0 {
-            self.silent = WINDOW;
-            tracing::warn!(
-                per_update = %Bytes(trend.per_update_bytes.unsigned_abs()),
-                updates = trend.samples,
-                reserved = %reserved,
-                "reserved memory grows with every update: something keeps what earlier updates \
-                 loaded, or they are resumed without emptying the cache"
-            );
+        if !trend.rising || self.silent > 0 {
+            return None;
         }
-        trend
+        self.silent = WINDOW;
+        let per_update = Bytes(trend.per_update_bytes.unsigned_abs());
+        Some(TrendWarning { per_update, updates: trend.samples, reserved })
     }
 
-    /// Where it is heading, by the readings of the window.
+    /// Returns the trend over the readings of the window.
     pub fn trend(&self) -> Trend {
         let samples: Vec<i128> = self.samples.iter().map(|bytes| i128::from(bytes.0)).collect();
         let (rise, run) = fitted(&samples);
@@ -80,12 +100,12 @@ impl Slope {
         Trend {
             per_update_bytes: per_update.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
             samples: samples.len(),
-            rising: samples.len() >= SAMPLES_LEAST && is_rising(&samples, rise, run),
+            rising: samples.len() >= LEAST_SAMPLES && is_rising(&samples, rise, run),
         }
     }
 }
 
-/// The slope of the least-squares line, exactly, as a quotient.
+/// Returns the slope of the least-squares line, exactly, as a quotient.
 fn fitted(samples: &[i128]) -> (i128, i128) {
     let (mut n, mut sum, mut by_place, mut places, mut squares) = (0, 0, 0, 0, 0);
     for sample in samples {
@@ -114,8 +134,8 @@ fn is_rising(samples: &[i128], rise: i128, run: i128) -> bool {
     matters && steady && lows_rise(samples)
 }
 
-/// Whether low tide rises from each third of the window to the next. One jump, a warm-up that is
-/// over, or memory that comes and goes gives a line that climbs; but none of them does this.
+/// Returns whether the lowest reading rises from each third of the window to the next. One jump, a
+/// warm-up that is over, or memory that comes and goes also fits a rising line, but not this.
 fn lows_rise(samples: &[i128]) -> bool {
     let (first, second) = (samples.len() / 3, samples.len() * 2 / 3);
     let thirds = [&samples[..first], &samples[first..second], &samples[second..]];
@@ -125,11 +145,6 @@ fn lows_rise(samples: &[i128]) -> bool {
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use tracing::field::{Field, Visit};
-    use tracing::{Event, Metadata, Subscriber, span};
-
     use super::*;
 
     const BASE: u64 = 4 << 30;
@@ -145,45 +160,14 @@ mod tests {
     /// Whether it was rising after any of these.
     fn ever_rising(samples: impl IntoIterator<Item = u64>) -> bool {
         let mut slope = Slope::default();
-        samples.into_iter().any(|sample| slope.add(Bytes(sample)).rising)
+        samples.into_iter().any(|sample| {
+            slope.add(Bytes(sample));
+            slope.trend().rising
+        })
     }
 
     fn mib(n: u64) -> u64 {
         n << 20
-    }
-
-    /// Warnings that were logged, as text.
-    #[derive(Clone, Default)]
-    struct Warnings(Arc<Mutex<Vec<String>>>);
-
-    impl Visit for Warnings {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            use std::fmt::Write;
-            write!(self.0.lock().unwrap().last_mut().unwrap(), "{field}={value:?} ").unwrap();
-        }
-    }
-
-    impl Subscriber for Warnings {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            *metadata.level() == tracing::Level::WARN
-        }
-
-        fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-
-        fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
-
-        fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
-
-        fn event(&self, event: &Event<'_>) {
-            self.0.lock().unwrap().push(String::new());
-            event.record(&mut self.clone());
-        }
-
-        fn enter(&self, _span: &span::Id) {}
-
-        fn exit(&self, _span: &span::Id) {}
     }
 
     #[test]
@@ -247,7 +231,8 @@ mod tests {
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                let trend = slope.add(Bytes(BASE + mib(state % 256)));
+                slope.add(Bytes(BASE + mib(state % 256)));
+                let trend = slope.trend();
                 let rising = usize::from(trend.rising);
                 *if trend.samples < 16 { &mut early } else { &mut late } += rising;
             }
@@ -303,21 +288,15 @@ mod tests {
 
     #[test]
     fn r43_a_window_has_one_warning_that_says_how_much() {
-        let warnings = Warnings::default();
-        tracing::subscriber::with_default(warnings.clone(), || {
-            let mut slope = of((0..7).map(|i| BASE + mib(24) * i));
-            assert_eq!(warnings.0.lock().unwrap().len(), 0);
-            for (i, wanted) in [(7, 1), (38, 1), (39, 2), (70, 2), (71, 3)] {
-                while slope.samples.back() < Some(&Bytes(BASE + mib(24) * i)) {
-                    slope.add(*slope.samples.back().unwrap() + Bytes::mib(24));
-                }
-                assert_eq!(warnings.0.lock().unwrap().len(), wanted, "after {i}");
-            }
-        });
-        let first = &warnings.0.lock().unwrap()[0];
-        for part in ["per_update=24.0 MiB", "updates=8", "reserved=4,264.0 MiB", "grows"] {
-            assert!(first.contains(part), "{first}");
-        }
+        let mut slope = Slope::default();
+        let add = |i| slope.add(Bytes(BASE + mib(24) * i)).map(|warning| (i, warning));
+        let warnings: Vec<_> = (0..80).filter_map(add).collect();
+        let at: Vec<u64> = warnings.iter().map(|(i, _)| *i).collect();
+        assert_eq!(at, [7, 39, 71]);
+        let (per_update, reserved) = (Bytes::mib(24), Bytes(BASE + mib(24) * 7));
+        assert_eq!(warnings[0].1, TrendWarning { per_update, updates: 8, reserved });
+        let text = warnings[0].1.to_string();
+        assert!(text.starts_with("reserved memory grows by 24.0 MiB with every update"), "{text}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Stages: modules that hand the device on, one after another.
+//! Stages: models that use the device one after another.
 //!
-//! Each module is torn down by one contract, which in Rust is `Drop`: the module goes, then the host
-//! language collects, then what was cached goes back to the driver, then the stage around it does the
-//! same. So the peak is the largest module, never the sum, and a receipt stands between each two.
+//! Each model is torn down by one contract, which in Rust is `Drop`: the model is dropped, the host
+//! language collects garbage, and cached memory goes back to the driver. So the peak is the largest
+//! model, never the sum, and there is a receipt between each two.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,48 +10,52 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lowtide_device::{Bytes, DeviceId};
-use lowtide_types::{Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target};
-use schemars::JsonSchema;
-use serde::Serialize;
+use lowtide_types::{
+    Bytes, DeviceId, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
+};
 
-use crate::ask::Ask;
+use crate::clock::Clock;
+use crate::failure::message;
+use crate::gauge::Gauge;
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
-use crate::rung::message;
+use crate::request::Request;
+use crate::stages_report::{StageReport, StagesReport};
 
-/// Why a stage did not begin.
+/// The reason why a stage did not begin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StageError<E> {
-    /// It would not fit, so nothing was loaded.
+    /// The stage would not fit, so nothing was loaded.
     #[error(
-        "stage {name:?} needs {needed}, and there is {room} for it ({in_use} in use{limit}); give \
-         some back first, or load less"
+        "stage {name:?} does not fit: it needs {needed}, and {available} are available ({in_use} in \
+         use{}); free memory first, or load less",
+        budget.map(|most| format!(", budget {most}")).unwrap_or_default()
     )]
     WouldNotFit {
-        /// The stage.
+        /// The name of the stage.
         name: String,
-        /// What it said it needs.
+        /// The memory that the stage asked for.
         needed: Bytes,
-        /// What there is for it.
-        room: Bytes,
-        /// What is in use before it.
+        /// The memory that is available to it.
+        available: Bytes,
+        /// The memory in use before it.
         in_use: Bytes,
-        /// The budget, in words, where there is one.
-        limit: String,
+        /// The budget of the sequence, if it has one.
+        budget: Option<Bytes>,
     },
-    /// The module could not be loaded.
+    /// The model could not be loaded.
     #[error("{0}")]
     Load(E),
 }
 
-/// A sequence of stages on one device.
+/// A sequence of stages on one device. Clones share what they have seen.
+#[derive(Clone)]
 pub struct Stages {
     releaser: Releaser,
     budget: Option<Bytes>,
     began: Duration,
-    done: Mutex<Done>,
+    done: Arc<Mutex<Done>>,
 }
 
 #[derive(Default)]
@@ -61,56 +65,31 @@ struct Done {
     peak: Bytes,
 }
 
-/// What one stage took and gave back.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct StageReport {
-    /// Its name.
-    pub name: String,
-    /// The most that was seen in use above what was in use before it.
-    pub own_peak_bytes: Bytes,
-    /// The most that was seen in use meanwhile, in all.
-    pub peak_bytes: Bytes,
-    /// What its end took.
-    pub teardown_s: f64,
-    /// What its end gave back.
-    pub receipt: Arc<Receipt>,
-}
-
-/// What all stages took.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct StagesReport {
-    /// One after another.
-    pub stages: Vec<StageReport>,
-    /// The most that was ever seen in use.
-    pub peak_bytes: Bytes,
-    /// The largest stage alone.
-    pub largest_bytes: Bytes,
-    /// What all of them would have taken at once.
-    pub sum_bytes: Bytes,
-    /// Time spent giving memory back.
-    pub cleaning_s: f64,
-    /// Its share of the time since the first stage, from 0 to 1.
-    pub cleaning_share: f64,
-}
-
 impl Stages {
-    /// Stages on the releaser's device.
+    /// Creates a sequence of stages on the device of `releaser`.
     pub fn new(releaser: &Releaser) -> Stages {
-        let (releaser, began) = (releaser.clone(), releaser.scene().clock().now());
-        Stages { releaser, budget: None, began, done: Mutex::default() }
+        let (releaser, began) = (releaser.clone(), releaser.clock().now());
+        Stages { releaser, budget: None, began, done: Arc::default() }
     }
 
-    /// No stage may bring what is in use above this.
+    /// Sets the most that may be in use. A stage that would exceed it is refused.
     #[must_use]
     pub fn budget(mut self, most: Bytes) -> Stages {
         self.budget = Some(most);
         self
     }
 
-    /// Loads a module. While the guard lives the stage lasts; when it goes the module is torn down.
+    /// Returns the same sequence with another clock for the waits of its caller, as
+    /// [`Releaser::with_clock`]. Both clocks must count from the same moment.
+    #[must_use]
+    pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Stages {
+        Stages { releaser: self.releaser.with_clock(clock), ..self.clone() }
+    }
+
+    /// Loads a model. The stage lasts as long as the guard; dropping the guard tears the model down.
     ///
     /// # Errors
-    /// [`StageError::Load`] with what the loader said.
+    /// [`StageError::Load`] with the error of the loader.
     pub fn load<M, E>(
         &self,
         name: &str,
@@ -123,44 +102,7 @@ impl Stages {
         Ok(stage)
     }
 
-    /// Begins a stage whose modules somebody else keeps, such as a host language. It lasts until it is
-    /// [closed](Stages::close).
-    pub fn open(&self, name: &str) -> Opened {
-        let before = self.releaser.scene().read();
-        Opened { name: name.to_owned(), before, peak: before.in_use().unwrap_or_default() }
-    }
-
-    /// Looks at what is in use now, for the peak of a stage.
-    pub fn look(&self, opened: &mut Opened) {
-        let in_use = self.releaser.scene().read().in_use();
-        opened.peak = opened.peak.max(in_use.unwrap_or_default());
-        let mut done = self.done();
-        done.peak = done.peak.max(opened.peak);
-    }
-
-    /// Ends a stage by a release, whose ladder tears its modules down.
-    pub fn close(&self, mut opened: Opened, ask: Ask) -> Arc<Receipt> {
-        self.look(&mut opened);
-        // What planning took is part of a teardown.
-        let began = self.releaser.scene().clock().now().saturating_sub(ask.planned);
-        let receipt = self.releaser.release(ask);
-        self.closed(&opened, began, &receipt);
-        receipt
-    }
-
-    fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
-        let before = opened.before.in_use().unwrap_or_default();
-        let report = StageReport {
-            name: opened.name.clone(),
-            own_peak_bytes: opened.peak.saturating_sub(before),
-            peak_bytes: opened.peak,
-            teardown_s: self.releaser.scene().clock().since(began).as_secs_f64(),
-            receipt: Arc::clone(receipt),
-        };
-        self.done().stages.push(report);
-    }
-
-    /// The same for a module whose size is known: what would not fit is refused before the load.
+    /// Loads a model whose size is known. If it does not fit it is refused before it is loaded.
     ///
     /// # Errors
     /// [`StageError::WouldNotFit`], or as [`Stages::load`].
@@ -174,28 +116,65 @@ impl Stages {
         self.load(name, load)
     }
 
-    /// Sees that there is room for a stage; what is cached goes back first where there is none.
+    /// Begins a stage whose model is kept elsewhere, for example by a host language. It lasts until it
+    /// is [closed](Stages::close).
+    pub fn open(&self, name: &str) -> Opened {
+        let before = self.releaser.inventory().read();
+        Opened { name: name.to_owned(), before, peak: before.in_use().unwrap_or_default() }
+    }
+
+    /// Reads what is in use now, for the peak of a stage.
+    pub fn look(&self, opened: &mut Opened) {
+        let in_use = self.releaser.inventory().read().in_use();
+        opened.peak = opened.peak.max(in_use.unwrap_or_default());
+        let mut done = self.done();
+        done.peak = done.peak.max(opened.peak);
+    }
+
+    /// Ends a stage by a release, whose ladder tears its model down.
+    pub fn close(&self, mut opened: Opened, request: Request) -> Arc<Receipt> {
+        self.look(&mut opened);
+        // Planning is part of a teardown.
+        let began = self.releaser.clock().now().saturating_sub(request.planned);
+        let receipt = self.releaser.release(request);
+        self.closed(&opened, began, &receipt);
+        receipt
+    }
+
+    fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
+        let before = opened.before.in_use().unwrap_or_default();
+        let report = StageReport {
+            name: opened.name.clone(),
+            own_peak_bytes: opened.peak.saturating_sub(before),
+            peak_bytes: opened.peak,
+            teardown_s: self.releaser.clock().since(began).as_secs_f64(),
+            receipt: Arc::clone(receipt),
+        };
+        self.done().stages.push(report);
+    }
+
+    /// Checks that there is room for a stage. If there is none, frees cached memory first.
     ///
     /// # Errors
     /// [`StageError::WouldNotFit`].
     pub fn make_room<E>(&self, name: &str, needed: Bytes) -> Result<(), StageError<E>> {
-        if self.room() < Some(needed) {
+        if self.available() < Some(needed) {
             self.between(name);
         }
-        match self.room() {
-            Some(room) if room < needed => {
-                let in_use = self.releaser.scene().read().in_use().unwrap_or_default();
-                let limit = self.budget.map(|most| format!(", budget {most}")).unwrap_or_default();
-                let name = name.to_owned();
-                Err(StageError::WouldNotFit { name, needed, room, in_use, limit })
+        match self.available() {
+            Some(available) if available < needed => {
+                let in_use = self.releaser.inventory().read().in_use().unwrap_or_default();
+                let (name, budget) = (name.to_owned(), self.budget);
+                Err(StageError::WouldNotFit { name, needed, available, in_use, budget })
             }
             _ => Ok(()),
         }
     }
 
-    // `None` where the device cannot be asked: then it is not ours to refuse.
-    fn room(&self) -> Option<Bytes> {
-        let reading = self.releaser.scene().read();
+    /// Returns the memory that a stage may take; `None` if the device cannot be asked, and then no
+    /// stage is refused.
+    fn available(&self) -> Option<Bytes> {
+        let reading = self.releaser.inventory().read();
         let within =
             self.budget.map(|most| most.saturating_sub(reading.in_use().unwrap_or_default()));
         match (reading.free, within) {
@@ -204,14 +183,15 @@ impl Stages {
         }
     }
 
-    /// Between two tasks: collect, then trim.
+    /// Cleans up between two tasks: collects, then trims.
     pub fn between(&self, name: &str) -> Arc<Receipt> {
-        let receipt = self.releaser.release(Ask::new(format!("after {name}"), Ladder::cache()));
+        let request = Request::new(format!("after {name}"), Ladder::cache());
+        let receipt = self.releaser.release(request);
         self.done().between.push(Arc::clone(&receipt));
         receipt
     }
 
-    /// Runs a task and cleans up behind it, however it ends.
+    /// Runs a task and cleans up behind it, even if it panics.
     pub fn task<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         struct Behind<'a>(&'a Stages, &'a str);
         impl Drop for Behind<'_> {
@@ -223,14 +203,14 @@ impl Stages {
         work()
     }
 
-    /// What has been seen so far.
+    /// Returns what has been seen so far.
     pub fn report(&self) -> StagesReport {
         let done = self.done();
         let own = done.stages.iter().map(|stage| stage.own_peak_bytes);
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
         let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
         let cleaning_s = torn_down + between;
-        let total = self.releaser.scene().clock().since(self.began);
+        let total = self.releaser.clock().since(self.began);
         StagesReport {
             peak_bytes: done.peak,
             largest_bytes: own.clone().max().unwrap_or_default(),
@@ -252,7 +232,7 @@ impl fmt::Debug for Stages {
     }
 }
 
-/// A stage that has begun: how the device was then, and the most that was seen in use since.
+/// A stage that has begun: the numbers before it, and its peak so far.
 #[derive(Debug, Clone)]
 #[must_use = "a stage that is not closed is in no report"]
 pub struct Opened {
@@ -262,13 +242,13 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// What was in use before it, where the device could be asked.
+    /// Returns what was in use before the stage, where the device could be asked.
     pub fn before(&self) -> Option<Bytes> {
         self.before.in_use()
     }
 }
 
-/// A module that is loaded. Its end tears it down.
+/// A loaded model. Dropping it tears the model down.
 pub struct Stage<'a, M> {
     stages: &'a Stages,
     opened: Opened,
@@ -277,12 +257,12 @@ pub struct Stage<'a, M> {
 }
 
 impl<M> Stage<'_, M> {
-    /// Looks at what is in use now, for the peak: worth it where the module has just grown.
+    /// Reads what is in use now, for the peak. Call it when the model has just grown.
     pub fn look(&mut self) {
         self.stages.look(&mut self.opened);
     }
 
-    /// Tears the module down and says what that gave back.
+    /// Tears the model down. Returns the receipt.
     pub fn finish(mut self) -> Arc<Receipt> {
         self.tear_down()
     }
@@ -292,14 +272,33 @@ impl<M> Stage<'_, M> {
             return Arc::clone(receipt);
         }
         self.look();
-        let scene = self.stages.releaser.scene();
-        let (clock, began) = (scene.clock(), scene.clock().now());
-        let before = scene.read();
+        let releaser = &self.stages.releaser;
+        let began = releaser.clock().now();
+        let done = self.drop_module(began);
+        let name = format!("stage {}", self.opened.name);
+        let mut request = Request::new(name, Ladder::cache()).every_rung().after(done);
+        if let Some(before) = self.opened.before() {
+            // A context grows by a little when it is first used, and keeps that.
+            let gauge = releaser.inventory().gauge();
+            let grows = matches!(gauge.map(Gauge::id), Some(DeviceId::Cuda(_)));
+            let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
+            request = request.to(Target::Under(before + grown));
+        }
+        let receipt = releaser.release(request);
+        self.stages.closed(&self.opened, began, &receipt);
+        self.receipt = Some(Arc::clone(&receipt));
+        receipt
+    }
+
+    /// Drops the model: the first rung of its teardown.
+    fn drop_module(&mut self, began: Duration) -> RungReceipt {
+        let releaser = &self.stages.releaser;
+        let before = releaser.inventory().read();
         let module = self.module.take();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(module)));
-        let took_s = clock.since(began).as_secs_f64();
-        let after = scene.read();
-        let drop = RungReceipt {
+        let took_s = releaser.clock().since(began).as_secs_f64();
+        let after = releaser.inventory().read();
+        RungReceipt {
             rung: RungName::Drop,
             attempt: 1,
             outcome: match dropped {
@@ -314,19 +313,7 @@ impl<M> Stage<'_, M> {
             freed_bytes: after.freed_since(&before),
             settling: Settling::Steady,
             took_s,
-        };
-        let name = format!("stage {}", self.opened.name);
-        let mut ask = Ask::new(name, Ladder::cache()).every_rung();
-        if let Some(before) = self.opened.before() {
-            // A context grows by a little when it is first used, and keeps that.
-            let grows = matches!(scene.gauge().map(crate::Gauge::id), Some(DeviceId::Cuda(_)));
-            let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
-            ask = ask.to(Target::Under(before + grown));
         }
-        let receipt = self.stages.releaser.release(ask.after(drop));
-        self.stages.closed(&self.opened, began, &receipt);
-        self.receipt = Some(Arc::clone(&receipt));
-        receipt
     }
 }
 
@@ -334,19 +321,19 @@ impl<M> Deref for Stage<'_, M> {
     type Target = M;
 
     fn deref(&self) -> &M {
-        self.module.as_ref().expect("a stage has its module until it ends")
+        self.module.as_ref().expect("a stage has its model until it ends")
     }
 }
 
 impl<M> DerefMut for Stage<'_, M> {
     fn deref_mut(&mut self) -> &mut M {
-        self.module.as_mut().expect("a stage has its module until it ends")
+        self.module.as_mut().expect("a stage has its model until it ends")
     }
 }
 
 impl<M> Drop for Stage<'_, M> {
     fn drop(&mut self) {
-        // A loader that failed has left nothing to tear down, but what it cached goes back.
+        // A loader that failed has left nothing to tear down, but cached memory goes back.
         self.tear_down();
     }
 }

@@ -60,6 +60,10 @@ pub struct Receipt {
     pub freed_bytes: Option<i64>,
     /// The rungs in the order in which they were climbed.
     pub rungs: Vec<RungReceipt>,
+    /// The rung at which the caller stopped the release: it was not climbed, or not to its end. `None`
+    /// if the release was not stopped.
+    #[serde(default)]
+    pub stopped_at: Option<RungName>,
     /// References that keep alive what should be gone.
     pub holders: Vec<Holder>,
     /// A breakdown of what is left; `None` where the device could not be asked.
@@ -87,6 +91,7 @@ impl Receipt {
             after,
             freed_bytes: after.freed_since(&before),
             rungs: Vec::new(),
+            stopped_at: None,
             holders: Vec::new(),
             ledger: None,
             advice: Vec::new(),

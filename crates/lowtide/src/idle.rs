@@ -1,41 +1,56 @@
 //! A thread that watches for idle time.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use lowtide_release::Idling;
+use lowtide_release::{Idling, Receipt};
 
-/// However long the policy would wait, it is asked this often, so that the thread ends soon after it
-/// is told to, and a clock that jumped is noticed.
-const LOOK_MOST: Duration = Duration::from_secs(1);
-/// And never more often than this.
-const LOOK_LEAST: Duration = Duration::from_millis(10);
+/// What is called after an idle release.
+type OnRelease = Box<dyn FnMut(&Arc<Receipt>) + Send>;
 
-/// Ticks an [`Idling`] on the machine's clock for as long as it lives.
+/// A thread that [watches](Idling::watch) for idle time on the machine's clock. Dropping it ends the
+/// watch, after the release that may be under way.
 #[must_use = "dropping it ends the watch"]
 pub struct IdleThread {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    on_release: Arc<Mutex<Option<OnRelease>>>,
 }
 
 impl IdleThread {
-    /// Begins to watch.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// If the machine has no thread to give.
+    /// If the machine cannot start a thread.
     pub fn start(idling: Idling) -> std::io::Result<IdleThread> {
         let (stop, stopped) = mpsc::channel::<()>();
-        let watch = move || loop {
-            let tick = idling.tick();
-            let pause = idling.look_again_in(&tick).clamp(LOOK_LEAST, LOOK_MOST);
-            if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-                return;
-            }
+        let on_release: Arc<Mutex<Option<OnRelease>>> = Arc::default();
+        let callback = Arc::clone(&on_release);
+        let watch = move || {
+            let pause = |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+            idling.watch(pause, |receipt| tell(&callback, receipt));
         };
         let thread = thread::Builder::new().name("lowtide-idle".to_owned()).spawn(watch)?;
-        Ok(IdleThread { stop: Some(stop), thread: Some(thread) })
+        Ok(IdleThread { stop: Some(stop), thread: Some(thread), on_release })
+    }
+
+    /// Calls `callback` after every idle release from now on, in the place of an earlier callback. It
+    /// runs on the watching thread with the gate open; the next release waits for it. If it panics,
+    /// the watch goes on.
+    pub fn on_release(self, callback: impl FnMut(&Arc<Receipt>) + Send + 'static) -> IdleThread {
+        *self.on_release.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(callback));
+        self
+    }
+}
+
+fn tell(callback: &Mutex<Option<OnRelease>>, receipt: &Arc<Receipt>) {
+    let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(callback) = &mut *callback {
+        // The panic reports itself.
+        let _ = catch_unwind(AssertUnwindSafe(|| callback(receipt)));
     }
 }
 
@@ -43,7 +58,7 @@ impl Drop for IdleThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It ends after the release it may be at; a panic of it was reported by itself.
+            // A panic of the thread has reported itself.
             let _ = thread.join();
         }
     }
@@ -52,5 +67,39 @@ impl Drop for IdleThread {
 impl fmt::Debug for IdleThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("IdleThread")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_device::{Bytes, Device, HostOptions};
+    use lowtide_pool::Pool;
+    use lowtide_release::{Idle, Releaser, Verdict};
+
+    use super::*;
+    use crate::SystemClock;
+
+    #[test]
+    fn every_idle_release_is_told_and_a_panic_does_not_end_the_watch() {
+        let options = HostOptions { budget: Some(Bytes::mib(32)), ..HostOptions::default() };
+        let device = Device::host(options).unwrap();
+        let pool = Pool::new(&device).unwrap();
+        let clock = Arc::new(SystemClock::default());
+        let releaser = Releaser::new(&device, clock.clone());
+        releaser.add_pool(&pool);
+        let _weights = pool.block(Bytes::mib(8)).unwrap();
+        let idling = Idling::new(&releaser, &Idle::new("0s".parse().unwrap(), clock));
+        let (tell, told) = mpsc::channel();
+        let thread = IdleThread::start(idling.clone()).unwrap().on_release(move |receipt| {
+            tell.send(Arc::clone(receipt)).unwrap();
+            panic!("the callback broke");
+        });
+        for _ in 0..2 {
+            drop(idling.work().unwrap());
+            let receipt = told.recv().unwrap();
+            assert_eq!((receipt.name.as_str(), receipt.verdict), ("idle", Verdict::Released));
+        }
+        drop(thread);
+        assert!(told.recv().is_err(), "the watch has ended, and its callback is gone");
     }
 }

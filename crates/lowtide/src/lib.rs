@@ -177,7 +177,7 @@
 //!
 //! - [`Pool::sleep`] and [`Pool::wake`]: content leaves the device and comes back, checked.
 //! - [`Releaser::ledger`]: where every byte in use is, adding up to the driver's number.
-//! - [`Ladder`], [`Rung`]: a release of your own. [`Releaser::plug`]: what a host language adds.
+//! - [`Ladder`], [`Rung`]: a release of your own. [`Releaser::add_hook`]: what a host language adds.
 //! - [`Owners::plan`], [`Owners::audit`]: what a shutdown would do; whether a new path has appeared.
 
 mod clock;

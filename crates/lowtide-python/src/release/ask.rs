@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lowtide::{
-    Ask, Bytes, Climbed, Expectation, Failure, Holder, Ladder, Rung, Scene, Target, Touch,
-    WhenBusy, rungs::Parts,
+    Bytes, Climb, Climbed, Expectation, Failure, Holder, Inventory, Ladder, Request, Rung,
+    RungName, Target, Touch, WhenBusy, rungs::Parts,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -30,22 +30,22 @@ struct Cuts {
 }
 
 impl Rung for Cuts {
-    fn name(&self) -> &'static str {
-        "drop"
+    fn name(&self) -> RungName {
+        RungName::Drop
     }
 
     fn lets_work_go_on(&self) -> bool {
         self.lets_work_go_on
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         if self.steps.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return Expectation::Skip("there is nothing to let go of".to_owned());
         }
         Expectation::Bytes(self.expected)
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
         // Out of the lock before the interpreter is asked for.
         let steps = std::mem::take(&mut *self.steps.lock().unwrap_or_else(PoisonError::into_inner));
         let mut climbed = Climbed::default();
@@ -83,13 +83,10 @@ pub(crate) fn ask(
     names: &[String],
     wishes: Wishes<'_>,
     device: Option<&Arc<PythonDevice>>,
-) -> PyResult<Ask> {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut ladder = Ladder::by_names(&names).ok_or_else(|| {
-        let all = Ladder::whole();
-        let all = all.names().join(", ");
-        PyValueError::new_err(format!("a ladder of {names:?}? The rungs are {all}"))
-    })?;
+) -> PyResult<Request> {
+    let names: Vec<RungName> = names.iter().map(|name| RungName::from(name.as_str())).collect();
+    let ladder = Ladder::of_names(&names);
+    let mut ladder = ladder.map_err(|error| PyValueError::new_err(error.to_string()))?;
     let mut is_alone = false;
     if let Some(list) = &wishes.steps {
         let steps = taken(list)?;
@@ -97,12 +94,12 @@ pub(crate) fn ask(
         let lets_work_go_on = wishes.beside_work;
         let rung: Arc<dyn Rung> =
             Arc::new(Cuts { expected, lets_work_go_on, steps: Mutex::new(steps) });
-        ladder = ladder.replace("drop", &rung);
+        ladder = ladder.replace(&RungName::Drop, &rung);
         is_alone = true;
     }
     if let Some(parts) = &wishes.parts {
         for (name, objects) in parts.iter() {
-            let name: String = name.extract()?;
+            let name = RungName::from(name.extract::<String>()?.as_str());
             let hooks = objects.try_iter()?.map(|object| Ok(hook(&object?)?.1));
             let hooks = hooks.collect::<PyResult<Vec<_>>>()?;
             let rung: Arc<dyn Rung> = Arc::new(Parts::new(name.clone(), hooks));
@@ -110,7 +107,7 @@ pub(crate) fn ask(
             is_alone = true;
         }
     }
-    let mut ask = Ask::new(name, ladder.attempts(wishes.attempts));
+    let mut ask = Request::new(name, ladder.attempts(wishes.attempts));
     ask.every_rung = wishes.every_rung;
     ask.when_busy = match wishes.wait_s {
         wait_s if wait_s <= 0.0 => WhenBusy::Refuse,

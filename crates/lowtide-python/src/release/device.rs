@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lowtide::{
-    Allocator, Bytes, Counts, DeviceError, DeviceId, Failure, Gauge, Hook, LedgerKind, LedgerLine,
-    Place, Restore, Setting, Source, Touch, Usage,
+    Allocator, AllocatorCounts, Bytes, DeviceError, DeviceId, Failure, Gauge, Hook, HookPoint,
+    LedgerKind, LedgerLine, Restore, Setting, Source, Touch, Usage,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -126,10 +126,10 @@ impl Allocator for PythonDevice {
         format!("the allocator of {}", self.id)
     }
 
-    fn counts(&self) -> Counts {
-        self.ask_or("what its allocator holds", Counts::default(), |device| {
+    fn counts(&self) -> AllocatorCounts {
+        self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
             let (allocated, reserved) = device.call_method0("counts")?.extract()?;
-            Ok(Counts { allocated: Bytes(allocated), reserved: Bytes(reserved) })
+            Ok(AllocatorCounts { allocated: Bytes(allocated), reserved: Bytes(reserved) })
         })
     }
 
@@ -166,15 +166,15 @@ fn line(kind: &str, name: String, bytes: Bytes) -> PyResult<LedgerLine> {
 }
 
 /// A rung's part, by the Python object that does it, with its place.
-pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(Place, Hook)> {
+pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(HookPoint, Hook)> {
     let place = match object.getattr("place")?.extract::<String>()?.as_str() {
-        "to_host" => Place::ToHost,
-        "sessions" => Place::Sessions,
-        "caches" => Place::Caches,
-        "collect" => Place::Collect,
-        "libraries" => Place::Libraries,
-        "context_reset" => Place::ContextReset,
-        "fallback" => Place::Fallback,
+        "to_host" => HookPoint::ToHost,
+        "sessions" => HookPoint::Sessions,
+        "caches" => HookPoint::Caches,
+        "collect" => HookPoint::Collect,
+        "libraries" => HookPoint::Libraries,
+        "context_reset" => HookPoint::ContextReset,
+        "fallback" => HookPoint::Fallback,
         other => return Err(PyValueError::new_err(format!("there is no place {other:?}"))),
     };
     let name: String = object.getattr("name")?.extract()?;
@@ -183,7 +183,7 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(Place, Hook)> {
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
     let object = Arc::new(object.clone().unbind());
     let (missing, expect) = (Arc::clone(&object), Arc::clone(&object));
-    let hook = Hook::new(name, move |round| run(&object, round))
+    let hook = Hook::new(name, move |call| run(&object, call.round))
         .limit(limit)
         // One that cannot say is tried: what is wrong with it comes out then.
         .unless(move || {

@@ -163,8 +163,8 @@ impl Pauses {
     #[pyo3(signature = (empty_cache=true))]
     fn resume(&self, py: Python<'_>, empty_cache: bool) -> PyResult<Option<Receipt>> {
         let Some(paused) = lock(&self.paused).take() else { return Ok(None) };
-        let receipt = waiting(py, move || paused.resume(Resume { empty_cache }))?;
-        Ok(receipt.map(|receipt| self.releaser.get().told(receipt)))
+        let resumed = waiting(py, move || paused.resume(Resume { empty_cache }))?;
+        Ok(resumed.receipt.map(|receipt| self.releaser.get().told(receipt)))
     }
 
     /// Whether it is paused, and how many wait where they were stopped.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::{Decision, IdleOptions, Idling, Tick};
+use lowtide::{IdleOptions, Idling, Tick};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -70,7 +70,7 @@ impl Idle {
         let idling = self.idling.clone();
         let (tick, look_again) = waiting(py, move || {
             let tick = idling.tick();
-            let look_again = idling.look_again_in(&tick);
+            let look_again = idling.pause_after(&tick);
             (tick, look_again.as_secs_f64())
         })?;
         Ok(match tick {
@@ -78,20 +78,8 @@ impl Idle {
                 let receipt = self.releaser.get().told(receipt);
                 (Some(receipt), "released".to_owned(), look_again)
             }
-            Tick::No(decision) => (None, why(&decision), look_again),
+            Tick::No(decision) => (None, decision.to_string(), look_again),
         })
-    }
-}
-
-fn why(decision: &Decision) -> String {
-    match decision {
-        Decision::Release(_) => "it is time".to_owned(),
-        Decision::Off => "it is switched off".to_owned(),
-        Decision::Underway => "a release is under way".to_owned(),
-        Decision::Active { count } => format!("{count} at work"),
-        Decision::NothingRan => "nothing has run since the last release".to_owned(),
-        Decision::Wait { left } => format!("{:.1} s of quiet are missing", left.as_secs_f64()),
-        Decision::NothingToUnload => "there is nothing to unload".to_owned(),
     }
 }
 

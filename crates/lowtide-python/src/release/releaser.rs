@@ -40,13 +40,13 @@ impl Releaser {
         };
         let device = Arc::new(PythonDevice::new(object)?);
         let inner = lowtide::Releaser::with_gauge(Some(Arc::clone(&device) as _), clock);
-        inner.plug_allocator(Arc::clone(&device) as _).keep();
+        inner.add_allocator(Arc::clone(&device) as _).keep();
         for object in object.call_method0("hooks")?.try_iter()? {
             let (place, hook) = hook(&object?)?;
-            inner.plug(place, hook).keep();
+            inner.add_hook(place, hook).keep();
         }
         for object in object.call_method0("settings")?.try_iter()? {
-            inner.plug_setting(Arc::new(PythonSetting::new(&object?)?)).keep();
+            inner.add_setting(Arc::new(PythonSetting::new(&object?)?)).keep();
         }
         // As `lowtide doctor` measured it, where the device says which it is.
         let uuid = object.call_method0("uuid").ok().and_then(|uuid| uuid.extract::<String>().ok());
@@ -104,7 +104,7 @@ impl Releaser {
 
     /// What the device and the allocator say right now.
     fn read(&self, py: Python<'_>) -> Reading {
-        Reading(py.detach(|| self.inner.scene().read()))
+        Reading(py.detach(|| self.inner.inventory().read()))
     }
 
     /// Where every byte in use is; `None` where there is no device or it cannot be asked.

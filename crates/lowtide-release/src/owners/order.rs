@@ -1,22 +1,23 @@
-//! The order in which owners go: a borrower before what it borrows, otherwise last registered first.
+//! The order in which owners are dropped: a borrower before what it borrows, otherwise the last
+//! registered first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Who goes when. The numbers are places in the order of their registration.
+/// The order. The numbers are entries, in the order of their registration.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) first_to_last: Vec<usize>,
-    /// Each borrows the next, and the last one the first, which goes all the same.
+    /// In each, an entry borrows the next, and the last one the first, which is dropped all the same.
     pub(super) cycles: Vec<Vec<usize>>,
 }
 
-/// Orders places by what each borrows; none borrows itself.
+/// Orders entries by what each borrows; none borrows itself.
 pub(super) fn order(borrows: &[BTreeSet<usize>]) -> Order {
     let all = 0..borrows.len();
     let mut left: BTreeSet<usize> = all.clone().collect();
     let far = Reach::new(borrows, &left);
-    // Who has to go before: everybody who borrows it, near or far, and is not borrowed back. Taken
-    // from the whole graph, because a broken cycle hides who borrowed through it.
+    // How many have to be dropped before: every entry that borrows it, directly or not, and is not
+    // borrowed back. Counted in the whole graph, because a broken cycle hides its borrowers.
     let mut before: Vec<usize> =
         all.clone().map(|to| all.clone().filter(|&from| far.one_way(from, to)).count()).collect();
     let mut borrowers = vec![0_usize; borrows.len()];
@@ -24,7 +25,7 @@ pub(super) fn order(borrows: &[BTreeSet<usize>]) -> Order {
 
     let mut order = Order { first_to_last: Vec::with_capacity(borrows.len()), cycles: Vec::new() };
     while !left.is_empty() {
-        let free = left.iter().rev().find(|&&place| before[place] == 0 && borrowers[place] == 0);
+        let free = left.iter().rev().find(|&&entry| before[entry] == 0 && borrowers[entry] == 0);
         let next = free.copied().unwrap_or_else(|| {
             let (broken, cycle) = cycle_to_break(borrows, &left, &before);
             order.cycles.push(cycle);
@@ -38,7 +39,7 @@ pub(super) fn order(borrows: &[BTreeSet<usize>]) -> Order {
     order
 }
 
-/// The last registered of a cycle that nobody outside of it borrows, and that cycle.
+/// Returns the last registered entry of a cycle that no entry outside of it borrows, and that cycle.
 fn cycle_to_break(
     borrows: &[BTreeSet<usize>],
     left: &BTreeSet<usize>,
@@ -46,7 +47,7 @@ fn cycle_to_break(
 ) -> (usize, Vec<usize>) {
     let far = Reach::new(borrows, left);
     let is_first = |to: usize| before[to] == 0 && !left.iter().any(|&from| far.one_way(from, to));
-    let broken = left.iter().rev().copied().find(|&place| is_first(place));
+    let broken = left.iter().rev().copied().find(|&entry| is_first(entry));
     let broken = broken.expect("borrowers of borrowers end, or they go round");
     (broken, shortest_cycle(borrows, left, broken))
 }
@@ -54,23 +55,23 @@ fn cycle_to_break(
 fn shortest_cycle(borrows: &[BTreeSet<usize>], left: &BTreeSet<usize>, start: usize) -> Vec<usize> {
     let mut came_from = BTreeMap::new();
     let mut queue = VecDeque::from([start]);
-    while let Some(place) = queue.pop_front() {
-        if borrows[place].contains(&start) {
-            let mut cycle = vec![place];
+    while let Some(entry) = queue.pop_front() {
+        if borrows[entry].contains(&start) {
+            let mut cycle = vec![entry];
             while let Some(&previous) = came_from.get(&cycle[cycle.len() - 1]) {
                 cycle.push(previous);
             }
             cycle.reverse();
             return cycle;
         }
-        for &to in borrows[place].intersection(left) {
+        for &to in borrows[entry].intersection(left) {
             if to != start && !came_from.contains_key(&to) {
-                came_from.insert(to, place);
+                came_from.insert(to, entry);
                 queue.push_back(to);
             }
         }
     }
-    unreachable!("place {start} was said to be on a cycle")
+    unreachable!("entry {start} was said to be on a cycle")
 }
 
 /// Who borrows whom, near or far, among those that are left.
@@ -81,8 +82,8 @@ impl Reach {
         let from = |start: usize| {
             let mut reached = vec![false; borrows.len()];
             let mut todo = if left.contains(&start) { vec![start] } else { Vec::new() };
-            while let Some(place) = todo.pop() {
-                for &to in borrows[place].intersection(left) {
+            while let Some(entry) = todo.pop() {
+                for &to in borrows[entry].intersection(left) {
                     if !std::mem::replace(&mut reached[to], true) {
                         todo.push(to);
                     }

@@ -1,18 +1,18 @@
-//! What a caller has: a handle to what it owns, and references that others were lent.
+//! The handle of a component to what it owns.
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Arc;
 
-use lowtide_device::Bytes;
+use lowtide_types::Bytes;
 
-use super::books::{Erased, PlaceId, Reference, ValueId};
-use super::{IN_USE, Owners};
+use super::lent::Lent;
+use super::registry::Owners;
+use super::table::{EntryId, Erased, IN_USE};
 
-/// A place in the registry, and the value in it until a shutdown takes it out.
+/// An entry of the registry, with a value until a shutdown takes it out.
 ///
-/// Keep it where the value itself would be. When it is dropped, the value goes, and the place.
+/// Keep it where the value itself would be. Dropping it drops the value and the entry.
 ///
 /// ```
 /// use lowtide_release::Owners;
@@ -26,73 +26,84 @@ use super::{IN_USE, Owners};
 /// model.put(vec![3.0]); // loaded again
 /// assert_eq!(model.with(|weights| weights.len()), Some(1));
 /// ```
-#[must_use = "the value goes when this is dropped"]
+#[must_use = "the value is dropped with this"]
 pub struct Owned<T> {
     owners: Owners,
-    place: PlaceId,
+    entry: EntryId,
     name: Arc<str>,
     value: PhantomData<fn() -> T>,
 }
 
-impl<T: Send + Sync + 'static> Owned<T> {
-    pub(super) fn new(owners: Owners, place: PlaceId, name: Arc<str>) -> Owned<T> {
-        Owned { owners, place, name, value: PhantomData }
+impl Owners {
+    /// Registers what a component owns. A shutdown drops it, or the [`Owned`] does.
+    pub fn own<T: Send + Sync + 'static>(&self, name: &str, value: T) -> Owned<T> {
+        let owned = self.declare(name);
+        owned.put(value);
+        owned
     }
 
-    /// Says that this one uses another, so that it goes first: `.borrows(&model)`, or
+    /// Registers an entry without a value; [`Owned::put`] fills it.
+    pub fn declare<T: Send + Sync + 'static>(&self, name: &str) -> Owned<T> {
+        let name: Arc<str> = name.into();
+        let entry = self.table().declare(name.clone());
+        Owned { owners: self.clone(), entry, name, value: PhantomData }
+    }
+}
+
+impl<T: Send + Sync + 'static> Owned<T> {
+    /// Says that this owner uses another one, so that it is dropped first: `.borrows(&model)`, or
     /// `.borrows("runner.model")`, which may be registered later.
     pub fn borrows(self, other: impl AsRef<str>) -> Owned<T> {
-        self.owners.books().add_borrow(self.place, other.as_ref().into());
+        self.owners.table().add_borrow(self.entry, other.as_ref().into());
         self
     }
 
-    /// Says what goes when the value goes. It is asked for a plan and before a drop; where it
-    /// panics, that is not known.
+    /// Sets a function that measures the memory that is freed with the value. It is called for a plan
+    /// and before a drop. If it panics, the size is unknown.
     pub fn bytes(self, measure: impl Fn(&T) -> Bytes + Send + Sync + 'static) -> Owned<T> {
         let measure = Arc::new(move |value: &Erased| {
             let value = value.downcast_ref();
-            measure(value.unwrap_or_else(|| unreachable!("a place keeps its type")))
+            measure(value.unwrap_or_else(|| unreachable!("an entry keeps its type")))
         });
-        let before = self.owners.books().set_measure(self.place, measure);
+        let before = self.owners.table().set_measure(self.entry, measure);
         drop(before);
         self
     }
 
-    /// Uses the value for a moment. `None` where there is none. A shutdown does not wait: what it
-    /// takes out meanwhile goes when `action` has returned, and until then the holder `(in use)` is
+    /// Uses the value for a moment. `None` if there is none. A shutdown does not wait: a value that it
+    /// takes out meanwhile is dropped when `action` returns, and until then the holder `(in use)` is
     /// named.
     pub fn with<R>(&self, action: impl FnOnce(&T) -> R) -> Option<R> {
         self.lend_by(&IN_USE).map(|value| action(&value))
     }
 
-    /// A reference to keep, under the path where it is kept. `None` where there is no value.
+    /// Returns a reference to keep, recorded under the path where it is kept. `None` if there is no
+    /// value.
     ///
-    /// The path is on record until the reference is dropped, and who holds the value after a
-    /// shutdown is named by it. Where the path is below another owner's name, that owner borrows
-    /// this one: `runner.pooling` goes before what was lent to `runner.pooling.model`.
+    /// The path is recorded until the reference is dropped, and names the holder after a shutdown. If
+    /// the path is below another owner's name, that owner borrows this one: `runner.pooling` is dropped
+    /// before the value that was lent to `runner.pooling.model`.
     pub fn lend(&self, path: &str) -> Option<Lent<T>> {
         self.lend_by(&path.into())
     }
 
     fn lend_by(&self, path: &Arc<str>) -> Option<Lent<T>> {
-        let lent = self.owners.books().lend(self.place, path)?;
-        let Lent { value, record } = Lent::new(&self.owners, lent, path);
-        let value = value.downcast().unwrap_or_else(|_| unreachable!("a place keeps its type"));
-        Some(Lent { value, record })
+        let lent = self.owners.table().lend(self.entry, path)?;
+        Some(Lent::new(self.owners.shared(), lent, path).downcast())
     }
 
-    /// A reference for code that knows nothing of owners. Reports can only count it, as
+    /// Returns a reference for code that does not know owners. Reports can only count it, as
     /// `(unnamed)`.
     pub fn share(&self) -> Option<Arc<T>> {
-        Some(self.lend_by(&IN_USE)?.value.clone())
+        Some(self.lend_by(&IN_USE)?.share())
     }
 
-    /// Puts a value in the place. What was there goes.
+    /// Puts a value in the entry. The value that was there is dropped.
     pub fn put(&self, value: T) {
-        self.owners.put(self.place, Arc::new(value));
+        self.owners.put(self.entry, Arc::new(value));
     }
 
-    /// The name it was registered with.
+    /// Returns the name that the owner was registered with.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -112,48 +123,6 @@ impl<T> fmt::Debug for Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        self.owners.leave(self.place);
-    }
-}
-
-/// A reference to a value, on record by its path for as long as it lives.
-pub struct Lent<T: ?Sized> {
-    // In this order: the record stays until a drop of the value has returned, or panicked.
-    value: Arc<T>,
-    record: Record,
-}
-
-impl Lent<Erased> {
-    pub(super) fn new(owners: &Owners, lent: Reference, path: &Arc<str>) -> Lent<Erased> {
-        let (id, value) = lent;
-        let record = Record { owners: owners.clone(), value: id, path: path.clone() };
-        Lent { value, record }
-    }
-}
-
-impl<T: ?Sized> Deref for Lent<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T: ?Sized> fmt::Debug for Lent<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({})", self.record.path)
-    }
-}
-
-/// While it lives, a reference is on record.
-struct Record {
-    owners: Owners,
-    value: ValueId,
-    path: Arc<str>,
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        self.owners.books().remove_path(self.value, &self.path);
+        self.owners.leave(self.entry);
     }
 }

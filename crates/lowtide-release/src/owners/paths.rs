@@ -1,4 +1,4 @@
-//! Paths by which owners are held, and the audit that finds new ones.
+//! The paths by which owners are held, and the error of an audit that finds new ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,28 +6,31 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// By which paths owners are held, at one moment. Keep it in a file, and a reference that somebody
-/// adds next month is found by the test that reads it.
+/// The path of references that nobody named.
+pub(super) const UNNAMED: &str = "(unnamed)";
+
+/// The paths by which owners are held, at one moment. Keep it in a file, and a test that reads the file
+/// finds a reference that is added next month.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Paths {
-    /// The paths that have a name: what was lent, and what owners said they borrow.
+    /// The paths that have a name: what was lent, and what owners declared to borrow.
     pub named: BTreeSet<HeldPath>,
-    /// By owner, how many references there are that nobody named.
+    /// The number of references without a name, by owner.
     #[serde(default)]
     pub unnamed: BTreeMap<String, usize>,
 }
 
-/// An owner, and where it is held.
+/// An owner, and the path of a reference to it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct HeldPath {
-    /// What is held: `runner.model`.
+    /// The owner: `runner.model`.
     pub holds: String,
-    /// Where: `runner.pooling.model`.
+    /// The path: `runner.pooling.model`.
     pub path: String,
 }
 
 impl Paths {
-    /// What is here and not in `accepted`; of references without a name, how many more.
+    /// Returns the paths that are not in `accepted`; of references without a name, the surplus.
     #[must_use]
     pub fn beyond(&self, accepted: &Paths) -> Paths {
         let surplus = |(holds, count): (&String, &usize)| {
@@ -40,7 +43,7 @@ impl Paths {
         }
     }
 
-    /// Whether nobody holds anything.
+    /// Returns whether there is no path.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty() && self.unnamed.is_empty()
     }
@@ -49,22 +52,20 @@ impl Paths {
 impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = self.named.iter().map(|HeldPath { holds, path }| format!("{path} -> {holds}"));
-        let unnamed = self
-            .unnamed
-            .iter()
-            .map(|(holds, count)| format!("{} -> {holds} ({count})", super::UNNAMED));
+        let unnamed =
+            self.unnamed.iter().map(|(holds, count)| format!("{} -> {holds} ({count})", UNNAMED));
         f.write_str(&named.chain(unnamed).collect::<Vec<_>>().join(", "))
     }
 }
 
-/// Owners are held by paths that were not accepted.
+/// The error of an audit: owners are held by paths that were not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, JsonSchema)]
 #[error(
-    "new paths hold owners: {paths}. Give each reference back before a shutdown, or accept it with \
-     `Owners::accept`; `Owned::lend` gives a name to one that has none"
+    "new paths hold owners: {paths}. Drop each reference before a shutdown, or accept it with \
+     `Owners::accept`; `Owned::lend` gives a name to a reference that has none"
 )]
 #[non_exhaustive]
 pub struct NewPaths {
-    /// The new ones only.
+    /// The new paths.
     pub paths: Paths,
 }

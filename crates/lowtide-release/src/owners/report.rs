@@ -1,86 +1,83 @@
-//! What a shutdown would do, and what it did, as plain data.
+//! The plan of a shutdown and its result: plain data, and text for people.
 
 use std::fmt;
 
-use lowtide_device::Bytes;
+use lowtide_types::{Bytes, Holder};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::Holder;
-
-/// The order in which a shutdown would drop: every borrower before what it borrows, otherwise last
-/// registered first.
+/// The order in which a shutdown would drop owners: every borrower before what it borrows, otherwise
+/// the last registered first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Plan {
-    /// What would go, first to last.
+    /// The owners that would be dropped, first to last.
     pub steps: Vec<Planned>,
-    /// Places with nothing in them, in the order of their registration.
+    /// Entries without a value, in the order of their registration.
     pub empty: Vec<String>,
     /// Owners that borrow each other.
     pub cycles: Vec<Cycle>,
 }
 
-/// One that would go.
+/// An owner that would be dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Planned {
-    /// Its name.
+    /// The name of the owner.
     pub name: String,
-    /// What goes when it goes, where it says so.
+    /// The memory that is freed with it, where it can measure that.
     pub bytes: Option<Bytes>,
-    /// What it borrows: what it said, and what was lent to a path below its name.
+    /// The owners that it borrows: those it declared, and those lent to a path below its name.
     pub borrows: Vec<String>,
 }
 
-/// Owners that borrow each other. It stops nothing: the last registered of them goes first.
+/// Owners that borrow each other. They are dropped all the same, the last registered first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Cycle {
-    /// Each borrows the next, and the last one the first. The first is the one that goes while it
-    /// is still borrowed.
+    /// The names. Each borrows the next, and the last one the first. The first is dropped while it is
+    /// still borrowed.
     pub names: Vec<String>,
 }
 
-/// What a shutdown did.
+/// The result of a shutdown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Shutdown {
-    /// What was dropped, in this order.
+    /// The owners that were dropped, in order.
     pub dropped: Vec<Dropped>,
-    /// Places with nothing in them when it began.
+    /// Entries that had no value when the shutdown began.
     pub empty: Vec<String>,
-    /// Who still holds what should be gone, of this shutdown or before.
+    /// References that hold values dropped by this shutdown or before.
     pub holders: Vec<Holder>,
     /// Owners that borrow each other.
     pub cycles: Vec<Cycle>,
 }
 
-/// One that was dropped.
+/// An owner that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Dropped {
-    /// Its name.
+    /// The name of the owner.
     pub name: String,
-    /// What goes with it, where it says so.
+    /// The memory that is freed with it, where it can measure that.
     pub bytes: Option<Bytes>,
-    /// What became of it.
+    /// The result.
     pub outcome: DropOutcome,
 }
 
-/// What became of one that was dropped, when all were.
+/// The result for one owner, after all were dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-// The crate has another outcome, of a rung, and shows this one as `DropOutcome`.
 pub enum DropOutcome {
-    /// The last reference fell.
+    /// The last reference was dropped.
     Gone,
-    /// Somebody still holds it: see [`Shutdown::holders`].
+    /// References hold the value: see [`Shutdown::holders`].
     Held,
-    /// A `Drop` panicked. What it had not let go by then may be lost.
+    /// A `Drop` panicked. What it had not freed by then may be lost.
     Panicked {
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl Shutdown {
-    /// Whether everything that was ever dropped here is gone, without a panic.
+    /// Returns whether every dropped value is gone, without a panic.
     pub fn is_clean(&self) -> bool {
         let panicked = |dropped: &Dropped| matches!(dropped.outcome, DropOutcome::Panicked { .. });
         self.holders.is_empty() && !self.dropped.iter().any(panicked)

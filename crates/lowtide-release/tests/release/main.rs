@@ -1,6 +1,7 @@
-//! The gate, owners and receipts: one program, because linking takes longer than most of the tests.
+//! The gate, climbs, owners and receipts: one program, because linking takes longer than most of the tests.
 #![cfg(not(feature = "loom"))]
 
+mod climb;
 mod gate;
 mod owners;
 mod receipt;

@@ -693,8 +693,8 @@ fn an_audit_finds_each_new_path_and_only_those() {
     assert_eq!(
         error.to_string(),
         "new paths hold owners: metrics.model -> runner.model, runner.graphs -> runner.model, \
-         (unnamed) -> runner.model (2). Give each reference back before a shutdown, or accept it \
-         with `Owners::accept`; `Owned::lend` gives a name to one that has none"
+         (unnamed) -> runner.model (2). Drop each reference before a shutdown, or accept it with \
+         `Owners::accept`; `Owned::lend` gives a name to a reference that has none"
     );
     // Who survives a shutdown is on a path too.
     owners.shutdown();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::Pool;
-use lowtide_release::{Ask, Ladder, ManualClock, Receipt, Releaser, Target, Verdict};
+use lowtide_release::{Ladder, ManualClock, Receipt, Releaser, Request, Target, Verdict};
 
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/receipt.json");
 
@@ -36,7 +36,8 @@ fn the_schema_in_the_docs_is_that_of_a_receipt() {
 fn a_receipt_has_the_keys_of_its_schema() {
     let (pool, releaser) = world();
     drop(pool.block(Bytes::mib(4)).unwrap());
-    let receipt = releaser.release(Ask::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
+    let receipt =
+        releaser.release(Request::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
     let value = serde_json::to_value(&*receipt).unwrap();
     let schema = serde_json::to_value(schemars::schema_for!(Receipt)).unwrap();
     let keys = |value: &serde_json::Value| -> Vec<String> {
@@ -54,7 +55,7 @@ fn a_receipt_reads_like_this() {
     let (pool, releaser) = world();
     let kept = pool.block(Bytes::mib(6)).unwrap();
     drop(pool.block(Bytes::mib(4)).unwrap());
-    let ask = Ask::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
+    let ask = Request::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
     let receipt = releaser.release(ask);
     assert_eq!(receipt.verdict, Verdict::Partial);
     let text = receipt.detailed().to_string();
@@ -73,7 +74,7 @@ fn a_receipt_reads_like_this() {
            After:  allocated      6.29 MB, reserved      6.29 MB; in use on the device      6.29 MB (6.29 MB by this process)\n  \
            Freed:  allocated      0.00 MB, reserved      4.19 MB; in use on the device      4.19 MB\n  \
            collect       skipped: no collector of a host language is registered\n  \
-           trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, what it had cached\n  \
+           trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, cached memory\n  \
            live                6.0 MiB  default\n  \
            unknown             0.0 MiB\n  \
            in use              6.0 MiB\n  \

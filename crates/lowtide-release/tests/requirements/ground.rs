@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Stream};
 use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
 use lowtide_release::{
-    Climbed, Clock, Expectation, Failure, Gauge, ManualClock, Receipt, Releaser, Rung, Scene,
+    Climb, Climbed, Clock, Expectation, Failure, Gauge, Inventory, ManualClock, Receipt, Releaser,
+    Rung, RungName,
 };
 use lowtide_testing::suite::Target;
 
@@ -58,7 +59,7 @@ impl Ground {
         let ground = Ground { target, device, pool, clock, releaser, base, muted, threads };
         ground.mute(&ground.releaser);
         ground.releaser.add_pool(&ground.pool);
-        ground.releaser.set_floor(ground.releaser.scene().read().in_use().unwrap());
+        ground.releaser.set_floor(ground.releaser.inventory().read().in_use().unwrap());
         ground
     }
 
@@ -73,13 +74,13 @@ impl Ground {
     pub(crate) fn releaser_on(&self, clock: Arc<dyn Clock>) -> Releaser {
         let releaser = self.releaser_with(Arc::new(self.device.clone()), clock);
         releaser.add_pool(&self.pool);
-        releaser.set_floor(self.releaser.scene().floor().unwrap());
+        releaser.set_floor(self.releaser.inventory().floor().unwrap());
         releaser
     }
 
     fn mute(&self, releaser: &Releaser) {
         if let Some(name) = self.muted {
-            releaser.replace(Arc::new(Nothing { name }));
+            releaser.replace_rung(Arc::new(Nothing { name }));
         }
     }
 
@@ -137,15 +138,15 @@ struct Nothing {
 }
 
 impl Rung for Nothing {
-    fn name(&self) -> &str {
-        self.name
+    fn name(&self) -> RungName {
+        self.name.into()
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         Expectation::Bytes(Some(Bytes::ZERO))
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
         Ok(Climbed::default())
     }
 }

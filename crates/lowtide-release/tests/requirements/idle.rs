@@ -6,8 +6,8 @@ use std::time::Duration;
 use lowtide_device::Bytes;
 use lowtide_pool::{Phase, SleepPolicy, Tag};
 use lowtide_release::{
-    Ask, Decision, Idle, IdleOptions, Idling, Ladder, Place, Receipt, Releaser, RungReceipt,
-    Target, Tick, Verdict, rungs,
+    Decision, HookPoint, Idle, IdleOptions, Idling, Ladder, Receipt, Releaser, Request, RungName,
+    RungReceipt, Target, Tick, Verdict, rungs,
 };
 use lowtide_testing::suite;
 
@@ -104,7 +104,7 @@ fn r26_memory_of_a_framework_alone_is_something(ground: &Ground) {
     let (device, clock) = (Arc::new(ground.device.clone()), Arc::new(ground.clock.clone()));
     let releaser: Releaser = ground.releaser_with(device, clock);
     let framework = Framework::new(ground, "framework");
-    let _plugged = releaser.plug_allocator(framework.clone());
+    let _plugged = releaser.add_allocator(framework.clone());
     let idling = Idling::new(&releaser, &policy(ground, "5m"));
     drop(idling.work().unwrap());
     drop(framework.tensor(24));
@@ -119,30 +119,29 @@ fn r26_memory_of_a_framework_alone_is_something(ground: &Ground) {
 fn r30_stronger_steps_only_while_the_target_is_missed(ground: &Ground) {
     let (releaser, log) = (&ground.releaser, Log::default());
     let context = Store::new(ground, "context", 8);
-    let _plugged = releaser.plug(Place::ContextReset, context.hook(&log));
+    let _plugged = releaser.add_hook(HookPoint::ContextReset, context.hook(&log));
     releaser.set_disposable(true);
-    let floor = releaser.scene().floor().unwrap();
+    let floor = releaser.inventory().floor().unwrap();
     let _weights = ground.block(40);
     drop(ground.block(24));
     let to = |mib| {
-        let ask = Ask::new("idle", Ladder::idle()).to(Target::Under(floor + Bytes::mib(mib)));
+        let ask = Request::new("idle", Ladder::idle()).to(Target::Under(floor + Bytes::mib(mib)));
         releaser.release(ask)
     };
-    let names = |receipt: &Receipt| -> Vec<String> {
-        receipt.rungs.iter().map(|rung| rung.rung.to_string()).collect()
+    let names = |receipt: &Receipt| -> Vec<RungName> {
+        receipt.rungs.iter().map(|rung| rung.rung.clone()).collect()
     };
-    let ladder = Ladder::idle();
-    let upto = |rung: &str| {
-        let names = ladder.names();
-        let at = names.iter().position(|name| *name == rung).unwrap();
-        names[..=at].iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()
+    let upto = |rung: RungName| {
+        let mut names = Ladder::idle().names();
+        names.truncate(1 + names.iter().position(|name| *name == rung).unwrap());
+        names
     };
     let receipt = to(52);
     ground.assert_in_use(48, "what was cached was enough");
-    assert_eq!((receipt.verdict, names(&receipt)), (Verdict::Released, upto("trim")));
+    assert_eq!((receipt.verdict, names(&receipt)), (Verdict::Released, upto(RungName::Trim)));
     let receipt = to(12);
     ground.assert_in_use(8, "the weights sleep");
-    assert_eq!((receipt.verdict, names(&receipt)), (Verdict::Released, upto("sleep")));
+    assert_eq!((receipt.verdict, names(&receipt)), (Verdict::Released, upto(RungName::Sleep)));
     assert_eq!(log.take(), [""; 0], "the context was not reset, though it might have been");
 }
 
@@ -150,10 +149,10 @@ fn r30_several_attempts_until_the_target_is_met(ground: &Ground) {
     let (releaser, log) = (&ground.releaser, Log::default());
     // A cache that clears itself bit by bit.
     let cache = Store::new(ground, "cache", 16).and(ground, 16).and(ground, 16).and(ground, 16);
-    let _plugged = releaser.plug(Place::Caches, cache.hook(&log));
-    let floor = releaser.scene().floor().unwrap();
+    let _plugged = releaser.add_hook(HookPoint::Caches, cache.hook(&log));
+    let floor = releaser.inventory().floor().unwrap();
     let ladder = Ladder::of(vec![Arc::new(rungs::CACHES), Arc::new(rungs::Trim)]).attempts(5);
-    let ask = Ask::new("cache", ladder).to(Target::Under(floor + Bytes::mib(20)));
+    let ask = Request::new("cache", ladder).to(Target::Under(floor + Bytes::mib(20)));
     let receipt = releaser.release(ask);
     ground.assert_in_use(16, "under the target");
     assert_eq!(receipt.verdict, Verdict::Released);
@@ -191,7 +190,7 @@ fn r33_an_idle_process_reaches_fifty_mb_or_says_what_would(ground: &Ground) {
     } else {
         // A bare context is larger; the ladder says what would go further.
         assert_eq!(receipt.verdict, Verdict::Partial);
-        let further = "only a suspended or ended process gives that back";
+        let further = "only a suspended or ended process frees it";
         assert!(receipt.advice.iter().any(|line| line.contains(further)), "{receipt}");
     }
     // The process lives, and the next task finds its weights.

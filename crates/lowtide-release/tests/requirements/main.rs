@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use lowtide_release::Ladder;
+use lowtide_release::{Ladder, RungName};
 use lowtide_testing::suite::{self, Case, Suite, Target};
 
 use ground::{Ground, quietly};
@@ -108,6 +108,7 @@ fn fails_without(target: Target, proof: &Proof, rung: &'static str) {
 fn every_rung_is_needed(_: Target) {
     let needed: BTreeSet<&str> = all().flat_map(|proof| proof.needs).copied().collect();
     let ladder = Ladder::whole();
-    let there: BTreeSet<&str> = ladder.names().into_iter().collect();
+    let names = ladder.names();
+    let there: BTreeSet<&str> = names.iter().map(RungName::as_str).collect();
     assert_eq!(needed, there, "rungs that proofs need, and rungs there are");
 }

@@ -10,7 +10,7 @@ use lowtide_release::{Mode, Pauses, Releaser, Resume, Step, Verdict};
 use tracing::Level;
 
 use super::ground::{Ground, Hands};
-use super::pieces::{Framework, Log, RealClock, Request, logged};
+use super::pieces::{Framework, Log, RealClock, Worker, logged};
 use super::proofs;
 
 proofs! {
@@ -37,7 +37,7 @@ fn r37_abort_and_retract_flush_and_trim_at_the_pause(ground: &Ground) {
         let kv = Arc::new(Mutex::new(vec![ground.block(24)]));
         let flushed = Arc::clone(&kv);
         let pauses = Pauses::new(&releaser).flushing(move || flushed.lock().unwrap().clear());
-        let request = Request::start(releaser.gate());
+        let request = Worker::start(releaser.gate());
         let paused = pauses.pause(mode, LIMIT).unwrap();
         ground.assert_in_use(16, "its keys and values are back at the pause already");
         ground.assert_freed(paused.receipt().unwrap(), 24);
@@ -53,7 +53,7 @@ fn r37_in_place_stops_work_where_it_is_and_keeps_its_memory(ground: &Ground) {
     hands.write(&ground.pool, &kv, 37);
     drop(ground.block(16));
     let pauses = Pauses::new(&releaser).flushing(|| panic!("what runs in place keeps its memory"));
-    let request = Request::start(releaser.gate());
+    let request = Worker::start(releaser.gate());
     let paused = pauses.pause(Mode::InPlace, LIMIT).unwrap();
     assert_eq!((paused.parked(), paused.receipt().is_none()), (1, true));
     ground.assert_in_use(40, "nothing was touched");
@@ -71,7 +71,7 @@ fn r38_the_trim_is_done_before_the_gate_opens(ground: &Ground) {
         let state = gate.state();
         noting.note(format!("trim, open {}, held {}", state.open, state.waiting));
     });
-    let _plugged = releaser.plug_allocator(framework.clone());
+    let _plugged = releaser.add_allocator(framework.clone());
     drop(framework.tensor(24));
     let pauses = Pauses::new(releaser);
     let paused = pauses.pause(Mode::InPlace, LIMIT).unwrap();
@@ -85,7 +85,7 @@ fn r38_the_trim_is_done_before_the_gate_opens(ground: &Ground) {
         while releaser.gate().state().waiting == 0 {
             thread::yield_now();
         }
-        let receipt = paused.resume(Resume::default()).unwrap();
+        let receipt = paused.resume(Resume::default()).receipt.unwrap();
         ground.assert_freed(&receipt, 24);
         ground.assert_same(worker.join().unwrap(), 0, "what the worker found");
     });
@@ -100,7 +100,7 @@ fn r39_every_mode_trims_on_resume_and_in_place_keeps_the_kv(ground: &Ground) {
         let paused = pauses.pause(mode, LIMIT).unwrap();
         drop(ground.block(24));
         ground.assert_in_use(40, "what the update left");
-        let receipt = paused.resume(Resume::default()).unwrap();
+        let receipt = paused.resume(Resume::default()).receipt.unwrap();
         ground.assert_in_use(16, "trimmed");
         ground.assert_freed(&receipt, 24);
         // Nobody flushed it: it is not the trim's to take, whatever the mode.
@@ -125,7 +125,10 @@ fn r41_without_empty_cache_nothing_is_trimmed(ground: &Ground) {
     let pauses = Pauses::new(&ground.releaser);
     drop(ground.block(24));
     let paused = pauses.pause(Mode::InPlace, LIMIT).unwrap();
-    assert!(paused.resume(Resume { empty_cache: false }).is_none(), "no release, no receipt");
+    assert!(
+        paused.resume(Resume { empty_cache: false }).receipt.is_none(),
+        "no release, no receipt"
+    );
     ground.assert_in_use(24, "still cached");
     drop(pauses.pause(Mode::InPlace, LIMIT).unwrap());
     ground.assert_in_use(0, "and by default it is not");
@@ -176,7 +179,7 @@ fn r43_a_slope_that_rises_is_warned_about(ground: &Ground) {
     let trend = pauses.trend();
     assert_eq!((trend.rising, trend.per_update_bytes), (true, 8 << 20), "{trend:?}");
     let [line] = lines.as_slice() else { panic!("one warning: {lines:?}") };
-    assert!(line.contains("reserved memory grows with every update"), "{line}");
+    assert!(line.contains("reserved memory grows by 8.0 MiB with every update"), "{line}");
 }
 
 fn r44_one_helper_serves_every_kind_of_device(ground: &Ground) {
@@ -199,7 +202,7 @@ fn r44_one_helper_serves_every_kind_of_device(ground: &Ground) {
     let (device, clock) = (Arc::new(ground.device.clone()), Arc::new(ground.clock.clone()));
     let releaser = ground.releaser_with(device, clock);
     let framework = Framework::new(ground, "accelerator");
-    let _plugged = releaser.plug_allocator(framework.clone());
+    let _plugged = releaser.add_allocator(framework.clone());
     drop(framework.tensor(24));
     assert!(empty_device_cache(&releaser));
     ground.assert_in_use(0, "through the framework");

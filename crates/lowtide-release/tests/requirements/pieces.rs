@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::{Bytes, Chunk, Device, DeviceId, Usage};
 use lowtide_release::{
-    Allocator, Clock, Counts, Failure, Gate, Gauge, Hook, LedgerKind, LedgerLine, Restore, Setting,
-    Step, Touch,
+    Allocator, AllocatorCounts, Clock, Failure, Gate, Gauge, Hook, LedgerKind, LedgerLine, Restore,
+    Setting, Step, Touch,
 };
 
 use super::ground::Ground;
@@ -156,9 +156,9 @@ impl Allocator for Framework {
         self.name.to_owned()
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> AllocatorCounts {
         let shelf = lock(&self.shelf);
-        Counts { allocated: shelf.live, reserved: shelf.live + size(&shelf.cached) }
+        AllocatorCounts { allocated: shelf.live, reserved: shelf.live + size(&shelf.cached) }
     }
 
     fn lines(&self) -> Vec<LedgerLine> {
@@ -273,14 +273,14 @@ impl Clock for RealClock {
 
 /// A request at work on a thread of its own: it passes the gate and asks at checkpoints whether to
 /// stop.
-pub(crate) struct Request {
+pub(crate) struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Step>>,
 }
 
-impl Request {
+impl Worker {
     /// Begins; returns when it is at work.
-    pub(crate) fn start(gate: &Gate) -> Request {
+    pub(crate) fn start(gate: &Gate) -> Worker {
         let (gate, stop) = (gate.clone(), Arc::new(AtomicBool::new(false)));
         let (started, told) = mpsc::channel();
         let ends = Arc::clone(&stop);
@@ -296,7 +296,7 @@ impl Request {
             }
         });
         told.recv().unwrap();
-        Request { stop, thread: Some(thread) }
+        Worker { stop, thread: Some(thread) }
     }
 
     /// Ends it, if it has not; the last that it was told.
@@ -306,7 +306,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for Worker {
     fn drop(&mut self) {
         self.stop.store(true, SeqCst);
         if let Some(thread) = self.thread.take() {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use lowtide_device::{Bytes, DeviceId, Error, Usage};
 use lowtide_pool::{Block, Scope, SleepPolicy};
 use lowtide_release::{
-    Allocator, Ask, Climbed, Clock, Counts, Expectation, Failure, Gauge, Ladder, LedgerKind,
-    LedgerLine, ManualClock, Mode, Owned, Pauses, Resume, Rung, RungOutcome, Scene, Step, Target,
-    Verdict, rungs,
+    Allocator, AllocatorCounts, Climb, Climbed, Clock, Expectation, Failure, Gauge, Inventory,
+    Ladder, LedgerKind, LedgerLine, ManualClock, Mode, Owned, Pauses, Request, Resume, Rung,
+    RungName, RungOutcome, Step, Target, Verdict, rungs,
 };
 
 use super::ground::{Ground, Hands};
-use super::pieces::{RealClock, Request};
+use super::pieces::{RealClock, Worker};
 use super::proofs;
 
 proofs! {
@@ -55,8 +55,8 @@ impl Allocator for Liar {
         "liar".to_owned()
     }
 
-    fn counts(&self) -> Counts {
-        Counts { allocated: Bytes::ZERO, reserved: Bytes::mib(24) }
+    fn counts(&self) -> AllocatorCounts {
+        AllocatorCounts { allocated: Bytes::ZERO, reserved: Bytes::mib(24) }
     }
 
     fn lines(&self) -> Vec<LedgerLine> {
@@ -70,7 +70,7 @@ impl Allocator for Liar {
 
 fn r45_nothing_counts_as_freed_because_a_call_returned(ground: &Ground) {
     let _held = ground.chunk(24);
-    let _plugged = ground.releaser.plug_allocator(Arc::new(Liar));
+    let _plugged = ground.releaser.add_allocator(Arc::new(Liar));
     let receipt = ground.releaser.empty_cache();
     ground.assert_in_use(24, "all of it is there");
     let trimmed = receipt.rung("trim").unwrap();
@@ -164,7 +164,7 @@ fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
     let _weights = ground.tagged("weights", SleepPolicy::Offload, 24);
     drop(ground.tagged("activations", SleepPolicy::Discard, 16));
     let (_graphs, _stray) = (ground.chunk(8), ground.chunk(16));
-    let _plugged = releaser.account(LedgerKind::Graphs, "captured graphs", || Bytes::mib(8));
+    let _plugged = releaser.add_account(LedgerKind::Graphs, "captured graphs", || Bytes::mib(8));
     let adds_up = |ledger: &lowtide_release::Ledger| {
         let said = ground.device.usage().unwrap().in_use();
         assert_eq!((ledger.driver_bytes, ledger.sum()), (said, said.0.cast_signed()), "{ledger}");
@@ -192,15 +192,15 @@ fn r47_the_ledger_adds_up_and_the_unknown_is_printed(ground: &Ground) {
 struct Hangs(Mutex<mpsc::Receiver<()>>);
 
 impl Rung for Hangs {
-    fn name(&self) -> &'static str {
-        "hangs"
+    fn name(&self) -> RungName {
+        "hangs".into()
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         Expectation::Bytes(None)
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
         let _ = self.0.lock().unwrap().recv();
         Ok(Climbed::default())
     }
@@ -211,8 +211,8 @@ fn bad_luck_a_rung_that_hangs_is_cut_off_and_named(ground: &Ground) {
     let (end, ended) = mpsc::channel();
     drop(ground.block(24));
     let ladder = Ladder::of(vec![Arc::new(Hangs(Mutex::new(ended))), Arc::new(rungs::Trim)]);
-    let ladder = ladder.limit("hangs", Duration::from_millis(20));
-    let receipt = releaser.release(Ask::new("all", ladder));
+    let ladder = ladder.limit(&"hangs".into(), Duration::from_millis(20));
+    let receipt = releaser.release(Request::new("all", ladder));
     drop(end);
     ground.assert_in_use(0, "the next rung was climbed all the same");
     assert_eq!(receipt.rung("hangs").unwrap().outcome, RungOutcome::CutOff { limit_ms: 20 });
@@ -226,8 +226,8 @@ fn bad_luck_a_release_waits_for_a_task_or_refuses(ground: &Ground) {
     hands.write(&ground.pool, &weights, 4);
     let address = weights.address();
     let model = releaser.owners().own("model", weights);
-    let request = Request::start(releaser.gate());
-    let refused = releaser.release(Ask::new("shutdown", Ladder::shutdown()).or_refuse());
+    let request = Worker::start(releaser.gate());
+    let refused = releaser.release(Request::new("shutdown", Ladder::shutdown()).or_refuse());
     ground.assert_in_use(24, "a task uses it");
     assert_eq!((refused.verdict, refused.rungs.len()), (Verdict::Busy, 0));
     assert!(refused.advice[0].contains("work is still running: 1"), "{refused}");
@@ -260,7 +260,7 @@ impl Told {
     fn put(ladder: &Ladder, tell: mpsc::Sender<()>) -> Ladder {
         let told = Arc::new(Told { armed: AtomicBool::new(false), tell: Mutex::new(tell) });
         let rung: Arc<dyn Rung> = told.clone();
-        let ladder = ladder.clone().replace("quiesce", &rung);
+        let ladder = ladder.clone().replace(&RungName::Quiesce, &rung);
         told.armed.store(true, SeqCst);
         ladder
     }
@@ -273,9 +273,9 @@ impl Told {
 }
 
 impl Rung for Told {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> RungName {
         self.tell();
-        "quiesce"
+        RungName::Quiesce
     }
 
     fn lets_work_go_on(&self) -> bool {
@@ -283,12 +283,12 @@ impl Rung for Told {
         rungs::Quiesce.lets_work_go_on()
     }
 
-    fn expect(&self, scene: &Scene) -> Expectation {
-        rungs::Quiesce.expect(scene)
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        rungs::Quiesce.expect(inventory)
     }
 
-    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
-        rungs::Quiesce.climb(scene)
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        rungs::Quiesce.climb(inventory, climb)
     }
 }
 
@@ -303,13 +303,13 @@ fn bad_luck_who_waits_for_the_gate_keeps_nobody_from_cleaning(ground: &Ground) {
         let pass = (!is_pause).then(|| releaser.gate().enter());
         let paused = is_pause.then(|| pauses.pause(Mode::InPlace, Duration::ZERO).unwrap());
         let (tell, told) = mpsc::channel();
-        let ask = Ask::new("shutdown", Told::put(&Ladder::shutdown(), tell));
+        let ask = Request::new("shutdown", Told::put(&Ladder::shutdown(), tell));
         let releaser = &releaser;
         thread::scope(move |scope| {
             let waits = scope.spawn(|| releaser.release(ask));
             told.recv().expect("the shutdown waits for it");
             let cleaned = match paused {
-                Some(paused) => paused.resume(Resume::default()).unwrap(),
+                Some(paused) => paused.resume(Resume::default()).receipt.unwrap(),
                 None => releaser.empty_cache(),
             };
             ground.assert_freed(&cleaned, 16);
@@ -328,18 +328,18 @@ struct Slow {
 }
 
 impl Rung for Slow {
-    fn name(&self) -> &'static str {
-        "sleep"
+    fn name(&self) -> RungName {
+        RungName::Sleep
     }
 
-    fn expect(&self, scene: &Scene) -> Expectation {
-        rungs::Sleep.expect(scene)
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        rungs::Sleep.expect(inventory)
     }
 
-    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         self.began.lock().unwrap().send(())?;
         let _ = self.goes_on.lock().unwrap().recv();
-        rungs::Sleep.climb(scene)
+        rungs::Sleep.climb(inventory, climb)
     }
 }
 
@@ -351,9 +351,10 @@ fn bad_luck_two_threads_get_the_same_receipt(ground: &Ground) {
     let (tell, goes_on) = mpsc::channel();
     let slow: Arc<dyn Rung> =
         Arc::new(Slow { began: Mutex::new(began), goes_on: Mutex::new(goes_on) });
-    let one = Ask::new("one", Ladder::idle().replace("sleep", &slow)).to(Target::Floor);
+    let one =
+        Request::new("one", Ladder::idle().replace(&RungName::Sleep, &slow)).to(Target::Floor);
     drop(slow);
-    let other = Ask::new("other", Told::put(&Ladder::idle(), tell)).to(Target::Floor);
+    let other = Request::new("other", Told::put(&Ladder::idle(), tell)).to(Target::Floor);
     thread::scope(|scope| {
         let first = scope.spawn(|| releaser.release(one));
         told.recv().expect("it is in the middle of its sleep");
@@ -375,19 +376,19 @@ struct Its {
 }
 
 impl Rung for Its {
-    fn name(&self) -> &'static str {
-        "drop"
+    fn name(&self) -> RungName {
+        RungName::Drop
     }
 
     fn lets_work_go_on(&self) -> bool {
         true
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         Expectation::Bytes(None)
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
         self.block.lock().unwrap().take();
         let _ = self.began.lock().unwrap().send(());
         thread::sleep(Duration::from_millis(50));
@@ -400,7 +401,7 @@ fn bad_luck_a_release_of_its_own_gets_its_own_receipt(ground: &Ground) {
     let ask = |name: &str| {
         let block = Mutex::new(Some(ground.block(8)));
         let rung: Arc<dyn Rung> = Arc::new(Its { block, began: Mutex::new(began.clone()) });
-        Ask::new(name, Ladder::of(vec![rung, Arc::new(rungs::Trim)])).alone()
+        Request::new(name, Ladder::of(vec![rung, Arc::new(rungs::Trim)])).alone()
     };
     let (one, other) = (ask("one"), ask("other"));
     thread::scope(|scope| {
@@ -443,7 +444,7 @@ fn bad_luck_a_release_that_is_interrupted_opens_the_gate(ground: &Ground) {
     drop(ground.block(24));
     // Time stands still, so only the interruption ends the wait for work.
     let pass = releaser.gate().enter();
-    let ask = || Ask::new("all", Ladder::whole());
+    let ask = || Request::new("all", Ladder::whole());
     assert_eq!(releaser.release(ask()).verdict, Verdict::Busy);
     assert!(releaser.gate().state().open);
     drop(pass);
@@ -459,7 +460,7 @@ fn bad_luck_a_release_of_what_sleeps_wakes_nothing(ground: &Ground) {
     let hands = Hands::new(ground);
     let weights = ground.block(24);
     hands.write(&ground.pool, &weights, 6);
-    let ask = || Ask::new("idle", Ladder::idle()).to(Target::Floor);
+    let ask = || Request::new("idle", Ladder::idle()).to(Target::Floor);
     let receipt = ground.releaser.release(ask());
     assert!(receipt.rung("fallback").is_none(), "{receipt}");
     ground.assert_in_use(0, "asleep");

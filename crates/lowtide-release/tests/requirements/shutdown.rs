@@ -5,7 +5,8 @@ use std::sync::Arc;
 use lowtide_device::{Bytes, Device};
 use lowtide_pool::{Block, Pool};
 use lowtide_release::{
-    Ask, Holder, Hook, Ladder, LedgerKind, Lent, Owned, Place, Releaser, RungOutcome, Verdict,
+    Holder, Hook, HookPoint, Ladder, LedgerKind, Lent, Owned, Releaser, Request, RungOutcome,
+    Verdict,
 };
 use tracing::Level;
 
@@ -177,7 +178,7 @@ fn r21_a_witness_of_the_release_is_believed(ground: &Ground) {
             .collect::<Vec<_>>()
     };
     let witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync> = Arc::new(witness);
-    let ask = || Ask::new("shutdown", Ladder::shutdown()).asking(Arc::clone(&witness));
+    let ask = || Request::new("shutdown", Ladder::shutdown()).asking(Arc::clone(&witness));
     let receipt = ground.releaser.release(ask());
     ground.assert_in_use(24, "held");
     assert_eq!(receipt.verdict, Verdict::Pinned);
@@ -188,7 +189,7 @@ fn r21_a_witness_of_the_release_is_believed(ground: &Ground) {
     ground.assert_in_use(0, "let go, and trimmed");
     assert!(receipt.verdict == Verdict::Released && receipt.holders.is_empty(), "{receipt}");
     // One that panics names nobody, and costs no receipt.
-    let ask = Ask::new("shutdown", Ladder::shutdown()).asking(Arc::new(|| panic!("lost")));
+    let ask = Request::new("shutdown", Ladder::shutdown()).asking(Arc::new(|| panic!("lost")));
     assert_eq!(ground.releaser.release(ask).verdict, Verdict::NoEffect);
 }
 
@@ -199,7 +200,7 @@ fn r22_captured_graphs_are_a_line_of_their_own(ground: &Ground) {
     let manager = Arc::new(graphs);
     let counted = Arc::clone(&manager);
     let buffers = move || counted.with(lowtide_device::Chunk::size).unwrap_or_default();
-    let _plugged = releaser.account(LedgerKind::Graphs, "captured graphs", buffers);
+    let _plugged = releaser.add_account(LedgerKind::Graphs, "captured graphs", buffers);
     let ledger = releaser.ledger().unwrap();
     assert_eq!(ledger.of(LedgerKind::Graphs), Bytes::mib(8));
     assert_eq!(ledger.of(LedgerKind::Live), Bytes::mib(24), "apart from the weights");
@@ -234,14 +235,14 @@ fn r24_collect_then_trim_then_one_line(ground: &Ground) {
     let (releaser, log) = (&ground.releaser, Log::default());
     let noting = log.clone();
     let framework = Framework::noting(ground, "framework", move || noting.note("trim"));
-    releaser.plug_allocator(framework.clone()).keep();
+    releaser.add_allocator(framework.clone()).keep();
     let (lost, noting) = (std::sync::Mutex::new(Some(framework.tensor(16))), log.clone());
     let collector = Hook::new("collector", move |_| {
         noting.note("collect");
         drop(lost.lock().unwrap().take());
         Ok(Vec::new())
     });
-    let _plugged = releaser.plug(Place::Collect, collector);
+    let _plugged = releaser.add_hook(HookPoint::Collect, collector);
     let model = releaser.owners().own("runner.model", framework.tensor(24));
     let (receipt, lines) = logged(Level::INFO, || releaser.shutdown());
     ground.assert_in_use(0, "all is back");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, DeviceId};
 use lowtide_release::{
-    Ask, Hook, Ladder, Place, Releaser, Rung, RungOutcome, Stage, StageError, Stages, Verdict,
-    rungs::Parts,
+    Hook, HookCall, HookPoint, Ladder, Releaser, Request, Rung, RungName, RungOutcome, Stage,
+    StageError, Stages, Verdict, rungs::Parts,
 };
 
 use super::ground::{Ground, quietly};
@@ -62,11 +62,11 @@ fn r3_without_a_device_nothing_is_done(ground: &Ground) {
     drop(framework.tensor(8));
     let sessions = Store::new(ground, "sessions", 8);
     let _plugged = [
-        releaser.plug_allocator(framework.clone()),
-        releaser.plug(Place::Sessions, sessions.hook(&log)),
+        releaser.add_allocator(framework.clone()),
+        releaser.add_hook(HookPoint::Sessions, sessions.hook(&log)),
     ];
     let model = releaser.owners().own("model", log.on_drop("model"));
-    let receipt = releaser.release(Ask::new("all", Ladder::whole()));
+    let receipt = releaser.release(Request::new("all", Ladder::whole()));
     assert_eq!(receipt.verdict, Verdict::NoDevice);
     assert_eq!(log.take(), [""; 0], "nobody was asked");
     assert!(model.with(|_| ()).is_some(), "what is owned stays");
@@ -78,7 +78,7 @@ fn comes_and_goes<M>(ground: &Ground, name: &str, load: impl FnOnce(Tensor, Note
     let log = Log::default();
     let noting = log.clone();
     let framework = Framework::noting(ground, "framework", move || noting.note("trim"));
-    let _plugged = ground.releaser.plug_allocator(framework.clone());
+    let _plugged = ground.releaser.add_allocator(framework.clone());
     let stages = Stages::new(&ground.releaser);
     let parent = (framework.tensor(8), log.on_drop("parent"));
     let parent = stages.load("pipeline", || Ok::<_, ()>(parent)).unwrap();
@@ -144,7 +144,7 @@ fn r6_the_peak_is_the_largest_module_and_not_the_sum(ground: &Ground) {
     for (name, mib) in [("reranker", 16), ("generator", 40), ("embedder", 24)] {
         // Each brings a framework of its own, which leaves nothing to the others.
         let framework = Framework::new(ground, name);
-        ground.releaser.plug_allocator(framework.clone()).keep();
+        ground.releaser.add_allocator(framework.clone()).keep();
         let stage = stages.load(name, || Ok::<_, ()>(framework.tensor(mib))).unwrap();
         seen.push(ground.in_use());
         stage.finish();
@@ -154,11 +154,11 @@ fn r6_the_peak_is_the_largest_module_and_not_the_sum(ground: &Ground) {
     let report = stages.report();
     ground.assert_same(report.largest_bytes.0.cast_signed(), 40, "the largest");
     ground.assert_same(report.sum_bytes.0.cast_signed(), 80, "the sum");
-    assert!(report.peak_bytes < report.sum_bytes + ground.releaser.scene().floor().unwrap());
+    assert!(report.peak_bytes < report.sum_bytes + ground.releaser.inventory().floor().unwrap());
 }
 
 fn r6_what_would_not_fit_is_refused_before_the_load(ground: &Ground) {
-    let floor = ground.releaser.scene().floor().unwrap();
+    let floor = ground.releaser.inventory().floor().unwrap();
     let stages = Stages::new(&ground.releaser).budget(floor + Bytes::mib(48));
     let refused = stages.load_needing("large", Bytes::mib(64), || -> Result<(), ()> {
         panic!("it was loaded though it does not fit")
@@ -166,7 +166,7 @@ fn r6_what_would_not_fit_is_refused_before_the_load(ground: &Ground) {
     assert!(matches!(refused, Err(StageError::WouldNotFit { .. })));
     // What is only cached makes room first.
     let framework = Framework::new(ground, "framework");
-    let _plugged = ground.releaser.plug_allocator(framework.clone());
+    let _plugged = ground.releaser.add_allocator(framework.clone());
     drop(framework.tensor(40));
     let stage = stages.load_needing("fits", Bytes::mib(40), || Ok::<_, ()>(ground.block(40)));
     drop(stage.unwrap());
@@ -183,9 +183,9 @@ fn r7_groups_then_their_environment_go_before_the_trim(ground: &Ground) {
     let groups = Store::new(ground, "model-parallel groups", 8);
     let environment = Store::new(ground, "distributed environment", 8);
     let _plugged = [
-        releaser.plug_allocator(framework.clone()),
-        releaser.plug(Place::Libraries, groups.hook(&log)),
-        releaser.plug(Place::Libraries, environment.hook(&log)),
+        releaser.add_allocator(framework.clone()),
+        releaser.add_hook(HookPoint::Libraries, groups.hook(&log)),
+        releaser.add_hook(HookPoint::Libraries, environment.hook(&log)),
     ];
     let receipt = releaser.shutdown();
     ground.assert_in_use(0, "all is back");
@@ -200,7 +200,7 @@ fn r7_a_group_that_hangs_is_named_and_left_behind(ground: &Ground) {
     let (releaser, log) = (ground.releaser_on(RealClock::new(ground)), Log::default());
     let (end, ended) = mpsc::channel::<()>();
     let ended = std::sync::Mutex::new(ended);
-    let hangs = move |_| {
+    let hangs = move |_: &HookCall| {
         // Until the proof ends: nobody sends.
         let _ = ended.lock().unwrap().recv();
         Ok(Vec::new())
@@ -208,8 +208,9 @@ fn r7_a_group_that_hangs_is_named_and_left_behind(ground: &Ground) {
     let environment = Store::new(ground, "distributed environment", 8);
     let limit = Duration::from_millis(20);
     let _plugged = [
-        releaser.plug(Place::Libraries, Hook::new("model-parallel groups", hangs).limit(limit)),
-        releaser.plug(Place::Libraries, environment.hook(&log)),
+        releaser
+            .add_hook(HookPoint::Libraries, Hook::new("model-parallel groups", hangs).limit(limit)),
+        releaser.add_hook(HookPoint::Libraries, environment.hook(&log)),
     ];
     drop(ground.block(16));
     let receipt = releaser.shutdown();
@@ -227,9 +228,9 @@ fn r7_a_group_that_hangs_is_named_and_left_behind(ground: &Ground) {
 fn r7_groups_of_one_release_alone_go_in_their_place(ground: &Ground) {
     let (groups, log) = (Store::new(ground, "groups", 8), Log::default());
     drop(ground.block(16));
-    let asked: Arc<dyn Rung> = Arc::new(Parts::new("libraries", vec![groups.hook(&log)]));
-    let ladder = Ladder::shutdown().replace("libraries", &asked);
-    let receipt = ground.releaser.release(Ask::new("shutdown", ladder).alone());
+    let asked: Arc<dyn Rung> = Arc::new(Parts::new(RungName::Libraries, vec![groups.hook(&log)]));
+    let ladder = Ladder::shutdown().replace(&RungName::Libraries, &asked);
+    let receipt = ground.releaser.release(Request::new("shutdown", ladder).alone());
     ground.assert_in_use(0, "the groups are gone, and what was cached");
     assert_eq!(receipt.rung("libraries").unwrap().touched[0].what, "groups");
     // Whoever did not ask for it keeps its own.
@@ -246,9 +247,12 @@ fn r8_what_is_not_installed_is_named_and_the_model_goes(ground: &Ground) {
         Hook::new(name, |_| panic!("it is not installed")).unless(move || Some(what.to_owned()))
     };
     let _plugged = [
-        releaser.plug(Place::Libraries, missing("vllm.parallel_state", "vllm is not installed")),
-        releaser.plug(Place::Libraries, groups.hook(&Log::default()).unless(|| None)),
-        releaser.plug(Place::Caches, missing("dynamo", "torch._dynamo is not imported")),
+        releaser.add_hook(
+            HookPoint::Libraries,
+            missing("vllm.parallel_state", "vllm is not installed"),
+        ),
+        releaser.add_hook(HookPoint::Libraries, groups.hook(&Log::default()).unless(|| None)),
+        releaser.add_hook(HookPoint::Caches, missing("dynamo", "torch._dynamo is not imported")),
     ];
     let receipt = releaser.shutdown();
     ground.assert_in_use(0, "the model is gone");

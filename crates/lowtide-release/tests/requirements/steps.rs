@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::Bytes;
 use lowtide_release::{
-    Allocator, Ask, Counts, Failure, Hook, Ladder, LedgerLine, Place, Plugged, Receipt, Restore,
-    RungOutcome, Setting, rungs,
+    Allocator, AllocatorCounts, Failure, Hook, HookPoint, Ladder, LedgerLine, Receipt,
+    Registration, Request, Restore, RungName, RungOutcome, Setting, rungs,
 };
 
 use super::ground::{Ground, quietly};
@@ -28,16 +28,16 @@ proofs! {
 }
 
 /// The eight steps, where a host language comes in, and what each gives back here.
-const EIGHT: [(&str, Option<Place>, u64); 8] = [
-    ("to_host", Some(Place::ToHost), EACH),
-    ("sessions", Some(Place::Sessions), EACH),
-    ("caches", Some(Place::Caches), EACH),
+const EIGHT: [(&str, Option<HookPoint>, u64); 8] = [
+    ("to_host", Some(HookPoint::ToHost), EACH),
+    ("sessions", Some(HookPoint::Sessions), EACH),
+    ("caches", Some(HookPoint::Caches), EACH),
     // It trims too, so what was cached and may go is gone before the trim.
-    ("collect", Some(Place::Collect), 2 * EACH),
+    ("collect", Some(HookPoint::Collect), 2 * EACH),
     ("trim", None, 0),
     ("fraction", None, EACH),
-    ("context_reset", Some(Place::ContextReset), EACH),
-    ("fallback", Some(Place::Fallback), EACH),
+    ("context_reset", Some(HookPoint::ContextReset), EACH),
+    ("fallback", Some(HookPoint::Fallback), EACH),
 ];
 /// In MiB.
 const EACH: u64 = 8;
@@ -46,38 +46,38 @@ const EACH: u64 = 8;
 struct Eight {
     releaser: lowtide_release::Releaser,
     log: Log,
-    plugged: Vec<Plugged>,
+    plugged: Vec<Registration>,
 }
 
 impl Eight {
     /// `first` is plugged in before anything else.
     fn new(
         ground: &Ground,
-        first: impl FnOnce(&lowtide_release::Releaser) -> Option<Plugged>,
+        first: impl FnOnce(&lowtide_release::Releaser) -> Option<Registration>,
     ) -> Eight {
         let log = Log::default();
         let clock = Arc::new(ground.clock.clone());
         let releaser = ground.releaser_with(Watched::noting(ground, &log), clock);
         releaser.set_disposable(true);
-        let mut plugged: Vec<Plugged> = first(&releaser).into_iter().collect();
+        let mut plugged: Vec<Registration> = first(&releaser).into_iter().collect();
         for (step, place, _) in EIGHT {
             let Some(place) = place else { continue };
-            plugged.push(releaser.plug(place, Store::new(ground, step, EACH).hook(&log)));
+            plugged.push(releaser.add_hook(place, Store::new(ground, step, EACH).hook(&log)));
         }
         let noting = log.clone();
         let framework = Framework::noting(ground, "framework", move || noting.note("trim"));
         // What its fraction lets it keep, and what not.
         framework.keep(EACH);
         drop((framework.tensor(EACH), framework.tensor(EACH)));
-        plugged.push(releaser.plug_allocator(framework.clone()));
-        plugged.push(releaser.plug_setting(framework));
+        plugged.push(releaser.add_allocator(framework.clone()));
+        plugged.push(releaser.add_setting(framework));
         Eight { releaser, log, plugged }
     }
 
     /// Climbs all of them and asserts that each gave back its own.
     fn climb(&self, ground: &Ground) -> Arc<Receipt> {
         ground.assert_in_use(8 * EACH, "all is there");
-        let receipt = self.releaser.release(Ask::new("idle", Ladder::idle()));
+        let receipt = self.releaser.release(Request::new("idle", Ladder::idle()));
         ground.assert_in_use(0, "all is back");
         for (step, _, gives) in EIGHT {
             let freed = receipt.rung(step).unwrap().freed_bytes.unwrap();
@@ -90,7 +90,7 @@ impl Eight {
 fn r27_eight_steps_each_give_their_own_back_in_order(ground: &Ground) {
     let eight = Eight::new(ground, |_| None);
     let receipt = eight.climb(ground);
-    let names: Vec<_> = receipt.rungs.iter().map(|rung| rung.rung.as_str()).collect();
+    let names: Vec<_> = receipt.rungs.iter().map(|rung| rung.rung.clone()).collect();
     assert_eq!(names, Ladder::idle().names(), "each under its own name");
     let said = eight.log.take();
     assert_eq!(said[..4], ["synchronise", "to_host", "sessions", "caches"], "{said:?}");
@@ -137,8 +137,8 @@ impl Allocator for Broken {
         "broken".to_owned()
     }
 
-    fn counts(&self) -> Counts {
-        Counts::default()
+    fn counts(&self) -> AllocatorCounts {
+        AllocatorCounts::default()
     }
 
     fn lines(&self) -> Vec<LedgerLine> {
@@ -166,10 +166,10 @@ fn r27_a_step_that_fails_or_panics_stops_no_other(ground: &Ground) {
             let eight = Eight::new(ground, |releaser| {
                 Some(match (step, place) {
                     (_, Some(place)) => {
-                        releaser.plug(place, Hook::new("broken", move |_| broken.act()))
+                        releaser.add_hook(place, Hook::new("broken", move |_| broken.act()))
                     }
-                    ("trim", _) => releaser.plug_allocator(Arc::new(broken)),
-                    _ => releaser.plug_setting(Arc::new(broken)),
+                    ("trim", _) => releaser.add_allocator(Arc::new(broken)),
+                    _ => releaser.add_setting(Arc::new(broken)),
                 })
             });
             let receipt = quietly(|| eight.climb(ground));
@@ -205,11 +205,11 @@ fn r28_the_fraction_comes_back_after_an_error_and_a_panic(ground: &Ground) {
         drop(framework.tensor(24));
         // Its statistics fail, and so does another allocator while it is lowered.
         let _plugged = [
-            ground.releaser.plug_allocator(Arc::new(broken)),
-            ground.releaser.plug_allocator(framework.clone()),
-            ground.releaser.plug_setting(Arc::new(Stubborn(framework.clone(), broken))),
+            ground.releaser.add_allocator(Arc::new(broken)),
+            ground.releaser.add_allocator(framework.clone()),
+            ground.releaser.add_setting(Arc::new(Stubborn(framework.clone(), broken))),
         ];
-        let receipt = quietly(|| ground.releaser.release(Ask::new("idle", Ladder::idle())));
+        let receipt = quietly(|| ground.releaser.release(Request::new("idle", Ladder::idle())));
         ground.assert_in_use(0, "lowered, it kept nothing");
         let rung = receipt.rung("fraction").unwrap();
         ground.assert_same(rung.freed_bytes.unwrap(), 24, "fraction");
@@ -236,10 +236,10 @@ fn r28_the_fraction_comes_back_after_a_cut_off(ground: &Ground) {
     framework.keep(24);
     drop(framework.tensor(24));
     let _plugged =
-        [releaser.plug_allocator(framework.clone()), releaser.plug_setting(framework.clone())];
+        [releaser.add_allocator(framework.clone()), releaser.add_setting(framework.clone())];
     let ladder = Ladder::of(vec![Arc::new(rungs::Fraction)]);
-    let ladder = ladder.limit("fraction", Duration::from_millis(20));
-    let receipt = releaser.release(Ask::new("idle", ladder));
+    let ladder = ladder.limit(&RungName::Fraction, Duration::from_millis(20));
+    let receipt = releaser.release(Request::new("idle", ladder));
     assert_eq!(receipt.rung("fraction").unwrap().outcome, RungOutcome::CutOff { limit_ms: 20 });
     // It was left behind in the middle. When it comes to its end it puts everything back.
     drop(end);
@@ -254,14 +254,14 @@ fn r28_the_fraction_comes_back_after_a_cut_off(ground: &Ground) {
 fn r28_a_context_is_reset_only_in_a_disposable_process(ground: &Ground) {
     let (releaser, log) = (&ground.releaser, Log::default());
     let context = Store::new(ground, "context", 24);
-    let _plugged = releaser.plug(Place::ContextReset, context.hook(&log));
-    let receipt = releaser.release(Ask::new("idle", Ladder::idle()));
+    let _plugged = releaser.add_hook(HookPoint::ContextReset, context.hook(&log));
+    let receipt = releaser.release(Request::new("idle", Ladder::idle()));
     ground.assert_in_use(24, "it may be in use, so it is left alone");
     let why = receipt.rung("context_reset").unwrap().outcome.to_string();
     assert!(why.starts_with("skipped: the process is not disposable"), "{why}");
     assert_eq!(log.take(), [""; 0]);
     releaser.set_disposable(true);
-    let receipt = releaser.release(Ask::new("idle", Ladder::idle()));
+    let receipt = releaser.release(Request::new("idle", Ladder::idle()));
     ground.assert_in_use(0, "somebody said that it may go");
     let reset = receipt.rung("context_reset").unwrap();
     ground.assert_same(reset.freed_bytes.unwrap(), 24, "context_reset");

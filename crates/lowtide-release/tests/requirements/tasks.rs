@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Fence, Pool, StreamId, Tag};
-use lowtide_release::{Hook, Place, Stages, Verdict};
+use lowtide_release::{Hook, HookPoint, Stages, Verdict};
 
 use super::ground::Ground;
 use super::pieces::{Framework, Log, Watched};
@@ -41,7 +41,8 @@ impl Heap {
 
     fn collector(&self, log: &Log) -> Hook {
         let (heap, log) = (self.clone(), log.clone());
-        Hook::new("collector", move |round| {
+        Hook::new("collector", move |call| {
+            let round = call.round;
             log.note(format!("collect {round}"));
             let mut garbage = heap.garbage.lock().unwrap();
             let before = garbage.len();
@@ -56,14 +57,14 @@ impl Heap {
 fn framework(ground: &Ground, log: &Log) -> Arc<Framework> {
     let log = log.clone();
     let framework = Framework::noting(ground, "framework", move || log.note("trim"));
-    ground.releaser.plug_allocator(framework.clone()).keep();
+    ground.releaser.add_allocator(framework.clone()).keep();
     framework
 }
 
 fn r11_what_dies_in_the_second_collection_is_back_too(ground: &Ground) {
     let (heap, log) = (Heap::default(), Log::default());
     let framework = framework(ground, &log);
-    let _plugged = ground.releaser.plug(Place::Collect, heap.collector(&log));
+    let _plugged = ground.releaser.add_hook(HookPoint::Collect, heap.collector(&log));
     heap.lose(1, framework.tensor(24));
     let receipt = ground.releaser.empty_cache();
     ground.assert_in_use(0, "the weights are dead");
@@ -79,7 +80,7 @@ fn r11_what_dies_in_the_second_collection_is_back_too(ground: &Ground) {
 fn r11_collections_go_on_until_nothing_more_comes_back(ground: &Ground) {
     let (heap, log) = (Heap::default(), Log::default());
     let framework = framework(ground, &log);
-    let _plugged = ground.releaser.plug(Place::Collect, heap.collector(&log));
+    let _plugged = ground.releaser.add_hook(HookPoint::Collect, heap.collector(&log));
     for round in 0..5 {
         heap.lose(round, framework.tensor(8));
     }
@@ -107,7 +108,7 @@ fn r12_every_task_leaves_the_device_as_it_was(ground: &Ground) {
     ground.assert_in_use(0, "captions");
     assert_eq!(log.take(), ["trim"]);
     // With a host language, what its collector finds too.
-    let _plugged = ground.releaser.plug(Place::Collect, heap.collector(&log));
+    let _plugged = ground.releaser.add_hook(HookPoint::Collect, heap.collector(&log));
     for name in ["questions", "documents"] {
         let task = stages.load(name, || Ok::<_, ()>(framework.tensor(16))).unwrap();
         heap.lose(0, framework.tensor(8));
@@ -133,7 +134,7 @@ fn r13_frames_are_back_before_the_next_task_begins(ground: &Ground) {
         drop((framework.tensor(40), framework.tensor(24)));
         // The second task is of a language with a collector, and leaves its frames to it.
         if name == "images" {
-            collector = Some(ground.releaser.plug(Place::Collect, heap.collector(&log)));
+            collector = Some(ground.releaser.add_hook(HookPoint::Collect, heap.collector(&log)));
             heap.lose(1, framework.tensor(16));
         }
         drop(task);
@@ -191,7 +192,7 @@ fn r15_the_share_of_cleaning_is_small_and_told(ground: &Ground) {
     let framework = Framework::noting(ground, "framework", move || {
         clock.advance(Duration::from_millis(100));
     });
-    ground.releaser.plug_allocator(framework.clone()).keep();
+    ground.releaser.add_allocator(framework.clone()).keep();
     let stages = Stages::new(&ground.releaser);
     for task in ["video", "images"] {
         drop(framework.tensor(24));

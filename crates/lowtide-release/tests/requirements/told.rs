@@ -6,7 +6,7 @@ use lowtide_device::cuda::Driver;
 use lowtide_device::nvml::Nvml;
 use lowtide_device::{Attempt, Bytes, Error, processes, survey};
 use lowtide_pool::SleepPolicy;
-use lowtide_release::{Ask, Gate, Ladder, LedgerKind, Place, Reading, Target, Verdict};
+use lowtide_release::{Gate, HookPoint, Ladder, LedgerKind, Reading, Request, Target, Verdict};
 use lowtide_testing::double::Double;
 use lowtide_testing::suite;
 use tracing::Level;
@@ -67,15 +67,15 @@ fn r31_all_streams_are_synchronised_before_and_after(ground: &Ground) {
     drop(framework.tensor(16));
     let model = Store::new(ground, "model", 8);
     let _plugged = [
-        releaser.plug_allocator(framework.clone()),
-        releaser.plug(Place::ToHost, model.hook(&log)),
+        releaser.add_allocator(framework.clone()),
+        releaser.add_hook(HookPoint::ToHost, model.hook(&log)),
     ];
     let ladder = Ladder::of(vec![
         Arc::new(lowtide_release::rungs::Quiesce),
         Arc::new(lowtide_release::rungs::TO_HOST),
         Arc::new(lowtide_release::rungs::Trim),
     ]);
-    releaser.release(Ask::new("idle", ladder));
+    releaser.release(Request::new("idle", ladder));
     ground.assert_in_use(0, "all is back");
     let said = log.take();
     let expected = ["synchronise", "model", "synchronise", "trim", "synchronise", "synchronise"];
@@ -119,7 +119,7 @@ fn r32_the_summary_has_before_after_and_freed(ground: &Ground) {
 fn r34_a_missed_target_names_what_is_left_and_what_frees_it(ground: &Ground) {
     let _weights = ground.tagged("weights", SleepPolicy::Offload, 24);
     drop(ground.block(16));
-    let to_floor = |ladder| ground.releaser.release(Ask::new("idle", ladder).to(Target::Floor));
+    let to_floor = |ladder| ground.releaser.release(Request::new("idle", ladder).to(Target::Floor));
     let (receipt, lines) = logged(Level::WARN, || to_floor(Ladder::cache()));
     ground.assert_in_use(24, "the weights are left");
     assert_eq!(receipt.verdict, Verdict::Partial);
@@ -146,7 +146,7 @@ fn r35_each_step_says_what_it_touched_or_that_it_was_nothing(ground: &Ground) {
     let lines = told();
     ground.assert_in_use(0, "trimmed");
     assert!(lines[0].contains("skipped: no collector"), "{lines:?}");
-    assert!(lines[1].contains("touched pool, what it had cached"), "{lines:?}");
+    assert!(lines[1].contains("touched pool, cached memory"), "{lines:?}");
     let lines = told();
     ground.assert_in_use(0, "nothing more");
     assert!(

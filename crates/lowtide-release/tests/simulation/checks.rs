@@ -2,8 +2,8 @@
 
 use lowtide_device::Bytes;
 use lowtide_release::{
-    Expectation, LedgerKind, Place, Reading, Receipt, RungOutcome, RungReceipt, Settling, Target,
-    Verdict,
+    Expectation, HookPoint, LedgerKind, Reading, Receipt, RungOutcome, RungReceipt, Settling,
+    Target, Verdict,
 };
 
 use crate::gauge::SHARED_TOTAL;
@@ -334,15 +334,15 @@ impl Case<'_> {
     }
 }
 
-fn rungs_at(place: Place) -> &'static [&'static str] {
+fn rungs_at(place: HookPoint) -> &'static [&'static str] {
     match place {
-        Place::ToHost => &["to_host", "fallback"],
-        Place::Sessions => &["sessions", "fallback"],
-        Place::Caches => &["caches", "fallback"],
-        Place::Collect => &["collect", "fallback"],
-        Place::Libraries => &["libraries"],
-        Place::ContextReset => &["context_reset"],
-        Place::Fallback => &["fallback"],
+        HookPoint::ToHost => &["to_host", "fallback"],
+        HookPoint::Sessions => &["sessions", "fallback"],
+        HookPoint::Caches => &["caches", "fallback"],
+        HookPoint::Collect => &["collect", "fallback"],
+        HookPoint::Libraries => &["libraries"],
+        HookPoint::ContextReset => &["context_reset"],
+        HookPoint::Fallback => &["fallback"],
     }
 }
 

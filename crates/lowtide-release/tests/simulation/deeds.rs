@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_release::{Ask, Clock, Failure, Ladder, Releaser, Touch, Verdict};
+use lowtide_release::{Clock, Failure, Ladder, Releaser, Request, Touch, Verdict};
 
 use crate::clock::Hours;
 use crate::journal::Journal;
@@ -123,7 +123,7 @@ impl Props {
     fn ask_for_a_release(&self, who: &str) {
         let releaser = self.releaser.lock().unwrap().clone();
         let Some(releaser) = releaser.filter(|_| self.in_release.load(SeqCst)) else { return };
-        let receipt = releaser.release(Ask::new(who, Ladder::cache()));
+        let receipt = releaser.release(Request::new(who, Ladder::cache()));
         if (receipt.verdict, receipt.rungs.len()) != (Verdict::Busy, 0) {
             self.journal.notes().wrong.push(format!("{who} was given a release: {receipt}"));
         }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lowtide_device::Device;
-use lowtide_release::{Climbed, Expectation, Failure, Gate, Rung, Scene, Touch};
+use lowtide_release::{
+    Climb, Climbed, Expectation, Failure, Gate, Inventory, Rung, RungName, Touch,
+};
 
 use crate::clock::Time;
 
@@ -19,7 +21,7 @@ pub(crate) struct Visit {
     /// What it said beforehand, or with what it panicked.
     pub(crate) expected: Result<Expectation, String>,
     /// `None` where it was not climbed, or not yet.
-    pub(crate) climb: Option<Climb>,
+    pub(crate) climb: Option<Effect>,
     /// The clock left it behind before it had done anything.
     pub(crate) is_left: bool,
     /// Something of it goes on when it has ended: memory comes back in somebody else's time.
@@ -28,7 +30,7 @@ pub(crate) struct Visit {
 
 /// What came of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Climb {
+pub(crate) struct Effect {
     pub(crate) before: u64,
     pub(crate) after: u64,
     pub(crate) took: Duration,
@@ -89,7 +91,7 @@ impl Journal {
         }
     }
 
-    fn climbed(&self, rung: &str, climb: Climb) {
+    fn climbed(&self, rung: &str, climb: Effect) {
         let mut notes = self.notes();
         let visits = &mut notes.visits;
         let is_this = |visit: &Visit| visit.rung == rung && visit.climb.is_none();
@@ -120,32 +122,36 @@ pub(crate) struct Watched {
 }
 
 impl Rung for Watched {
-    fn name(&self) -> &str {
+    fn name(&self) -> RungName {
         self.rung.name()
+    }
+
+    fn limit(&self) -> Duration {
+        self.rung.limit()
     }
 
     fn lets_work_go_on(&self) -> bool {
         self.rung.lets_work_go_on()
     }
 
-    fn expect(&self, scene: &Scene) -> Expectation {
-        let said = catch_unwind(AssertUnwindSafe(|| self.rung.expect(scene)));
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        let said = catch_unwind(AssertUnwindSafe(|| self.rung.expect(inventory)));
         let expected = match &said {
             Ok(expectation) => Ok(expectation.clone()),
             Err(panic) => Err(panic.downcast_ref::<String>().cloned().unwrap_or_default()),
         };
-        let (rung, is_real) = (self.name().to_owned(), self.is_real);
+        let (rung, is_real) = (self.name().to_string(), self.is_real);
         let visit = Visit { rung, is_real, expected, climb: None, is_left: false, goes_on: false };
         self.journal.notes().visits.push(visit);
         said.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    fn climb(&self, scene: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let Journal { time, gate, .. } = &*self.journal;
         let gate_was_open = gate.get().is_some_and(|gate| gate.state().open);
         let (before, began) = (self.journal.in_use(), time.now());
         let already = self.journal.notes().struck.len();
-        let said = catch_unwind(AssertUnwindSafe(|| self.rung.climb(scene)));
+        let said = catch_unwind(AssertUnwindSafe(|| self.rung.climb(inventory, climb)));
         let (after, took) = (self.journal.in_use(), time.now().saturating_sub(began));
         let struck = self.journal.notes().struck.split_off(already);
         let told = match &said {
@@ -157,8 +163,8 @@ impl Rung for Watched {
                 Said::Panicked(panic.downcast_ref::<String>().cloned().unwrap_or_default())
             }
         };
-        let climb = Climb { before, after, took, said: told, gate_was_open, struck };
-        self.journal.climbed(self.name(), climb);
+        let effect = Effect { before, after, took, said: told, gate_was_open, struck };
+        self.journal.climbed(self.name().as_str(), effect);
         said.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }

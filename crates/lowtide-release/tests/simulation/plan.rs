@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_device::Bytes;
-use lowtide_release::{Ask, Ladder, Rung, Target, WhenBusy, rungs};
+use lowtide_release::{Ladder, Request, Rung, RungName, Target, WhenBusy, rungs};
 
 use crate::journal::Watched;
 use crate::plugs::Own;
@@ -12,7 +12,7 @@ use crate::world::{BUDGET, World};
 use lowtide_testing::Dice;
 
 pub(crate) struct Plan {
-    pub(crate) ask: Ask,
+    pub(crate) ask: Request,
     pub(crate) names: Vec<String>,
     /// How long each may take.
     pub(crate) limits: Vec<Duration>,
@@ -37,17 +37,17 @@ impl Plan {
             let name = dice.pick(&NAMES);
             let rung = own(world, name, dice);
             if dice.one_in(2) {
-                ladder = ladder.replace(name, &rung);
+                ladder = ladder.replace(&name.into(), &rung);
                 swapped = Some(name);
             } else {
-                world.releaser.replace(rung);
+                world.releaser.replace_rung(rung);
             }
         }
         let names: Vec<String> = ladder.names().iter().map(ToString::to_string).collect();
         let mut limits: Vec<Duration> = names.iter().map(|name| limit(name)).collect();
         if dice.one_in(3) && !names.is_empty() {
             let (at, limit) = (dice.index(names.len()), Duration::from_millis(dice.roll(8)));
-            ladder = ladder.limit(&names[at], limit);
+            ladder = ladder.limit(&names[at].as_str().into(), limit);
             limits[at] = limit;
         }
         let when_busy = dice.pick(&[
@@ -63,7 +63,7 @@ impl Plan {
             |name: &String| matches!(name.as_str(), "collect" | "trim") && swapped != Some(name);
         let lets_work_go_on = names.iter().all(touches_nothing);
         let is_kept_out = world.crowd_the_gate(dice, patience) && !lets_work_go_on;
-        let mut ask = Ask::new("simulation", ladder.attempts(attempts));
+        let mut ask = Request::new("simulation", ladder.attempts(attempts));
         ask.when_busy = when_busy;
         ask.to = target(dice);
         ask.every_rung = dice.one_in(8);
@@ -85,24 +85,6 @@ const NAMES: [&str; 12] = [
     "context_reset",
     "fallback",
 ];
-
-fn standard(name: &str) -> Arc<dyn Rung> {
-    match name {
-        "quiesce" => Arc::new(rungs::Quiesce),
-        "drop" => Arc::new(rungs::DropOwners),
-        "to_host" => Arc::new(rungs::TO_HOST),
-        "sessions" => Arc::new(rungs::SESSIONS),
-        "caches" => Arc::new(rungs::CACHES),
-        "collect" => Arc::new(rungs::Collect),
-        "trim" => Arc::new(rungs::Trim),
-        "libraries" => Arc::new(rungs::LIBRARIES),
-        "fraction" => Arc::new(rungs::Fraction),
-        "sleep" => Arc::new(rungs::Sleep),
-        "context_reset" => Arc::new(rungs::ContextReset),
-        "fallback" => Arc::new(rungs::Fallback),
-        other => unreachable!("there is no rung {other}"),
-    }
-}
 
 // The limits of the ladder's own rungs.
 fn limit(name: &str) -> Duration {
@@ -133,13 +115,13 @@ fn standard_ladder(world: &World, dice: &mut Dice) -> Ladder {
             if dice.one_in(4) {
                 dice.shuffle(&mut names);
             }
-            Ladder::of(names.into_iter().map(standard).collect())
+            let names: Vec<RungName> = names.into_iter().map(RungName::from).collect();
+            Ladder::of_names(&names).unwrap()
         }
     };
-    let names: Vec<String> = ladder.names().iter().map(ToString::to_string).collect();
-    names
-        .into_iter()
-        .fold(ladder, |ladder, name| ladder.replace(&name, &watched(world, standard(&name), true)))
+    ladder.names().into_iter().fold(ladder, |ladder, name| {
+        ladder.replace(&name, &watched(world, rungs::of_name(&name).unwrap(), true))
+    })
 }
 
 fn target(dice: &mut Dice) -> Option<Target> {

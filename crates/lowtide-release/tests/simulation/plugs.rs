@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Bytes, Chunk};
 use lowtide_release::{
-    Allocator, Climbed, Counts, Expectation, Failure, LedgerKind, LedgerLine, Restore, Rung, Scene,
-    Setting,
+    Allocator, AllocatorCounts, Climb, Climbed, Expectation, Failure, Inventory, LedgerKind,
+    LedgerLine, Restore, Rung, RungName, Setting,
 };
 
 use crate::deeds::{Deed, Doer, Props};
@@ -39,16 +39,16 @@ impl Own {
 }
 
 impl Rung for Own {
-    fn name(&self) -> &str {
-        &self.name
+    fn name(&self) -> RungName {
+        self.name.as_str().into()
     }
 
-    fn expect(&self, _: &Scene) -> Expectation {
+    fn expect(&self, _: &Inventory) -> Expectation {
         let panic = || resume_unwind(Box::new(format!("{} cannot tell", self.name)));
         self.expects.clone().unwrap_or_else(panic)
     }
 
-    fn climb(&self, _: &Scene) -> Result<Climbed, Failure> {
+    fn climb(&self, _: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         match self.parts.as_slice() {
             [one] => climbed.touched = one.act()?,
@@ -135,9 +135,9 @@ impl Allocator for Framework {
         self.trimmer.name.clone()
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> AllocatorCounts {
         let [allocated, cached] = self.parts();
-        Counts { allocated, reserved: allocated + cached }
+        AllocatorCounts { allocated, reserved: allocated + cached }
     }
 
     fn lines(&self) -> Vec<LedgerLine> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{PoolSnapshot, Scope};
 use lowtide_release::{
-    Allocator, Closed, GateState, Gauge, Hook, LedgerKind, Mode, Place, Plugged, Releaser, Setting,
+    Allocator, Closed, GateState, Gauge, Hook, HookPoint, LedgerKind, Mode, Registration, Releaser,
+    Setting,
 };
 
 use crate::clock::{Hours, Time};
@@ -22,14 +23,14 @@ use lowtide_testing::Dice;
 
 pub(crate) const BUDGET: Bytes = Bytes::mib(64);
 
-const PLACES: [Place; 7] = [
-    Place::ToHost,
-    Place::Sessions,
-    Place::Caches,
-    Place::Collect,
-    Place::Libraries,
-    Place::ContextReset,
-    Place::Fallback,
+const PLACES: [HookPoint; 7] = [
+    HookPoint::ToHost,
+    HookPoint::Sessions,
+    HookPoint::Caches,
+    HookPoint::Collect,
+    HookPoint::Libraries,
+    HookPoint::ContextReset,
+    HookPoint::Fallback,
 ];
 
 /// Who is asked what is in use.
@@ -54,9 +55,9 @@ pub(crate) struct World {
     pub(crate) frameworks: Vec<Arc<Framework>>,
     /// What is on record beside allocators, by kind.
     pub(crate) accounts: Vec<(LedgerKind, Shelf)>,
-    pub(crate) hooks: Vec<(Place, Arc<Doer>)>,
+    pub(crate) hooks: Vec<(HookPoint, Arc<Doer>)>,
     shelves: Vec<Shelf>,
-    plugged: Vec<Plugged>,
+    plugged: Vec<Registration>,
     /// Somebody else has the gate closed.
     closed: Option<Closed>,
 }
@@ -144,14 +145,14 @@ impl World {
             let hook = if dice.one_in(3) { hook.expecting(move || Some(bytes)) } else { hook };
             let limit = Duration::from_millis(dice.pick(&[2, 20_000, 20_000, 20_000]));
             let hook = hook.limit(limit);
-            self.plugged.push(self.releaser.plug(place, hook));
+            self.plugged.push(self.releaser.add_hook(place, hook));
         }
         let deeds =
             [Deed::Nothing, Deed::Nothing, Deed::Nothing, Deed::Fail, Deed::Panic, Deed::Hang];
         for number in 0..dice.roll(3) {
             let rolled = std::array::from_fn(|_| dice.pick(&deeds));
             let setting = Arc::new(Fraction::new(format!("setting{number}"), rolled, &self.props));
-            self.plugged.push(self.releaser.plug_setting(setting.clone() as Arc<dyn Setting>));
+            self.plugged.push(self.releaser.add_setting(setting.clone() as Arc<dyn Setting>));
             self.settings.push(setting);
         }
         if dice.one_in(4) {
@@ -163,7 +164,7 @@ impl World {
             let cannot = dice.pick(&[None, None, None, Some(Deed::Fail), Some(Deed::Panic)]);
             let framework = Arc::new(Framework::new(live, trimmer, cannot, &self.props));
             let allocator = framework.clone() as Arc<dyn Allocator>;
-            self.plugged.push(self.releaser.plug_allocator(allocator));
+            self.plugged.push(self.releaser.add_allocator(allocator));
             self.frameworks.push(framework);
         }
         for kind in [LedgerKind::Graphs, LedgerKind::Libraries] {
@@ -171,7 +172,7 @@ impl World {
                 let shelf = self.shelf(dice);
                 let on_record = Arc::clone(&shelf);
                 let account = move || chunk_bytes(&on_record);
-                self.plugged.push(self.releaser.account(kind, "somebody", account));
+                self.plugged.push(self.releaser.add_account(kind, "somebody", account));
                 self.accounts.push((kind, shelf));
             }
         }

@@ -190,7 +190,7 @@ impl Run<'_> {
             let paused = pauses.pause(Mode::InPlace, PATIENCE)?;
             self.parked += u64::from(paused.parked() == 1);
             self.update(weights, size, update, watch, Some(update) == largest)?;
-            self.receipts.extend(paused.resume(self.resume));
+            self.receipts.extend(paused.resume(self.resume).receipt);
             self.reserved.push(self.pool.counts().physical);
         }
         Ok(())

@@ -1,41 +1,41 @@
-//! Readings: what the device says is in use, beside what the allocators we know say.
+//! Gauges: where the device's own numbers come from.
 //!
-//! Nothing counts as freed because a call returned. A number is read until it has settled: where it
-//! stays the same the memory is really there, where it keeps falling the driver is still at it.
+//! Nothing counts as freed because a call returned. A number is read until it has settled: if it stays
+//! the same, the memory is free; if it keeps falling, the driver is still freeing.
 
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, DeviceId, Usage, processes};
 use lowtide_types::{Reading, Settling};
 
-use crate::allocator::Counts;
+use crate::allocator::AllocatorCounts;
 use crate::clock::Clock;
 
-/// Who is asked what is in use. A [`Device`] is one; a host language may bring its own.
+/// A source of the device's own numbers. A [`Device`] is one; a host language may bring another.
 pub trait Gauge: Send + Sync {
-    /// Which device.
+    /// Returns the device that the numbers are about.
     fn id(&self) -> DeviceId;
 
-    /// What the device says, or why it cannot be asked.
+    /// Returns the memory in use and free on the device.
     ///
     /// # Errors
-    /// The device's.
+    /// If the device cannot be asked.
     fn usage(&self) -> lowtide_device::Result<Usage>;
 
-    /// This process's part of it, where the device tells.
+    /// Returns this process's share of the memory in use, where the device reports it.
     fn own(&self) -> Option<Bytes>;
 
     /// Waits for all work on the device.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     fn synchronize(&self) -> lowtide_device::Result<()>;
 
-    /// What other processes hold, where the device tells: a name and a size each.
+    /// Returns the memory of other processes, where the device reports it: a name and a size each.
     fn others(&self) -> Vec<(String, Bytes)>;
 
-    /// By how much its numbers move though nobody does anything; so much is no proof of anything.
-    /// Drivers count exactly. What a kernel says of a whole process does not stand still.
+    /// Returns by how much the numbers move while nothing happens. A difference of that size proves
+    /// nothing. Drivers count exactly; the number that a kernel reports for a whole process moves.
     fn noise(&self) -> Bytes {
         Bytes::ZERO
     }
@@ -52,7 +52,7 @@ impl Gauge for Device {
 
     fn own(&self) -> Option<Bytes> {
         match self.info().id {
-            // Its budget is its own: nobody else takes from it.
+            // Its budget is this process's own.
             DeviceId::Host | DeviceId::DryRun => {
                 Device::usage(self).ok().map(|usage| usage.in_use())
             }
@@ -80,8 +80,8 @@ impl Gauge for Device {
     }
 }
 
-/// Takes a reading of the device and beside it what the allocators count.
-pub(crate) fn take(gauge: Option<&dyn Gauge>, counts: Counts) -> Reading {
+/// Reads the device's numbers, and puts the allocators' beside them.
+pub(crate) fn take_reading(gauge: Option<&dyn Gauge>, counts: AllocatorCounts) -> Reading {
     let usage = gauge.and_then(|gauge| gauge.usage().ok());
     Reading {
         driver: usage.map(|usage| usage.in_use()),
@@ -97,11 +97,11 @@ const PLATEAU: usize = 3;
 /// The first pause between readings; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// What does not settle within this does not soon.
+/// A number that has not settled within this time will not settle soon.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads until the number has settled.
-pub(crate) fn settled(
+pub(crate) fn read_settled(
     clock: &dyn Clock,
     noise: Bytes,
     mut read: impl FnMut() -> Reading,
@@ -129,7 +129,7 @@ pub(crate) fn settled(
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use crate::ManualClock;
+    use crate::clock::ManualClock;
 
     fn reading(mib: u64) -> Reading {
         Reading { driver: Some(Bytes::mib(mib)), ..Reading::default() }
@@ -139,19 +139,20 @@ mod tests {
     fn a_plateau_is_steady_and_a_decay_is_told() {
         let clock = ManualClock::default();
         let mut values = [9, 7, 5, 5, 5, 1].into_iter();
-        let (last, settling) = settled(&clock, Bytes::ZERO, || reading(values.next().unwrap()));
+        let (last, settling) =
+            read_settled(&clock, Bytes::ZERO, || reading(values.next().unwrap()));
         assert_eq!((last, settling), (reading(5), Settling::Steady));
         let mut falling = (0..100_000).rev();
-        let (_, settling) = settled(&clock, Bytes::ZERO, || reading(falling.next().unwrap()));
+        let (_, settling) = read_settled(&clock, Bytes::ZERO, || reading(falling.next().unwrap()));
         assert_eq!(settling, Settling::Falling);
         let mut moving = 0;
-        let (_, settling) = settled(&clock, Bytes::ZERO, || {
+        let (_, settling) = read_settled(&clock, Bytes::ZERO, || {
             moving += 1;
             reading(moving)
         });
         assert_eq!(settling, Settling::Moving);
         let mut noisy = [9, 10, 9].into_iter();
-        let (_, settling) = settled(&clock, Bytes::mib(1), || reading(noisy.next().unwrap()));
+        let (_, settling) = read_settled(&clock, Bytes::mib(1), || reading(noisy.next().unwrap()));
         assert_eq!(settling, Settling::Steady, "noise is not movement");
     }
 }

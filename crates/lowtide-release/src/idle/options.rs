@@ -1,12 +1,13 @@
-//! Whether and when to free on idle, as people say it: in a word or a time, and in one variable.
+//! The options of the idle policy, as people write them: a word or a time, in one environment
+//! variable.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The environment variable that switches it on.
+/// The environment variable that switches the policy on.
 const VARIABLE: &str = "LOWTIDE_FREE_ON_IDLE";
 
-/// Whether and when an idle program gives its memory back.
+/// Whether and when an idle program frees its memory.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,12 +21,12 @@ const VARIABLE: &str = "LOWTIDE_FREE_ON_IDLE";
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleOptions {
-    /// The switch. Where it is off, nothing ever happens.
+    /// Whether the policy is switched on. If it is off, nothing ever happens.
     pub enabled: bool,
-    /// How long nothing may have run.
+    /// The quiet time: how long no task may have run.
     pub after: Duration,
-    /// How many times `after` the quiet time may grow to where tasks come back too soon; with 1 it
-    /// stays as it is.
+    /// The largest multiple of `after` that the quiet time grows to when tasks come back too soon.
+    /// With 1 it does not grow.
     pub calm: u32,
 }
 
@@ -36,11 +37,11 @@ impl Default for IdleOptions {
 }
 
 impl IdleOptions {
-    /// What `LOWTIDE_FREE_ON_IDLE` says, in the words of [`IdleOptions::from_str`]; off where it
-    /// is not set.
+    /// Reads `LOWTIDE_FREE_ON_IDLE`, in the words of [`IdleOptions::from_str`]. The policy is off if
+    /// the variable is not set.
     ///
     /// # Errors
-    /// If it says something else.
+    /// If the variable has another value.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<IdleOptions, ParseIdleError> {
         get(VARIABLE).map_or_else(|| Ok(IdleOptions::default()), |value| value.parse())
     }
@@ -49,8 +50,9 @@ impl IdleOptions {
 impl FromStr for IdleOptions {
     type Err = ParseIdleError;
 
-    /// Nothing, `0`, `false`, `off` and `no` switch it off; `1`, `true`, `on` and `yes` switch it
-    /// on; a time such as `250ms`, `30s`, `5m` or `1h` switches it on with that quiet time.
+    /// Reads the options from text. Empty text, `0`, `false`, `off` and `no` switch the policy off;
+    /// `1`, `true`, `on` and `yes` switch it on; a time such as `250ms`, `30s`, `5m` or `1h` switches
+    /// it on with that quiet time.
     fn from_str(text: &str) -> Result<IdleOptions, ParseIdleError> {
         let options = IdleOptions::default();
         match text.trim().to_ascii_lowercase().as_str() {
@@ -64,6 +66,7 @@ impl FromStr for IdleOptions {
     }
 }
 
+/// Reads a time such as `30s`.
 fn time(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let unit_ms = match unit {
@@ -76,10 +79,10 @@ fn time(text: &str) -> Option<Duration> {
     number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
 }
 
-/// Text that says neither whether memory is freed on idle nor after what time.
+/// Text that is not a value of [`IdleOptions`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{value:?} does not say when to free on idle: 1, true, on or yes, 0, false, off or no, \
+    "{value:?} does not say when to free on idle; write 1, true, on or yes, 0, false, off or no, \
      or a time such as 250ms, 30s, 5m or 1h"
 )]
 pub struct ParseIdleError {

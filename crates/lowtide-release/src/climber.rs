@@ -1,0 +1,218 @@
+//! The climber: climbs a ladder rung by rung, each on its own, with a reading after each, and writes
+//! the receipt from those readings.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use lowtide_types::{Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict};
+
+use crate::advice::advise;
+use crate::climb::Climb;
+use crate::failure::message;
+use crate::gauge::{Gauge, read_settled};
+use crate::inventory::Inventory;
+use crate::ladder::Placed;
+use crate::request::Request;
+use crate::rung::{Climbed, Expectation, Rung};
+use crate::verdict::{Evidence, Reached, judge};
+
+/// One climb, and what it needs.
+pub(crate) struct Climber<'a> {
+    pub(crate) inventory: &'a Arc<Inventory>,
+    pub(crate) request: &'a Request,
+    pub(crate) climb: &'a Climb,
+    /// Rungs that take the place of those of the same name.
+    pub(crate) replaced: &'a [Arc<dyn Rung>],
+}
+
+/// What has happened so far.
+struct Progress {
+    rungs: Vec<RungReceipt>,
+    last: Reading,
+    settling: Settling,
+    /// The rung at which the caller stopped the release.
+    stopped_at: Option<RungName>,
+}
+
+/// Creates the receipt of a release without rungs and holders.
+pub(crate) fn receipt(
+    inventory: &Inventory,
+    request: &Request,
+    verdict: Verdict,
+    readings: (Reading, Reading),
+) -> Receipt {
+    let device = inventory.gauge().map(Gauge::id);
+    let mut receipt = Receipt::new(&request.name, device, verdict, readings);
+    receipt.target = request.to;
+    receipt.ledger = inventory.ledger();
+    receipt
+}
+
+impl Climber<'_> {
+    /// Climbs, and says what that did.
+    pub(crate) fn run(&self) -> Receipt {
+        let Climber { inventory, request, .. } = self;
+        let (last, settling) = self.read();
+        let before = request.done.as_ref().map_or(last, |done| done.before);
+        let rungs = request.done.iter().cloned().collect();
+        let mut progress = Progress { rungs, last, settling, stopped_at: None };
+        self.climb_ladder(&mut progress);
+        let Progress { rungs, last, settling, stopped_at } = progress;
+
+        let mut holders = inventory.owners().holders();
+        let mut is_held = !holders.is_empty();
+        holders.extend(request.survivors());
+        is_held |= request.pins() && !holders.is_empty();
+        let verdict = judge(&Evidence {
+            reached: match (request.to, self.is_met(&last)) {
+                (None, _) => Reached::NoTarget,
+                (Some(_), Some(true)) => Reached::Met,
+                (Some(_), Some(false)) => Reached::Missed,
+                (Some(_), None) => Reached::Unknown,
+            },
+            freed: last.freed_since(&before),
+            noise: self.noise(),
+            is_held,
+            is_in_use: !holders.is_empty(),
+            is_stopped: stopped_at.is_some(),
+            rungs: &rungs,
+        });
+        let mut receipt = receipt(inventory, request, verdict, (before, last));
+        (receipt.rungs, receipt.holders) = (rungs, holders);
+        if let Some(rung) = &stopped_at {
+            receipt.advice.push(format!("it was stopped at {rung}: work arrived"));
+        }
+        receipt.stopped_at = stopped_at;
+        if settling == Settling::Falling {
+            receipt.advice.push("the number was still falling: ask again in a moment".to_owned());
+        }
+        receipt.advice.extend(advise(&receipt));
+        receipt
+    }
+
+    fn climb_ladder(&self, progress: &mut Progress) {
+        let Climber { request, climb, .. } = self;
+        for attempt in 1..=request.ladder.most_attempts() {
+            let at_its_start = progress.last;
+            for placed in request.ladder.rungs() {
+                if !request.every_rung && self.is_met(&progress.last) == Some(true) {
+                    return;
+                }
+                if climb.is_stopped() {
+                    progress.stopped_at = Some(placed.rung.name());
+                    return;
+                }
+                if climb.clock().is_interrupted() {
+                    return;
+                }
+                let placed = self.replacement(placed);
+                let (rung, stopped) = self.climb_rung(&placed, attempt, progress.last);
+                progress.last = rung.after;
+                if stopped && climb.is_stopped() {
+                    progress.stopped_at = Some(rung.rung.clone());
+                }
+                // A rung that was skipped has read nothing.
+                if !matches!(rung.outcome, RungOutcome::Skipped { .. }) {
+                    progress.settling = rung.settling;
+                }
+                progress.rungs.push(rung);
+                if progress.stopped_at.is_some() {
+                    return;
+                }
+            }
+            let freed = progress.last.freed_since(&at_its_start);
+            if request.to.is_none()
+                || self.is_met(&progress.last) == Some(true)
+                || freed.is_none_or(|freed| freed <= self.noise())
+            {
+                return;
+            }
+        }
+    }
+
+    /// Climbs one rung. Returns its receipt, and whether it ended early because it was told to stop.
+    fn climb_rung(&self, placed: &Placed, attempt: u32, before: Reading) -> (RungReceipt, bool) {
+        let rung = &placed.rung;
+        let receipt = RungReceipt {
+            rung: rung.name(),
+            attempt,
+            outcome: RungOutcome::Done,
+            touched: Vec::new(),
+            skipped: Vec::new(),
+            expected_bytes: None,
+            before,
+            after: before,
+            freed_bytes: before.freed_since(&before),
+            settling: Settling::Steady,
+            took_s: 0.0,
+        };
+        let expected_bytes = match catch_unwind(AssertUnwindSafe(|| rung.expect(self.inventory))) {
+            Ok(Expectation::Bytes(bytes)) => bytes,
+            Ok(Expectation::Skip(why)) => {
+                return (RungReceipt { outcome: RungOutcome::Skipped { why }, ..receipt }, false);
+            }
+            Err(panic) => {
+                let outcome = RungOutcome::Panicked { message: message(&*panic) };
+                return (RungReceipt { outcome, ..receipt }, false);
+            }
+        };
+        let clock = self.climb.clock();
+        let began = clock.now();
+        let (outcome, climbed) = self.work(placed);
+        let took_s = clock.since(began).as_secs_f64();
+        let (after, settling) = self.read();
+        let receipt = RungReceipt {
+            outcome,
+            touched: climbed.touched,
+            skipped: climbed.skipped,
+            expected_bytes,
+            after,
+            freed_bytes: after.freed_since(&before),
+            settling,
+            took_s,
+            ..receipt
+        };
+        (receipt, climbed.stopped)
+    }
+
+    /// Runs a rung within its limit. Its failures are in the outcome.
+    fn work(&self, placed: &Placed) -> (RungOutcome, Climbed) {
+        let (rung, inventory) = (Arc::clone(&placed.rung), Arc::clone(self.inventory));
+        let climb = self.climb.clone();
+        match self.climb.run_within(placed.limit, move || rung.climb(&inventory, &climb)) {
+            None => {
+                let limit_ms = placed.limit.as_millis() as u64;
+                (RungOutcome::CutOff { limit_ms }, Climbed::default())
+            }
+            Some(Err(panic)) => {
+                (RungOutcome::Panicked { message: message(&*panic) }, Climbed::default())
+            }
+            Some(Ok(Err(failure))) => {
+                (RungOutcome::Failed { why: failure.to_string() }, Climbed::default())
+            }
+            Some(Ok(Ok(climbed))) if climbed.failures.is_empty() => (RungOutcome::Done, climbed),
+            Some(Ok(Ok(climbed))) => {
+                (RungOutcome::Failed { why: climbed.failures.join("; ") }, climbed)
+            }
+        }
+    }
+
+    /// Returns the rung itself, or the one that takes its place.
+    fn replacement(&self, placed: &Placed) -> Placed {
+        let other = self.replaced.iter().find(|rung| rung.name() == placed.rung.name());
+        other.map_or_else(|| placed.clone(), |rung| Placed { rung: Arc::clone(rung), ..*placed })
+    }
+
+    fn is_met(&self, reading: &Reading) -> Option<bool> {
+        self.request.to.and_then(|to| to.is_met(reading, self.inventory.floor()))
+    }
+
+    fn read(&self) -> (Reading, Settling) {
+        let read = || self.inventory.read();
+        read_settled(self.climb.clock(), self.inventory.noise(), read)
+    }
+
+    fn noise(&self) -> i64 {
+        self.inventory.noise().0.cast_signed()
+    }
+}

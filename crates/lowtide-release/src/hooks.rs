@@ -1,0 +1,193 @@
+//! Hooks: where a host language takes part in a ladder.
+//!
+//! Models, sessions, collectors and caches exist only in a host language or a framework. It registers
+//! hooks at fixed points of the ladder; their order, isolation, time limits and guards are ours.
+
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use lowtide_types::{Bytes, Touch};
+
+use crate::climb::Climb;
+use crate::failure::Failure;
+
+/// A point of the ladder at which hooks are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HookPoint {
+    /// Models are moved to host memory.
+    ToHost,
+    /// Sessions of inference runtimes are closed.
+    Sessions,
+    /// Caches are cleared and stored tracebacks dropped.
+    Caches,
+    /// The host language's garbage collector runs.
+    Collect,
+    /// Workspaces of libraries, communicators and leftovers of other processes are freed.
+    Libraries,
+    /// The context is destroyed and created anew.
+    ContextReset,
+    /// The last resort, when no other rung was enough.
+    Fallback,
+}
+
+/// The default time limit of a hook: less than that of its rung, so that the next hook still runs.
+const HOOK_LIMIT: Duration = Duration::from_secs(20);
+
+type Run = dyn Fn(&HookCall) -> Result<Vec<Touch>, Failure> + Send + Sync;
+type Expect = dyn Fn() -> Option<Bytes> + Send + Sync;
+type Unless = dyn Fn() -> Option<String> + Send + Sync;
+
+/// The argument of a hook.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct HookCall {
+    /// The round of the rung, from 0. A collector may take another generation each time.
+    pub round: u32,
+    /// The climb that the hook is part of.
+    pub climb: Climb,
+}
+
+/// A function of a host language that a rung calls.
+///
+/// ```
+/// use lowtide_release::Hook;
+///
+/// let hook = Hook::new("tokenizer cache", |call| {
+///     if !call.climb.go_on() {
+///         return Ok(Vec::new());
+///     }
+///     // … clear it …
+///     Ok(vec!["tokenizer cache, 12 entries".into()])
+/// });
+/// ```
+pub struct Hook {
+    name: String,
+    expect: Option<Box<Expect>>,
+    unless: Option<Box<Unless>>,
+    limit: Duration,
+    run: Box<Run>,
+}
+
+impl Hook {
+    /// Creates a hook. `run` returns what it acted on.
+    pub fn new(
+        name: impl Into<String>,
+        run: impl Fn(&HookCall) -> Result<Vec<Touch>, Failure> + Send + Sync + 'static,
+    ) -> Hook {
+        let (name, run) = (name.into(), Box::new(run));
+        Hook { name, expect: None, unless: None, limit: HOOK_LIMIT, run }
+    }
+
+    /// Sets the time limit. A hook that exceeds it is left behind and named as failed; the next hook
+    /// runs.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Hook {
+        self.limit = limit;
+        self
+    }
+
+    /// Sets a function that estimates how much the hook will free.
+    #[must_use]
+    pub fn expecting(mut self, expect: impl Fn() -> Option<Bytes> + Send + Sync + 'static) -> Hook {
+        self.expect = Some(Box::new(expect));
+        self
+    }
+
+    /// Sets a function that says why the hook does not apply now, for example because its library is
+    /// not loaded. Such a hook is skipped by name and has not failed.
+    #[must_use]
+    pub fn unless(mut self, unless: impl Fn() -> Option<String> + Send + Sync + 'static) -> Hook {
+        self.unless = Some(Box::new(unless));
+        self
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns why the hook does not apply now, with its name.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        let why = self.unless.as_ref().and_then(|unless| unless())?;
+        Some(format!("{}: {why}", self.name))
+    }
+
+    pub(crate) fn expected(&self) -> Option<Bytes> {
+        self.expect.as_ref().and_then(|expect| expect())
+    }
+
+    /// Runs the hook within its time limit.
+    pub(crate) fn run(self: &Arc<Hook>, climb: &Climb, round: u32) -> Result<Vec<Touch>, Failure> {
+        let (hook, call) = (Arc::clone(self), HookCall { round, climb: climb.clone() });
+        match climb.run_within(self.limit, move || (hook.run)(&call)) {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(panic)) => resume_unwind(panic),
+            None => {
+                let limit_ms = self.limit.as_millis();
+                Err(format!("did not end within {limit_ms} ms and was left behind").into())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hook({})", self.name)
+    }
+}
+
+/// A function that sets a setting back to its former value.
+pub type Restore = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
+
+/// A setting that the rung `fraction` lowers for a moment, such as the share of the device that an
+/// allocator may take. It is always restored: after an error, after a panic, and at the end of a rung
+/// that was left behind.
+pub trait Setting: Send + Sync {
+    /// Returns the name of the setting.
+    fn name(&self) -> String;
+
+    /// Lowers the setting. Returns the function that restores it.
+    ///
+    /// # Errors
+    /// Whatever the owner of the setting reports.
+    fn lower(&self) -> Result<Restore, Failure>;
+
+    /// Resets the statistics that belong to the setting, while it is lowered.
+    ///
+    /// # Errors
+    /// Whatever the owner of the setting reports.
+    fn reset_statistics(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// What registrations leave behind when they are kept for good.
+pub(crate) type Kept = Mutex<Vec<Arc<dyn Send + Sync>>>;
+
+/// The registration of a hook, a setting, an allocator or an account. Dropping it ends the
+/// registration.
+#[must_use = "dropping it ends the registration; `keep` makes it permanent"]
+pub struct Registration {
+    what: Arc<dyn Send + Sync>,
+    kept: Weak<Kept>,
+}
+
+impl Registration {
+    pub(crate) fn new(what: Arc<dyn Send + Sync>, kept: &Arc<Kept>) -> Registration {
+        Registration { what, kept: Arc::downgrade(kept) }
+    }
+
+    /// Keeps the registration for as long as the releaser exists.
+    pub fn keep(self) {
+        if let Some(kept) = self.kept.upgrade() {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(self.what);
+        }
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Registration")
+    }
+}

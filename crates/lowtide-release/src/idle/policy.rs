@@ -1,0 +1,236 @@
+//! The policy itself: tasks begin and finish, claims are given out one at a time.
+
+use std::fmt;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::activity::Activity;
+use super::options::IdleOptions;
+use crate::clock::Clock;
+use crate::sync::{Arc, Mutex, MutexGuard};
+
+/// Whether a release is due, and if not, why.
+#[derive(Debug)]
+#[must_use = "a claim that nobody takes counts as a release"]
+pub enum Decision {
+    /// A release is due. This is the only claim until it is dropped.
+    Release(Claim),
+    /// The policy is switched off.
+    Off,
+    /// An earlier claim still exists.
+    Underway,
+    /// Tasks are running.
+    Active {
+        /// The number of running tasks.
+        count: usize,
+    },
+    /// No task has finished since the last release, or ever.
+    NothingRan,
+    /// The quiet time is not over.
+    Wait {
+        /// The time until it is over, if no task runs.
+        left: Duration,
+    },
+    /// Every other condition is met, but there is no memory to free.
+    NothingToUnload,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Decision::Release(_) => f.write_str("a release is due"),
+            Decision::Off => f.write_str("free on idle is switched off"),
+            Decision::Underway => f.write_str("an idle release is under way"),
+            Decision::Active { count } => write!(f, "tasks are running: {count}"),
+            Decision::NothingRan => f.write_str("no task has finished since the last release"),
+            Decision::Wait { left } => {
+                write!(f, "the quiet time is not over: {:.1} s are left", left.as_secs_f64())
+            }
+            Decision::NothingToUnload => f.write_str("there is no memory to free"),
+        }
+    }
+}
+
+struct Inner {
+    options: IdleOptions,
+    clock: std::sync::Arc<dyn Clock>,
+    activity: Mutex<Activity>,
+}
+
+/// Counts tasks and decides when to release. Clones are the same policy.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use lowtide_release::{Decision, Idle, ManualClock};
+///
+/// let clock = ManualClock::default();
+/// let idle = Idle::new("30s".parse()?, Arc::new(clock.clone()));
+/// drop(idle.task());
+/// assert!(matches!(idle.due(|| true), Decision::Wait { .. }));
+/// clock.advance(Duration::from_secs(30));
+/// if let Decision::Release(claim) = idle.due(|| true) {
+///     // … release …
+///     claim.done();
+/// }
+/// assert!(matches!(idle.due(|| true), Decision::NothingRan));
+/// # Ok::<(), lowtide_release::ParseIdleError>(())
+/// ```
+#[derive(Clone)]
+pub struct Idle {
+    inner: Arc<Inner>,
+}
+
+impl Idle {
+    /// Creates a policy for which no task has run so far.
+    pub fn new(options: IdleOptions, clock: std::sync::Arc<dyn Clock>) -> Idle {
+        let activity = Mutex::new(Activity::new());
+        Idle { inner: Arc::new(Inner { options, clock, activity }) }
+    }
+
+    /// Returns the options of the policy.
+    pub fn options(&self) -> IdleOptions {
+        self.inner.options
+    }
+
+    /// Begins a task; it finishes when the guard is dropped. Never waits: whether the task may work
+    /// during a release is decided by the gate.
+    pub fn task(&self) -> Task {
+        let now = self.now();
+        let mut activity = self.activity();
+        activity.active += 1;
+        activity.began += 1;
+        if let Some(released) = activity.released.take() {
+            activity.learn(&self.inner.options, now.saturating_sub(released));
+        }
+        Task { idle: self.clone() }
+    }
+
+    /// Decides whether to release now. `something_to_unload` is called last, and only if every other
+    /// condition is met, so it may be slow; no lock is held meanwhile.
+    pub fn due(&self, something_to_unload: impl FnOnce() -> bool) -> Decision {
+        let now = self.now();
+        let missing = self.missing(&self.activity(), now);
+        if let Some(decision) = missing {
+            return decision;
+        }
+        if !something_to_unload() {
+            return Decision::NothingToUnload;
+        }
+        // A task may have begun during that call, or another caller have claimed.
+        let mut activity = self.activity();
+        if let Some(decision) = self.missing(&activity, now) {
+            return decision;
+        }
+        activity.claimed = true;
+        // From here on only tasks that finish later count towards the next release.
+        activity.finished = None;
+        Decision::Release(Claim { idle: self.clone(), began: activity.began, released: true })
+    }
+
+    /// Returns the condition that is not met, except the last.
+    fn missing(&self, activity: &Activity, now: Duration) -> Option<Decision> {
+        let options = &self.inner.options;
+        if !options.enabled {
+            return Some(Decision::Off);
+        }
+        if activity.claimed {
+            return Some(Decision::Underway);
+        }
+        if activity.active > 0 {
+            return Some(Decision::Active { count: activity.active });
+        }
+        let Some(finished) = activity.finished else {
+            return Some(Decision::NothingRan);
+        };
+        let left = activity.quiet(options).saturating_sub(now.saturating_sub(finished));
+        (!left.is_zero()).then_some(Decision::Wait { left })
+    }
+
+    /// Reads the clock, without the lock: threads may come out of order, so later times win.
+    fn now(&self) -> Duration {
+        // A policy that is switched off does not even read the clock.
+        if self.inner.options.enabled { self.inner.clock.now() } else { Duration::ZERO }
+    }
+
+    pub(super) fn activity(&self) -> MutexGuard<'_, Activity> {
+        self.inner.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idle")
+            .field("options", &self.inner.options)
+            .field("activity", &self.inner.activity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A running task. Dropping it finishes the task.
+#[derive(Debug)]
+#[must_use = "dropping it finishes the task"]
+pub struct Task {
+    idle: Idle,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let now = self.idle.now();
+        let mut activity = self.idle.activity();
+        activity.active -= 1;
+        activity.finished = activity.finished.max(Some(now));
+    }
+}
+
+/// The right to release. There is one at a time.
+#[derive(Debug)]
+#[must_use = "dropping it says that the release was done"]
+pub struct Claim {
+    idle: Idle,
+    /// The number of tasks that had begun when the claim was given.
+    began: u64,
+    /// Whether there was a release, as far as is known.
+    released: bool,
+}
+
+impl Claim {
+    /// Says that the release ran, whatever its verdict. The next one needs another task to finish.
+    /// Dropping the claim says the same, so a release that fails is not repeated again and again.
+    pub fn done(self) {
+        drop(self);
+    }
+
+    /// Says that no release ran, because work was in the way. One is due again after another quiet
+    /// time.
+    pub fn put_back(mut self) {
+        self.released = false;
+    }
+
+    /// Returns whether a task has begun since the claim was given. It will need the memory that is
+    /// being freed.
+    pub fn is_stale(&self) -> bool {
+        self.idle.activity().began != self.began
+    }
+
+    /// Returns a function that answers as [`Claim::is_stale`], for the release to ask on any thread.
+    pub fn staleness(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let (idle, began) = (self.idle.clone(), self.began);
+        move || idle.activity().began != began
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let now = self.idle.now();
+        let mut activity = self.idle.activity();
+        activity.claimed = false;
+        if !self.released {
+            activity.finished = activity.finished.max(Some(now));
+        } else if activity.began == self.began {
+            activity.released = Some(now);
+        } else {
+            activity.learn(&self.idle.inner.options, Duration::ZERO);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The policy by its conditions, in the time of a clock that the test moves.
+
+use std::time::Duration;
+
+use super::{Claim, Decision, Idle, IdleOptions};
+use crate::clock::{Clock, ManualClock};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn idle(after: Duration) -> (Idle, ManualClock) {
+    let clock = ManualClock::default();
+    let options = IdleOptions { enabled: true, after, ..IdleOptions::default() };
+    (Idle::new(options, std::sync::Arc::new(clock.clone())), clock)
+}
+
+fn claim(idle: &Idle) -> Claim {
+    match idle.due(|| true) {
+        Decision::Release(claim) => claim,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is still to wait for, in seconds.
+fn left(idle: &Idle) -> u64 {
+    match idle.due(|| panic!("asked too early")) {
+        Decision::Wait { left } => left.as_secs(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a task, and releases as soon as it is due; says how long that took, in seconds.
+fn round(idle: &Idle, clock: &ManualClock) -> u64 {
+    drop(idle.task());
+    let quiet = left(idle);
+    clock.advance(Duration::from_secs(quiet));
+    claim(idle).done();
+    quiet
+}
+
+#[test]
+fn r26_all_four_conditions_are_needed() {
+    for case in 0..16 {
+        let [enabled, finished, active, something] = [1, 2, 4, 8].map(|bit| case & bit != 0);
+        let clock = ManualClock::default();
+        let options = IdleOptions { enabled, after: SECOND, ..IdleOptions::default() };
+        let idle = Idle::new(options, std::sync::Arc::new(clock.clone()));
+        if finished {
+            drop(idle.task());
+        }
+        let running = active.then(|| idle.task());
+        clock.advance(SECOND);
+        let decision = idle.due(|| something);
+        let as_wanted = match (enabled, active, finished, something) {
+            (false, ..) => matches!(decision, Decision::Off),
+            (_, true, ..) => matches!(decision, Decision::Active { count: 1 }),
+            (_, _, false, _) => matches!(decision, Decision::NothingRan),
+            (.., false) => matches!(decision, Decision::NothingToUnload),
+            _ => matches!(decision, Decision::Release(_)),
+        };
+        assert!(as_wanted, "{case}: {decision:?}");
+        drop(running);
+    }
+}
+
+#[test]
+fn r25_off_changes_nothing() {
+    struct Untouched;
+
+    impl Clock for Untouched {
+        fn now(&self) -> Duration {
+            panic!("switched off, and asked for the time")
+        }
+
+        fn pause(&self, _duration: Duration) {
+            self.now();
+        }
+
+        fn within(&self, _limit: Duration, _work: Box<dyn FnOnce() + Send>) -> bool {
+            self.now() < Duration::ZERO
+        }
+    }
+
+    let idle = Idle::new(IdleOptions::default(), std::sync::Arc::new(Untouched));
+    let decide = || idle.due(|| panic!("switched off, and asked for something to unload"));
+    assert!(matches!(decide(), Decision::Off));
+    let tasks = [idle.task(), idle.task()];
+    assert_eq!(idle.activity().active, 2);
+    assert!(matches!(decide(), Decision::Off));
+    drop(tasks);
+    assert_eq!(idle.activity().active, 0);
+    assert!(matches!(decide(), Decision::Off));
+}
+
+#[test]
+fn the_quiet_time_counts_from_the_last_task_that_finished() {
+    let (idle, clock) = idle(10 * SECOND);
+    let (long, short) = (idle.task(), idle.task());
+    drop(short);
+    clock.advance(60 * SECOND);
+    assert!(matches!(idle.due(|| true), Decision::Active { count: 1 }));
+    drop(long);
+    clock.advance(4 * SECOND);
+    assert_eq!(left(&idle), 6);
+    // One that comes in between begins it anew.
+    drop(idle.task());
+    assert_eq!(left(&idle), 10);
+    clock.advance(10 * SECOND);
+    claim(&idle).done();
+}
+
+#[test]
+fn r26_a_release_needs_a_task_that_finished_since_the_last() {
+    let (idle, clock) = idle(SECOND);
+    for ends in [Claim::done, drop] {
+        drop(idle.task());
+        clock.advance(60 * SECOND);
+        ends(claim(&idle));
+        clock.advance(60 * SECOND);
+        assert!(matches!(idle.due(|| true), Decision::NothingRan));
+    }
+    // Where there was nothing to unload, it stays due.
+    drop(idle.task());
+    clock.advance(60 * SECOND);
+    assert!(matches!(idle.due(|| false), Decision::NothingToUnload));
+    claim(&idle).done();
+}
+
+#[test]
+fn there_is_one_claim_at_a_time_and_it_knows_that_a_task_came() {
+    let (idle, clock) = idle(SECOND);
+    drop(idle.task());
+    clock.advance(SECOND);
+    let claim_one = claim(&idle);
+    assert!(matches!(idle.due(|| true), Decision::Underway));
+    assert!(!claim_one.is_stale());
+    drop(idle.task());
+    assert!(claim_one.is_stale(), "it began and is over already");
+    clock.advance(60 * SECOND);
+    assert!(matches!(idle.due(|| true), Decision::Underway));
+    claim_one.done();
+    // That task counts for the next release: what it loaded came after the claim.
+    assert!(!claim(&idle).is_stale());
+}
+
+#[test]
+fn a_task_that_begins_while_the_memory_is_looked_at_is_seen() {
+    let (idle, clock) = idle(SECOND);
+    drop(idle.task());
+    clock.advance(SECOND);
+    let mut task = None;
+    let decision = idle.due(|| {
+        task = Some(idle.task());
+        true
+    });
+    assert!(matches!(decision, Decision::Active { count: 1 }));
+    drop(task);
+    assert_eq!(left(&idle), 1);
+}
+
+#[test]
+fn a_claim_that_is_put_back_is_due_again_after_the_quiet_time() {
+    let (idle, clock) = idle(10 * SECOND);
+    drop(idle.task());
+    clock.advance(60 * SECOND);
+    claim(&idle).put_back();
+    assert_eq!(left(&idle), 10);
+    clock.advance(10 * SECOND);
+    // Nothing was freed, so a task that comes now is not too soon.
+    claim(&idle).put_back();
+    drop(idle.task());
+    assert_eq!(left(&idle), 10);
+}
+
+#[test]
+fn tasks_that_come_back_too_soon_double_the_quiet_time_up_to_the_limit() {
+    let (idle, clock) = idle(10 * SECOND);
+    let quiet = [(); 7].map(|()| round(&idle, &clock));
+    assert_eq!(quiet, [10, 20, 40, 80, 160, 160, 160]);
+}
+
+#[test]
+fn of_tasks_that_come_after_one_release_only_the_first_tells() {
+    let (idle, clock) = idle(10 * SECOND);
+    round(&idle, &clock);
+    drop((idle.task(), idle.task()));
+    assert_eq!(left(&idle), 20);
+    drop(idle.task());
+    assert_eq!(left(&idle), 20);
+}
+
+#[test]
+fn a_task_that_comes_during_the_release_is_too_soon() {
+    let (idle, clock) = idle(10 * SECOND);
+    drop(idle.task());
+    clock.advance(10 * SECOND);
+    let claim_one = claim(&idle);
+    clock.advance(60 * SECOND);
+    let task = idle.task();
+    claim_one.done();
+    drop(task);
+    assert_eq!(left(&idle), 20);
+    // Only once: the next task has seen no other release.
+    drop(idle.task());
+    assert_eq!(left(&idle), 20);
+}
+
+#[test]
+fn memory_left_alone_for_longer_than_the_quiet_time_halves_it() {
+    let (idle, clock) = idle(10 * SECOND);
+    assert_eq!([(); 4].map(|()| round(&idle, &clock)), [10, 20, 40, 80]);
+    // As long as the quiet time is neither too soon nor long.
+    clock.advance(80 * SECOND);
+    assert_eq!(round(&idle, &clock), 80);
+    clock.advance(81 * SECOND);
+    assert_eq!(round(&idle, &clock), 40);
+    clock.advance(10 * SECOND);
+    assert_eq!(round(&idle, &clock), 40);
+    for quiet in [20, 10, 10] {
+        clock.advance(81 * SECOND);
+        assert_eq!(round(&idle, &clock), quiet);
+    }
+}
+
+#[test]
+fn the_limit_may_be_any_number_and_one_means_that_nothing_is_learned() {
+    for (calm, wanted) in [(0, [10, 10, 10]), (1, [10, 10, 10]), (3, [10, 20, 30])] {
+        let clock = ManualClock::default();
+        let options = IdleOptions { enabled: true, after: 10 * SECOND, calm };
+        let idle = Idle::new(options, std::sync::Arc::new(clock.clone()));
+        assert_eq!([(); 3].map(|()| round(&idle, &clock)), wanted);
+    }
+}

@@ -1,0 +1,201 @@
+//! The inventory of a releaser: the device, the allocators on it, the owners and the hooks. Rungs are
+//! given it as an argument and keep nothing of their own.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use lowtide_pool::Pool;
+use lowtide_types::{Bytes, Ledger, LedgerKind, LedgerLine, Reading};
+
+use crate::allocator::{Allocator, AllocatorCounts};
+use crate::gauge::{Gauge, take_reading};
+use crate::hooks::{Hook, HookPoint, Kept, Registration, Setting};
+use crate::owners::Owners;
+
+/// Memory that no allocator knows of, such as that of a library or of captured graphs.
+struct Account {
+    kind: LedgerKind,
+    name: String,
+    bytes: Box<dyn Fn() -> Bytes + Send + Sync>,
+}
+
+/// The device, the allocators on it, the owners and the hooks that a release works with.
+pub struct Inventory {
+    gauge: Option<Arc<dyn Gauge>>,
+    floor: AtomicU64,
+    disposable: AtomicBool,
+    owners: Owners,
+    pools: Mutex<Vec<Pool>>,
+    allocators: Mutex<Vec<Weak<dyn Allocator>>>,
+    hooks: Mutex<Vec<(HookPoint, Weak<Hook>)>>,
+    settings: Mutex<Vec<Weak<dyn Setting>>>,
+    accounts: Mutex<Vec<Weak<Account>>>,
+    kept: Arc<Kept>,
+}
+
+/// The value of `floor` while it is unknown.
+const NO_FLOOR: u64 = u64::MAX;
+
+impl Inventory {
+    pub(crate) fn new(gauge: Option<Arc<dyn Gauge>>) -> Inventory {
+        Inventory {
+            gauge,
+            floor: AtomicU64::new(NO_FLOOR),
+            disposable: AtomicBool::new(false),
+            owners: Owners::default(),
+            pools: Mutex::default(),
+            allocators: Mutex::default(),
+            hooks: Mutex::default(),
+            settings: Mutex::default(),
+            accounts: Mutex::default(),
+            kept: Arc::default(),
+        }
+    }
+
+    /// Returns the gauge of the device; `None` where there is no device.
+    pub fn gauge(&self) -> Option<&dyn Gauge> {
+        self.gauge.as_deref()
+    }
+
+    /// Returns by how much the device's numbers move by themselves.
+    pub(crate) fn noise(&self) -> Bytes {
+        self.gauge().map_or(Bytes::ZERO, Gauge::noise)
+    }
+
+    /// Returns the owners that a shutdown drops.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// Returns the pools, which can sleep.
+    pub fn pools(&self) -> Vec<Pool> {
+        lock(&self.pools).clone()
+    }
+
+    /// Returns the floor of the device, where it is known.
+    pub fn floor(&self) -> Option<Bytes> {
+        let floor = self.floor.load(SeqCst);
+        (floor != NO_FLOOR).then_some(Bytes(floor))
+    }
+
+    /// Returns whether the process may lose everything that it has on the device.
+    pub fn is_disposable(&self) -> bool {
+        self.disposable.load(SeqCst)
+    }
+
+    pub(crate) fn set_floor(&self, floor: Bytes) {
+        self.floor.store(floor.0, SeqCst);
+    }
+
+    pub(crate) fn set_disposable(&self, disposable: bool) {
+        self.disposable.store(disposable, SeqCst);
+    }
+
+    pub(crate) fn add_pool(&self, pool: &Pool) {
+        lock(&self.pools).push(pool.clone());
+    }
+
+    pub(crate) fn add_allocator(&self, allocator: Arc<dyn Allocator>) -> Registration {
+        lock(&self.allocators).push(Arc::downgrade(&allocator));
+        Registration::new(Arc::new(allocator), &self.kept)
+    }
+
+    pub(crate) fn add_hook(&self, point: HookPoint, hook: Hook) -> Registration {
+        let hook = Arc::new(hook);
+        lock(&self.hooks).push((point, Arc::downgrade(&hook)));
+        Registration::new(hook, &self.kept)
+    }
+
+    pub(crate) fn add_setting(&self, setting: Arc<dyn Setting>) -> Registration {
+        lock(&self.settings).push(Arc::downgrade(&setting));
+        Registration::new(Arc::new(setting), &self.kept)
+    }
+
+    pub(crate) fn add_account(
+        &self,
+        kind: LedgerKind,
+        name: String,
+        bytes: impl Fn() -> Bytes + Send + Sync + 'static,
+    ) -> Registration {
+        let account = Arc::new(Account { kind, name, bytes: Box::new(bytes) });
+        lock(&self.accounts).push(Arc::downgrade(&account));
+        Registration::new(account, &self.kept)
+    }
+
+    /// Returns every allocator, the pools among them.
+    pub fn allocators(&self) -> Vec<Arc<dyn Allocator>> {
+        let pools = self.pools().into_iter().map(|pool| Arc::new(pool) as Arc<dyn Allocator>);
+        pools.chain(registered(&self.allocators)).collect()
+    }
+
+    pub(crate) fn hooks(&self, point: HookPoint) -> Vec<Arc<Hook>> {
+        let mut hooks = lock(&self.hooks);
+        hooks.retain(|(_, hook)| hook.strong_count() > 0);
+        let here = hooks.iter().filter(|(at, _)| *at == point);
+        here.filter_map(|(_, hook)| hook.upgrade()).collect()
+    }
+
+    pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {
+        registered(&self.settings)
+    }
+
+    /// Reads the device's number and the allocators' own, right now.
+    pub fn read(&self) -> Reading {
+        let mut counts = AllocatorCounts::default();
+        for allocator in self.allocators() {
+            let own = or_default(|| allocator.counts());
+            counts.allocated += own.allocated;
+            counts.reserved += own.reserved;
+        }
+        take_reading(self.gauge(), counts)
+    }
+
+    /// Returns a breakdown of all device memory in use; `None` where the device cannot be asked.
+    pub fn ledger(&self) -> Option<Ledger> {
+        let gauge = self.gauge()?;
+        let driver = gauge.usage().ok()?.in_use();
+        let mut lines: Vec<LedgerLine> = {
+            let allocators = self.allocators();
+            allocators.iter().flat_map(|allocator| or_default(|| allocator.lines())).collect()
+        };
+        for account in registered(&self.accounts) {
+            let (kind, name) = (account.kind, account.name.clone());
+            lines.push(LedgerLine { kind, name, bytes: or_default(|| (account.bytes)()) });
+        }
+        if let Some(bytes) = self.floor() {
+            let (kind, name) = (LedgerKind::Context, "bare context".to_owned());
+            lines.push(LedgerLine { kind, name, bytes });
+        }
+        let kind = LedgerKind::Others;
+        let others = gauge.others().into_iter();
+        lines.extend(others.map(|(name, bytes)| LedgerLine { kind, name, bytes }));
+        Some(Ledger::new(gauge.id(), driver, lines))
+    }
+}
+
+impl fmt::Debug for Inventory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gauge() {
+            Some(gauge) => write!(f, "Inventory({})", gauge.id()),
+            None => f.write_str("Inventory(no device)"),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the answer of code that is not ours, or nothing if it panics. So a panic costs no receipt:
+/// what it would have reported is in the ledger's line `unknown`. The panic reports itself.
+fn or_default<T: Default>(ask: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_default()
+}
+
+fn registered<T: ?Sized>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    let mut list = lock(list);
+    list.retain(|one| one.strong_count() > 0);
+    list.iter().filter_map(Weak::upgrade).collect()
+}

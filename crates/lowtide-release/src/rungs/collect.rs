@@ -1,0 +1,55 @@
+//! The rung `collect`.
+
+use lowtide_types::RungName;
+
+use super::hooked::{expect, run_at};
+use super::trim::trim_all;
+use crate::climb::Climb;
+use crate::failure::Failure;
+use crate::hooks::HookPoint;
+use crate::inventory::Inventory;
+use crate::rung::{Climbed, Expectation, Rung};
+
+/// After this many rounds that each freed something, the rest is left to the next attempt.
+const MOST_ROUNDS: u32 = 8;
+/// Weights have been seen to die only in the second collection.
+const LEAST_ROUNDS: u32 = 2;
+
+/// Runs the host language's garbage collector, alternating with trim, until nothing more is freed.
+#[derive(Debug)]
+pub struct Collect;
+
+impl Rung for Collect {
+    fn name(&self) -> RungName {
+        RungName::Collect
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        true
+    }
+
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        let none = "no collector of a host language is registered";
+        expect(&inventory.hooks(HookPoint::Collect), none)
+    }
+
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        let mut before = inventory.read();
+        for round in 0..MOST_ROUNDS {
+            run_at(HookPoint::Collect, inventory, climb, round, &mut climbed);
+            trim_all(inventory, &mut climbed);
+            let after = inventory.read();
+            let is_settled = after.is_like(&before, inventory.noise());
+            if is_settled && round + 1 >= LEAST_ROUNDS {
+                break;
+            }
+            if !climb.go_on() {
+                climbed.stopped = true;
+                break;
+            }
+            before = after;
+        }
+        Ok(climbed)
+    }
+}

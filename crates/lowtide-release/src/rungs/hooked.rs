@@ -1,0 +1,127 @@
+//! Rungs that are made of hooks: `to_host`, `sessions`, `caches`, `libraries`, and those that one
+//! release brings along.
+
+use std::sync::Arc;
+
+use lowtide_types::RungName;
+
+use crate::climb::Climb;
+use crate::failure::Failure;
+use crate::hooks::{Hook, HookPoint};
+use crate::inventory::Inventory;
+use crate::rung::{Climbed, Expectation, Rung};
+
+/// Runs the hooks that are registered at one point, each on its own: one that fails does not stop the
+/// next.
+#[derive(Debug)]
+pub struct Hooked {
+    name: RungName,
+    point: HookPoint,
+    /// The reason to skip the rung when no hook is registered.
+    none: &'static str,
+}
+
+/// Moves models to host memory.
+pub const TO_HOST: Hooked = Hooked {
+    name: RungName::ToHost,
+    point: HookPoint::ToHost,
+    none: "no model can be moved to the host",
+};
+/// Closes sessions of inference runtimes.
+pub const SESSIONS: Hooked = Hooked {
+    name: RungName::Sessions,
+    point: HookPoint::Sessions,
+    none: "no inference runtime is known",
+};
+/// Clears registered caches.
+pub const CACHES: Hooked =
+    Hooked { name: RungName::Caches, point: HookPoint::Caches, none: "no cache is registered" };
+/// Frees workspaces, communicators and leftovers of other processes.
+pub const LIBRARIES: Hooked =
+    Hooked { name: RungName::Libraries, point: HookPoint::Libraries, none: "no library is known" };
+
+impl Hooked {
+    /// Runs the hooks as a part of another rung.
+    pub(super) fn run(&self, inventory: &Inventory, climb: &Climb, climbed: &mut Climbed) {
+        run_at(self.point, inventory, climb, 0, climbed);
+    }
+}
+
+impl Rung for Hooked {
+    fn name(&self) -> RungName {
+        self.name.clone()
+    }
+
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        expect(&inventory.hooks(self.point), self.none)
+    }
+
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        self.run(inventory, climb, &mut climbed);
+        Ok(climbed)
+    }
+}
+
+/// A rung of one release alone, made of hooks that the release brings.
+#[derive(Debug)]
+pub struct Parts {
+    name: RungName,
+    hooks: Vec<Arc<Hook>>,
+}
+
+impl Parts {
+    /// Creates a rung under the name of the rung that it replaces.
+    pub fn new(name: RungName, hooks: Vec<Hook>) -> Parts {
+        Parts { name, hooks: hooks.into_iter().map(Arc::new).collect() }
+    }
+}
+
+impl Rung for Parts {
+    fn name(&self) -> RungName {
+        self.name.clone()
+    }
+
+    fn expect(&self, _: &Inventory) -> Expectation {
+        expect(&self.hooks, "it has no parts")
+    }
+
+    fn climb(&self, _: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        run(&self.hooks, climb, 0, &mut climbed);
+        Ok(climbed)
+    }
+}
+
+/// Returns how much hooks expect to free, or why none of them applies.
+pub(super) fn expect(hooks: &[Arc<Hook>], none: &str) -> Expectation {
+    if hooks.is_empty() {
+        return Expectation::Skip(none.to_owned());
+    }
+    let skipped: Vec<Option<String>> = hooks.iter().map(|hook| hook.why_not()).collect();
+    if skipped.iter().all(Option::is_some) {
+        return Expectation::Skip(skipped.into_iter().flatten().collect::<Vec<_>>().join("; "));
+    }
+    let applying = hooks.iter().zip(skipped).filter(|(_, skipped)| skipped.is_none());
+    Expectation::Bytes(applying.map(|(hook, _)| hook.expected()).sum())
+}
+
+/// Runs the hooks that are registered at a point.
+pub(super) fn run_at(
+    point: HookPoint,
+    inventory: &Inventory,
+    climb: &Climb,
+    round: u32,
+    climbed: &mut Climbed,
+) {
+    run(&inventory.hooks(point), climb, round, climbed);
+}
+
+fn run(hooks: &[Arc<Hook>], climb: &Climb, round: u32, climbed: &mut Climbed) {
+    for hook in hooks {
+        climbed.attempt_rung(hook.name(), || match hook.why_not() {
+            Some(skipped) => Ok(Climbed { skipped: vec![skipped], ..Climbed::default() }),
+            None => Ok(Climbed { touched: hook.run(climb, round)?, ..Climbed::default() }),
+        });
+    }
+}

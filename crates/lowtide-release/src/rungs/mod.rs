@@ -1,0 +1,56 @@
+//! The rungs that lowtide brings, one file for each or for a few that belong together.
+
+mod collect;
+mod drop;
+mod fraction;
+mod hooked;
+mod last_resort;
+mod quiesce;
+mod sleep;
+mod trim;
+
+use std::sync::Arc;
+
+use lowtide_types::RungName;
+
+pub use self::collect::Collect;
+pub use self::drop::DropOwners;
+pub use self::fraction::Fraction;
+pub use self::hooked::{CACHES, Hooked, LIBRARIES, Parts, SESSIONS, TO_HOST};
+pub use self::last_resort::{ContextReset, Fallback};
+pub use self::quiesce::Quiesce;
+pub use self::sleep::Sleep;
+pub use self::trim::Trim;
+use crate::rung::Rung;
+
+/// Returns the rung of a name; `None` for a [custom](RungName::Custom) one.
+pub fn of_name(name: &RungName) -> Option<Arc<dyn Rung>> {
+    Some(match name {
+        RungName::Quiesce => Arc::new(Quiesce),
+        RungName::Drop => Arc::new(DropOwners),
+        RungName::Libraries => Arc::new(LIBRARIES),
+        RungName::Caches => Arc::new(CACHES),
+        RungName::Collect => Arc::new(Collect),
+        RungName::Trim => Arc::new(Trim),
+        RungName::ToHost => Arc::new(TO_HOST),
+        RungName::Sessions => Arc::new(SESSIONS),
+        RungName::Fraction => Arc::new(Fraction),
+        RungName::Sleep => Arc::new(Sleep),
+        RungName::ContextReset => Arc::new(ContextReset),
+        RungName::Fallback => Arc::new(Fallback),
+        _ => return None,
+    })
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_its_rung() {
+        for name in RungName::ALL {
+            assert_eq!(of_name(&name).unwrap().name(), name);
+        }
+        assert!(of_name(&"polish".into()).is_none());
+    }
+}

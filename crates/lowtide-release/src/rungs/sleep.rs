@@ -1,0 +1,77 @@
+//! The rung `sleep`.
+
+use std::time::Duration;
+
+use lowtide_pool::{Error, Limit, Phase, Pool, Scope, SleepPolicy};
+use lowtide_types::{Bytes, RungName, Touch};
+
+use crate::climb::Climb;
+use crate::failure::Failure;
+use crate::inventory::Inventory;
+use crate::rung::{Climbed, Expectation, Rung};
+
+/// A sleep copies as much memory as the device has, so that it may take minutes without hanging.
+pub(super) const SLEEP_LIMIT: Duration = Duration::from_secs(600);
+
+/// Moves pool chunks off the device; their addresses stay.
+#[derive(Debug)]
+pub struct Sleep;
+
+impl Rung for Sleep {
+    fn name(&self) -> RungName {
+        RungName::Sleep
+    }
+
+    fn limit(&self) -> Duration {
+        SLEEP_LIMIT
+    }
+
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        let pools = inventory.pools();
+        if pools.is_empty() {
+            return Expectation::Skip("no pool can sleep".to_owned());
+        }
+        let bytes: Bytes = pools.iter().map(can_sleep).sum();
+        if bytes == Bytes::ZERO {
+            return Expectation::Skip("nothing is awake that can sleep".to_owned());
+        }
+        Expectation::Bytes(Some(bytes))
+    }
+
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        let mut climbed = Climbed::default();
+        for pool in inventory.pools() {
+            if !climb.go_on() {
+                break;
+            }
+            climbed.attempt_rung("pool", || sleep(&pool, climb));
+        }
+        climbed.stopped |= !climb.go_on();
+        Ok(climbed)
+    }
+}
+
+fn sleep(pool: &Pool, climb: &Climb) -> Result<Climbed, Failure> {
+    let go_on = || climb.go_on();
+    let report = match pool.sleep_within(Scope::Whole, Limit::new(&go_on)) {
+        Ok(report) => report,
+        // Nothing failed: the pool is awake, with its data.
+        Err(stopped @ Error::Stopped { .. }) => {
+            let skipped = vec![format!("pool: {stopped}")];
+            return Ok(Climbed { skipped, stopped: true, ..Climbed::default() });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let what = format!(
+        "pool, {} of its tags: {} copied, {} unchanged",
+        report.tags, report.copied, report.unchanged
+    );
+    Ok(Climbed { touched: vec![Touch::sized(what, report.freed)], ..Climbed::default() })
+}
+
+fn can_sleep(pool: &Pool) -> Bytes {
+    let tags = pool.snapshot().tags.into_iter();
+    tags.filter(|tag| tag.phase == Phase::Awake && tag.policy != SleepPolicy::Keep)
+        .map(|tag| tag.physical_bytes)
+        .sum()
+}

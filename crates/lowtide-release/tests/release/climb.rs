@@ -1,0 +1,288 @@
+//! Climbs that ask for climbs, climbs that are stopped, and the loop that watches for idle time.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_pool::{Block, Phase, Pool, Tag};
+use lowtide_release::{
+    Climb, Climbed, Expectation, Failure, Hook, HookPoint, Idle, Idling, Inventory, Ladder,
+    LogLevel, ManualClock, Receipt, Releaser, Request, Rung, RungName, Target, Tick, Verdict,
+    rungs,
+};
+
+struct World {
+    pool: Pool,
+    releaser: Releaser,
+    clock: ManualClock,
+}
+
+impl World {
+    fn new() -> World {
+        let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
+        let device = Device::host(options).unwrap();
+        let pool = Pool::new(&device).unwrap();
+        let clock = ManualClock::default();
+        let releaser = Releaser::new(&device, Arc::new(clock.clone()));
+        releaser.add_pool(&pool);
+        World { pool, releaser, clock }
+    }
+
+    fn block(&self, mib: u64) -> Block {
+        self.pool.block(Bytes::mib(mib)).unwrap()
+    }
+}
+
+/// Every receipt that a hook got.
+type Receipts = Arc<Mutex<Vec<Arc<Receipt>>>>;
+
+/// A hook that asks for a release within its climb: here, and on a thread of its own.
+fn asks(releaser: &Releaser, receipts: &Receipts) -> Hook {
+    let (releaser, receipts) = (releaser.clone(), Arc::clone(receipts));
+    Hook::new("asks", move |call| {
+        let (there, climb) = (releaser.clone(), call.climb.clone());
+        let elsewhere =
+            move || there.release(Request::new("on a thread", Ladder::cache()).within(&climb));
+        let here = releaser.release(Request::new("nested", Ladder::cache()).within(&call.climb));
+        let elsewhere = thread::spawn(elsewhere).join().unwrap();
+        receipts.lock().unwrap().extend([here, elsewhere]);
+        Ok(Vec::new())
+    })
+}
+
+#[test]
+fn a_hook_that_asks_its_own_releaser_is_refused_on_any_thread() {
+    let (world, receipts) = (World::new(), Receipts::default());
+    drop(world.block(4));
+    let _hook = world.releaser.add_hook(HookPoint::Caches, asks(&world.releaser, &receipts));
+    let receipt = world.releaser.release(Request::new("outer", Ladder::shutdown()));
+    assert_eq!(receipt.verdict, Verdict::Released);
+    let receipts = receipts.lock().unwrap();
+    assert_eq!(receipts.len(), 2);
+    for refused in receipts.iter() {
+        assert_eq!((refused.verdict, refused.rungs.len()), (Verdict::Busy, 0), "{refused}");
+        assert!(refused.advice[0].contains("part of this one"), "{refused}");
+    }
+}
+
+/// Asks for a release when it is dropped, without a word about the climb that it is dropped in.
+struct AsksAtItsEnd(Releaser, Receipts);
+
+impl Drop for AsksAtItsEnd {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(self.0.empty_cache());
+    }
+}
+
+#[test]
+fn code_without_an_argument_is_recognised_by_its_thread() {
+    let (world, receipts) = (World::new(), Receipts::default());
+    drop(world.block(4));
+    let asks = AsksAtItsEnd(world.releaser.clone(), Arc::clone(&receipts));
+    let model = world.releaser.owners().own("model", asks);
+    assert_eq!(world.releaser.shutdown().verdict, Verdict::Released);
+    assert_eq!(receipts.lock().unwrap()[0].verdict, Verdict::Busy);
+    // So is code that a climb runs beside its rungs.
+    let (releaser, asked) = (world.releaser.clone(), Arc::clone(&receipts));
+    let witness = move || {
+        asked.lock().unwrap().push(releaser.empty_cache());
+        Vec::new()
+    };
+    let request = Request::new("witnessed", Ladder::cache()).asking(Arc::new(witness));
+    world.releaser.release(request);
+    assert_eq!(receipts.lock().unwrap()[1].verdict, Verdict::Busy);
+    drop(model);
+    assert_eq!(world.releaser.empty_cache().verdict, Verdict::NoEffect, "outside it is granted");
+}
+
+#[test]
+fn a_release_of_another_releaser_is_granted_and_its_hooks_may_not_come_back() {
+    let (world, other) = (World::new(), World::new());
+    let receipts = Receipts::default();
+    drop((world.block(4), other.block(4)));
+    // A hook of the one asks the other, whose hook asks the one again.
+    let (asked, inner) = (other.releaser.clone(), Arc::new(Mutex::new(None)));
+    let got = Arc::clone(&inner);
+    let asks_other = Hook::new("asks another", move |call| {
+        let request = Request::new("inner", Ladder::shutdown()).within(&call.climb);
+        *got.lock().unwrap() = Some(asked.release(request));
+        Ok(Vec::new())
+    });
+    let _hooks = [
+        world.releaser.add_hook(HookPoint::Caches, asks_other),
+        other.releaser.add_hook(HookPoint::Caches, asks(&world.releaser, &receipts)),
+    ];
+    let outer = world.releaser.release(Request::new("outer", Ladder::shutdown()));
+    let inner = inner.lock().unwrap().take().unwrap();
+    assert_eq!((outer.verdict, inner.verdict), (Verdict::Released, Verdict::Released));
+    let verdicts: Vec<_> = receipts.lock().unwrap().iter().map(|one| one.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Busy; 2], "it would wait for itself through the other");
+}
+
+#[test]
+fn a_climb_that_has_ended_refuses_nobody() {
+    let (world, kept) = (World::new(), Arc::new(Mutex::new(None)));
+    let keeps = Arc::clone(&kept);
+    let hook = Hook::new("keeps its climb", move |call| {
+        *keeps.lock().unwrap() = Some(call.climb.clone());
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(HookPoint::Caches, hook);
+    world.releaser.shutdown();
+    drop(world.block(4));
+    let climb = kept.lock().unwrap().take().unwrap();
+    let request = Request::new("later", Ladder::cache()).within(&climb);
+    assert_eq!(world.releaser.release(request).verdict, Verdict::Released);
+}
+
+/// A rung that counts, and says no more when it has been climbed so often.
+struct Counts(Arc<AtomicUsize>);
+
+impl Rung for Counts {
+    fn name(&self) -> RungName {
+        "counts".into()
+    }
+
+    fn expect(&self, _: &Inventory) -> Expectation {
+        Expectation::Bytes(None)
+    }
+
+    fn climb(&self, _: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        assert!(climb.go_on());
+        self.0.fetch_add(1, SeqCst);
+        Ok(Climbed::default())
+    }
+}
+
+#[test]
+fn a_release_stops_between_rungs_when_it_is_told_to() {
+    let world = World::new();
+    for stops_after in 0..4 {
+        drop(world.block(4));
+        let climbed = Arc::new(AtomicUsize::new(0));
+        let counts = || -> Arc<dyn Rung> { Arc::new(Counts(Arc::clone(&climbed))) };
+        let ladder = Ladder::of(vec![counts(), counts(), counts(), Arc::new(rungs::Trim)]);
+        let seen = Arc::clone(&climbed);
+        let request = Request::new("stopped", ladder)
+            .to(Target::Floor)
+            .go_on_while(move || seen.load(SeqCst) < stops_after);
+        let receipt = world.releaser.release(request);
+        assert_eq!((climbed.load(SeqCst), receipt.rungs.len()), (stops_after, stops_after));
+        let next = if stops_after < 3 { "counts".into() } else { RungName::Trim };
+        assert_eq!(receipt.stopped_at, Some(next));
+        assert_eq!(receipt.verdict, Verdict::Busy, "nothing was freed: {receipt}");
+        assert_eq!(LogLevel::of(&receipt), LogLevel::Info, "and nothing is wrong");
+        assert!(world.releaser.gate().is_open());
+    }
+    let receipt = world.releaser.empty_cache();
+    assert_eq!((receipt.verdict, receipt.stopped_at.clone()), (Verdict::Released, None));
+}
+
+#[test]
+fn a_sleep_is_stopped_in_its_middle_and_everything_is_awake() {
+    let world = World::new();
+    let weights = world.block(16);
+    let in_use = world.releaser.inventory().read().in_use();
+    let mut stopped_in_the_middle = 0;
+    // However often it is asked before it is told to stop.
+    for most in 1..64 {
+        let asked = AtomicUsize::new(0);
+        let ladder = Ladder::of(vec![Arc::new(rungs::Sleep), Arc::new(rungs::Trim)]);
+        let request = Request::new("stopped", ladder)
+            .to(Target::Floor)
+            .go_on_while(move || asked.fetch_add(1, SeqCst) < most);
+        let receipt = world.releaser.release(request);
+        if receipt.verdict == Verdict::Released {
+            // So often, and it came to its end.
+            assert!(stopped_in_the_middle > 0, "it was never asked within the sleep");
+            assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Asleep);
+            world.pool.wake(lowtide_pool::Scope::Whole).unwrap();
+            drop(weights);
+            return;
+        }
+        assert_eq!((receipt.verdict, &receipt.stopped_at), (Verdict::Busy, &Some(RungName::Sleep)));
+        let sleep = receipt.rung(RungName::Sleep).unwrap();
+        stopped_in_the_middle += usize::from(!sleep.skipped.is_empty());
+        assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
+        assert_eq!(world.releaser.inventory().read().in_use(), in_use, "nothing has left");
+    }
+    panic!("it never came to its end");
+}
+
+#[test]
+fn work_that_arrives_stops_an_idle_release_before_its_next_rung() {
+    let world = World::new();
+    let idle = Idle::new("5m".parse().unwrap(), Arc::new(world.clock.clone()));
+    let idling = Idling::new(&world.releaser, &idle);
+    let weights = world.block(8);
+    drop(idling.work().unwrap());
+    world.clock.advance(Duration::from_secs(300));
+    // It comes while the caches are cleared, and waits at the gate.
+    let arrived: Arc<Mutex<Option<thread::JoinHandle<()>>>> = Arc::default();
+    let (comes, thread) = (idling.clone(), Arc::clone(&arrived));
+    let gate = world.releaser.gate().clone();
+    let hook = Hook::new("slow cache", move |_| {
+        let comes = comes.clone();
+        *thread.lock().unwrap() = Some(thread::spawn(move || drop(comes.work().unwrap())));
+        while gate.state().waiting == 0 {
+            thread::yield_now();
+        }
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(HookPoint::Caches, hook);
+    let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
+    arrived.lock().unwrap().take().unwrap().join().expect("it went through");
+    assert_eq!(receipt.stopped_at, Some(RungName::Collect), "{receipt}");
+    assert!(receipt.rung(RungName::Sleep).is_none());
+    assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
+    drop(weights);
+}
+
+#[test]
+fn work_that_uses_the_gate_alone_stops_an_idle_release_too() {
+    let world = World::new();
+    let idle = Idle::new("0s".parse().unwrap(), Arc::new(world.clock.clone()));
+    let idling = Idling::new(&world.releaser, &idle);
+    let _weights = world.block(8);
+    drop(idling.work().unwrap());
+    let arrived: Arc<Mutex<Option<thread::JoinHandle<()>>>> = Arc::default();
+    let (gate, thread) = (world.releaser.gate().clone(), Arc::clone(&arrived));
+    let hook = Hook::new("slow session", move |_| {
+        let enters = gate.clone();
+        *thread.lock().unwrap() = Some(thread::spawn(move || drop(enters.enter())));
+        while gate.state().waiting == 0 {
+            thread::yield_now();
+        }
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(HookPoint::Sessions, hook);
+    let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
+    arrived.lock().unwrap().take().unwrap().join().expect("it went through");
+    assert_eq!(receipt.stopped_at, Some(RungName::Caches), "{receipt}");
+}
+
+#[test]
+fn a_watch_ticks_until_it_is_told_to_stop_and_hands_every_receipt_on() {
+    let world = World::new();
+    let idle = Idle::new("30s".parse().unwrap(), Arc::new(world.clock.clone()));
+    let idling = Idling::new(&world.releaser, &idle);
+    let _weights = world.block(8);
+    drop(idling.work().unwrap());
+    let (mut pauses, mut receipts) = (Vec::new(), Vec::new());
+    let pause = |time: Duration| {
+        pauses.push(time);
+        world.clock.advance(time);
+        pauses.len() < 40
+    };
+    idling.watch(pause, |receipt| receipts.push(Arc::clone(receipt)));
+    assert_eq!(pauses.len(), 40);
+    // The quiet time is thirty times the longest pause.
+    assert!(pauses.iter().all(|pause| *pause == Duration::from_secs(1)), "{pauses:?}");
+    assert_eq!(receipts.len(), 1, "once the quiet time was over");
+    assert_eq!(receipts[0].verdict, Verdict::Released);
+    // Work finds its memory awake, and the next finds nothing to wake.
+    drop(idling.work().unwrap());
+    assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
+}
