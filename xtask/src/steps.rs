@@ -46,11 +46,13 @@ pub(crate) fn test() -> anyhow::Result<()> {
     let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     run("lints", &mut cargo(&lints))?;
     run("tests", &mut cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]))?;
-    // The gate and the idle policy under a model checker, which brings locks of its own.
+    // The gate, the idle policy, turns and copies under a model checker, which brings its own locks.
     let models = ["--features", "loom", "--test", "loom", "--release"];
-    let lints = ["clippy", "-p", "lowtide-release", "--locked", "--features", "loom", "--tests"];
-    run("lints of models", cargo(&lints).args(["--", "-D", "warnings"]))?;
-    run("models", cargo(&["test", "-p", "lowtide-release", "--locked"]).args(models))?;
+    for package in ["lowtide-release", "lowtide-pool"] {
+        let lints = ["clippy", "-p", package, "--locked", "--features", "loom", "--tests"];
+        run("lints of models", cargo(&lints).args(["--", "-D", "warnings"]))?;
+        run("models", cargo(&["test", "-p", package, "--locked"]).args(models))?;
+    }
     let docs = ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"];
     run("docs", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     python::test()?;

@@ -22,7 +22,7 @@ pub(crate) struct Arena {
     holes: BTreeMap<u64, u32>,
     /// Chunks by where they start: their sizes.
     chunks: BTreeMap<u64, u64>,
-    /// Their sum.
+    /// The sum of the sizes of all chunks.
     mapped: u64,
     /// While asleep: chunks that are mapped but do not hold what they should.
     stale: Vec<Range<u64>>,
@@ -33,7 +33,7 @@ pub(crate) struct Arena {
 pub(crate) struct Run {
     /// The busy block; whole pages at its end.
     pub(crate) block: u32,
-    /// What must be mapped.
+    /// The ranges that must be mapped.
     pub(crate) missing: Vec<Range<u64>>,
     /// Whose what is left over is: the stream's, where part of the run was freed on it.
     owner: u32,
@@ -51,7 +51,7 @@ impl Arena {
         &self.blocks
     }
 
-    /// Memory under its addresses.
+    /// Returns the memory under its addresses.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapped
     }
@@ -67,7 +67,7 @@ impl Arena {
         self.reservation.address().0 + self.blocks.get(block).start
     }
 
-    /// A cached block that this stream freed, or that is settled, cut to size and live.
+    /// Takes a cached block that this stream freed, or that is settled, and cuts it to size.
     pub(crate) fn take(&mut self, size: u64, stream: u32) -> Option<u32> {
         let find = |freed_on: u32| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
         let block = find(stream).or_else(|| find(SETTLED))?;
@@ -82,14 +82,14 @@ impl Arena {
         Some(block)
     }
 
-    /// A live block becomes a cached one, by the so-manieth free of a stream.
+    /// Makes a live block a cached one, by the so-manieth free of a stream.
     pub(crate) fn give_back(&mut self, block: u32, stream: u32, freed: u64) {
         debug_assert_eq!(self.blocks.get(block).state, BlockState::Live);
         self.blocks.get_mut(block).freed = freed;
         self.enter(block, BlockState::Cached, stream);
     }
 
-    /// A stream has passed its first so many frees: what they freed is anybody's.
+    /// Gives blocks free to everybody that a stream freed with its first so many frees.
     pub(crate) fn settle_stream(&mut self, stream: u32, passed: u64) {
         let Some(bins) = self.cached.get(stream as usize) else { return };
         let done = |block: &u32| self.blocks.get(*block).freed <= passed;
@@ -105,7 +105,7 @@ impl Arena {
         let entry = *self.blocks.get(block);
         match entry.state {
             BlockState::Cached => {
-                self.cached[entry.stream as usize].remove(&mut self.blocks, block)
+                self.cached[entry.stream as usize].remove(&mut self.blocks, block);
             }
             BlockState::Hole => drop(self.holes.remove(&entry.start)),
             BlockState::Live | BlockState::Busy => {}
@@ -170,7 +170,7 @@ impl Arena {
         middle
     }
 
-    /// Where a block of this size would need the fewest pages mapped: that many bytes, and the
+    /// Finds where a block of this size needs the fewest pages mapped: that many bytes, and the
     /// start. Cached blocks before and behind a hole count where the stream may use them.
     pub(crate) fn best_run(&self, size: u64, stream: u32) -> Option<(u64, u64)> {
         if size > self.reservation.size().0 {
@@ -295,7 +295,7 @@ impl Arena {
         }
     }
 
-    /// Chunks with nothing live or busy on them, whose last users are done.
+    /// Lists chunks with nothing live or busy on them, whose last users are done.
     pub(crate) fn free_chunks(&self) -> Vec<Range<u64>> {
         let mut found = Vec::new();
         let Some(settled) = self.cached.get(SETTLED as usize) else { return found };
@@ -334,7 +334,7 @@ impl Arena {
         }
     }
 
-    /// All chunks, in the order of their addresses.
+    /// Lists all chunks, in the order of their addresses.
     pub(crate) fn chunks(&self) -> Vec<Range<u64>> {
         self.chunks.iter().map(|(start, size)| *start..start + size).collect()
     }
@@ -352,7 +352,7 @@ impl Arena {
         runs
     }
 
-    /// The live block at or around an offset, for those who want to name it.
+    /// Finds a live block that overlaps a range.
     pub(crate) fn live_block_in(&self, range: &Range<u64>) -> Option<u64> {
         let over = |block: &Block| block.start < range.end && range.start < block.end();
         let live = |block: &Block| block.state == BlockState::Live && over(block);
@@ -377,12 +377,12 @@ impl Arena {
         self.stale = stale.to_vec();
     }
 
-    /// While asleep: chunks that do not hold what they should.
+    /// Lists the chunks of a sleeping arena that do not hold their content.
     pub(crate) fn stale(&self) -> &[Range<u64>] {
         &self.stale
     }
 
-    /// A block that is freed in its sleep leaves a hole.
+    /// Frees a block of a sleeping arena: it leaves a hole.
     pub(crate) fn give_back_asleep(&mut self, block: u32) {
         debug_assert_eq!(self.blocks.get(block).state, BlockState::Live);
         self.enter(block, BlockState::Hole, SETTLED);
@@ -409,7 +409,7 @@ impl Arena {
         }
     }
 
-    /// What must always hold; panics where it does not.
+    /// Checks every invariant; panics where one does not hold.
     pub(crate) fn check(&self, asleep: bool) {
         let (mut end, mut last) = (0, None);
         for (index, block) in self.blocks.iter() {

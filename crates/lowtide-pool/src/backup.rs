@@ -27,13 +27,13 @@ pub(crate) struct BackupPage {
 }
 
 impl BackupPage {
-    /// Where it begins in the memory of its slab.
+    /// Returns where the page begins in the memory of its slab.
     pub(crate) fn offset(self) -> Bytes {
         Bytes(u64::from(self.page) * PAGE)
     }
 }
 
-/// Where the content of a saved page is.
+/// The location of a saved page's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BackupLocation {
     /// Nowhere: it is all zeros.
@@ -51,7 +51,7 @@ pub(crate) struct Saved {
 /// Saved pages of one room, by offset.
 pub(crate) type SavedPages = BTreeMap<u64, Saved>;
 
-/// All backups of a pool.
+/// The backups of a pool.
 #[derive(Default)]
 pub(crate) struct Backups {
     slabs: BTreeMap<u32, Slab>,

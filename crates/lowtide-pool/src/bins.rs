@@ -11,7 +11,7 @@ const SUBS: usize = 1 << SUB_BITS;
 /// Up to 2⁵⁰ bytes.
 const BINS: usize = 38 * SUBS;
 const WORDS: usize = BINS / 64;
-/// How many entries of a bin are compared.
+/// The number of entries of a bin that are compared.
 const LOOKS: usize = 16;
 
 pub(crate) struct Bins {
@@ -64,7 +64,7 @@ impl Bins {
         }
     }
 
-    /// A block of at least this size, about the tightest there is.
+    /// Finds a block of at least this size, about the tightest there is.
     pub(crate) fn find(&self, blocks: &Blocks, size: u64) -> Option<u32> {
         let bin = bin_of(size);
         self.tightest(blocks, bin, size).or_else(|| {
@@ -73,7 +73,7 @@ impl Bins {
         })
     }
 
-    /// Every block of at least about this size, smallest bins first.
+    /// Lists every block of at least about this size, smallest bins first.
     pub(crate) fn at_least<'a>(
         &'a self,
         blocks: &'a Blocks,

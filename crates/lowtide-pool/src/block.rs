@@ -66,7 +66,7 @@ pub struct Block {
     address: Address,
     size: Bytes,
     stream: StreamId,
-    /// Whether it was left to the caller.
+    /// Set once the block was left to the caller.
     is_left: bool,
 }
 
@@ -87,7 +87,7 @@ impl Block {
         self.stream
     }
 
-    /// Names another stream as the last to use the block.
+    /// Sets the stream that uses the block last.
     pub fn set_stream(&mut self, stream: StreamId) {
         self.stream = stream;
     }

@@ -4,13 +4,13 @@
 //! or unmapped by a thread). Indices stay the same while a block lives, so that lists can run
 //! through them.
 
-/// No block.
+/// The index that stands for no block.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// In place of a stream: whatever used the block is done.
+/// The stream number of a block whose users are done.
 pub(crate) const SETTLED: u32 = 0;
 
-/// What a block is now.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockState {
     Live,
@@ -26,9 +26,9 @@ pub(crate) struct Block {
     pub(crate) start: u64,
     pub(crate) size: u64,
     pub(crate) state: BlockState,
-    /// Of a cached block: the stream that freed it, an index; [`SETTLED`] where that has passed.
+    /// The number of the stream that freed a cached block; [`SETTLED`] once that has passed.
     pub(crate) stream: u32,
-    /// Of a cached block: its place among the frees of that stream.
+    /// The place of a cached block among the frees of that stream.
     pub(crate) freed: u64,
     pub(crate) prev: u32,
     pub(crate) next: u32,
@@ -46,7 +46,7 @@ impl Block {
     }
 }
 
-/// All blocks of an arena.
+/// The blocks of an arena.
 pub(crate) struct Blocks {
     slots: Vec<Block>,
     spare: Vec<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// One hole.
+    /// Begins with one hole.
     pub(crate) fn new(size: u64) -> Blocks {
         let hole = Block {
             start: 0,
@@ -82,7 +82,7 @@ impl Blocks {
         self.first
     }
 
-    /// In address order.
+    /// Lists blocks in address order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
         let mut at = self.first;
         std::iter::from_fn(move || {

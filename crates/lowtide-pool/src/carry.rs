@@ -7,16 +7,16 @@
 //! A part of the backups is registered all the same: its pieces go over the link whenever no buffer
 //! is ready for it, so that it is busy where the processor cannot keep up.
 
-use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use lowtide_device::{Bytes, Device, Mark, Stream};
 
-use crate::feed::{Feed, Job, Load, ToCopy, ToSend};
+use crate::feed::{Feed, Job, Load};
 use crate::handover::Way;
+use crate::lanes::{self, Haul};
 use crate::limit::{Limit, TurnStep};
-use crate::piece::{PIECE, Piece, StagedPiece, StagingBuffer};
+use crate::piece::{DirectPiece, PIECE, Piece, StagedPiece, StagingBuffer};
 use crate::retry::twice;
 use crate::{Error, Result};
 
@@ -73,17 +73,17 @@ impl Carriers {
         let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
         let handover = &feed.handover;
         handover.lend(std::mem::take(&mut *self.buffers()));
-        let lane = Lane { carriers: self, feed, limit };
+        let lane = Lane { carriers: self, feed, limit, done };
         let outcome = thread::scope(|scope| {
             let lane = &lane;
             let _panic = EndAll(feed);
             let driving = move || {
                 let _panic = EndAll(lane.feed);
-                handover.watch(lane.drive(done));
+                handover.watch(lanes::drive(handover, lane));
             };
             let copying = move || {
                 let _panic = EndAll(lane.feed);
-                handover.watch(lane.copy(done));
+                handover.watch(lanes::copy(handover, lane));
             };
             let refused = |source| {
                 let operation = "starting a thread to copy";
@@ -129,14 +129,29 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// One copy between device and backups: what its threads do.
-struct Lane<'a> {
+/// The work of one copy between device and backups.
+struct Lane<'a, F> {
     carriers: &'a Carriers,
     feed: &'a Feed,
     limit: Limit<'a>,
+    /// Is told of each piece that has arrived.
+    done: &'a F,
 }
 
-impl Lane<'_> {
+impl<F: Fn(&Piece) -> Result<()> + Sync> Lane<'_, F> {
+    fn arrived(&self, piece: &Piece) -> Result<()> {
+        (self.done)(piece)?;
+        self.feed.arrived(piece);
+        Ok(())
+    }
+}
+
+impl<F> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_, F>
+where
+    F: Fn(&Piece) -> Result<()> + Sync,
+{
+    type Sent = Mark;
+
     fn go_on(&self) -> Result<()> {
         let step = match self.feed.handover.way() {
             Way::Out => TurnStep::CopyingOut,
@@ -145,82 +160,39 @@ impl Lane<'_> {
         self.limit.ask(step, || self.feed.progress())
     }
 
-    // The thread that speaks with the driver.
-    fn drive(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
-        let (feed, handover, stream) = (self.feed, &self.feed.handover, &self.carriers.copies);
-        let mut in_flight = VecDeque::<(Load, Mark)>::new();
-        loop {
-            if let Some(next) = handover.next_to_send(in_flight.len()) {
-                self.go_on()?;
-                let load = match next {
-                    ToSend::Load(load) => load,
-                    ToSend::Begin(staged) => Load::Staged(self.begin(staged)?),
-                };
-                let mark = send(handover.way(), &load, stream)?;
-                in_flight.push_back((load, mark));
-                continue;
-            }
-            let Some((load, mark)) = in_flight.pop_front() else { return Ok(()) };
-            twice(|| stream.wait(&mark))?;
-            match (load, handover.way()) {
-                (Load::Direct(direct), _) => {
-                    done(&direct.piece)?;
-                    feed.arrived(&direct.piece);
-                }
-                (Load::Staged(job), Way::Out) => handover.share(&job, 0),
-                (Load::Staged(job), Way::In) => {
-                    handover.emptied(&job.buffer);
-                    done(&job.staged.piece)?;
-                    feed.arrived(&job.staged.piece);
-                }
-            }
-        }
+    fn buffer(&self) -> Result<StagingBuffer> {
+        Ok(self.carriers.device.host_memory_here(Bytes(PIECE))?)
     }
 
-    // A thread that copies between buffers and pages of the host.
-    fn copy(&self, done: &impl Fn(&Piece) -> Result<()>) -> Result<()> {
-        let (feed, handover) = (self.feed, &self.feed.handover);
-        while let Some(next) = handover.next_to_copy() {
-            self.go_on()?;
-            let (job, part) = match next {
-                ToCopy::Part(job, part) => (job, part),
-                ToCopy::Begin(staged) => {
-                    let job = self.begin(staged)?;
-                    handover.share(&job, 1);
-                    (job, 0)
-                }
-            };
-            let is_last = job.copy(handover.way(), part)?;
-            match handover.way() {
-                Way::Out if is_last => {
-                    handover.emptied(&job.buffer);
-                    done(&job.staged.piece)?;
-                    feed.arrived(&job.staged.piece);
-                }
-                Way::In if is_last => handover.filled(job),
-                Way::Out | Way::In => {}
-            }
-        }
-        Ok(())
+    fn send(&self, load: &Load) -> Result<Mark> {
+        let (piece, on_host) = match load {
+            Load::Direct(direct) => (&direct.piece, (&direct.memory, direct.piece.at)),
+            Load::Staged(job) => (&job.staged.piece, (&job.buffer, Bytes::ZERO)),
+        };
+        let on_device = (&piece.reservation, Bytes(piece.offset));
+        let stream = &self.carriers.copies;
+        twice(|| match self.feed.handover.way() {
+            Way::Out => stream.copy_out(on_device, on_host, piece.size),
+            Way::In => stream.copy_in(on_host, on_device, piece.size),
+        })?;
+        Ok(twice(|| stream.mark())?)
     }
 
-    fn begin(&self, staged: StagedPiece) -> Result<std::sync::Arc<Job>> {
-        let buffer = self.carriers.device.host_memory_here(Bytes(PIECE))?;
-        Ok(Job::new(staged, buffer))
+    fn wait(&self, sent: &Mark) -> Result<()> {
+        Ok(twice(|| self.carriers.copies.wait(sent))?)
     }
-}
 
-fn send(way: Way, load: &Load, stream: &Stream) -> lowtide_device::Result<Mark> {
-    let (piece, on_host) = match load {
-        Load::Direct(direct) => (&direct.piece, (&direct.memory, direct.piece.at)),
-        Load::Staged(job) => (&job.staged.piece, (&job.buffer, Bytes::ZERO)),
-    };
-    let on_device = (&piece.reservation, Bytes(piece.offset));
-    twice(|| match way {
-        Way::Out => stream.copy_out(on_device, on_host, piece.size),
-        Way::In => stream.copy_in(on_host, on_device, piece.size),
-    })?;
-    twice(|| stream.mark())
+    fn copy(&self, job: &Job, part: usize) -> Result<()> {
+        Ok(job.staged.copy(&job.buffer, self.feed.handover.way(), part)?)
+    }
+
+    fn direct_arrived(&self, direct: &DirectPiece) -> Result<()> {
+        self.arrived(&direct.piece)
+    }
+
+    fn staged_arrived(&self, staged: &StagedPiece) -> Result<()> {
+        self.arrived(&staged.piece)
+    }
 }
 
 #[cfg(all(test, not(feature = "loom")))]
@@ -234,14 +206,14 @@ mod tests {
     use crate::memory::Memory;
 
     const PAGE: u64 = 2 << 20;
-    /// In the order of pieces: more than there are buffers, not all of them whole.
+    /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
     const SIZES: [u64; 12] = [4, 4, 1, 4, 3, 4, 4, 4, 2, 4, 4, 4];
 
     /// Pieces one behind the other on the device; on the host those of one kind are.
     struct World {
         carriers: Carriers,
         reservation: Reservation,
-        /// Where each piece is on the host.
+        /// The location of each piece on the host.
         places: Vec<(Memory, Bytes)>,
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct ToSave<'a> {
     pub(crate) pages: &'a [Range<u64>],
 }
 
-/// What was found out about the pages.
+/// The bytes of pages, by what a sleep does with them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PageTally {
     pub(crate) copied: Bytes,
@@ -68,16 +68,14 @@ impl Planner<'_> {
     ) -> Result<(PageTally, Vec<Changed>)> {
         let digests = self.digests(parts)?;
         let (tally, mut changed) = sort_out(backups, parts, &digests);
-        let housed = match self.house(backups, &mut changed) {
-            housed @ (Ok(()) | Err(Error::Stopped { .. })) => housed,
-            Err(_) => {
-                for room in others {
-                    backups.forget(*room);
-                }
-                backups.shrink();
-                self.house(backups, &mut changed)
+        let mut housed = self.house(backups, &mut changed);
+        if housed.as_ref().is_err_and(|error| !matches!(error, Error::Stopped { .. })) {
+            for room in others {
+                backups.forget(*room);
             }
-        };
+            backups.shrink();
+            housed = self.house(backups, &mut changed);
+        }
         if let Err(error) = housed {
             give_up(backups, &changed);
             return Err(error);
@@ -145,7 +143,7 @@ pub(crate) fn give_up(backups: &mut Backups, changed: &[Changed]) {
     backups.shrink();
 }
 
-/// Whether two pages can go in one piece.
+/// Returns whether two pages can go in one piece.
 pub(crate) fn neighbours(one: &Changed, next: &Changed) -> bool {
     one.room == next.room
         && one.offset + PAGE == next.offset
@@ -211,7 +209,7 @@ fn sort_out(
     (tally, changed)
 }
 
-/// The digest of a page of zeros.
+/// Returns the digest of a page of zeros.
 fn zero_digest() -> Digest {
     static ZERO: LazyLock<Digest> =
         LazyLock::new(|| Keys::of_this_process().digest(&vec![0; PAGE as usize]));

@@ -26,7 +26,7 @@ pub enum Error {
         size.0
     )]
     OutsideBlock {
-        /// Where the access would begin, from the start of the block.
+        /// The start of the access, counted from the start of the block.
         offset: Bytes,
         /// The length of the access.
         length: Bytes,
@@ -75,7 +75,7 @@ pub enum Error {
     BackupLimit {
         /// The host memory that all backups would take.
         needed: Bytes,
-        /// The policy's limit.
+        /// The limit that the policy sets.
         most: Bytes,
     },
     /// The device has too little free memory for a wake. Everything is still asleep.
@@ -84,7 +84,7 @@ pub enum Error {
          Everything is still asleep: free some memory and try again"
     )]
     NoRoom {
-        /// The device.
+        /// The device that has too little memory.
         device: DeviceId,
         /// The device memory that the wake needs.
         needed: Bytes,
@@ -109,14 +109,14 @@ pub enum Error {
     /// The caller's [`crate::Limit`] said to stop. Everything is as it was before the call.
     #[error("{}", stopped(*step, *done, *total))]
     Stopped {
-        /// What was being done.
+        /// The step at which the operation stopped.
         step: TurnStep,
         /// The bytes for which this step was complete.
         done: Bytes,
         /// The bytes that this step was for; zero while waiting.
         total: Bytes,
     },
-    /// The device refused.
+    /// The device refused a call, or is out of memory.
     #[error(transparent)]
     Device(#[from] lowtide_device::Error),
 }

@@ -14,15 +14,13 @@ const BUFFERS_MOST: usize = 8;
 
 pub(crate) type Job = handover::Job<StagedPiece, StagingBuffer>;
 pub(crate) type Load = handover::Load<DirectPiece, StagedPiece, StagingBuffer>;
-pub(crate) type ToSend = handover::ToSend<DirectPiece, StagedPiece, StagingBuffer>;
-pub(crate) type ToCopy = handover::ToCopy<StagedPiece, StagingBuffer>;
 
 /// Pieces on their way from whoever makes them ready, and how far they have come.
 pub(crate) struct Feed {
     pub(crate) handover: Handover<DirectPiece, StagedPiece, StagingBuffer>,
-    /// Of all pieces that will come: the parts of those that go through buffers.
+    /// The parts of all expected pieces that go through buffers.
     pub(crate) parts: usize,
-    /// Of all pieces that will come: their bytes.
+    /// The bytes of all expected pieces.
     total: Bytes,
 }
 
@@ -70,10 +68,10 @@ mod tests {
 
     use super::*;
     use crate::Error;
-    use crate::handover::FILLED_UP_TO;
+    use crate::handover::{FILLED_UP_TO, ToCopy, ToSend};
     use crate::piece::PIECE;
 
-    /// What pieces are made of. Nothing is copied here.
+    /// The memory that pieces are made of. Nothing is copied here.
     struct World {
         reservation: Reservation,
         direct: Memory,

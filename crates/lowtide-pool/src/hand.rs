@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide_device::{Bytes, Device, HostMemory, Reservation, Result, Stream};
 
-/// What is copied at once.
+/// The size of the staging memory, which is copied at once.
 const STAGED: Bytes = Bytes::mib(8);
 
 /// A place in a reservation.

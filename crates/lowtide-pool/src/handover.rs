@@ -9,6 +9,14 @@
 //!
 //! Only the part that synchronises is here, generic over what is handed over, so that
 //! `tests/loom.rs` can try every order in which threads can come. `feed.rs` hands over real pieces.
+#![cfg_attr(
+    not(feature = "loom"),
+    allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
+)]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +32,7 @@ pub(crate) const FILLED_UP_TO: usize = 2;
 
 /// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// From the device to the host.
     Out,
     /// From the host to the device.
@@ -32,59 +40,68 @@ pub(crate) enum Way {
 }
 
 /// A piece that goes through a staging buffer, in parts that threads copy side by side.
-pub(crate) trait Staged {
+pub trait Staged {
     /// Returns the number of its parts.
     fn parts(&self) -> usize;
 }
 
 /// A piece of either kind, ready to be carried.
-pub(crate) enum Ready<D, S> {
+pub enum Ready<D, S> {
+    /// A piece that can be sent at any time.
     Direct(D),
+    /// A piece that goes through a buffer.
     Staged(S),
 }
 
 /// A staged piece in its buffer.
-pub(crate) struct Job<S, B> {
-    pub(crate) staged: S,
-    pub(crate) buffer: B,
+pub struct Job<S, B> {
+    /// The piece that is carried.
+    pub staged: S,
+    /// The buffer it is in.
+    pub buffer: B,
     /// Parts that are not copied yet.
     left: AtomicUsize,
 }
 
 impl<S: Staged, B> Job<S, B> {
-    pub(crate) fn new(staged: S, buffer: B) -> Arc<Job<S, B>> {
+    /// Puts a piece in a buffer.
+    pub fn new(staged: S, buffer: B) -> Arc<Job<S, B>> {
         let left = AtomicUsize::new(staged.parts());
         Arc::new(Job { staged, buffer, left })
     }
 
     /// Records that a part was copied; returns whether it was the last.
-    pub(crate) fn copied_one(&self) -> bool {
+    pub fn copied_one(&self) -> bool {
         self.left.fetch_sub(1, SeqCst) == 1
     }
 }
 
-/// What goes over the link.
-pub(crate) enum Load<D, S, B> {
+/// A piece that goes over the link.
+pub enum Load<D, S, B> {
+    /// A piece that can be sent at any time.
     Direct(D),
+    /// A piece in its buffer.
     Staged(Arc<Job<S, B>>),
 }
 
-/// What the thread that speaks with the driver does next.
-pub(crate) enum ToSend<D, S, B> {
+/// The next step of the thread that speaks with the driver.
+pub enum ToSend<D, S, B> {
+    /// Sends a piece that is ready.
     Load(Load<D, S, B>),
     /// Makes a buffer for this piece, and sends it.
     Begin(S),
 }
 
-/// What a thread that copies does next.
-pub(crate) enum ToCopy<S, B> {
+/// The next step of a thread that copies.
+pub enum ToCopy<S, B> {
+    /// Copies this part of the job.
     Part(Arc<Job<S, B>>, usize),
     /// Makes a buffer for this piece, and shares its parts.
     Begin(S),
 }
 
 /// Pieces on their way, and how far they have come.
-pub(crate) struct Handover<D, S, B> {
+pub struct Handover<D, S, B> {
     way: Way,
     queues: Mutex<Queues<D, S, B>>,
     /// For the thread that speaks with the driver.
@@ -99,7 +116,7 @@ struct Queues<D, S, B> {
     direct: VecDeque<D>,
     /// Staged pieces that wait for a buffer.
     staged: VecDeque<S>,
-    /// Whether no more pieces will come.
+    /// Set once no more pieces will come.
     closed: bool,
     /// Buffers that were used and are empty.
     free: VecDeque<B>,
@@ -109,7 +126,7 @@ struct Queues<D, S, B> {
     used: usize,
     /// There are never more buffers than this.
     buffers_most: usize,
-    /// On the way in: buffers that are full and can be sent.
+    /// Buffers that are full and can be sent, on the way in.
     full: VecDeque<Arc<Job<S, B>>>,
     /// Parts to be copied between buffers and pages.
     parts: VecDeque<(Arc<Job<S, B>>, usize)>,
@@ -122,7 +139,7 @@ struct Queues<D, S, B> {
 
 impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     /// Expects so many pieces of each chunk, and uses at most so many buffers.
-    pub(crate) fn new(way: Way, left: Vec<usize>, buffers_most: usize) -> Handover<D, S, B> {
+    pub fn new(way: Way, left: Vec<usize>, buffers_most: usize) -> Handover<D, S, B> {
         let queues = Queues {
             direct: VecDeque::new(),
             staged: VecDeque::new(),
@@ -141,7 +158,8 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
         Handover { way, queues: Mutex::new(queues), to_send, to_copy, moved }
     }
 
-    pub(crate) fn way(&self) -> Way {
+    /// Returns the direction of the copy.
+    pub fn way(&self) -> Way {
         self.way
     }
 
@@ -155,7 +173,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Hands over pieces that are ready.
-    pub(crate) fn add(&self, pieces: impl IntoIterator<Item = Ready<D, S>>) {
+    pub fn add(&self, pieces: impl IntoIterator<Item = Ready<D, S>>) {
         let mut queues = self.queues();
         for piece in pieces {
             match piece {
@@ -168,13 +186,13 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Says that no more pieces will come.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.queues().closed = true;
         self.tell_everybody_at_work();
     }
 
     /// Ends everybody's work where it failed; the first failure is kept.
-    pub(crate) fn watch(&self, outcome: Result<()>) {
+    pub fn watch(&self, outcome: Result<()>) {
         let Err(error) = outcome else { return };
         let mut queues = self.queues();
         queues.error.get_or_insert(error);
@@ -188,13 +206,13 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Lends buffers of an earlier copy.
-    pub(crate) fn lend(&self, buffers: Vec<B>) {
+    pub fn lend(&self, buffers: Vec<B>) {
         self.queues().spare = buffers;
     }
 
     /// Returns what is left once every thread has ended: buffers that nobody uses, and the first
     /// failure.
-    pub(crate) fn end(&self) -> (Vec<B>, Result<()>) {
+    pub fn end(&self) -> (Vec<B>, Result<()>) {
         let mut queues = self.queues();
         let mut buffers = std::mem::take(&mut queues.spare);
         buffers.extend(std::mem::take(&mut queues.free));
@@ -203,7 +221,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
 
     /// Returns what to send while so many copies are in flight. Waits only where none is: `None` means
     /// then that nothing will come, and otherwise that a copy in flight should be waited for.
-    pub(crate) fn next_to_send(&self, in_flight: usize) -> Option<ToSend<D, S, B>> {
+    pub fn next_to_send(&self, in_flight: usize) -> Option<ToSend<D, S, B>> {
         let mut queues = self.queues();
         loop {
             if queues.error.is_some() {
@@ -219,7 +237,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Returns what to copy next. Waits for it; `None` where nothing will come.
-    pub(crate) fn next_to_copy(&self) -> Option<ToCopy<S, B>> {
+    pub fn next_to_copy(&self) -> Option<ToCopy<S, B>> {
         let mut queues = self.queues();
         loop {
             if queues.error.is_some() {
@@ -247,7 +265,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Lets threads copy the parts of a job, from this one on.
-    pub(crate) fn share(&self, job: &Arc<Job<S, B>>, from: usize) {
+    pub fn share(&self, job: &Arc<Job<S, B>>, from: usize) {
         self.queues().share(job, from);
         self.tell_of_parts(job.staged.parts() - from);
     }
@@ -260,14 +278,14 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
         }
     }
 
-    /// On the way in: says that every part of a job is in its buffer.
-    pub(crate) fn filled(&self, job: Arc<Job<S, B>>) {
+    /// Says that every part of a job is in its buffer, on the way in.
+    pub fn filled(&self, job: Arc<Job<S, B>>) {
         self.queues().full.push_back(job);
         self.to_send.notify_one();
     }
 
     /// Says that nobody needs what is in a buffer any more.
-    pub(crate) fn emptied(&self, buffer: &B) {
+    pub fn emptied(&self, buffer: &B) {
         let mut queues = self.queues();
         queues.free.push_back(buffer.clone());
         queues.used -= 1;
@@ -284,7 +302,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Says that a piece of a chunk has arrived, with so many bytes.
-    pub(crate) fn arrived(&self, chunk: usize, bytes: u64) {
+    pub fn arrived(&self, chunk: usize, bytes: u64) {
         let mut queues = self.queues();
         queues.arrived += bytes;
         queues.left[chunk] -= 1;
@@ -296,13 +314,13 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     /// Returns how many bytes have arrived.
-    pub(crate) fn arrived_bytes(&self) -> u64 {
+    pub fn arrived_bytes(&self) -> u64 {
         self.queues().arrived
     }
 
     /// Waits until something is found in the numbers of pieces that are left of each chunk, which are
     /// looked at whenever a chunk has arrived; `None` where somebody failed before.
-    pub(crate) fn wait_until<T>(&self, found: impl Fn(&[usize]) -> Option<T>) -> Option<T> {
+    pub fn wait_until<T>(&self, found: impl Fn(&[usize]) -> Option<T>) -> Option<T> {
         let mut queues = self.queues();
         loop {
             if queues.error.is_some() {
@@ -317,7 +335,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
 }
 
 impl<D, S: Staged, B> Queues<D, S, B> {
-    /// Whether nothing will go through a buffer any more.
+    /// Returns whether nothing will go through a buffer any more.
     fn is_over(&self) -> bool {
         self.closed && self.staged.is_empty() && self.used == 0
     }

@@ -18,6 +18,7 @@ mod fence;
 mod hand;
 mod handles;
 mod handover;
+mod lanes;
 mod limit;
 mod memory;
 mod miss;
@@ -61,3 +62,13 @@ pub use state::PoolCounts;
 pub use tag::{Scope, Tag};
 
 pub use lowtide_types::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
+
+/// The parts that synchronise, for the models in `tests/loom.rs`.
+#[cfg(feature = "loom")]
+#[doc(hidden)]
+pub mod model {
+    pub use crate::handover::{Handover, Job, Load, Ready, Staged, Way};
+    pub use crate::lanes::{Haul, copy, drive};
+    pub use crate::monitor::Monitor;
+    pub use crate::tags::{Tags, Turning};
+}

@@ -62,7 +62,7 @@ impl fmt::Debug for Limit<'_> {
     }
 }
 
-/// How far a step has come.
+/// The progress of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) done: Bytes,
@@ -86,7 +86,7 @@ pub enum TurnStep {
     Mapping,
     /// Copies pages back to the device.
     CopyingIn,
-    /// Compares digests.
+    /// Compares digests with those of the backups.
     Checking,
 }
 

@@ -18,10 +18,10 @@ use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::{BlockRequest, PoolCounts, State};
 use crate::{Error, Result};
 
-/// How often an allocation waits for what other threads have in their hands, before it is refused.
+/// The number of times that an allocation waits for jobs of other threads, before it is refused.
 const WAITS_MOST: u32 = 8;
 
-/// What is to be done at the driver.
+/// The driver calls that a request needs.
 struct Plan {
     reservation: Reservation,
     run: Run,
@@ -38,13 +38,13 @@ enum Tried {
     Full(lowtide_device::Error),
 }
 
-/// What was done at the driver.
+/// The driver calls that were made.
 #[derive(Default)]
 struct Applied {
     mapped: Vec<Range<u64>>,
-    /// How many of the moves left their place.
+    /// The number of moves that left their place.
     moved: usize,
-    /// Whether part of the run can be neither opened nor unmapped.
+    /// Set where part of the run can be neither opened nor unmapped.
     lost: bool,
     error: Option<lowtide_device::Error>,
 }

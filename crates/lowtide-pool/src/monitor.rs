@@ -2,6 +2,14 @@
 //!
 //! Only the part that synchronises is here, so that `tests/loom.rs` can try every order in which
 //! threads can come. What a turn does to memory is in `turn.rs`.
+#![cfg_attr(
+    not(feature = "loom"),
+    allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
+)]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use lowtide_types::Phase;
 
@@ -12,29 +20,31 @@ use crate::tag::Scope;
 use crate::tags::{Tags, Turning};
 
 /// A lock around a pool's state, with what threads wait for.
-pub(crate) struct Monitor<T> {
+pub struct Monitor<T> {
     state: Mutex<T>,
     /// A job or a turn has ended.
     changed: Condvar,
 }
 
 impl<T: AsMut<Tags>> Monitor<T> {
-    pub(crate) fn new(state: T) -> Monitor<T> {
+    /// Puts a state under the lock.
+    pub fn new(state: T) -> Monitor<T> {
         Monitor { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    /// Locks the state and returns it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         lock(&self.state)
     }
 
     /// Wakes every thread that waits. Called after a job or a turn has ended.
-    pub(crate) fn notify(&self) {
+    pub fn notify(&self) {
         self.changed.notify_all();
     }
 
     /// Waits until `ready`, which is asked again whenever a job or a turn has ended. The limit is
     /// asked without the lock.
-    pub(crate) fn wait_until<'a>(
+    pub fn wait_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, T>,
         limit: Limit<'_>,
@@ -61,7 +71,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
     ///
     /// # Errors
     /// Where a tag is not the pool's, or where the limit says to stop; then no turn has begun.
-    pub(crate) fn begin_turn(
+    pub fn begin_turn(
         &self,
         scope: Scope<'_>,
         from: Phase,
@@ -82,7 +92,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
     }
 
     /// Ends a turn and lets others have theirs.
-    pub(crate) fn end_turn(&self, mut state: MutexGuard<'_, T>, turns: &[Turning]) {
+    pub fn end_turn(&self, mut state: MutexGuard<'_, T>, turns: &[Turning]) {
         (*state).as_mut().end_turn(turns);
         drop(state);
         self.notify();

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use lowtide_device::{Bytes, HostMemory, HostPages, Reservation, Result};
 
-use crate::handover::{Job, Staged, Way};
+use crate::handover::{Staged, Way};
 use crate::memory::Memory;
 
-/// What goes over the link at once. Each copy leaves it idle for some 2 µs, which is 1.5% of a copy of
+/// The size of a piece. Each copy leaves the link idle for some 2 µs, which is 1.5% of a copy of
 /// 8 MiB; larger pieces want larger buffers, and what is in them should still be in the caches when
 /// the other side reads it.
 pub(crate) const PIECE: u64 = 8 << 20;
-/// What a thread copies at once, so that several work on one piece. Pages have a lock each.
+/// The size of a part, which one thread copies, so that several work on one piece. Pages have a
+/// lock each.
 const PART: u64 = 2 << 20;
 
 /// Neighbouring bytes, at most [`PIECE`] of them.
@@ -54,17 +55,16 @@ impl Staged for StagedPiece {
     }
 }
 
-impl Job<StagedPiece, StagingBuffer> {
-    /// Copies a part between the buffer and the pages; returns whether it was the last.
-    pub(crate) fn copy(&self, way: Way, part: usize) -> Result<bool> {
-        let Job { staged: StagedPiece { piece: Piece { at, size, .. }, pages }, buffer, .. } = self;
+impl StagedPiece {
+    /// Copies a part between the buffer and the pages.
+    pub(crate) fn copy(&self, buffer: &StagingBuffer, way: Way, part: usize) -> Result<()> {
+        let StagedPiece { piece: Piece { at, size, .. }, pages } = self;
         let offset = Bytes(part as u64 * PART);
         let (at, size) = (*at + offset, Bytes(PART.min(size.0 - offset.0)));
         match way {
-            Way::Out => pages.write(at, size, |bytes| buffer.read_streaming(offset, bytes))??,
+            Way::Out => pages.write(at, size, |bytes| buffer.read_streaming(offset, bytes))?,
             // The device reads it next: it should find it in the caches.
-            Way::In => pages.read(at, size, |bytes| buffer.write_much(offset, bytes))??,
+            Way::In => pages.read(at, size, |bytes| buffer.write_much(offset, bytes))?,
         }
-        Ok(self.copied_one())
     }
 }

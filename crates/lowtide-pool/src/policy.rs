@@ -9,7 +9,7 @@ use lowtide_device::Bytes;
 /// Every block is a multiple of this.
 pub(crate) const GRAIN: u64 = 512;
 
-/// How a pool trades speed for tightness, and what it does with backups.
+/// The settings of a pool: they trade speed for tightness, and decide about backups.
 ///
 /// ```
 /// # use lowtide_device::{Bytes, Device};
@@ -35,24 +35,24 @@ pub struct Policy {
     /// The largest chunk that a wake makes. A wake knows all blocks at once, so large chunks cost
     /// nothing but tightness later on. Default: 256 MiB.
     pub wake_chunk_most: Bytes,
-    /// How far device memory may grow beyond the peak of live bytes, in thousandths, before small
+    /// The growth of device memory beyond the peak of live bytes, in thousandths, from which on small
     /// chunks are moved instead. Large chunks are always moved. Default: 60.
     pub slack_thousandths: u64,
     /// A free chunk of at least this part of what is missing counts as large. Default: 4, a quarter.
     pub cheap_part: u64,
-    /// Whether backups stay after a wake. The next sleep then copies only what changed, and the
+    /// Keeps backups after a wake. The next sleep then copies only what changed, and the
     /// host memory stays taken. Default: yes.
     pub keep_backups: bool,
     /// The most host memory that backups may take. Default: none, which means what the machine and
     /// its control groups have left.
     pub backup_most: Option<Bytes>,
-    /// How much of the backups is registered with the device. Registered backups are copied without
+    /// The part of the backups that is registered with the device. Registered backups are copied without
     /// the processor's help and fill the gaps that copying the rest leaves on the link. They cost
     /// 2 MiB of device memory for each GiB while they exist, asleep too, and time to be made and
     /// given back: once with `keep_backups`, in every sleep and wake without. With zero, all backups
     /// are plain pages. Default: 2.5 GiB.
     pub direct_backups: Bytes,
-    /// Whether an allocation in a tag that is asleep wakes the tag, instead of being refused.
+    /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
 }

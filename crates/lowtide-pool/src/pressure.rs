@@ -12,7 +12,7 @@ pub struct Pressure {
     pub requested: Bytes,
     /// The free memory that the device reports.
     pub free: Bytes,
-    /// How often callbacks were asked for this request before.
+    /// The number of times that callbacks were asked for this request before.
     pub round: u32,
 }
 
@@ -21,7 +21,7 @@ pub struct Pressure {
 pub enum PressureAnswer {
     /// Memory was freed: try again.
     Retry,
-    /// Nothing was freed.
+    /// The callback could free nothing.
     Nothing,
 }
 

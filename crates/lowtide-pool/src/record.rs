@@ -1,4 +1,4 @@
-//! Recording: what a pool is asked, as a trace that `lowtide replay` can play again.
+//! Recording: the allocations and frees of a pool, as a trace that `lowtide replay` can replay.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use lowtide_device::{Address, Bytes};
 
 use crate::fence::StreamId;
 
-/// What a pool was asked, in order. A recording begins with the blocks it is asked for, so a free
-/// of an older block is not in it.
+/// The allocations and frees of a pool, in order. A free of a block that was allocated before the
+/// recording began is left out.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     events: Vec<Event>,
@@ -26,17 +26,18 @@ struct Event {
 }
 
 impl Recording {
-    /// How many events there are.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no event.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Writes it in the format of RMM's log. The time column counts events: a pool has no clock.
+    /// Writes the events in the format of RMM's log. The time column counts events, because a pool
+    /// has no clock.
     ///
     /// # Errors
     /// What the writer refused.
@@ -67,7 +68,8 @@ impl Recording {
     }
 }
 
-// Threads by small numbers, in the order in which they first asked.
+// Threads by small numbers, in the order in which they first asked. A thread-local is right here: the
+// number fills the trace's thread column and decides nothing.
 fn thread_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     thread_local!(static OWN: Cell<Option<u32>> = const { Cell::new(None) });

@@ -1,6 +1,6 @@
-//! Replaying a trace: what a pool makes of it.
+//! Replays: a trace is run on a pool, and its memory and time are measured.
 //!
-//! Blocks can be dealt over streams and threads, each block to one of them for its life: block `n`
+//! Blocks can be spread over streams and threads, each block on one of them for its life: block `n`
 //! is on stream `n` modulo the streams, and on thread `n` modulo the threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,17 +22,17 @@ const REPORT_EVENTS: usize = 1024;
 /// The page of a dry run.
 const PAGE: u64 = 2 << 20;
 
-/// How a trace is played.
+/// The settings of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Over how many streams blocks are dealt. With one, nothing uses a block once it is freed.
-    /// With several, they lag: one has passed when nothing was freed on it during the last 64
-    /// events, or when the pool waited for it.
+    /// The number of streams that blocks are spread over. With one stream, nothing uses a block once
+    /// it is freed. With several, streams lag: one has passed when nothing was freed on it during the
+    /// last 64 events, or when the pool waited for it.
     pub streams: u32,
-    /// Over how many threads blocks are dealt. Each plays its blocks' events in the trace's order,
-    /// all at the same time on one pool.
+    /// The number of threads that blocks are spread over. Each thread replays the events of its
+    /// blocks in the trace's order, all at the same time on one pool.
     pub threads: u32,
-    /// Whether what the pool is asked is recorded; times include that.
+    /// Turns the pool's recording on; times include that.
     pub record: bool,
 }
 
@@ -42,29 +42,29 @@ impl Default for Options {
     }
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Allocations and frees.
+    /// The number of allocations and frees.
     pub events: usize,
-    /// Over how many streams blocks were dealt.
+    /// The number of streams that blocks were spread over.
     pub streams: u32,
-    /// Over how many threads.
+    /// The number of threads.
     pub threads: u32,
-    /// The most that was live at once, as the trace asked for it. With several threads, whose order
-    /// is not the trace's, as the pool counted it: sizes are then multiples of 512.
+    /// The peak of live bytes, with the sizes that the trace asked for. With several threads, whose
+    /// order is not the trace's, as the pool counted it: sizes are then multiples of 512.
     pub live_peak_bytes: Bytes,
-    /// The most memory that was taken from the device.
+    /// The peak of memory taken from the device.
     pub physical_peak_bytes: Bytes,
-    /// The one over the other.
+    /// `physical_peak_bytes` divided by `live_peak_bytes`.
     pub ratio: f64,
-    /// Time for one event, the device's part included.
+    /// The time for one event, driver calls included.
     pub ns_per_op: f64,
-    /// Calls of the device while the trace was played.
+    /// The number of driver calls.
     pub driver_calls: u64,
-    /// What they take, where no driver is called: as measured on an H200.
+    /// The time that these calls take on an H200, as measured; only in a dry run.
     pub driver_ms: Option<f64>,
-    /// What the pool was asked, where that was wanted.
+    /// The pool's recording, if it was on.
     #[serde(skip)]
     pub recording: Option<Recording>,
 }
@@ -72,13 +72,13 @@ pub struct Report {
 /// The least memory in which a trace completes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fit {
-    /// That much.
+    /// The least memory in which the trace completes.
     pub fit_bytes: Bytes,
-    /// Over the most that was live at once.
+    /// `fit_bytes` divided by the peak of live bytes.
     pub fit_ratio: f64,
 }
 
-/// The most that is live at once.
+/// Returns the peak of live bytes of a trace.
 pub fn live_peak(events: &[Event]) -> Bytes {
     let mut sizes = Vec::new();
     let (mut live, mut peak) = (0u64, 0u64);
@@ -104,13 +104,13 @@ pub fn allocated(events: &[Event]) -> Bytes {
     Bytes(sizes.fold(0, u64::saturating_add))
 }
 
-/// Replays a trace on a device. Calls `progress` now and then with the bytes allocated since.
+/// Replays a trace on a new pool of `device`. Calls `progress` now and then with the bytes allocated since.
 ///
 /// # Errors
-/// Where the device has no room for it.
+/// Where the device has too little memory for it.
 ///
 /// # Panics
-/// Where there is no stream or no thread to play it.
+/// If the number of streams or threads is zero.
 pub fn replay(
     events: &[Event],
     device: &Device,
@@ -223,7 +223,7 @@ fn deal(events: &[Event], threads: u32) -> Vec<Vec<Event>> {
 /// every time.
 struct Lag {
     now: AtomicU64,
-    /// By stream: when something was last freed on it; zero is long ago.
+    /// The time of the last free on each stream; zero is long ago.
     freed: Vec<AtomicU64>,
 }
 
@@ -237,13 +237,13 @@ impl Lag {
         StreamId(u64::from(block) % self.freed.len() as u64)
     }
 
-    /// An event: a block is taken on its stream.
+    /// Counts an event: a block is allocated on its stream.
     fn allocated(&self, block: u32) -> StreamId {
         self.now.fetch_add(1, Relaxed);
         self.stream_of(block)
     }
 
-    /// An event: a block is freed on its stream.
+    /// Counts an event: a block is freed on its stream.
     fn freed(&self, block: u32) -> StreamId {
         let (now, stream) = (self.now.fetch_add(1, Relaxed) + 1, self.stream_of(block));
         self.freed[stream.0 as usize].store(now, Relaxed);
@@ -278,7 +278,7 @@ fn fit_range(live: Bytes) -> (u64, u64) {
 /// each replay.
 ///
 /// # Errors
-/// Where it does not even complete with four times what is live.
+/// Where it does not even complete with four times the peak of live bytes.
 pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Result<Fit> {
     let live = live_peak(events);
     let mut completes = |pages: u64| -> Result<bool> {
@@ -341,7 +341,9 @@ mod tests {
         let events: Vec<Event> = (0..2 * REPORT_EVENTS as u32).flat_map(pair).collect();
         for threads in [1, 3] {
             let done = AtomicU64::new(0);
-            let count = |bytes: Bytes| drop(done.fetch_add(bytes.0, Relaxed));
+            let count = |bytes: Bytes| {
+                done.fetch_add(bytes.0, Relaxed);
+            };
             let (device, cost) = Device::dry_run(Bytes::gib(1));
             let options = Options { threads, ..Options::default() };
             replay(&events, &device, Some(&cost), Policy::default(), options, &count).unwrap();

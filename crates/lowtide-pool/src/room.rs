@@ -17,18 +17,18 @@ pub(crate) const ROOMS: usize = 2;
 pub(crate) struct RoomId(u32);
 
 impl RoomId {
-    /// The rooms of a tag.
+    /// Returns the rooms of a tag.
     pub(crate) fn of_tag(tag: Tag) -> [RoomId; ROOMS] {
         let first = u32::from(tag.number()) * ROOMS as u32;
         [RoomId(first), RoomId(first + 1)]
     }
 
-    /// The tag's room for blocks that are small, or for those that are not.
+    /// Returns a tag's room for small blocks, or that for large ones.
     pub(crate) fn new(tag: Tag, is_small: bool) -> RoomId {
         RoomId(u32::from(tag.number()) * ROOMS as u32 + u32::from(!is_small))
     }
 
-    /// The tag whose room this is.
+    /// Returns the tag that the room belongs to.
     pub(crate) fn tag(self) -> Tag {
         Tag::of_number(self.0 as usize / ROOMS)
     }
@@ -60,7 +60,7 @@ impl Rooms {
         self.ids().zip(&self.list)
     }
 
-    /// The rooms of each tag, in the order of the tags.
+    /// Lists the rooms of each tag, in the order of the tags.
     pub(crate) fn by_tag(&self) -> impl Iterator<Item = &[Room]> {
         self.list.chunks_exact(ROOMS)
     }

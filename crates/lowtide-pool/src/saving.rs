@@ -25,9 +25,9 @@ const LAST_PART: usize = 4;
 pub(crate) struct Saving<'a> {
     pub(crate) changed: Vec<Changed>,
     pub(crate) carriers: &'a Carriers,
-    /// What is saved.
+    /// The rooms whose content is saved.
     pub(crate) parts: &'a [&'a SleepPart],
-    /// What may be lost.
+    /// The rooms whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
     pub(crate) limit: Limit<'a>,
 }
@@ -138,9 +138,9 @@ impl Saving<'_> {
     }
 }
 
-/// What has arrived at the host.
+/// The pieces that have arrived at the host.
 struct Arrived {
-    /// Pieces of each chunk that have not.
+    /// The number of pieces of each chunk that have not.
     left: Vec<usize>,
     runs: Vec<bool>,
 }

@@ -40,7 +40,7 @@ fn place(grains: u32, owner: u32) -> usize {
 }
 
 impl Shelf {
-    /// A resting block of this very size that its owner may have again, live from now on.
+    /// Takes a resting block of this very size that its owner may have again.
     pub(crate) fn take(&mut self, handles: &mut Handles, grains: u32, owner: u32) -> Option<u64> {
         let list = &mut self.lists[place(grains, owner)];
         if list.head == 0 || list.grains != grains || list.owner != owner {

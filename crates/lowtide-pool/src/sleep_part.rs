@@ -14,7 +14,7 @@ pub(crate) struct SleepPart {
     /// Which of the turn's tags it belongs to.
     pub(crate) turning: usize,
     pub(crate) room: RoomId,
-    /// Whether its content is saved, rather than lost.
+    /// Set where its content is saved, rather than lost.
     pub(crate) saves: bool,
     pub(crate) reservation: Reservation,
     pub(crate) chunks: Vec<Range<u64>>,
@@ -27,7 +27,7 @@ impl SleepPart {
         Bytes(self.chunks.iter().map(|chunk| chunk.end - chunk.start).sum())
     }
 
-    /// Whether it still has all its memory, as the device layer says.
+    /// Returns whether it still has all its memory, as the device layer says.
     pub(crate) fn is_whole(&self) -> bool {
         let mappings = self.reservation.mappings();
         let ranges = mappings.iter().map(|mapping| &mapping.range);

@@ -26,12 +26,12 @@ pub(crate) struct State {
     pub(crate) backups: Backups,
     pub(crate) carriers: Option<Carriers>,
     pub(crate) recorder: Option<Recording>,
-    /// All but `asleep`, which the tags know.
+    /// The pool's numbers, apart from `asleep`, which the tags know.
     counts: PoolCounts,
     handles: Handles,
     /// Blocks of up to so many grains are small.
     small_grains: u32,
-    /// Whether a free means that nothing uses the block any more.
+    /// Set where a free means that nothing uses the block any more.
     settled: bool,
 }
 
@@ -102,7 +102,7 @@ impl State {
         RoomId::new(tag, grains <= self.small_grains)
     }
 
-    /// The number under which a stream's blocks are kept.
+    /// Returns the number under which a stream's blocks are kept.
     pub(crate) fn owner_of(&mut self, stream: StreamId) -> u32 {
         if self.settled { SETTLED } else { self.streams.number_of(stream) }
     }
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// The same for whoever is at work there.
+    /// Sends what rests back to the arena, on behalf of the turn or the phase that it is in.
     pub(crate) fn clear(&mut self, room: RoomId, asleep: bool) {
         let Room { arena, shelf } = &mut self.rooms[room];
         for head in shelf.clear() {
@@ -204,17 +204,17 @@ impl State {
         self.rooms.ids().for_each(|room| self.clear_shelf(room));
     }
 
-    /// Whether a room's memory may be planned with.
+    /// Returns whether a room's memory may be planned with.
     pub(crate) fn is_awake(&self, room: RoomId) -> bool {
         self.tags[room.tag()].phase() == Phase::Awake
     }
 
-    /// The rooms of tags that are awake.
+    /// Lists the rooms of tags that are awake.
     pub(crate) fn awake_rooms(&self) -> Vec<RoomId> {
         self.rooms.ids().filter(|room| self.is_awake(*room)).collect()
     }
 
-    /// Memory of tags that are awake and in no caller's block. (What turns is not there to be planned
+    /// Returns the memory of tags that are awake and in no caller's block. (What turns is not there to be planned
     /// with, and its live blocks may have no memory yet.)
     pub(crate) fn cached_awake(&self) -> Bytes {
         let awake = self.tags.known.iter().zip(self.rooms.by_tag());

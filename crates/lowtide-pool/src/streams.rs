@@ -11,7 +11,7 @@ use crate::fence::StreamId;
 #[derive(Default)]
 pub(crate) struct Streams {
     numbers: HashMap<StreamId, u32>,
-    /// By number, from one: zero is [`SETTLED`].
+    /// The streams by number, from one: zero is [`SETTLED`].
     known: Vec<StreamEntry>,
     spare: Vec<u32>,
     /// The last one asked for: programs mostly stay on one.
@@ -20,12 +20,12 @@ pub(crate) struct Streams {
     crowd: usize,
 }
 
-/// So many streams are never too many.
+/// The number of streams from which on the fence is asked.
 const CROWD_LEAST: usize = 64;
 
 struct StreamEntry {
     id: Option<StreamId>,
-    /// How often something was freed under this number. Goes on when the number changes hands, so
+    /// The number of frees under this number. Goes on when the number changes hands, so
     /// that what was freed earlier always has a lower one.
     frees: u64,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Seen {
 }
 
 impl Streams {
-    /// The number of a stream, given to it if it has none.
+    /// Returns the number of a stream, given to it if it has none.
     pub(crate) fn number_of(&mut self, id: StreamId) -> u32 {
         if let Some((last, number)) = self.last
             && last == id
@@ -71,12 +71,12 @@ impl Streams {
         number
     }
 
-    /// How often something was freed under a number.
+    /// Returns the number of frees under a number.
     pub(crate) fn frees(&self, number: u32) -> u64 {
         if number == SETTLED { 0 } else { self.known[number as usize - 1].frees }
     }
 
-    /// Whether there are so many that it is time to ask who has passed. Asked again only when there
+    /// Returns whether there are so many that it is time to ask the fence. True again only when there
     /// are twice as many.
     pub(crate) fn is_crowded(&mut self) -> bool {
         let crowded = self.numbers.len() > self.crowd.max(CROWD_LEAST);
@@ -93,7 +93,7 @@ impl Streams {
             .collect()
     }
 
-    /// A stream has passed what it was seen with: if nothing came after, its number is free.
+    /// Records that a stream has passed what it was seen with: if nothing came after, its number is free.
     pub(crate) fn forget(&mut self, seen: &Seen) {
         let known = &mut self.known[seen.number as usize - 1];
         if known.id == Some(seen.id) && known.frees == seen.frees {

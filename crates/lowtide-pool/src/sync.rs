@@ -26,12 +26,12 @@ pub(crate) fn wait_a_little<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,
 ) -> MutexGuard<'a, T> {
-    /// How late a limit may be noticed by a thread that waits.
+    /// The delay with which a thread that waits may notice its limit.
     const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
     condvar.wait_timeout(guard, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// The same for a model, which has no time: other threads run meanwhile.
+/// Waits a little in a model, which has no time: other threads run meanwhile.
 #[cfg(feature = "loom")]
 pub(crate) fn wait_a_little<'a, T>(
     mutex: &'a Mutex<T>,

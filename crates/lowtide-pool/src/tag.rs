@@ -30,8 +30,8 @@ impl Tag {
 /// The tags that a sleep or a wake applies to.
 #[derive(Debug, Clone, Copy)]
 pub enum Scope<'a> {
-    /// All tags of the pool.
+    /// The sleep or wake applies to all tags of the pool.
     Whole,
-    /// These tags.
+    /// The sleep or wake applies to these tags.
     Tags(&'a [Tag]),
 }

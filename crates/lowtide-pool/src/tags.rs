@@ -3,6 +3,14 @@
 //! A *turn* is the time in which some tags fall asleep or wake; there is one at a time. A *job* is
 //! work of a thread at the driver, without the lock, on a tag's memory. A turn waits for the jobs on
 //! its tags, and no job begins on a tag that turns.
+#![cfg_attr(
+    not(feature = "loom"),
+    allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
+)]
+#![cfg_attr(
+    feature = "loom",
+    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -15,8 +23,8 @@ use crate::{Error, Result};
 /// A program has a few; each costs address space.
 const TAGS_MOST: usize = 1024;
 
-/// What is known of one tag.
-pub(crate) struct TagEntry {
+/// The entry of one tag.
+pub struct TagEntry {
     pub(crate) name: Arc<str>,
     pub(crate) policy: SleepPolicy,
     phase: Phase,
@@ -30,31 +38,34 @@ pub(crate) struct TagEntry {
 }
 
 impl TagEntry {
-    pub(crate) fn phase(&self) -> Phase {
+    /// Returns whether its memory is on the device.
+    pub fn phase(&self) -> Phase {
         self.phase
     }
 }
 
-/// All tags of a pool.
-pub(crate) struct Tags {
+/// The tags of a pool.
+pub struct Tags {
     pub(crate) known: Vec<TagEntry>,
     /// The pool's number, for its tags.
     pool: u16,
-    /// Whether a turn is under way.
+    /// Set while a turn is under way.
     turn: bool,
 }
 
 /// A tag in its turn.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turning {
-    pub(crate) tag: Tag,
+pub struct Turning {
+    /// The tag that turns.
+    pub tag: Tag,
     pub(crate) policy: SleepPolicy,
     /// Its phase when the turn ends.
-    pub(crate) becomes: Phase,
+    pub becomes: Phase,
 }
 
 impl Tags {
-    pub(crate) fn new() -> Tags {
+    /// Makes a table without tags.
+    pub fn new() -> Tags {
         // A program has few pools; should it make 65,535, numbers come again.
         static POOLS: AtomicU16 = AtomicU16::new(0);
         let pool = POOLS.fetch_add(1, Relaxed).checked_add(1).unwrap_or(1);
@@ -67,7 +78,7 @@ impl Tags {
     }
 
     /// Returns the tag of this name, if there is one; refuses where it has another policy.
-    pub(crate) fn known_as(&self, name: &str, wanted: SleepPolicy) -> Result<Option<Tag>> {
+    pub fn known_as(&self, name: &str, wanted: SleepPolicy) -> Result<Option<Tag>> {
         let Some(index) = self.known.iter().position(|known| &*known.name == name) else {
             return Ok(None);
         };
@@ -77,7 +88,8 @@ impl Tags {
         }
     }
 
-    pub(crate) fn add(&mut self, name: &str, policy: SleepPolicy) -> Result<Tag> {
+    /// Adds a tag, which is awake.
+    pub fn add(&mut self, name: &str, policy: SleepPolicy) -> Result<Tag> {
         if self.known.len() >= TAGS_MOST {
             return Err(Error::TooManyTags { most: TAGS_MOST });
         }
@@ -94,14 +106,15 @@ impl Tags {
         Ok(self.tag(self.known.len() - 1))
     }
 
-    pub(crate) fn get(&self, tag: Tag) -> Result<&TagEntry> {
+    /// Returns what is known of a tag; refuses a tag of another pool.
+    pub fn get(&self, tag: Tag) -> Result<&TagEntry> {
         let known = self.known.get(usize::from(tag.number()));
         let own = known.filter(|_| tag.pool() == 0 || tag.pool() == self.pool);
         own.ok_or(Error::UnknownTag { tag })
     }
 
     /// Returns the tags of a scope, each once.
-    pub(crate) fn of(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
+    pub fn of(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
         match scope {
             Scope::Whole => Ok((0..self.known.len()).map(Tag::of_number).collect()),
             Scope::Tags(tags) => {
@@ -115,18 +128,18 @@ impl Tags {
     }
 
     /// Returns the live bytes of tags that are asleep.
-    pub(crate) fn asleep(&self) -> Bytes {
+    pub fn asleep(&self) -> Bytes {
         let asleep = self.known.iter().filter(|known| known.phase == Phase::Asleep);
         asleep.map(|known| known.live).sum()
     }
 
-    /// Whether a turn is under way.
-    pub(crate) fn has_turn(&self) -> bool {
+    /// Returns whether a turn is under way.
+    pub fn has_turn(&self) -> bool {
         self.turn
     }
 
     /// Begins a turn for the tags of a scope that are in this phase; empty where there are none.
-    pub(crate) fn begin_turn(&mut self, scope: Scope<'_>, from: Phase) -> Result<Vec<Turning>> {
+    pub fn begin_turn(&mut self, scope: Scope<'_>, from: Phase) -> Result<Vec<Turning>> {
         debug_assert!(!self.turn, "one turn at a time");
         let turns = self.of(scope)?.into_iter().filter_map(|tag| {
             let TagEntry { phase, policy, .. } = self[tag];
@@ -142,31 +155,31 @@ impl Tags {
     }
 
     /// Ends a turn: its tags are what they were to become.
-    pub(crate) fn end_turn(&mut self, turns: &[Turning]) {
+    pub fn end_turn(&mut self, turns: &[Turning]) {
         for turning in turns {
             self[turning.tag].phase = turning.becomes;
         }
         self.turn = false;
     }
 
-    /// Whether jobs are under way on the memory of these tags.
-    pub(crate) fn have_jobs(&self, turns: &[Turning]) -> bool {
+    /// Returns whether jobs are under way on the memory of these tags.
+    pub fn have_jobs(&self, turns: &[Turning]) -> bool {
         turns.iter().any(|turning| self[turning.tag].jobs > 0)
     }
 
     /// Counts all jobs under way.
-    pub(crate) fn jobs(&self) -> usize {
+    pub fn jobs(&self) -> usize {
         self.known.iter().map(|known| known.jobs).sum()
     }
 
     /// Begins a job on the memory of a tag, which is awake.
-    pub(crate) fn begin_job(&mut self, tag: Tag) {
+    pub fn begin_job(&mut self, tag: Tag) {
         debug_assert_eq!(self[tag].phase, Phase::Awake, "no job begins on a tag that turns");
         self[tag].jobs += 1;
     }
 
     /// Ends a job. Whoever waits for it is to be notified.
-    pub(crate) fn end_job(&mut self, tag: Tag) {
+    pub fn end_job(&mut self, tag: Tag) {
         let jobs = &mut self[tag].jobs;
         *jobs = jobs.checked_sub(1).expect("a job ends once");
     }

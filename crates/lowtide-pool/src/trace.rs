@@ -13,95 +13,95 @@ const LINE_MOST: usize = 4096;
 /// More events than this do not fit in memory comfortably.
 const EVENTS_MOST: usize = 100_000_000;
 
-/// One event. Blocks are numbered in the order of their allocation.
+/// An event of a trace. Blocks are numbered in the order of their allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A block is taken.
+    /// A block is allocated.
     Allocate {
-        /// Its number.
+        /// The number of the block.
         block: u32,
-        /// Its size.
+        /// The size of the block.
         size: Bytes,
-        /// On which stream.
+        /// The stream it is allocated on.
         stream: StreamId,
     },
     /// A block is freed.
     Free {
-        /// Its number.
+        /// The number of the block.
         block: u32,
-        /// On which stream.
+        /// The stream it is freed on.
         stream: StreamId,
     },
 }
 
-/// Why a trace cannot be read.
+/// The line at which a trace cannot be read, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TraceError {
-    /// Counted from one.
+    /// The number of the line, from one.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason why the line cannot be read.
     pub problem: Problem,
 }
 
-/// What is wrong with a line.
+/// The reasons why a line of a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// The first line is not the header of a trace.
     #[error(
-        "a trace begins with the columns Thread,Time,Action,Pointer,Size,Stream, this with {found:?}"
+        "not a trace: it begins with {found:?}, not with Thread,Time,Action,Pointer,Size,Stream"
     )]
     Header {
-        /// What stands there.
+        /// The text of the line.
         found: String,
     },
     /// A line has too few columns.
-    #[error("six columns are wanted, {found} found")]
+    #[error("{found} columns, not six")]
     Columns {
-        /// How many it has.
+        /// The number of columns.
         found: usize,
     },
-    /// A column is not what it must be.
-    #[error("{column} is {found:?}; {wanted}")]
+    /// A column has a value that it cannot have.
+    #[error("{column} is {found:?}, not {wanted}")]
     Column {
-        /// Which one.
+        /// The name of the column.
         column: &'static str,
-        /// What stands there.
+        /// The text in the column.
         found: String,
-        /// What should.
+        /// The values that the column may have.
         wanted: &'static str,
     },
     /// A block is freed that is not live.
     #[error("{pointer:#x} is freed but was not allocated")]
     NotLive {
-        /// The block.
+        /// The address of the block.
         pointer: u64,
     },
     /// A block is allocated where one is live.
     #[error("{pointer:#x} is allocated twice without a free between")]
     Twice {
-        /// The block.
+        /// The address of the block.
         pointer: u64,
     },
-    /// There is no event in it.
-    #[error("there is no allocation in this trace")]
+    /// The trace has no event.
+    #[error("the trace has no allocation")]
     Empty,
-    /// It is no text.
-    #[error("this is no text, so it is no trace")]
+    /// The file is not text.
+    #[error("not a trace: the file is not text")]
     NotText,
-    /// The file is larger than any trace.
-    #[error("more than {EVENTS_MOST} events, or a line of more than {LINE_MOST} bytes")]
+    /// The file is larger than a trace may be.
+    #[error("too large: more than {EVENTS_MOST} events, or a line of more than {LINE_MOST} bytes")]
     TooLarge,
     /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
 
-/// Reads a trace. Failed allocations in it are passed over.
+/// Reads a trace. Failed allocations in it are skipped.
 ///
 /// # Errors
-/// [`TraceError`] with the line and what is wrong with it.
+/// [`TraceError`] with the line and the reason.
 pub fn read(mut input: impl BufRead) -> Result<Vec<Event>, TraceError> {
     let (mut events, mut live, mut blocks) = (Vec::new(), HashMap::new(), 0u32);
     let mut bytes = Vec::new();
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_its_line() {
         for (rows, expected) in [
-            ("0,1,allocate,0x10,100\n", "line 2: six columns are wanted, 5 found"),
+            ("0,1,allocate,0x10,100\n", "line 2: 5 columns, not six"),
             ("0,1,allocate,zero,100,0\n", "line 2: Pointer is \"zero\""),
             ("0,1,allocate,0x1,-5,0\n", "line 2: Size is \"-5\""),
             ("\n0,1,free,0x1,5,0\n", "line 3: 0x1 is freed but was not allocated"),
@@ -218,8 +218,8 @@ mod tests {
             let error = parse(rows).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert!(read(&b"a,b,c\n"[..]).unwrap_err().to_string().contains("begins with the columns"));
-        assert!(read(&b"\xff\xfe\n"[..]).unwrap_err().to_string().contains("no text"));
+        assert!(read(&b"a,b,c\n"[..]).unwrap_err().to_string().contains("not a trace"));
+        assert!(read(&b"\xff\xfe\n"[..]).unwrap_err().to_string().contains("not text"));
         assert!(read(&b""[..]).unwrap_err().to_string().contains("no allocation"));
         assert!(parse("").unwrap_err().to_string().contains("no allocation"));
         assert!(

@@ -23,7 +23,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turning {
-    pub(crate) fn rooms(&self) -> [RoomId; ROOMS] {
+    pub(crate) fn rooms(self) -> [RoomId; ROOMS] {
         RoomId::of_tag(self.tag)
     }
 }
@@ -40,7 +40,7 @@ impl Pool {
         let Some((mut state, tags)) = self.shared.monitor.begin_turn(scope, from, limit)? else {
             return Ok(None);
         };
-        for room in tags.iter().flat_map(Turning::rooms) {
+        for room in tags.iter().copied().flat_map(Turning::rooms) {
             state.clear(room, from == Phase::Asleep);
         }
         let (backups, carriers) = (std::mem::take(&mut state.backups), state.carriers.take());

@@ -74,7 +74,7 @@ impl Pool {
         round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == PressureAnswer::Retry
     }
 
-    /// After a sleep that failed: brings back what has left and was not to be lost.
+    /// Brings back what has left and was not to be lost, after a sleep that failed.
     pub(crate) fn bring_back(&self, turn: &mut Turn<'_>) -> Result<()> {
         let gone = |index: &usize| {
             let turning = &turn.tags[*index];
@@ -268,7 +268,7 @@ mod tests {
     use crate::{Policy, StreamId, Tag};
 
     const STREAM: StreamId = StreamId(0);
-    /// How much of the backups is registered: nothing, the first page, all of it.
+    /// The registered part of the backups: nothing, the first page, all of it.
     const DIRECT: [Bytes; 3] = [Bytes::ZERO, Bytes(PAGE), Bytes(u64::MAX)];
 
     fn pool(policy: Policy) -> Pool {

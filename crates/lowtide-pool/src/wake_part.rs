@@ -15,7 +15,7 @@ pub(crate) struct WakePart {
     /// Which of the turn's tags it belongs to.
     pub(crate) turning: usize,
     pub(crate) room: RoomId,
-    /// Whether its content comes back, rather than being undefined.
+    /// Set where its content comes back, rather than being undefined.
     pub(crate) restores: bool,
     pub(crate) reservation: Reservation,
     /// Memory that could not be taken away and does not hold what it should: it is in the way.

@@ -1,4 +1,4 @@
-"""The zoo's programs, looked at with four tools: a Markdown table, and the figures as JSON.
+"""Runs four tools on the zoo's programs. Prints a Markdown table, and writes the figures as JSON.
 
     python bench/compare_zoo.py [--json FILE] [--only NAME ...] [--tools NAME ...] [--device cpu|cuda]
 

@@ -1,7 +1,7 @@
-"""The measured process: one way of evaluating the models, told by `stages.py`.
+"""The measured process: runs the models in the way that `stages.py` asks for.
 
-It says where it is by lines of JSON on its standard output, and goes on when it is answered, so that
-the other side can read the driver's number at that very moment. On the host one process imports
+It reports each step as a line of JSON on its standard output and waits for an answer, so that the other
+side can read the driver's number at that moment. On the host one process imports
 everything and forks for each way, because importing takes longer than the work; on a GPU each way
 has a process of its own from the start, because a context does not survive a fork.
 """
@@ -66,7 +66,7 @@ def evaluate_in_stages(run: models.Run) -> list[Told]:
         )
         if receipt.verdict != "released":
             told[-1]["why"] = str(lowtide.why(device=run.device))
-    told[-1]["report"] = stage.stages.report()
+    told[-1]["report"] = stage.stages.report().to_dict()
     return told
 
 

@@ -1,7 +1,7 @@
-"""What is in use, by who must know: the driver (NVML) for a GPU, the kernel for the host's memory.
+"""Reads the memory in use: from the driver (NVML) for a GPU, from the kernel for host memory.
 
-It is read from outside the measured process and by nothing of lowtide's, so that neither the
-interpreter's lock there nor a fault of ours can hide a peak.
+It reads from outside the measured process and uses nothing of lowtide, so that neither the interpreter's
+lock there nor a bug of ours can hide a peak.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How long `why` takes on a heap of millions, beside objgraph, and what it costs.
+"""Measures `why` on a heap of millions of objects, beside objgraph.
 
-The heap is like a service's: requests with headers and items, each knowing the next and one of the
-thousand before it; with `--scattered` one from anywhere, which no cache is made for. In it one
-tensor, eight references deep. Measured: the whole answer of `why` with its
-text, the time objgraph needs for one chain, the memory at the highest above what was there before,
-and whether every object has as many references afterwards as before.
+The heap is like that of a service: requests with headers and items. Each request refers to the next
+one and to one of the thousand before it; with `--scattered`, to one from anywhere, which defeats
+every cache. One tensor lies eight references deep. Measured are the time of the whole answer with
+its text, the time that objgraph needs for one chain, the peak of memory, and whether every object
+has the same number of references afterwards.
 
     python why_speed.py [--objects 2000000] [--scattered] [--json FILE]
 """

@@ -1,4 +1,4 @@
-"""Somebody else's package, which remembers what it was shown."""
+"""Another package, which keeps a reference to each model that it watches."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""An engine that is shut down, and a model that stays.
+"""An engine is shut down, and its model stays in memory.
 
-Somebody has planted a reference to the model where the engine's author does not look. Find it:
+Another package has a reference to the model, where the engine's author does not look. lowtide finds
+it:
 
     python examples/shutdown.py
 """

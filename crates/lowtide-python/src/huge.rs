@@ -1,25 +1,26 @@
-//! Tables in mappings of their own, large ones in huge pages.
+//! An allocator that puts large tables into mappings of their own, with huge pages.
 //!
-//! A walk looks things up all over tables of a hundred MiB. With pages of 4 KiB each look-up misses
-//! the processor's table of pages, too, and each first touch is a fault; with 2 MiB hardly any. And when
-//! the answer is there they have to go: the C library keeps for later what it is given back, up to
-//! 64 MiB of it, in a program that only asked why its memory is full. Only what this library allocates
-//! itself comes here: the interpreter has its own allocator.
+//! A walk looks things up all over tables of a hundred MiB. With pages of 4 KiB, each look-up
+//! misses the TLB too, and each first touch is a page fault; with 2 MiB pages hardly any does. And
+//! the tables must be returned to the kernel afterwards: the C library keeps up to 64 MiB of freed
+//! memory, in a program that only asked why its memory is full. Only memory of this library comes
+//! from here; the interpreter has its own allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 
-/// Below this the C library may keep it.
+/// Smaller allocations stay with the C library.
 const LARGE: usize = 128 << 10;
 const HUGE_PAGE: usize = 2 << 20;
-/// What every mapping is aligned to, at the least.
+/// The smallest alignment of a mapping.
 const PAGE: usize = 4096;
 
-/// The system's allocator, and mappings for what is large.
+/// The system's allocator, with mappings for large allocations.
 pub(crate) struct HugePages;
 
-// SAFETY: what is large and what is not goes by its layout, which is the same in all calls about it. The
-// one is mapped and unmapped with its own size; all else is the system's allocator's, as it is.
+// SAFETY: whether an allocation is large is decided by its layout, which is the same in all calls
+// about it. A large one is mapped and unmapped with its own size; all others are passed to the
+// system's allocator.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
@@ -62,7 +63,7 @@ unsafe impl GlobalAlloc for HugePages {
 }
 
 impl HugePages {
-    /// From the one kind of memory to the other.
+    /// Moves an allocation from one kind of memory to the other.
     unsafe fn moved(&self, memory: *mut u8, layout: Layout, new: Layout) -> *mut u8 {
         // SAFETY: the caller promises that the size is not 0.
         let moved = unsafe { self.alloc(new) };
@@ -81,8 +82,8 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }
 
-/// In whole huge pages, where there is one in it: the kernel aligns such mappings, and moves them with
-/// their huge pages. What nobody touches of the last one costs nothing but addresses.
+/// Rounds a size up to whole huge pages if it is at least one: the kernel aligns such mappings, and
+/// moves them with their huge pages. The untouched rest of the last one uses addresses only.
 fn whole(size: usize) -> usize {
     if size < HUGE_PAGE { size } else { size.next_multiple_of(HUGE_PAGE) }
 }
@@ -101,14 +102,14 @@ unsafe fn remap(memory: *mut u8, size: usize, new: usize) -> *mut u8 {
     mapped(unsafe { libc::mremap(memory.cast(), size, new, libc::MREMAP_MAYMOVE) }, new)
 }
 
-/// What the kernel returned, with huge pages asked for.
+/// Returns what the kernel returned, after asking for huge pages.
 fn mapped(memory: *mut libc::c_void, size: usize) -> *mut u8 {
     if memory == libc::MAP_FAILED {
         return null_mut();
     }
     if size >= HUGE_PAGE {
-        // SAFETY: the range is a mapping of ours, and advice changes nothing in it. A kernel that does
-        // not take it is slower, no more.
+        // SAFETY: the range is a mapping of ours, and advice changes nothing in it. A kernel that
+        // does not take it is slower, no more.
         unsafe { libc::madvise(memory, size, libc::MADV_HUGEPAGE) };
     }
     memory.cast()

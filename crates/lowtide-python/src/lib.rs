@@ -1,4 +1,5 @@
-//! The native part of the Python package `lowtide`: what Python cannot do itself.
+//! The native part of the Python package `lowtide`: walking the heap of the interpreter, and
+//! releases.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
 mod heap;
@@ -16,12 +17,18 @@ mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use super::heap::{examine, frozen_mortals, leads_to};
+    use super::heap::{
+        CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, Memory,
+        MemoryKind, NativeObject, ObjectKind, RetainedSize, TypeKind, examine, frozen_mortals,
+        leads_to,
+    };
     #[pymodule_export]
     use super::release::{
-        Busy, Gate, Holder, Idle, Opened, Pass, Pauses, Reading, Receipt, Releaser, RungReceipt,
-        Stages, Working, WouldNotFit, malloc_counts, malloc_trim, nvml_usage, parse_bytes,
-        parse_seconds, process_memory,
+        AllocatorCounts, Busy, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
+        LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
+        Reading, Receipt, Releaser, Resumed, RungReceipt, StageReport, Stages, StagesReport, Tick,
+        Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, malloc_counts, malloc_trim,
+        nvml_usage, parse_bytes, parse_seconds, process_memory,
     };
 
     #[pymodule_init]

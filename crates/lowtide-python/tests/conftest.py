@@ -14,9 +14,9 @@ os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
 @pytest.fixture
 def clean() -> None:
     """A test that measures begins with what nobody has gone, so that its numbers are its own."""
-    from lowtide import _native, _release, _stage
+    from lowtide import _native, _releasers, _stage
 
-    for known in (_release._releasers, _stage._shared):
+    for known in (_releasers._releasers, _stage._shared):
         for name in [name for name in known if name not in (None, "cpu")]:
             del known[name]  # type: ignore[attr-defined]
     gc.collect()

@@ -1,4 +1,4 @@
-"""What the kernel says of this process, and memory that it sees: tests believe it, not lowtide."""
+"""The kernel's numbers for this process. Tests rely on these, not on lowtide's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import Any
 
 import torch
 from lowtide import _native
-from lowtide._cpu import CpuDevice
-from lowtide._rungs import Hook
+from lowtide._devices.cpu import CpuDevice
+from lowtide._hook import Hook, Setting
+from lowtide._native import (
+    AllocatorCounts,
+    HookPoint,
+    LedgerKind,
+    LedgerLine,
+    ProcessUsage,
+    Touch,
+    Usage,
+)
 
 # Two cores at most in CI, and nothing here is worth a pool of threads.
 torch.set_num_threads(1)
@@ -42,18 +51,19 @@ def is_about(size: int, wanted: int, slack: int = SLACK) -> bool:
 class Piece(Hook):
     """A hook that notes that it was run, and lets some memory go or does something else."""
 
-    def __init__(self, log: list[str], place: str, name: str, work: Any = None) -> None:
-        self.log, self.place, self.name, self.work = log, place, name, work
+    def __init__(self, log: list[str], point: str, name: str, work: Any = None) -> None:
+        self.log, self.name, self.work = log, name, work
+        self.point = getattr(HookPoint, point.upper())
         self.limit_s = 20.0
         self.why: str | None = None
 
     def missing(self) -> str | None:
         return self.why
 
-    def run(self, round: int) -> list[tuple[str, int | None]]:
+    def run(self, round: int) -> list[Touch]:
         self.log.append(self.name)
         touched = self.work() if self.work is not None else None
-        return [] if touched is None else [(str(touched), None)]
+        return [] if touched is None else [Touch(str(touched))]
 
 
 class Caching(CpuDevice):
@@ -70,8 +80,8 @@ class Caching(CpuDevice):
         self.cached: list[torch.Tensor] = []
         self.live = 0
         self.pieces: list[Hook] = []
-        self.own_settings: list[Any] = []
-        self.neighbours: list[tuple[str, int]] = []
+        self.own_settings: list[Setting] = []
+        self.neighbours: list[ProcessUsage] = []
         self.graphs = 0
         self.trims: Any = None
         self._base = in_use()
@@ -84,29 +94,31 @@ class Caching(CpuDevice):
         self.live -= tensor.nbytes
         self.cached.append(tensor)
 
-    def usage(self) -> tuple[int, int]:
+    def usage(self) -> Usage:
         total = 64 << 30
-        return total, total - max(0, in_use() - self._base)
+        return Usage(total, total - max(0, in_use() - self._base))
 
     def own(self) -> int | None:
         return max(0, in_use() - self._base)
 
-    def others(self) -> list[tuple[str, int]]:
+    def others(self) -> list[ProcessUsage]:
         return self.neighbours
 
     def synchronize(self) -> None:
         self.log.append("synchronise")
 
-    def counts(self) -> tuple[int, int]:
-        return self.live, self.live + sum(tensor.nbytes for tensor in self.cached)
+    def counts(self) -> AllocatorCounts:
+        reserved = self.live + sum(tensor.nbytes for tensor in self.cached)
+        return AllocatorCounts(self.live, reserved)
 
-    def lines(self) -> list[tuple[str, str, int]]:
-        graphs = [("graphs", "captured graphs", self.graphs)] if self.graphs else []
-        live, reserved = self.counts()
+    def lines(self) -> list[LedgerLine]:
+        counts = self.counts()
+        live, cached = counts.allocated_bytes, counts.reserved_bytes - counts.allocated_bytes
+        graphs = [LedgerLine(LedgerKind.GRAPHS, "captured graphs", self.graphs)]
         return [
-            ("live", "tensors", live - self.graphs),
-            *graphs,
-            ("cached", "free", reserved - live),
+            LedgerLine(LedgerKind.LIVE, "tensors", live - self.graphs),
+            *(graphs if self.graphs else []),
+            LedgerLine(LedgerKind.CACHED, "free", cached),
         ]
 
     def trim(self) -> int:
@@ -118,8 +130,8 @@ class Caching(CpuDevice):
         _native.malloc_trim()
         return size
 
-    def hooks(self, *, unfreeze: bool = False, process_groups: bool = False) -> list[Hook]:
+    def hooks(self) -> list[Hook]:
         return self.pieces
 
-    def settings(self) -> list[Any]:
+    def settings(self) -> list[Setting]:
         return self.own_settings

@@ -17,13 +17,25 @@ _SOURCE = Path(__file__).resolve().parent.parent / "python" / "lowtide"
 
 
 def load(name: str) -> ModuleType:
-    """`lowtide._reference` and its like."""
+    """Returns `lowtide._why.path` and the like."""
     try:
         return importlib.import_module(f"lowtide.{name}")
     except ImportError:
         package = sys.modules.setdefault("lowtide_names", ModuleType("lowtide_names"))
         package.__path__ = [str(_SOURCE)]  # type: ignore[attr-defined]
         return importlib.import_module(f"lowtide_names.{name}")
+
+
+def path_text(root: Any, objects: Any, last: Any = None, **limit: int) -> str:
+    """Returns the text of a path."""
+    text: str = load("_why.named_path").NamedPath(root, objects).text(last, **limit)
+    return text
+
+
+def path_verb(root: Any, objects: Any, last: Any = None) -> str | None:
+    """Returns what a person does about the last reference of a path."""
+    verb: str | None = load("_why.named_path").NamedPath(root, objects).verb(last)
+    return verb
 
 
 class Held:
@@ -36,12 +48,12 @@ class Owner:
 
 def steps(holder: object, held: object) -> list[str]:
     """How the references from one to the other are written."""
-    return [found.step for found in load("_reference").references(holder, held)]
+    return [found.step for found in load("_why.references.readers").references(holder, held)]
 
 
 def only(holder: object, held: object) -> Any:
     """The one reference there is."""
-    found: list[Any] = load("_reference").references(holder, held)
+    found: list[Any] = load("_why.references.readers").references(holder, held)
     assert len(found) == 1, found
     return found[0]
 

@@ -1,4 +1,4 @@
-"""Naming runs none of the program's code, however much the program has put in the way."""
+"""Naming runs no code of the program, whatever the program overrides."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import names
 import pytest
 
-references = names.load("_reference").references
-path = names.load("_path")
+references = names.load("_why.references.readers").references
+path = names.load("_why.path_text")
 
 _METHODS = [
     "__getattribute__",
@@ -152,10 +152,10 @@ def problems() -> list[str]:
             if not named or any(one.kind == "hidden" for one in named):
                 found.append(f"{name}: not named")
             root = path.Root("interpreter", "here")
-            text = path.path_text(root, [holder, held])
-            if not text.startswith("here") or path.path_text(root, [held]) != "here":
+            text = names.path_text(root, [holder, held])
+            if not text.startswith("here") or names.path_text(root, [held]) != "here":
                 found.append(f"{name}: {text}")
-            path.path_verb(root, [holder, held])
+            names.path_verb(root, [holder, held])
             references(held, holder)
         except BaseException as error:  # noqa: BLE001
             found.append(f"{name}: raised {type(error).__name__} {ran}")

@@ -1,4 +1,4 @@
-"""Reading the variables of a frame leaves nothing behind and takes nothing away."""
+"""Reading the variables of a frame leaves nothing behind and removes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import names
 from names import Held
 
-locals_of = names.load("_reference").locals_of
+locals_of = names.load("_why.references.locals").locals_of
 
 
 def test_locals_leave_no_snapshot_behind() -> None:

@@ -1,4 +1,4 @@
-"""Whole paths read as people would write them, whatever plumbing the heap shows in between."""
+"""Whole paths read as people would write them, whatever objects the heap has in between."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import names
 import pytest
 
-path = names.load("_path")
-Root, path_text, path_verb = path.Root, path.path_text, path.path_verb
+Root = names.load("_why.path_text").Root
+path_text, path_verb = names.path_text, names.path_verb
 
 MODULES = Root("modules", "shop")
 MAIN_THREAD = Root("frame", "MainThread")
@@ -225,7 +225,9 @@ def rows(batch: object) -> Any:
 
 
 def test_generators(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names.load("_callables"), "_close_lets_go", lambda _: True)
+    monkeypatch.setattr(
+        names.load("_why.references.suspended"), "_close_drops_variables", lambda _: True
+    )
     runner, held = Runner(), Held()
     shop.runner, runner.gen = runner, rows(held)
     next(runner.gen)
@@ -306,7 +308,6 @@ def test_other_roots() -> None:
     held = Held()
     assert path_text(Root("interpreter", "atexit"), [[held], held]) == "atexit[0]"
     assert path_text(Root("native", ""), [held]) == "native code's Held"
-    assert path_text(Root("frozen", ""), [{"k": held}, held]) == "frozen dict['k']"
 
 
 def test_hidden_and_unseen(shop: Any) -> None:
@@ -357,6 +358,8 @@ def test_cutting_the_last_edge(shop: Any) -> None:
     shop.runner = Runner()
     shop.runner.model = Held()
     gone = weakref.ref(shop.runner.model)
-    path.path_edges(chain(shop, shop.runner, shop.runner.model))[-1].reference.cut()
+    names.load("_why.path").path_edges(chain(shop, shop.runner, shop.runner.model))[
+        -1
+    ].reference.cut()
     assert gone() is None
     assert vars(shop.runner) == {"model": None}

@@ -17,7 +17,7 @@ import names
 import pytest
 from names import Held, Owner, failure, generator, only, steps
 
-references = names.load("_reference").references
+references = names.load("_why.references.readers").references
 
 
 def cut_frees(holder: object, make: Any) -> None:
@@ -394,7 +394,7 @@ def test_hidden_references() -> None:
     held = [1]
     found = only(map(print, held), print)
     assert (found.step, found.kind, found.verb) == (" (inside map)", "hidden", None)
-    with pytest.raises(TypeError, match="let the map go"):
+    with pytest.raises(TypeError, match="drop the map"):
         found.cut()
 
 

@@ -14,8 +14,8 @@ import names
 import pytest
 from names import Held, failure, generator, only, steps
 
-references = names.load("_reference").references
-callables = names.load("_callables")
+references = names.load("_why.references.readers").references
+suspended = names.load("_why.references.suspended")
 
 
 # Suspended code, frames and exceptions
@@ -28,9 +28,9 @@ def test_suspended_generator(
 ) -> None:
     # Some Pythons' close() does not let go of the variables; None: as it is in this one.
     if close_lets_go is not None:
-        if close_lets_go and not callables._close_lets_go(has_begun):
+        if close_lets_go and not suspended._close_drops_variables(has_begun):
             pytest.skip("close() does not let go of the variables in this Python")
-        monkeypatch.setattr(callables, "_close_lets_go", lambda _: close_lets_go)
+        monkeypatch.setattr(suspended, "_close_drops_variables", lambda _: close_lets_go)
     held = Held()
     gone = weakref.ref(held)
     holder = generator(held)
@@ -56,7 +56,7 @@ def test_a_generator_that_will_not_end_says_so(monkeypatch: pytest.MonkeyPatch) 
             yield held
 
     for lets_go in (True, False):
-        monkeypatch.setattr(callables, "_close_lets_go", lambda _, answer=lets_go: answer)
+        monkeypatch.setattr(suspended, "_close_drops_variables", lambda _, answer=lets_go: answer)
         held = Held()
         holder = stubborn(held)
         next(holder)

@@ -14,9 +14,9 @@ import names
 import pytest
 
 torch = pytest.importorskip("torch")
-path = names.load("_path")
-references = names.load("_reference").references
-Root, path_text, path_verb = path.Root, path.path_text, path.path_verb
+path = names.load("_why.path_text")
+references = names.load("_why.references.readers").references
+Root, path_text, path_verb = path.Root, names.path_text, names.path_verb
 MODULES = Root("modules", "shop")
 
 

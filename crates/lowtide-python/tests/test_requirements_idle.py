@@ -10,6 +10,7 @@ import lowtide
 import pytest
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
 from lowtide import _native
+from lowtide._native import LedgerKind, ProcessUsage, Touch
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -66,31 +67,38 @@ def test_r25_a_time_is_a_text_or_a_number_of_seconds(
         switch.close()
 
 
+def why_not(idle: _native.Idle) -> str | None:
+    """Why nothing is released now."""
+    tick = idle.tick()
+    assert tick.receipt is None
+    return tick.why_not
+
+
 def test_r26_it_needs_all_four_conditions() -> None:
     def native(switch: str) -> tuple[Caching, _native.Idle]:
         device = Caching()
         device.free(device.allocate())
-        return device, _native.Idle(lowtide._release.releaser_of(device), switch, to="48 MiB")
+        return device, _native.Idle(lowtide._releasers.releaser_of(device), switch, to="48 MiB")
 
     device, idle = native("off")
     idle.work().leave()
-    assert idle.tick()[:2] == (None, "it is switched off")
+    assert why_not(idle) == "free on idle is switched off"
     device, idle = native("0ms")
-    assert idle.tick()[:2] == (None, "nothing has run since the last release")
+    assert why_not(idle) == "no task has finished since the last release"
     with idle.work(), idle.work():
-        assert idle.tick()[:2] == (None, "2 at work")
-    receipt, why, _ = idle.tick()
-    assert (receipt is not None and receipt.verdict, why) == ("released", "released")
-    assert idle.tick()[1] == "nothing has run since the last release"
+        assert why_not(idle) == "tasks are running: 2"
+    tick = idle.tick()
+    assert tick.receipt is not None and tick.receipt.verdict == "released" and tick.why_not is None
+    assert why_not(idle) == "no task has finished since the last release"
     device, idle = native("1h")
     idle.work().leave()
-    receipt, why, look_again_s = idle.tick()
-    assert receipt is None and "s of quiet are missing" in why and look_again_s > 3000
+    tick = idle.tick()
+    assert tick.receipt is None and "s are left" in (tick.why_not or "")
     device, idle = native("0ms")
     device.cached.clear()
     device.own = lambda: 0  # type: ignore[method-assign]
     idle.work().leave()
-    assert idle.tick()[1] == "there is nothing to unload"
+    assert why_not(idle) == "there is no memory to free"
 
 
 STEPS = [
@@ -144,11 +152,11 @@ class Fraction:
 
 
 def idle_release(device: Caching, disposable: bool = False) -> lowtide.Receipt:
-    releaser = lowtide._release.releaser_of(device)
+    releaser = lowtide._releasers.releaser_of(device)
     releaser.set_disposable(disposable)
     idle = _native.Idle(releaser, "0ms", to=0)
     idle.work().leave()
-    receipt = idle.tick()[0]
+    receipt = idle.tick().receipt
     assert receipt is not None
     return receipt
 
@@ -320,17 +328,17 @@ def test_r35_each_step_says_what_it_touched_or_that_it_was_nothing(
         if rung.outcome == "done":
             assert "touched" in str(rung)
     caches, trim = receipt.rung("caches"), receipt.rung("trim")
-    assert caches is not None and caches.touched == [("my cache", None)]
+    assert caches is not None and caches.touched == [Touch("my cache")]
     assert "touched my cache" in str(caches)
     assert trim is not None and "touched nothing" in str(trim), "the collector's rung had it"
 
 
 def test_r36_others_on_the_device_are_shown() -> None:
     device = Caching()
-    device.neighbours = [("pid 4711", 3 << 30)]
+    device.neighbours = [ProcessUsage("pid 4711", 3 << 30)]
     ledger = lowtide.empty_device_cache(device).ledger
     assert ledger is not None
-    (line,) = [line for line in ledger["lines"] if line["kind"] == "others"]
-    assert (line["name"], line["bytes"]) == ("pid 4711", 3 << 30)
-    known = sum(line["bytes"] for line in ledger["lines"])
-    assert known + ledger["unknown_bytes"] == ledger["driver_bytes"], "and it adds up"
+    (line,) = [line for line in ledger.lines if line.kind == LedgerKind.OTHERS]
+    assert (line.name, line.bytes) == ("pid 4711", 3 << 30)
+    known = sum(line.bytes for line in ledger.lines)
+    assert known + ledger.unknown_bytes == ledger.driver_bytes, "and it adds up"

@@ -10,6 +10,7 @@ import time
 import lowtide
 import pytest
 from kernel import MIB, SIZE, Caching, in_use, is_about
+from lowtide._native import AllocatorCounts
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -125,7 +126,7 @@ def test_r39_every_mode_trims_on_resume_and_in_place_keeps_the_kv(mode: str) -> 
         before = in_use()
     assert is_about(before - in_use(), SIZE)
     assert kv is not None and int(kv[-1]) == 7
-    assert device.counts() == (SIZE, SIZE)
+    assert device.counts() == AllocatorCounts(SIZE, SIZE)
 
 
 def test_r40_a_second_trim_is_a_harmless_no_op() -> None:

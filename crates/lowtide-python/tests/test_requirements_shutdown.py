@@ -8,6 +8,7 @@ import lowtide
 import pytest
 import torch
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from lowtide._native import LedgerKind
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -52,7 +53,7 @@ def test_r17_a_partial_start_is_shut_down_and_twice_is_once() -> None:
     assert second.verdict == "no-effect"
     rung = second.rung("drop")
     assert rung is not None
-    assert (rung.outcome, rung.why) == ("skipped", "there is nothing to let go of")
+    assert (rung.outcome, rung.why) == ("skipped", "there is nothing to drop")
     # One that never began.
     assert lowtide.shutdown(Partial.__new__(Partial), device="cpu").verdict == "no-effect"
 
@@ -97,7 +98,7 @@ def test_r18_all_that_an_engine_has_goes_without_being_told_its_names() -> None:
     assert receipt.verdict == "released", receipt
     drop = receipt.rung("drop")
     assert drop is not None
-    touched = " ".join(what for what, _ in drop.touched)
+    touched = " ".join(touch.what for touch in drop.touched)
     for name in NAMES:
         assert name in touched, touched
 
@@ -107,7 +108,7 @@ def test_r19_wrappers_go_before_what_they_wrap() -> None:
     receipt = lowtide.shutdown(engine, device="cpu")
     drop = receipt.rung("drop")
     assert drop is not None
-    order = [what for what, _ in drop.touched]
+    order = [touch.what for touch in drop.touched]
 
     def at(name: str) -> int:
         return next(i for i, what in enumerate(order) if name in what)
@@ -164,8 +165,8 @@ def test_r22_captured_graphs_are_a_line_of_their_own() -> None:
     receipt = lowtide.empty_device_cache(device)
     ledger = receipt.ledger
     assert ledger is not None
-    sizes = {line["kind"]: line["bytes"] for line in ledger["lines"]}
-    assert sizes == {"live": SIZE - 16 * MIB, "graphs": 16 * MIB}
+    sizes = {line.kind: line.bytes for line in ledger.lines}
+    assert sizes == {LedgerKind.LIVE: SIZE - 16 * MIB, LedgerKind.GRAPHS: 16 * MIB}
     assert "captured graphs" in str(receipt)
     del kept
 

@@ -141,5 +141,5 @@ def test_r15_the_share_of_cleaning_is_small_and_told() -> None:
         time.sleep(0.3)
         stages.between(name)
     report = stages.report()
-    assert 0 < report["cleaning_s"] < 0.3
-    assert 0 < report["cleaning_share"] < 0.5
+    assert 0 < report.cleaning_s < 0.3
+    assert 0 < report.cleaning_share < 0.5

@@ -1,23 +1,23 @@
-"""The rungs of Python and torch, each with something real to give back."""
+"""The hooks of Python and torch, each with real memory to free."""
 
 from __future__ import annotations
 
 import functools
 import gc
 import sys
-import types
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
-import lowtide
 import pytest
 import torch
-from lowtide import _rungs
-from lowtide._cpu import CpuDevice
-from lowtide._cuda import CudaDevice
+from lowtide._devices.cpu import CpuDevice
+from lowtide._devices.cuda import CudaDevice
 from lowtide._frozen import frozen_count
-from lowtide._rungs import PartlyDone, lru_caches, process_groups, registry, to_host
+from lowtide._hook import Hook, PartlyDone
+from lowtide._native import AllocatorCounts, HookPoint, Touch
+from lowtide._rungs import lru_caches, process_groups, registry, to_host
+from lowtide._rungs.all import hooks_of
 from lowtide._rungs.caches import RegisteredCaches
 from lowtide._rungs.collector import Collector
 from lowtide._rungs.compile_caches import CompileCaches
@@ -27,8 +27,19 @@ from lowtide._rungs.process_groups import ProcessGroups
 from lowtide._rungs.sessions import Sessions
 from lowtide._rungs.to_host import ModelsToHost, back
 from lowtide._rungs.tracebacks import StoredTracebacks
+from lowtide._teardown import unfreezing
 
 CPU = CpuDevice()
+
+
+def pairs(touched: list[Touch]) -> list[tuple[str, int | None]]:
+    """What was touched, with bytes, as tuples."""
+    return [(touch.what, touch.bytes) for touch in touched]
+
+
+def ran(hook: Hook, round: int) -> list[tuple[str, int | None]]:
+    """Runs a hook; what it touched."""
+    return pairs(hook.run(round))
 
 
 class Thing:
@@ -55,17 +66,23 @@ def no_collector() -> Any:
 
 class TestList:
     def test_places_and_order(self) -> None:
-        hooks = CPU.hooks()
-        places = ["to_host", "sessions", "libraries", "caches", "collect", "fallback"]
-        assert sorted({hook.place for hook in hooks}) == sorted(places)
-        names = [hook.name for hook in hooks if hook.place == "libraries"]
+        hooks = hooks_of(CPU)
+        assert {hook.point for hook in hooks} == {
+            HookPoint.TO_HOST,
+            HookPoint.SESSIONS,
+            HookPoint.LIBRARIES,
+            HookPoint.CACHES,
+            HookPoint.COLLECT,
+            HookPoint.FALLBACK,
+        }
+        names = [hook.name for hook in hooks if hook.point == HookPoint.LIBRARIES]
         assert names[0] == "process groups", "communicators before what they use"
         assert all(hook.limit_s > 0 and hook.name for hook in hooks)
 
     def test_what_does_not_apply_says_why(self) -> None:
-        missing = {hook.name: hook.missing() for hook in CPU.hooks()}
-        assert missing["models to host"] == "the device is the host's memory already"
-        assert missing["cuBLAS workspaces"] and "not of cpu" in missing["cuBLAS workspaces"]
+        missing = {hook.name: hook.missing() for hook in hooks_of(CPU)}
+        assert missing["models to host"] == "the device is host memory already"
+        assert missing["cuBLAS workspaces"] and "not for cpu" in missing["cuBLAS workspaces"]
         assert missing["process groups"] and "process_groups=True" in missing["process groups"]
         assert missing["registered caches"] and "register_cache" in missing["registered caches"]
         assert missing["inference sessions"] and "register_session" in missing["inference sessions"]
@@ -81,26 +98,28 @@ class TestCollector:
     def test_a_dead_cycle(self, no_collector: None) -> None:
         tensor = self.dead_cycle()
         assert tensor() is not None
-        ((what, size),) = Collector().run(0)
+        ((what, size),) = ran(Collector(), 0)
         assert tensor() is None and what.endswith("unreachable objects") and size is None
-        assert Collector().run(1) == [], "a second time there is nothing"
+        assert ran(Collector(), 1) == [], "a second time there is nothing"
 
     def test_rounds_take_other_generations(self, monkeypatch: Any) -> None:
         asked: list[int] = []
         monkeypatch.setattr(gc, "collect", lambda generation: asked.append(generation) or 1)
         collector = Collector()
         for round in range(4):
-            collector.run(round)
+            ran(collector, round)
         assert asked == [2, 1, 2, 0, 1, 2, 0, 1, 2]
 
     def test_frozen_objects(self, no_collector: None) -> None:
         tensor = self.dead_cycle()
         gc.freeze()
         try:
-            Collector().run(0)
+            ran(Collector(), 0)
             assert tensor() is not None, "frozen objects are left alone"
-            touched = Collector(unfreeze=True).run(0)
-            assert "unfrozen; the set was not restored" in touched[0][0]
+            (step,) = unfreezing()
+            assert "unfrozen; the frozen set was not restored" in step.path
+            step.cut()
+            ran(Collector(), 0)
             assert tensor() is None and frozen_count() == 0
         finally:
             gc.unfreeze()
@@ -109,7 +128,7 @@ class TestCollector:
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             self.dead_cycle()
-            touched = Collector().run(0)
+            touched = ran(Collector(), 0)
             assert any(type(one) is Thing for one in gc.garbage)
             assert (
                 touched[-1][0] == f"{len(gc.garbage)} objects left in gc.garbage; clear that list"
@@ -152,12 +171,12 @@ class TestTracebacks:
         del error
         gc.collect()
         assert held() is not None
-        touched = [what for what, _ in StoredTracebacks().run(0)]
+        touched = [what for what, _ in ran(StoredTracebacks(), 0)]
         assert (
             held() is None and not hasattr(sys, "last_value") and not hasattr(sys, "last_traceback")
         )
         assert "sys.last_value" in touched and "sys.last_traceback" in touched
-        assert StoredTracebacks().run(0) == []
+        assert ran(StoredTracebacks(), 0) == []
 
     def test_locals_go_even_where_somebody_keeps_the_error(self) -> None:
         import traceback
@@ -165,7 +184,7 @@ class TestTracebacks:
         error, held = self.failed()
         error.__context__ = None
         self.store(error)
-        StoredTracebacks().run(0)
+        ran(StoredTracebacks(), 0)
         assert held() is None, "through __cause__ alone"
         assert "in inner" in "".join(traceback.format_exception(error)), "still printable"
 
@@ -175,7 +194,7 @@ class TestTracebacks:
             raise ValueError
         except ValueError as error:
             self.store(error)
-        StoredTracebacks().run(0)
+        ran(StoredTracebacks(), 0)
         assert mine is not None and not hasattr(sys, "last_value")
 
     def test_a_suspended_generator_is_not_ended(self) -> None:
@@ -195,14 +214,14 @@ class TestTracebacks:
 
         generator = serve()
         next(generator)
-        StoredTracebacks().run(0)
+        ran(StoredTracebacks(), 0)
         assert ended == [] and isinstance(next(generator), Thing)
 
     @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
     def test_members_of_a_group(self) -> None:
         error, held = self.failed()
         self.store(ExceptionGroup("several", [error]))  # type: ignore[name-defined]  # noqa: F821
-        StoredTracebacks().run(0)
+        ran(StoredTracebacks(), 0)
         assert held() is None
 
     def test_a_ring_of_causes_ends(self) -> None:
@@ -210,7 +229,7 @@ class TestTracebacks:
         assert error.__cause__ is not None
         error.__cause__.__context__ = error
         self.store(error)
-        assert StoredTracebacks().run(0)
+        assert ran(StoredTracebacks(), 0)
 
 
 class TestLruCaches:
@@ -235,7 +254,7 @@ class TestLruCaches:
         assert [found.bytes for found in meant] == [880]
         assert not any("weights" in one.name for one in lru_caches.caches_with_tensors("cuda:0"))
         assert LruCaches(CPU).expect() >= 880
-        touched = LruCaches(CPU).run(0)
+        touched = ran(LruCaches(CPU), 0)
         name = f"{__name__}.{weights.__qualname__} (functools.lru_cache)"
         assert (name, 880) in touched and held() is None
         assert weights.cache_info().currsize == 0 and words.cache_info().currsize == 2
@@ -255,9 +274,9 @@ class TestLruCaches:
         del runner
         gc.collect()
         assert held() is not None
-        assert (f"{__name__}.{Runner.embed.__qualname__} (functools.lru_cache)", 440) in LruCaches(
-            CPU
-        ).run(0)
+        assert (f"{__name__}.{Runner.embed.__qualname__} (functools.lru_cache)", 440) in ran(
+            LruCaches(CPU), 0
+        )
         gc.collect()
         assert held() is None
 
@@ -270,7 +289,7 @@ class TestLruCaches:
 
         shape(1)
         shape.constant = constant  # type: ignore[attr-defined]
-        LruCaches(CPU).run(0)
+        ran(LruCaches(CPU), 0)
         assert shape.cache_info().currsize == 1
 
     def test_no_code_of_the_users_runs_while_looking(self) -> None:
@@ -302,18 +321,6 @@ class TestLruCaches:
         assert ran == []
         of.cache_clear()
 
-    def test_the_native_walk_is_taken_where_there_is_one(self, monkeypatch: Any) -> None:
-        @functools.lru_cache
-        def mine() -> Any:
-            return torch.zeros(3)
-
-        mine()
-        native = types.ModuleType("lowtide._native")
-        native.lru_caches = lambda: [mine]  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "lowtide._native", native)
-        monkeypatch.setattr(lowtide, "_native", native, raising=False)
-        assert [found.bytes for found in lru_caches.caches_with_tensors("cpu")] == [12]
-
 
 class TestCompileCaches:
     def test_a_compiled_model(self) -> None:
@@ -322,16 +329,16 @@ class TestCompileCaches:
         torch._dynamo.reset()
         hook = CompileCaches()
         assert hook.missing() is None
-        assert hook.run(0) == [], "nothing was compiled"
+        assert ran(hook, 0) == [], "nothing was compiled"
         model = torch.nn.Linear(4, 4)
         compiled = torch.compile(model, backend="eager")
         first = compiled(torch.ones(2, 4))
         held = weakref.ref(model)
-        ((what, _),) = hook.run(0)
+        ((what, _),) = ran(hook, 0)
         assert "compiled function" in what
-        assert hook.run(0) == []
+        assert ran(hook, 0) == []
         assert torch.equal(compiled(torch.ones(2, 4)), first), "it compiles again"
-        hook.run(0)
+        ran(hook, 0)
         del model, compiled
         gc.collect()
         assert held() is None
@@ -364,7 +371,9 @@ class TestLibraries:
         monkeypatch.setitem(sys.modules, "torch", fake)
         device = CudaDevice("cuda:0", 0)
         monkeypatch.setattr(
-            device, "counts", lambda: (100 + books["workspace"] + books["shared"], 500)
+            device,
+            "counts",
+            lambda: AllocatorCounts(100 + books["workspace"] + books["shared"], 500),
         )
         return device
 
@@ -373,10 +382,10 @@ class TestLibraries:
         for kind, sizes in told.items():
             hook = kind(device)
             assert hook.missing() is None
-            assert [size for _, size in hook.run(0)] == sizes
-            assert hook.run(1) == []
-        assert Workspaces(device, place="fallback").place == "fallback"
-        assert Workspaces(device).place == "libraries"
+            assert [size for _, size in ran(hook, 0)] == sizes
+            assert ran(hook, 1) == []
+        assert Workspaces(device, point=HookPoint.FALLBACK).point == HookPoint.FALLBACK
+        assert Workspaces(device).point == HookPoint.LIBRARIES
 
 
 class TestProcessGroups:
@@ -388,12 +397,12 @@ class TestProcessGroups:
         store = distributed.FileStore(str(tmp_path / "store"), 1)
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            assert ProcessGroups().run(0) == [] and distributed.is_initialized()
+            assert ran(ProcessGroups(), 0) == [] and distributed.is_initialized()
             hook = ProcessGroups(asked=True)
             assert hook.missing() is None and hook.limit_s <= 20
-            assert hook.run(0) == [("torch.distributed, gloo of 1 processes", None)]
+            assert ran(hook, 0) == [("torch.distributed, gloo of 1 processes", None)]
             assert not distributed.is_initialized()
-            assert hook.run(0) == [], "a second call is harmless"
+            assert ran(hook, 0) == [], "a second call is harmless"
         finally:
             if distributed.is_initialized():
                 distributed.destroy_process_group()
@@ -420,12 +429,12 @@ class TestProcessGroups:
         monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", vllm)
         monkeypatch.setattr(process_groups, "distributed", lambda: fake)
         with pytest.raises(PartlyDone) as failure:
-            ProcessGroups(asked=True).run(0)
+            ran(ProcessGroups(asked=True), 0)
         assert order == ["model parallel", "environment", "torch"]
         assert "a peer is gone" in str(failure.value)
-        assert failure.value.touched[-1] == ("torch.distributed, nccl of 8 processes", None)
+        assert failure.value.touched[-1] == Touch("torch.distributed, nccl of 8 processes")
         order.clear()
-        assert ProcessGroups(asked=True).run(0) == [] and order == []
+        assert ran(ProcessGroups(asked=True), 0) == [] and order == []
 
 
 class TestRegistry:
@@ -450,7 +459,7 @@ class TestRegistry:
             registry.register_model(Slots())
         with pytest.raises(TypeError, match=r"no \.to\(device\)"):
             registry.register_model(3)
-        with pytest.raises(TypeError, match="something to call"):
+        with pytest.raises(TypeError, match="must be callable"):
             registry.register_cache("kv", None)  # type: ignore[arg-type]
 
 
@@ -467,11 +476,11 @@ class TestCaches:
         registry.register_cache("kv", runner.clear, size=lambda: 40)
         hook = RegisteredCaches()
         assert hook.missing() is None and hook.expect() == 40
-        assert hook.run(0) == [("cache kv", 40)] and runner.kv == {}
+        assert ran(hook, 0) == [("cache kv", 40)] and runner.kv == {}
         held = weakref.ref(runner)
         del runner
         assert held() is None, "the registry keeps no runner"
-        assert hook.run(0) == [] and registry.caches == {}
+        assert ran(hook, 0) == [] and registry.caches == {}
 
     def test_every_kind_of_callable(self) -> None:
         from collections import OrderedDict
@@ -480,14 +489,14 @@ class TestCaches:
         registry.register_cache("plain", plain.clear)
         registry.register_cache("ordered", ordered.clear)
         remove = registry.register_cache("lambda", lambda: done.append(1))
-        RegisteredCaches().run(0)
+        ran(RegisteredCaches(), 0)
         assert plain == {} and ordered == {} and done == [1]
         held = weakref.ref(ordered)
         del ordered
         assert held() is None
         remove()
         remove()
-        assert RegisteredCaches().run(0) == [("cache plain", None)] and done == [1]
+        assert ran(RegisteredCaches(), 0) == [("cache plain", None)] and done == [1]
 
     def test_one_that_fails_stops_nobody(self) -> None:
         def fails() -> None:
@@ -497,7 +506,7 @@ class TestCaches:
         registry.register_cache("bad", fails)
         registry.register_cache("good", lambda: cleared.append(1))
         with pytest.raises(PartlyDone, match=r"cache bad: OSError: disk \(done: cache good\)"):
-            RegisteredCaches().run(0)
+            ran(RegisteredCaches(), 0)
         assert cleared == [1]
 
 
@@ -515,9 +524,9 @@ class TestSessions:
         held = weakref.ref(session._sess)
         hook = Sessions()
         assert hook.missing() is None
-        assert hook.run(0) == [("session reranker", None)]
+        assert ran(hook, 0) == [("session reranker", None)]
         assert held() is None and session._providers == ["CUDAExecutionProvider"]
-        assert hook.run(0) == []
+        assert ran(hook, 0) == []
 
     def test_others_by_their_close(self) -> None:
         closed: list[str] = []
@@ -531,10 +540,10 @@ class TestSessions:
         registry.register_session(other, close=lambda one: closed.append("given"))
         registry.register_session(mute, name="mute")
         with pytest.raises(PartlyDone, match="session mute: .*register it with close="):
-            Sessions().run(0)
+            ran(Sessions(), 0)
         assert sorted(closed) == ["given", "own"]
         with pytest.raises(PartlyDone):
-            Sessions().run(0)
+            ran(Sessions(), 0)
         assert len(closed) == 2, "what is closed is not closed again"
 
 
@@ -564,10 +573,10 @@ class TestToHost:
         model = registry.register_model(self.Model(), "encoder")
         hook = ModelsToHost(device)
         assert hook.missing() is None and hook.expect() == 840
-        assert hook.run(0) == [("model encoder", 840)]
+        assert ran(hook, 0) == [("model encoder", 840)]
         assert {one.device.type for one in model.parameters()} == {"meta"}
-        assert hook.run(0) == [], "it is there already"
-        assert back() == [("model encoder", 840)]
+        assert ran(hook, 0) == [], "it is there already"
+        assert back() == [Touch("model encoder", 840)]
         assert model.moves == ["cpu", "cpu"]
         assert {one.device.type for one in model.parameters()} == {"cpu"}
         assert back() == []
@@ -590,8 +599,8 @@ class TestToHost:
         bad = registry.register_model(Refuses(2, 2), "bad")
         good = registry.register_model(self.Model(), "good")
         with pytest.raises(PartlyDone, match="model bad: RuntimeError: You can't move") as failure:
-            ModelsToHost(device).run(0)
-        assert failure.value.touched == [("model good", 840)]
+            ran(ModelsToHost(device), 0)
+        assert failure.value.touched == [Touch("model good", 840)]
         assert bad.weight.device.type == "cpu" and good.moves == ["cpu"]
 
     def test_a_spread_model_is_spread_again(self) -> None:
@@ -600,7 +609,7 @@ class TestToHost:
             ("1.weight", "1.bias"), "cpu"
         )
         to_host.put(model, was)
-        assert to_host.places(model) == was
+        assert to_host.device_of_each_tensor(model) == was
 
     def test_something_with_to_that_is_no_module(self, device: Any) -> None:
         class Pipeline:
@@ -612,16 +621,16 @@ class TestToHost:
                 self.moves.append(device)
 
         pipeline = registry.register_model(Pipeline())
-        assert ModelsToHost(device).run(0) == [("model Pipeline", None)]
+        assert ran(ModelsToHost(device), 0) == [("model Pipeline", None)]
         back()
         assert pipeline.moves == ["cpu", "cpu"]
 
 
 def test_every_hook_can_be_asked_and_run_twice(tmp_path: Any) -> None:
-    for hook in _rungs.hooks(CPU):
+    for hook in hooks_of(CPU):
         if hook.missing() is not None:
             continue
         assert hook.expect() is None or hook.expect() >= 0
         for round in range(2):
-            touched = hook.run(round)
+            touched = ran(hook, round)
             assert all(isinstance(what, str) and (n is None or n >= 0) for what, n in touched)

@@ -1,4 +1,4 @@
-"""What is public is documented, wrapped and typed, and the import is light."""
+"""Public names are documented and typed, and importing lowtide is cheap."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 
 def test_every_class_of_the_native_part_is_wrapped_or_public() -> None:
-    # What people hold is public; the rest is behind a class of Python of its own.
-    behind = {"Gate", "Idle", "Stages", "Opened", "Pauses", "Releaser", "Pass", "Working"}
+    # What people hold is public. The rest is behind a class of Python, or what the package tells the
+    # native part and hears from it.
+    wrapped = {"Gate", "Idle", "Stages", "Opened", "Pauses", "Releaser", "Pass", "Working", "Tick"}
+    wrapped |= {"Resumed", "TrendWarning"}
+    devices = {"Usage", "AllocatorCounts", "ProcessMemory", "ProcessUsage", "NvmlUsage"}
+    releases = {"GateState", "HookPoint", "Ladder"}
+    heap = {"CutEdge", "DeadCycle", "Examination", "HeapCut", "HeapPath", "HeldObject", "Lead"}
+    heap |= {"Leads", "Memory", "MemoryKind", "NativeObject", "ObjectKind", "RetainedSize"}
     classes = {name for name, found in vars(_native).items() if isinstance(found, type)}
-    for name in classes - behind:
+    for name in classes - wrapped - devices - releases - heap - {"TypeKind"}:
         assert getattr(lowtide, name, None) is getattr(_native, name), name
 
 
@@ -33,7 +39,7 @@ def test_every_native_method_says_what_it_does() -> None:
             continue
         assert cls.__doc__, name
         for method, found in vars(cls).items():
-            if not method.startswith("_"):
+            if not method.startswith("_") and type(found) is not cls:
                 assert (found.__doc__ or "").strip(), f"{name}.{method}"
 
 

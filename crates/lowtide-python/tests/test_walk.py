@@ -20,7 +20,8 @@ import lowtide
 import pytest
 import torch
 from lowtide import _native
-from lowtide._question import Question
+from lowtide._why.memory.autograd import KeptTensors
+from lowtide._why.question import Question
 
 MIB = 1 << 20
 
@@ -39,7 +40,7 @@ def _empty_shelf() -> Any:
 
 
 def paths_to(target: object) -> tuple[str, ...]:
-    return lowtide.why(target).holders[0].paths
+    return lowtide.why(target).held[0].paths
 
 
 def alone(code: str) -> str:
@@ -74,7 +75,7 @@ def test_the_programs_import_is_not_called(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(builtins, "__import__", spy)
     found = _native.examine(question)
     monkeypatch.undo()
-    assert found["holders"][0]["reached"]
+    assert found.held[0].reached
     assert called == []
 
 
@@ -83,7 +84,7 @@ def test_no_hook_runs_once_the_objects_are_listed() -> None:
     said = alone(
         """
         import sys, lowtide
-        from lowtide._question import Question
+        from lowtide._why.question import Question
         from lowtide import _native
 
         events = []
@@ -126,7 +127,7 @@ def test_functions_of_the_interpreter_that_were_replaced_are_not_called(
         monkeypatch.setattr(module, name, mine)
     found = _native.examine(Quiet([shelf]))
     monkeypatch.undo()
-    assert found["holders"][0]["reached"]
+    assert found.held[0].reached
 
 
 def test_a_listing_written_in_python_is_refused() -> None:
@@ -177,7 +178,7 @@ def test_tensors_that_are_made_all_the_time_do_not_keep_it_from_answering() -> N
         return [None] * len(objects)
 
     question.probe = probe
-    assert _native.examine(question)["holders"][0]["reached"]
+    assert _native.examine(question).held[0].reached
 
 
 def test_a_tuple_that_is_being_made_is_shown_to_nobody() -> None:
@@ -195,7 +196,7 @@ def test_a_tuple_that_is_being_made_is_shown_to_nobody() -> None:
         maker.start()
         begun.wait()
         answer = lowtide.why(held)
-        print([path for path in answer.holders[0].paths if "tuple" in path], len(str(answer)) > 0)
+        print([path for path in answer.held[0].paths if "tuple" in path], len(str(answer)) > 0)
         done.set()
         maker.join()
     """
@@ -238,12 +239,12 @@ def test_a_question_within_a_question() -> None:
     shelf["part"] = Runner()
     shelf["part"].held = Runner()
     gone = weakref.ref(shelf["part"].held)
-    by_itself = lowtide.why(gone()).holders[0]
+    by_itself = lowtide.why(gone()).held[0]
     within: list[Any] = []
     question = Quiet([Runner()])
 
     def probe(objects: list[object]) -> list[None]:
-        within.append(lowtide.why(gone()).holders[0])
+        within.append(lowtide.why(gone()).held[0])
         return [None] * len(objects)
 
     question.probe = probe
@@ -266,10 +267,10 @@ def test_the_collector_is_as_it_was_when_the_programs_code_runs_again() -> None:
     question = Quiet([shelf])
     calls: list[int] = []
 
-    def autograd(tensors: list[object]) -> list[tuple[int, list[object]]]:
+    def autograd(tensors: list[object]) -> list[KeptTensors]:
         calls.append(len(tensors))
         # The answer is kept by nobody but the walk.
-        return [(0, [Last()])] if len(calls) == 1 else []
+        return [KeptTensors(0, [Last()])] if len(calls) == 1 else []
 
     shelf["tensor"] = torch.ones(1)
     question.autograd = autograd
@@ -419,14 +420,14 @@ def test_variables_of_comprehensions_in_bodies() -> None:
         """
         import lowtide
         class Held: pass
-        held = [lowtide.why(one).holders[0].path for one in [Held()]]
+        held = [lowtide.why(one).held[0].path for one in [Held()]]
         class Body:
             inner = Held()
-            held = [lowtide.why(inner).holders[0].path for inner in [inner]]
+            held = [lowtide.why(inner).held[0].path for inner in [inner]]
         print(held, Body.held)
         """
     )
-    assert "nobody but this call" not in said
+    assert "only this call" not in said
 
 
 def test_an_exception_that_can_be_indexed() -> None:
@@ -441,7 +442,7 @@ def test_an_exception_that_can_be_indexed() -> None:
     except Failure as error:
         failure = weakref.ref(error)
         del held
-        paths = lowtide.why(error.args[0]).holders[0].paths
+        paths = lowtide.why(error.args[0]).held[0].paths
     assert any("args" in path for path in paths), paths
     del failure
 
@@ -452,8 +453,8 @@ def test_a_variable_of_a_running_generator_is_one_reference() -> None:
         yield lowtide.why(held)
 
     answer = next(rows())
-    (holder,) = answer.holders
-    assert holder.path != "nobody but this call"
+    (holder,) = answer.held
+    assert holder.path != "only this call"
     assert all(len(cut.steps) == 1 for cut in holder.cuts), holder.cuts
 
 
@@ -484,7 +485,7 @@ def test_a_table_of_modules_that_was_replaced() -> None:
             shelf = [Held()]
             lowtide.why(shelf[0])
             sys.modules = {table}
-            print(lowtide.why(shelf[0]).holders[0].paths)
+            print(lowtide.why(shelf[0]).held[0].paths)
             """
         )
         assert "shelf[0]" in said, said

@@ -168,7 +168,7 @@ def check(gone: weakref.ref[Any]) -> None:
     if gone() is None:
         return
     answer = lowtide.why(gone())
-    (holder,) = answer.holders
+    (holder,) = answer.held
     if not held:
         assert not holder.cuts, holder
         gc.collect()
@@ -183,7 +183,7 @@ def check(gone: weakref.ref[Any]) -> None:
     before = set(shelf)
     holder.cuts[0].apply()
     gc.collect()
-    assert gone() is None, (str(answer), lowtide.why(gone()).holders[0].paths)
+    assert gone() is None, (str(answer), lowtide.why(gone()).held[0].paths)
     assert set(shelf) <= before
 
 
@@ -234,7 +234,7 @@ def test_asked_while_others_are_busy() -> None:
         try:
             while not stop.is_set():
                 if about_target:
-                    paths = lowtide.why(shelf["held"]).holders[0].paths
+                    paths = lowtide.why(shelf["held"]).held[0].paths
                     assert any(path.endswith("shelf['held']") for path in paths), paths
                 else:
                     str(lowtide.why(device="cpu"))

@@ -1,10 +1,11 @@
-"""The zoo: every way in which memory stays is named right, and freed or rightly called pinned.
+"""The zoo: lowtide names every way in which memory is kept alive, and frees it or rightly says
+pinned.
 
-Each animal of `zoo/` runs in a process of its own. First the plant is
-proved without lowtide (it stays, and the hand-typed cure frees it), then lowtide is asked.
+Each case of `zoo/` runs in a process of its own. First it is checked without lowtide that the
+memory stays and that the known fix frees it; then lowtide is asked.
 
-`ZOO_DEVICE=cuda` puts them on a GPU. Where there is none, the animals that need one are skipped in
-words, or fail if `LOWTIDE_DEMAND_GPU=1`.
+`ZOO_DEVICE=cuda` runs them on a GPU. Without one, the cases that need it are skipped, or fail if
+`LOWTIDE_DEMAND_GPU=1`.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ fn what_is_wrong_is_told() {
     let header = "Thread,Time,Action,Pointer,Size,Stream\n";
     let cases = [
         (vec!["replay".to_owned(), "/nowhere/trace.csv".to_owned()], "opening /nowhere/trace.csv"),
-        (vec!["replay".to_owned(), write("a.csv", "hello\n")], "begins with the columns"),
+        (vec!["replay".to_owned(), write("a.csv", "hello\n")], "not a trace"),
         (
             vec!["replay".to_owned(), write("b.csv", &format!("{header}0,0,free,0x1,5,0\n"))],
             "line 2: 0x1 is freed",

@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("a_random_player_meets_faults", a_random_player_meets_faults),
         Case::new("every_call_of_a_sleep_fails_once", |_| every_call_fails_once(Turn::Sleep)),
         Case::new("every_call_of_a_bounded_sleep_fails_once", |_| {
-            every_call_fails_once(Turn::BoundedSleep)
+            every_call_fails_once(Turn::BoundedSleep);
         }),
         Case::new("every_call_of_a_wake_fails_once", |_| every_call_fails_once(Turn::Wake)),
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),

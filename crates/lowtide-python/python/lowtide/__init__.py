@@ -1,11 +1,13 @@
-"""lowtide gives accelerator memory back, and proves it.
+"""lowtide frees GPU memory in running programs and verifies the result with the driver's own
+numbers.
 
-    receipt = lowtide.release()          # what is cached, back to the driver, with a receipt
-    lowtide.shutdown(runner)             # what the runner holds goes; who still holds it is named
+    print(lowtide.why())                 # what keeps device memory in use, and what frees it
+    receipt = lowtide.release()          # returns cached memory to the driver, with a receipt
+    lowtide.shutdown(runner)             # drops what only the runner holds, and names other holders
     with lowtide.stage("reranker") as stage:
-        model = stage.own(load())        # torn down at the end, whatever happens
+        model = stage.own(load())        # is torn down at the end, also after an exception
 
-Importing it needs neither torch nor a GPU. torch is never imported by it.
+Importing lowtide needs neither torch nor a GPU, and never imports torch.
 """
 
 from __future__ import annotations
@@ -13,22 +15,29 @@ from __future__ import annotations
 import sys as _sys
 from typing import TYPE_CHECKING
 
-# Named here, because the loader would only say that a file is missing.
+# Checked here, because the loader would only say that a file is missing.
 if not getattr(_sys, "_is_gil_enabled", lambda: True)() or "t" in getattr(_sys, "abiflags", ""):
     raise ImportError(
-        "lowtide does not work on free-threaded builds of Python yet: it walks the heap under the"
-        " interpreter's lock, which they do not have. Use an ordinary build of the same version."
+        "lowtide does not work on free-threaded builds of Python yet: it walks the heap while it holds"
+        " the interpreter's lock, which they do not have. Use an ordinary build of the same version."
     )
 
 from ._contract import Releasable, after_inference, releases, tasks
-from ._gate import Gate, Trend
+from ._gate import Gate
 from ._idle import Idle, idle
 from ._native import (
     Busy,
     Holder,
+    Ledger,
+    LedgerKind,
+    LedgerLine,
     Reading,
     Receipt,
     RungReceipt,
+    StageReport,
+    StagesReport,
+    Touch,
+    Trend,
     WouldNotFit,
     __version__,
 )
@@ -37,11 +46,11 @@ from ._stage import Stage, Stages, stage
 from ._testing import assert_released
 
 if TYPE_CHECKING:
-    from ._answer import Answer
-    from ._plan import Audit, audit
+    from ._audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
     from ._rungs.to_host import back
-    from ._why import why
+    from ._why.answer import Answer
+    from ._why.why import why
 
 __all__ = [
     "Answer",
@@ -50,12 +59,18 @@ __all__ = [
     "Gate",
     "Holder",
     "Idle",
+    "Ledger",
+    "LedgerKind",
+    "LedgerLine",
     "Reading",
     "Receipt",
     "Releasable",
     "RungReceipt",
     "Stage",
+    "StageReport",
     "Stages",
+    "StagesReport",
+    "Touch",
     "Trend",
     "WouldNotFit",
     "__version__",
@@ -77,10 +92,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Answer": "_answer",
-    "Audit": "_plan",
-    "audit": "_plan",
-    "why": "_why",
+    "Answer": "_why.answer",
+    "Audit": "_audit",
+    "audit": "_audit",
+    "why": "_why.why",
     "back": "_rungs.to_host",
     "register_cache": "_rungs.registry",
     "register_model": "_rungs.registry",
@@ -89,7 +104,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    # What most programs never ask for is imported when they do.
+    # Modules that most programs never use are imported on first use.
     if name in _LAZY:
         from importlib import import_module
 

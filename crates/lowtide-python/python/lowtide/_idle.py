@@ -1,7 +1,7 @@
-"""Free on idle: memory goes back by itself while nobody works.
+"""Free on idle: memory is released by itself while the process is idle.
 
-Work holds a guard; when none is left for long enough, the steps of the idle ladder run until the
-target is met. Switched off, nothing happens: no thread, no clock.
+Each task holds a guard. When there has been none for long enough, the idle ladder is climbed until
+the target is met. Switched off, it does nothing: no thread, no clock.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import _native
-from ._log import logger, say
-from ._release import releaser_of
+from ._log import log_release, logger
+from ._releasers import releaser_of
 
 if TYPE_CHECKING:
     from threading import Event, Thread
     from types import TracebackType
-    from weakref import WeakSet
+    from weakref import ReferenceType, WeakSet
 
     from typing_extensions import Self
 
@@ -23,18 +23,15 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
 
-_LOOK_LEAST_S, _LOOK_MOST_S = 0.01, 1.0
-"""The policy is asked no more and no less often, so that the thread ends soon after it is told to."""
-
 
 def idle(
     after: float | str | None = "5m", *, device: object = None, to: str | int | None = None
 ) -> Idle:
-    """Switches free-on-idle on: when nothing has worked for so long, memory is given back.
+    """Switches free-on-idle on: memory is released after `after` without work.
 
-    A time is a text such as "30s", or a number of seconds; `after=None` leaves it to the environment
-    variable LOWTIDE_FREE_ON_IDLE alone, which has the last word where it is set: "off", "on" or a
-    time. `to` is the target (the floor, where none is given).
+    `after` is a text such as "30s", or a number of seconds. The environment variable
+    LOWTIDE_FREE_ON_IDLE overrides it: "off", "on" or a time. With `after=None`, only the variable
+    decides. `to` is the target; the default is the floor.
     """
     import os
 
@@ -47,12 +44,12 @@ def idle(
 
 
 class Idle:
-    """The switch. `with switch.work():` around each task; `close()` ends the watch."""
+    """Free-on-idle for one device. Put `with idle.work():` around each task; `close()` ends it."""
 
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
         self._native = _native.Idle(releaser_of(device), switch, to=to)
         self.last: Receipt | None = None
-        """What the last idle release gave back."""
+        """The receipt of the last idle release."""
         self._stop: Event | None = None
         self._thread: Thread | None = None
         if self._native.enabled:
@@ -65,38 +62,42 @@ class Idle:
 
     @property
     def after_s(self) -> float:
-        """How long nothing may have worked."""
+        """How long the process has to be idle, in seconds."""
         return self._native.after_s
 
     def work(self) -> Working:
-        """A task, for a `with` block: waits for a release that is under way, and nothing is released
-        while it lasts. A release that you ask for yourself does not wait for its own task: end the
-        task first."""
+        """Returns a task for a `with` block. A release in progress stops; none begins while the
+        task lasts.
+
+        A release that the program calls inside a task does not wait for that task: end the task
+        first.
+        """
         return self._native.work()
 
     def tick(self) -> Receipt | None:
-        """Looks whether it is time, and releases if it is. The watching thread does this by itself."""
-        return self._look()[0]
-
-    def _look(self) -> tuple[Receipt | None, float]:
-        receipt, _, look_again_s = self._native.tick()
+        """Releases if the process has been idle for long enough. A thread does this by itself."""
+        receipt = self._native.tick().receipt
         if receipt is not None:
-            self.last = say(receipt)
-        return receipt, look_again_s
+            self.last = log_release(receipt)
+        return receipt
 
     def _watch(self) -> None:
         import threading
+        from weakref import ref
 
         stop = self._stop = threading.Event()
         thread = threading.Thread(
-            target=_loop, args=(_weak(self), stop), name="lowtide-idle", daemon=True
+            target=_watch,
+            args=(self._native, ref(self), stop),
+            name="lowtide-idle",
+            daemon=True,
         )
         self._thread = thread
         _end_at_exit(self)
         thread.start()
 
     def close(self) -> None:
-        """Ends the watch; waits for a release that is under way. A second call does nothing."""
+        """Ends the thread; waits for a release in progress. A second call does nothing."""
         stop, thread = self._stop, self._thread
         self._stop = self._thread = None
         if stop is not None and thread is not None:
@@ -118,28 +119,22 @@ class Idle:
         self.close()
 
 
-class _weak:
-    """A switch that the thread does not keep: one that nobody has any more ends its watch."""
+def _watch(native: _native.Idle, switch: ReferenceType[Idle], stop: Event) -> None:
+    """Watches until `stop` is set or nobody has the switch any more."""
 
-    def __init__(self, switch: Idle) -> None:
-        import weakref
+    def pause(seconds: float) -> bool:
+        return not stop.wait(seconds) and switch() is not None
 
-        self.get = weakref.ref(switch)
-
-
-def _loop(switch: _weak, stop: Event) -> None:
-    pause_s = _LOOK_LEAST_S
-    while not stop.wait(pause_s):
-        one = switch.get()
-        if one is None:
-            return
+    def on_release(receipt: Receipt) -> None:
         try:
-            _, look_again_s = one._look()
-        except Exception as failure:  # noqa: BLE001 - the watch goes on, whatever it was.
+            log_release(receipt)
+            owner = switch()
+            if owner is not None:
+                owner.last = receipt
+        except Exception as failure:  # noqa: BLE001 - the watch goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
-            look_again_s = _LOOK_MOST_S
-        del one
-        pause_s = min(max(look_again_s, _LOOK_LEAST_S), _LOOK_MOST_S)
+
+    native.watch(pause, on_release)
 
 
 _watching: WeakSet[Idle] | None = None

@@ -1,8 +1,8 @@
-"""What a release writes to the log: one line, by Python's logging, under the name `lowtide`.
+"""What a release writes to the log: one line, through Python's logging, to the logger `lowtide`.
 
-INFO where it is proved or nothing was to be proved; WARNING, with what is left and what would free
-it, where a target was missed or somebody still holds what should be gone. What each rung touched is
-there at DEBUG. The numbers travel beside the text (`extra`), so that nobody has to parse it.
+The native part decides the level and the text: INFO, or WARNING with what to do. What each rung
+touched is logged at DEBUG. The numbers are in the record's `extra`, so that nobody has to parse the
+text.
 """
 
 from __future__ import annotations
@@ -16,31 +16,27 @@ if TYPE_CHECKING:
 
 
 def logger() -> Logger:
+    """Returns the logger `lowtide`. Imports logging only when something is logged."""
     import logging
 
     return logging.getLogger("lowtide")
 
 
-def say(receipt: Receipt, line: str | None = None) -> Receipt:
-    """Writes what a release did, and gives the receipt on. `line` says it in other words."""
-    from logging import DEBUG, INFO, WARNING
+def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
+    """Logs a release and returns its receipt. `line` replaces the usual line."""
+    from logging import DEBUG
 
     log = logger()
-    missed = receipt.target is not None and not receipt.proved
-    level = WARNING if missed or receipt.verdict in ("pinned", "failed") else INFO
     if log.isEnabledFor(DEBUG):
         for rung in receipt.rungs:
             log.debug("%s", rung, extra={"lowtide_rung": rung.rung})
-    if log.isEnabledFor(level):
-        text = line if line is not None else receipt.line()
-        if level == WARNING and receipt.advice:
-            text += ": " + "; ".join(receipt.advice)
-        log.log(level, "%s", text, extra=numbers(receipt))
+    if log.isEnabledFor(receipt.log_level):
+        log.log(receipt.log_level, "%s", receipt.log_text(line), extra=numbers(receipt))
     return receipt
 
 
 def numbers(receipt: Receipt) -> dict[str, object]:
-    """What a log record carries beside its text."""
+    """Returns what a log record carries beside its text."""
     return {
         "lowtide_release": receipt.name,
         "lowtide_device": receipt.device,

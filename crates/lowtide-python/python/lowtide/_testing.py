@@ -1,10 +1,11 @@
-"""Tests that hold a block of code to its word: what it took from the device is back when it ends."""
+"""`assert_released`: fails if a block of code leaves device memory in use."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._release import CACHE, releaser_of
+from ._native import Ladder
+from ._releasers import releaser_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -14,20 +15,21 @@ if TYPE_CHECKING:
     from ._native import Receipt
 
 LEAST_BYTES = 2 << 20
-"""Below a device's page nothing is held against anybody."""
+"""Differences of less than one page of a device are ignored."""
 
 
 class assert_released:
-    """`with lowtide.assert_released():` fails where device memory after the block is more than before
-    by over `within` (a share of what was in use, and a device's page at least). It says who holds it.
+    """`with lowtide.assert_released():` fails if more device memory is in use after the block than
+    before.
 
-    Where there is no device there is nothing to hold the block to. After the block, `receipt` tells
-    what was measured.
+    `within` is the tolerance, as a share of what was in use; it is one page of the device at least.
+    The error names the holders. Without a device nothing is checked. Afterwards `receipt` has the
+    numbers.
     """
 
     def __init__(self, within: float = 0.01, device: object = None) -> None:
         if within < 0:
-            raise ValueError(f"within is a share of what was in use, and not negative: {within}")
+            raise ValueError(f"within must not be negative: {within}")
         self._within = within
         self._device = device
         self._before: int | None = None
@@ -44,7 +46,7 @@ class assert_released:
         traceback: TracebackType | None,
     ) -> None:
         if exception is not None:
-            return  # The block has failed already, and its frames may hold anything.
+            return  # The block has failed already, and its frames may hold memory.
         after = self._measure()
         before = self._before
         if before is None or after is None:
@@ -54,19 +56,19 @@ class assert_released:
             raise AssertionError(self._words(before, after, allowed))
 
     def _measure(self) -> int | None:
-        self.receipt = releaser_of(self._device).release("assert_released", CACHE)
+        self.receipt = releaser_of(self._device).release("assert_released", Ladder.CACHE)
         return self.receipt.after.in_use_bytes
 
     def _words(self, before: int, after: int, allowed: int) -> str:
-        from ._why import why
+        from ._why.why import why
 
         mib = 1 << 20
         text = (
             f"{(after - before) / mib:.1f} MiB of device memory are still in use after the block"
-            f" ({before / mib:.1f} MiB before, {after / mib:.1f} MiB after;"
-            f" {allowed / mib:.1f} MiB would be allowed)"
+            f" ({before / mib:.1f} MiB before, {after / mib:.1f} MiB after,"
+            f" {allowed / mib:.1f} MiB allowed)"
         )
         try:
             return f"{text}\n{why(device=self._device)}"
         except Exception as failure:  # noqa: BLE001 - the test fails either way.
-            return f"{text}\n(who holds it could not be found: {type(failure).__name__}: {failure})"
+            return f"{text}\n(the holders could not be found: {type(failure).__name__}: {failure})"

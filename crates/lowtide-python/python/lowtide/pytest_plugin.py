@@ -1,7 +1,8 @@
-"""The pytest plug-in: a test that leaves device memory behind fails, and says who holds it.
+"""The pytest plug-in: a test that leaves device memory in use fails, and names the holders.
 
-`def test_serve(device_memory): …` is held to it. `device_memory.assert_released()` does the same for
-a part of a test. The device is the current accelerator, or what LOWTIDE_DEVICE names.
+A test with the fixture is checked: `def test_serve(device_memory): …`.
+`device_memory.assert_released()` checks a part of a test. The device is the current accelerator, or
+what LOWTIDE_DEVICE names.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class DeviceMemory:
-    """What a test may ask about device memory."""
+    """The device memory of a test."""
 
     within = 0.01
-    """How much more may be in use after the test, as a share; a test may set it."""
+    """The tolerance after the test, as a share of what was in use. A test may set it."""
 
     def in_use_bytes(self) -> int | None:
-        """In use by this process, says the driver; `None` where there is no device."""
-        from ._release import releaser_of
+        """Returns what this process uses, as the driver reports it, or `None` without a device."""
+        from ._releasers import releaser_of
 
         return releaser_of(None).read().in_use_bytes
 
     def assert_released(self, within: float = 0.01) -> assert_released:
-        """A block that has to give back what it takes."""
+        """Returns a context manager that fails if its block leaves device memory in use."""
         from ._testing import assert_released
 
         return assert_released(within)
@@ -37,7 +38,7 @@ class DeviceMemory:
 
 @pytest.fixture(name="lowtide")
 def _lowtide() -> ModuleType:
-    """The package itself."""
+    """The package `lowtide`."""
     import lowtide
 
     return lowtide
@@ -55,14 +56,14 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 @pytest.fixture
 def device_memory(request: pytest.FixtureRequest) -> Iterator[DeviceMemory]:
-    """Fails the test where it leaves device memory behind."""
+    """Fails the test if it leaves device memory in use."""
     from ._testing import assert_released
 
     memory = DeviceMemory()
     block = assert_released(memory.within)
     block.__enter__()
     yield memory
-    # A test that failed has its frames kept for the report, and they may hold anything.
+    # pytest keeps the frames of a failed test for its report, and they may hold memory.
     if not request.node.stash.get(_failed, False):
         block._within = memory.within
         block.__exit__(None, None, None)

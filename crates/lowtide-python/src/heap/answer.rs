@@ -1,85 +1,104 @@
-//! What `why` is told: who holds device memory, or an object; what to cut; what is dead already.
+//! The answer to `why`: what holds device memory, or an object; what to cut; what is unreachable
+//! already.
 //!
-//! Everything is found here, with addresses only. What Python gets are the few objects on the paths,
-//! to name them.
+//! Everything is found here, with addresses only. Python gets the few objects on the paths, to name
+//! them.
 
 use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
-use lowtide_heap::{Analysis, Cut, Edge, Island, Node, Path};
+use lowtide_heap::{Analysis, Cut, Edge, Island, Node};
+use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
-use super::kinds::Kind;
-use super::memory::{self, Heap};
+use super::found::{
+    CutEdge, DeadCycle, Examination, HeapCut, HeldObject, NativeObject, RetainedSize,
+};
+use super::graph::Heap;
+use super::kind::Kind;
+use super::memory;
+use super::paths::path_of;
 use super::question::Question;
 
-/// Ways that are shown to each holder.
+/// Paths that are shown for each object.
 const PATHS_MOST: usize = 4;
 /// References that a cut may have.
 const CUT_MOST: u64 = 16;
-/// A part that has so many of a hundred bytes of the whole is what a person means.
+/// A part that has this many percent of the whole's bytes is what a person means.
 const MOST_OF_IT: u64 = 95;
-/// Islands of dead objects that are shown.
+/// Unreachable cycles that are shown.
 const DEAD_MOST: usize = 5;
 
-/// Walks the heap and answers. See `_native.pyi`.
+/// Walks the heap and answers a `_why.question.Question`.
 #[pyfunction]
-pub(crate) fn examine<'py>(asked: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-    let py = asked.py();
-    let (question, mut kinds) = Question::new(asked)?;
+pub(crate) fn examine(question: &Bound<'_, PyAny>) -> PyResult<Examination> {
+    let py = question.py();
+    let (question, mut kinds) = Question::new(question)?;
     let heap = memory::take(py, &question, &mut kinds)?;
     let analysis = Analysis::new(&heap.graph);
-    let answering = Answering { py, heap: &heap, analysis: &analysis };
     let one_by_one = question.targets.is_some() && !question.grouped;
-    answering.all(one_by_one, question.most)
+    Answering { py, heap: &heap, analysis: &analysis, one_by_one }.all(question.most)
 }
 
 /// What an answer is made from.
-pub(crate) struct Answering<'a, 'py> {
-    pub(crate) py: Python<'py>,
-    pub(crate) heap: &'a Heap<'py>,
-    pub(crate) analysis: &'a Analysis<'a>,
+struct Answering<'a, 'py> {
+    py: Python<'py>,
+    heap: &'a Heap<'py>,
+    analysis: &'a Analysis<'a>,
+    /// Whether objects were asked about. Then everything else is left out.
+    one_by_one: bool,
 }
 
-/// Memory that is held by one thing that a person knows.
+/// Memory that is held by one object that a person knows.
 struct Group {
     node: Node,
     bytes: Bytes,
     pieces: u64,
 }
 
-impl<'py> Answering<'_, 'py> {
-    fn all(&self, one_by_one: bool, most: usize) -> PyResult<Bound<'py, PyDict>> {
-        let answer = PyDict::new(self.py);
-        let groups = if one_by_one { self.targets() } else { self.groups() };
+impl Answering<'_, '_> {
+    fn all(&self, most: usize) -> PyResult<Examination> {
+        let groups = if self.one_by_one { self.targets() } else { self.groups() };
         let (shown, rest) = groups.split_at(groups.len().min(most));
-        let holders = shown.iter().map(|group| self.holder(group));
-        answer.set_item("holders", holders.collect::<PyResult<Vec<_>>>()?)?;
+        let held = shown.iter().map(|group| self.held(group)).collect::<PyResult<Vec<_>>>()?;
         let rest_bytes: Bytes = rest.iter().map(|group| group.bytes).sum();
-        answer.set_item("rest", (rest.len(), rest_bytes.0))?;
-        self.dead(&answer, one_by_one)?;
-        self.native(&answer, one_by_one)?;
         let memories = &self.heap.memories;
         let bytes: Bytes = memories.iter().map(|memory| memory.bytes).sum();
-        answer.set_item("memory", (memories.len(), bytes.0))?;
-        answer.set_item("objects", self.heap.graph.len())?;
-        answer.set_item("references", self.heap.graph.edges())?;
-        answer.set_item("tracked", self.heap.walked.tracked)?;
-        answer.set_item("frozen", (self.heap.walked.frozen_count, self.heap.walked.frozen_seen))?;
-        Ok(answer)
+        let dead = self.dead()?;
+        Ok(Examination {
+            held: self.list(held)?,
+            rest: RetainedSize { objects: rest.len() as u64, bytes: rest_bytes.0 },
+            dead: self.list(dead.shown)?,
+            dead_bytes: dead.bytes.0,
+            dead_frozen_bytes: dead.frozen_bytes.0,
+            native: self.list(self.native()?)?,
+            native_memory: self.native_memory(),
+            memory: RetainedSize { objects: memories.len() as u64, bytes: bytes.0 },
+            objects: self.heap.graph.len(),
+            frozen_objects: self.heap.known.frozen_count,
+            frozen_listed: self.heap.known.frozen_seen,
+        })
     }
 
-    /// What was asked about, each on its own.
+    fn list<T: PyTypeInfo>(&self, objects: Vec<Py<T>>) -> PyResult<Py<PyList>> {
+        Ok(PyList::new(self.py, objects)?.unbind())
+    }
+
+    fn object(&self, node: Node) -> Option<Py<PyAny>> {
+        self.heap.object(self.py, node).map(Bound::unbind)
+    }
+
+    /// Returns the objects that were asked about, each on its own.
     fn targets(&self) -> Vec<Group> {
         let group = |node: &Node| {
             let retained = self.analysis.retained(*node);
             Group { node: *node, bytes: retained.bytes, pieces: 0 }
         };
-        self.heap.walked.targets.iter().map(group).collect()
+        self.heap.known.targets.iter().map(group).collect()
     }
 
-    /// Who holds device memory, most first.
+    /// Returns the objects that hold device memory, largest first.
     fn groups(&self) -> Vec<Group> {
         let mut by_node: HashMap<Node, Group> = HashMap::new();
         for memory in &self.heap.memories {
@@ -97,8 +116,9 @@ impl<'py> Answering<'_, 'py> {
         groups
     }
 
-    /// The thing that a person would say holds this memory: the farthest that holds it alone, or most
-    /// of that, as long as it is no name or frame, and no part of a whole.
+    /// Returns the object that a person would say holds this memory: the farthest that holds it
+    /// alone, or the part that has most of its bytes, as long as it is no name or frame, and no
+    /// part of a model.
     fn known_as(&self, memory: Node) -> Node {
         let chain: Vec<Node> = self
             .analysis
@@ -113,7 +133,7 @@ impl<'py> Answering<'_, 'py> {
             }
             at -= 1;
         }
-        // Where an object keeps its attributes is not what a person calls by name.
+        // A person calls the instance by name, not the dict in which it keeps its attributes.
         if let Some(above) = chain.get(at + 1)
             && self.heap.keeps_attributes(*above, chain[at])
         {
@@ -122,89 +142,77 @@ impl<'py> Answering<'_, 'py> {
         chain[at]
     }
 
-    /// Whether the last of these, which dominates the others, is a thing of its own: a tensor, or a
-    /// model that has them as its parts. What hangs on a model by a hook is no part.
+    /// Returns whether the last of these, which dominates the others, is one thing: a tensor, or a
+    /// model that has them as its parts. What is attached to a model by a hook is no part of it.
     fn is_whole(&self, chain: &[Node]) -> bool {
         let mut kinds = chain.iter().rev().map(|node| self.heap.kind(*node));
         match kinds.next() {
-            Some(Kind::Holder) => kinds.all(|kind| kind == Kind::Holder),
-            Some(Kind::Whole) => {
-                kinds.all(|kind| matches!(kind, Kind::Dict | Kind::Whole | Kind::Holder))
+            Some(Kind::Tensor) => kinds.all(|kind| kind == Kind::Tensor),
+            Some(Kind::Model) => {
+                kinds.all(|kind| matches!(kind, Kind::Dict | Kind::Model | Kind::Tensor))
             }
             _ => false,
         }
     }
 
-    fn holder(&self, group: &Group) -> PyResult<Bound<'py, PyDict>> {
+    fn held(&self, group: &Group) -> PyResult<Py<HeldObject>> {
         let Group { node, bytes, pieces } = *group;
-        let holder = PyDict::new(self.py);
-        let object = self.heap.object(self.py, node).or_else(|| self.of_memory(node));
-        holder.set_item("object", object)?;
-        holder.set_item("bytes", bytes.0)?;
-        holder.set_item("pieces", pieces)?;
-        let retained = self.analysis.retained(node);
-        holder.set_item("retained", (retained.nodes, retained.bytes.0))?;
-        holder.set_item("reached", self.analysis.is_reached(node))?;
-        holder.set_item("dead", self.is_dead(node))?;
-        holder.set_item("hidden", self.heap.hidden(node))?;
-        holder.set_item("frozen", self.heap.is_frozen(node))?;
         let paths = self.analysis.paths(node, PATHS_MOST);
-        let paths = paths.iter().map(|path| self.path(path));
-        holder.set_item("paths", paths.collect::<PyResult<Vec<_>>>()?)?;
-        let cuts = match self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.class(edge)) {
-            Ok(cuts) => cuts.iter().map(|cut| self.cut(cut, node)).collect::<PyResult<_>>()?,
-            Err(why) => {
-                holder.set_item("no_cut", why.to_string())?;
-                Vec::new()
+        let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
+        let paths = paths.collect::<PyResult<Vec<_>>>()?;
+        let cuts = self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.class(edge));
+        let (cuts, why_no_cut) = match cuts {
+            Ok(cuts) => {
+                let cuts = cuts.iter().map(|cut| self.cut(cut, node));
+                (cuts.collect::<PyResult<Vec<_>>>()?, None)
             }
+            Err(why) => (Vec::new(), Some(why.to_string())),
         };
-        holder.set_item("cuts", cuts)?;
-        Ok(holder)
+        let held = HeldObject {
+            object: self.object(node).or_else(|| self.of_memory(node)),
+            bytes: bytes.0,
+            pieces,
+            reached: self.analysis.is_reached(node),
+            dead: self.is_dead(node),
+            hidden: self.heap.hidden(node),
+            frozen: self.heap.is_frozen(node),
+            paths: self.list(paths)?,
+            cuts: self.list(cuts)?,
+            why_no_cut,
+        };
+        Py::new(self.py, held)
     }
 
-    /// A tensor that has this memory, where no one of them has it alone.
-    fn of_memory(&self, node: Node) -> Option<Bound<'py, PyAny>> {
+    /// Returns a tensor that has this memory, if none of them has it alone.
+    fn of_memory(&self, node: Node) -> Option<Py<PyAny>> {
         let memory = self.heap.memories.iter().find(|memory| memory.node == node)?;
-        self.heap.object(self.py, memory.holder)
+        self.object(memory.tensor)
     }
 
-    /// What kind of root, of which thread; every object from it on; references to the root that were
-    /// not seen; and whether something on the way is frozen.
-    pub(crate) fn path(&self, path: &Path) -> PyResult<Bound<'py, PyAny>> {
-        let first = path.nodes().find(|node| self.heap.has_object(*node)).unwrap_or(path.root);
-        let root = self.heap.walked.roots.get(&first);
-        let root = root.map_or(("native", 0), |root| (root.kind, root.thread));
-        let frozen = path.nodes().any(|node| self.heap.is_frozen(node));
-        let hidden = self.heap.hidden(first);
-        let objects = path.nodes().filter_map(|node| self.heap.object(self.py, node));
-        let objects = PyList::new(self.py, objects.collect::<Vec<_>>())?;
-        Ok((root, objects, hidden, frozen).into_pyobject(self.py)?.into_any())
-    }
-
-    fn cut(&self, cut: &Cut, target: Node) -> PyResult<Bound<'py, PyDict>> {
-        let found = PyDict::new(self.py);
+    fn cut(&self, cut: &Cut, target: Node) -> PyResult<Py<HeapCut>> {
         let mut ends: Vec<(Node, Node)> =
             cut.edges.iter().map(|Edge { from, to, .. }| (*from, *to)).collect();
         ends.dedup();
-        let object = |node: Node| self.heap.object(self.py, node);
-        let way = |node: Node| self.analysis.path(node).map(|path| self.path(&path)).transpose();
         let mut edges = Vec::with_capacity(ends.len());
         for (from, to) in ends {
-            edges.push((object(from), object(to), way(from)?));
+            let path = self.analysis.path(from);
+            let path = path.map(|path| path_of(self.py, self.heap, &path)).transpose()?;
+            edges.push(Py::new(self.py, CutEdge { held: self.object(to), path })?);
         }
-        found.set_item("edges", edges)?;
-        found.set_item("freed", (cut.freed.nodes, cut.freed.bytes.0))?;
-        found.set_item("beside", (cut.beside.nodes, cut.beside.bytes.0))?;
-        let (kept, keepers) = self.kept(cut, target);
-        found.set_item("kept", kept.0)?;
-        let keepers = keepers.into_iter().map(|(node, count)| (object(node), count));
-        found.set_item("keepers", keepers.collect::<Vec<_>>())?;
-        Ok(found)
+        let (kept, hidden) = self.kept(cut, target);
+        let found = HeapCut {
+            edges: self.list(edges)?,
+            freed: cut.freed.into(),
+            beside: cut.beside.into(),
+            kept_bytes: kept.0,
+            hidden,
+        };
+        Py::new(self.py, found)
     }
 
-    /// What stays though the references are cut, because somebody has references that we do not see;
-    /// and to whom, of those that lead to the target.
-    fn kept(&self, cut: &Cut, target: Node) -> (Bytes, Vec<(Node, u32)>) {
+    /// Returns what stays although the references are cut, because of references that were not
+    /// seen; and how many of those lead to the target.
+    fn kept(&self, cut: &Cut, target: Node) -> (Bytes, u64) {
         let mut lost = self.analysis.lost_by(&cut.edges);
         lost.sort_unstable();
         let is_lost = |node: Node| lost.binary_search(&node).is_ok();
@@ -213,7 +221,7 @@ impl<'py> Answering<'_, 'py> {
             self.heap.hidden(**node) > 0 && self.heap.kind(**node) != Kind::Class
         });
         let mut seen: HashSet<Node> = HashSet::new();
-        let mut keepers = Vec::new();
+        let mut leading = 0;
         let mut bytes = Bytes::ZERO;
         for keeper in hidden {
             let mut next = vec![*keeper];
@@ -231,19 +239,20 @@ impl<'py> Answering<'_, 'py> {
                 next.extend(onwards.filter(|node| is_lost(*node)));
             }
             if leads {
-                keepers.push((*keeper, self.heap.hidden(*keeper)));
+                leading += u64::from(self.heap.hidden(*keeper));
             }
         }
-        (bytes, keepers)
+        (bytes, leading)
     }
 
-    /// Islands that are the program's. What hangs together and is no cycle only we hold.
+    /// Returns the unreachable cycles of the program. Unreachable objects without a cycle are held
+    /// by us alone.
     fn islands(&self) -> impl Iterator<Item = &Island> {
         let islands = self.analysis.islands().iter();
         islands.filter(|island| island.cycle && self.heap.kind(island.head) != Kind::Ours)
     }
 
-    /// Whether only dead objects lead to a node, and not this question alone.
+    /// Returns whether only unreachable objects lead to a node, and not this question alone.
     fn is_dead(&self, node: Node) -> bool {
         if self.analysis.is_reached(node) {
             return false;
@@ -260,55 +269,49 @@ impl<'py> Answering<'_, 'py> {
         false
     }
 
-    /// What nobody reaches: the collector frees it, where it is not frozen. Where one thing was asked
-    /// about, the rest is nobody's business.
-    fn dead(&self, answer: &Bound<'py, PyDict>, one_by_one: bool) -> PyResult<()> {
-        let mut shown = Vec::new();
-        let (mut objects, mut bytes, mut frozen_bytes) = (0, Bytes::ZERO, Bytes::ZERO);
-        for island in self.islands().filter(|_| !one_by_one) {
-            objects += island.freed.nodes;
-            bytes += island.freed.bytes;
+    /// Returns what no root reaches: the collector frees it, unless it is frozen.
+    fn dead(&self) -> PyResult<Dead> {
+        let mut dead = Dead::default();
+        for island in self.islands().filter(|_| !self.one_by_one) {
+            dead.bytes += island.freed.bytes;
             let frozen = self.heap.is_frozen(island.head);
             if frozen {
-                frozen_bytes += island.freed.bytes;
+                dead.frozen_bytes += island.freed.bytes;
             }
-            if shown.len() < DEAD_MOST && island.freed.bytes > Bytes::ZERO {
-                let head = self.heap.object(self.py, island.head);
-                shown.push((head, island.freed.nodes, island.freed.bytes.0, frozen));
+            if dead.shown.len() < DEAD_MOST && island.freed.bytes > Bytes::ZERO {
+                let (head, size) = (self.object(island.head), island.freed.into());
+                let cycle = DeadCycle { head, size, frozen };
+                dead.shown.push(Py::new(self.py, cycle)?);
             }
         }
-        answer.set_item("dead", shown)?;
-        answer.set_item("dead_total", (objects, bytes.0, frozen_bytes.0))
+        Ok(dead)
     }
 
-    /// What native code holds: objects that nobody in the heap leads to, and memory with more holders
-    /// than there are tensors.
-    fn native(&self, answer: &Bound<'py, PyDict>, one_by_one: bool) -> PyResult<()> {
-        let mut roots: Vec<(u64, Node)> = Vec::new();
-        for node in self.heap.walked.native.iter().filter(|_| !one_by_one) {
-            let bytes = self.analysis.retained(*node).bytes;
-            if bytes > Bytes::ZERO {
-                roots.push((bytes.0, *node));
-            }
-        }
-        roots.sort_unstable_by(|one, other| other.cmp(one));
-        let roots = roots
-            .into_iter()
-            .map(|(bytes, node)| (self.heap.object(self.py, node), self.heap.hidden(node), bytes));
-        answer.set_item("native", roots.collect::<Vec<_>>())?;
-        let held = self.heap.memories.iter().filter(|memory| memory.native.unwrap_or(0) > 0);
-        let (mut pieces, mut bytes) = (0, Bytes::ZERO);
-        let mut largest: Option<&memory::Memory> = None;
-        for memory in held {
-            pieces += 1;
-            bytes += memory.bytes;
-            if largest.is_none_or(|known| known.bytes < memory.bytes) {
-                largest = Some(memory);
-            }
-        }
-        let largest = largest.map(|memory| {
-            (self.heap.object(self.py, memory.holder), memory.native.unwrap_or(0), memory.bytes.0)
+    /// Returns the objects that hold memory and that only native code holds, largest first.
+    fn native(&self) -> PyResult<Vec<Py<NativeObject>>> {
+        let native = self.heap.known.native.iter().filter(|_| !self.one_by_one);
+        let native = native.map(|node| (self.analysis.retained(*node).bytes.0, *node));
+        let mut native: Vec<(u64, Node)> = native.filter(|(bytes, _)| *bytes > 0).collect();
+        native.sort_unstable_by(|one, other| other.cmp(one));
+        let found = native.into_iter().map(|(bytes, node)| {
+            let (object, references) = (self.object(node), self.heap.hidden(node));
+            Py::new(self.py, NativeObject { object, references, bytes })
         });
-        answer.set_item("native_memory", (pieces, bytes.0, largest))
+        found.collect()
     }
+
+    /// Returns the memory that has more holders in native code than Python explains.
+    fn native_memory(&self) -> RetainedSize {
+        let held = self.heap.memories.iter().filter(|memory| memory.native.unwrap_or(0) > 0);
+        let bytes: Bytes = held.clone().map(|memory| memory.bytes).sum();
+        RetainedSize { objects: held.count() as u64, bytes: bytes.0 }
+    }
+}
+
+/// Unreachable cycles.
+#[derive(Default)]
+struct Dead {
+    shown: Vec<Py<DeadCycle>>,
+    bytes: Bytes,
+    frozen_bytes: Bytes,
 }

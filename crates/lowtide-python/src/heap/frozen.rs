@@ -1,15 +1,15 @@
-//! What `gc.freeze` has taken out of the collector's lists.
+//! Finds the objects that `gc.freeze` has hidden from the collector.
 //!
-//! Most of it is found by walking: somebody refers to it. A frozen cycle that nobody refers to any
-//! more is not, and no function of the interpreter lists it. But frozen objects hang in a ring, each
-//! with its neighbours in front of it, and any one of them leads to all others.
+//! Most of them are found by the walk, because something refers to them. A frozen cycle that
+//! nothing refers to is not, and no function of the interpreter lists it. But frozen objects form a
+//! linked ring: the links stand in front of each object, and any one of them leads to all others.
 //!
-//! That is how it is in Python 3.10 to 3.13, and only there it is done. One member of the ring is no
-//! object: the ring's own head, in the interpreter's state. Where an object has its count, the head has
-//! two zeros, and no live object has a count of zero. The ring has to have as many objects as the
-//! collector says; where it has not, nothing is believed of it.
+//! This holds for Python 3.10 to 3.13, and the ring is read only there. One member of the ring is
+//! no object: the ring's head, in the interpreter's state. Where an object has its reference count,
+//! the head has two zeros, and no live object has a count of zero. The ring must have as many
+//! objects as the collector reports; otherwise it is not used.
 //!
-//! Python 3.12 puts immortal objects among them at every collection. Those nobody has frozen.
+//! Python 3.12 adds immortal objects to the ring at every collection. Nobody has frozen those.
 
 use std::ptr::with_exposed_provenance;
 
@@ -20,21 +20,22 @@ use pyo3::prelude::*;
 use super::object;
 use super::walked::Walked;
 
-/// What stands in front of an object that the collector knows.
+/// The links in front of an object that the collector tracks.
 #[repr(C)]
 struct Header {
     next: usize,
     previous: usize,
 }
 
-/// Bits of an address that are used for something else.
+/// Bits of a link that are no part of the address.
 const FLAGS: usize = 3;
 
-/// So many objects are tried. One that is being collected by another thread is in no list either.
+/// How many objects are tried as a start. An object that another thread is collecting is in no list
+/// either.
 const TRIED_MOST: usize = 8;
 
-/// How many objects are frozen that are not immortal. `count` is what the collector says, `member` is
-/// an object that may be one of them.
+/// Returns how many objects are frozen, without immortal ones. `count` is what the collector
+/// reports; `member` is an object that may be in the ring.
 #[pyfunction]
 pub(crate) fn frozen_mortals(count: usize, member: &Bound<'_, PyAny>) -> usize {
     let member = member.as_ptr().expose_provenance();
@@ -42,13 +43,13 @@ pub(crate) fn frozen_mortals(count: usize, member: &Bound<'_, PyAny>) -> usize {
     ring.map_or(count, |ring| mortals(&ring))
 }
 
-/// How many of some objects are not immortal.
+/// Returns how many of some objects are not immortal.
 pub(crate) fn mortals(objects: &[usize]) -> usize {
     objects.iter().filter(|object| !is_immortal(**object)).count()
 }
 
-/// Every frozen object. `None` where the ring is not as we think.
-/// `immortal` is an object that may be one of them.
+/// Returns every frozen object, or `None` if the ring does not look as expected. `immortal` is an
+/// object that may be in the ring.
 pub(crate) fn find(walked: &Walked, immortal: usize) -> Option<Vec<usize>> {
     let nodes = (0..walked.addresses.len() as u32).map(Node);
     let tried = nodes.filter(|node| is_unlisted(walked, *node)).take(TRIED_MOST);
@@ -57,12 +58,12 @@ pub(crate) fn find(walked: &Walked, immortal: usize) -> Option<Vec<usize>> {
     tried.into_iter().find_map(|object| ring(object, walked.frozen_count))
 }
 
-/// Whether somebody has frozen an object.
+/// Returns whether an object was frozen.
 pub(crate) fn is_frozen(walked: &Walked, node: Node) -> bool {
     is_unlisted(walked, node) && !is_immortal(walked.addresses[node.index()])
 }
 
-/// Whether the collector tracks an object and does not list it.
+/// Returns whether the collector tracks an object and does not list it.
 fn is_unlisted(walked: &Walked, node: Node) -> bool {
     let address = walked.addresses[node.index()];
     address != 0 && !walked.listed[node.index()] && is_tracked(address)
@@ -101,6 +102,6 @@ fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
             break;
         }
     }
-    // One round, and all of them but the head are objects.
+    // One round was made, and all members but the head are objects.
     (at == first && objects.len() == count).then_some(objects)
 }

@@ -1,5 +1,4 @@
-//! What kind of thing an object is, by its type: whether it refers to others, how it is traversed,
-//! and whether a person can cut the references it has.
+//! What is known of an object by its type: its kind, and how it is traversed.
 
 use std::mem::transmute;
 
@@ -7,134 +6,74 @@ use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::kind::{Kind, TypeKind};
 use super::table::Table;
-
-/// What an object is to the walk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    /// The dict of all modules, which nobody cuts.
-    Modules,
-    Module,
-    /// The dict of a module.
-    Namespace,
-    Dict,
-    /// A list, a set, a deque.
-    Container,
-    /// A tuple, a frozen set: nobody changes it.
-    Sealed,
-    /// The tuple of a function's default arguments, which can be given anew.
-    Defaults,
-    /// Of a class that was written in Python.
-    Instance,
-    /// An instance that people know as one thing, whatever it is made of: a model.
-    Whole,
-    Class,
-    Function,
-    Cell,
-    Frame,
-    /// A suspended generator or coroutine.
-    Generator,
-    Exception,
-    /// An `lru_cache`.
-    Cache,
-    /// A tensor, or what else may hold device memory.
-    Holder,
-    /// Device memory itself; not an object.
-    Memory,
-    /// Made for this walk.
-    Ours,
-    /// Whatever else refers to something.
-    Opaque,
-}
-
-impl Kind {
-    /// By the name that Python gives it.
-    fn named(name: &str) -> Option<Kind> {
-        Some(match name {
-            "module" => Kind::Module,
-            "dict" => Kind::Dict,
-            "container" => Kind::Container,
-            "sealed" => Kind::Sealed,
-            "function" => Kind::Function,
-            "cell" => Kind::Cell,
-            "frame" => Kind::Frame,
-            "generator" => Kind::Generator,
-            "cache" => Kind::Cache,
-            "holder" => Kind::Holder,
-            "whole" => Kind::Whole,
-            _ => return None,
-        })
-    }
-
-    /// Whether it is where names live rather than what has them.
-    pub(crate) fn is_scaffolding(self) -> bool {
-        matches!(self, Kind::Modules | Kind::Module | Kind::Namespace | Kind::Frame | Kind::Ours)
-    }
-}
 
 /// What is known of a type.
 #[derive(Clone, Copy)]
 pub(crate) struct Info {
     pub(crate) kind: Kind,
-    /// `None` where its objects refer to nobody that we could know of.
+    /// The traverse slot; `None` if its objects refer to nothing that can be known.
     pub(crate) traverse: Option<ffi::traverseproc>,
-    /// Asked where only some of its objects are collected: classes written in C are not.
+    /// Asked if only some of its objects are collected: classes written in C are not.
     pub(crate) is_gc: Option<ffi::inquiry>,
-    /// Where in its objects, in bytes from their address, there are pointers to what the slot reads
-    /// beside them. A hint: it is asked of memory ahead of time, and not used otherwise.
+    /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
+    /// to prefetch it.
     pub(crate) beside: [isize; 2],
 }
 
 impl Info {
-    /// Of a type whose objects refer to nobody.
+    /// A type whose objects refer to nothing.
     pub(crate) const NOTHING: Info =
         Info { kind: Kind::Opaque, traverse: None, is_gc: None, beside: NOWHERE };
 }
 
-/// The type itself: every object has that.
+/// The pointer to the type, which every object has.
 const NOWHERE: [isize; 2] = [8, 8];
-/// A list's items.
+/// The items of a list.
 const LIST_ITEMS: [isize; 2] = [24, 24];
-/// A dict's keys, and its values where they are on their own.
+/// The keys of a dict, and its values if they are separate.
 const DICT_KEYS: [isize; 2] = [32, 40];
-/// What an instance has, where that is not in itself: since Python 3.11, in front of what the collector
-/// keeps there. (What is farther in front is something else since 3.12.)
+/// The attributes of an instance that are not in itself: since Python 3.11 the pointers to them
+/// stand in front of the collector's links. (What stands farther in front is something else since
+/// 3.12.)
 const ATTRIBUTES: [isize; 2] = [-24, -32];
-/// A type's flags for that: it has a managed dict, and is collected.
+/// The flags of a type with such attributes: it has a managed dict, and is collected.
 const IN_FRONT: std::ffi::c_ulong = 1 << 4 | ffi::Py_TPFLAGS_HAVE_GC;
 
-/// So many types are at hand.
+/// How many types are cached.
 const RECENT: usize = 64;
 
-/// Where a type is at hand, if it is. Types lie at multiples of 16, and are hundreds of bytes long.
+/// Returns the position of a type in the cache. Types lie at multiples of 16, and are hundreds of
+/// bytes long.
 fn recent(class: *mut PyTypeObject) -> usize {
     (class.addr() >> 4 ^ class.addr() >> 10) % RECENT
 }
 
-/// Every type that was met.
+/// Every type that the walk has met.
 pub(crate) struct Kinds {
     table: Table,
     infos: Vec<Info>,
-    /// Those that were asked for last: most objects are of few types.
+    /// The types that were asked for last: most objects have one of a few types.
     recent: [(usize, Info); RECENT],
-    /// Types and the kinds of their objects; of their subclasses too, where that is said.
+    /// Types that Python has named, the kinds of their objects, and whether that includes
+    /// subclasses.
     known: Vec<(usize, Kind, bool)>,
-    /// How objects of classes written in Python are traversed.
+    /// The traverse slot of classes written in Python.
     plain: usize,
     exception: usize,
     list: usize,
-    /// Whether it is known where objects of this interpreter have what.
+    /// Whether the layout of this interpreter's objects is known.
     knows_layout: bool,
 }
 
 impl Kinds {
-    /// With types that Python has named: each with the name of a kind, and whether that holds for
-    /// subclasses. `sample` is a class written in Python.
+    /// Knows the types that Python has named. `sample` is a class written in Python.
     pub(crate) fn new(
-        known: Vec<(Bound<'_, PyType>, String, bool)>,
+        known: &[Py<TypeKind>],
         sample: &Bound<'_, PyType>,
         knows_layout: bool,
-    ) -> PyResult<Kinds> {
+    ) -> Kinds {
         let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
         let mut kinds = Kinds {
             table: Table::with_room(0),
@@ -146,25 +85,23 @@ impl Kinds {
             knows_layout,
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
-        for (class, name, subclasses) in known {
-            let kind = Kind::named(&name).ok_or_else(|| {
-                pyo3::exceptions::PyValueError::new_err(format!("there is no kind {name:?}"))
-            })?;
-            kinds.known.push((class.as_ptr().addr(), kind, subclasses));
+        for TypeKind { class, kind, subclasses } in known.iter().map(Py::get) {
+            kinds.known.push((class.as_ptr().addr(), (*kind).into(), *subclasses));
         }
         let traverse = traverse(sample.as_type_ptr());
         kinds.plain = traverse.map_or(0, |traverse| traverse as usize);
-        Ok(kinds)
+        kinds
     }
 
-    /// Forgets every type that was met. While Python runs a type may end, and another begin where it was.
+    /// Forgets every type. While Python runs, a type may be freed and another be created at its
+    /// address.
     pub(crate) fn forget(&mut self) {
         self.table = Table::with_room(0);
         self.infos.clear();
         self.recent = [(0, Info::NOTHING); RECENT];
     }
 
-    /// What is known of a type.
+    /// Returns what is known of a type.
     #[inline]
     pub(crate) fn of(&mut self, class: *mut PyTypeObject) -> Info {
         let (known, info) = self.recent[recent(class)];
@@ -199,7 +136,7 @@ impl Kinds {
             _ if !self.knows_layout => NOWHERE,
             _ if class.addr() == self.list => LIST_ITEMS,
             Kind::Dict => DICT_KEYS,
-            Kind::Instance | Kind::Whole if flags(class) & IN_FRONT == IN_FRONT => ATTRIBUTES,
+            Kind::Instance | Kind::Model if flags(class) & IN_FRONT == IN_FRONT => ATTRIBUTES,
             _ => NOWHERE,
         }
     }
@@ -234,8 +171,8 @@ fn flags(class: *mut PyTypeObject) -> std::ffi::c_ulong {
     unsafe { ffi::PyType_GetFlags(class) }
 }
 
-/// How objects of a type are traversed, where the type says that they are collected. Others may have
-/// the slot set and not mean it.
+/// Returns the traverse slot of a type whose objects are collected. In other types the slot may be
+/// set without a meaning.
 fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
     if flags(class) & ffi::Py_TPFLAGS_HAVE_GC == 0 {
         return None;
@@ -246,7 +183,7 @@ fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
     unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::traverseproc>>(slot) }
 }
 
-/// The type of a live object.
+/// Returns the type of a live object.
 pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
     // SAFETY: the object is alive.
     unsafe { ffi::Py_TYPE(object) }

@@ -1,7 +1,8 @@
-//! What the collector lists.
+//! The objects that the collector lists.
 //!
-//! A list of it must not be there when anybody else runs: others may be in the middle of making a tuple,
-//! and find out that somebody else has it. So it goes at once, and what is left are addresses.
+//! A list of them must not exist while other code runs: that code may be filling a tuple, and would
+//! notice that somebody else refers to it. So the list is freed at once, and only addresses are
+//! kept.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -14,21 +15,21 @@ use pyo3::types::PyList;
 use super::object::{AHEAD, prefetch};
 use super::question::Question;
 
-/// Where every object is that the collector lists.
+/// Returns the address of every object that the collector lists.
 pub(crate) fn addresses(question: &Question<'_>) -> PyResult<Vec<usize>> {
     let list = list(question)?;
     Ok((0..list.len()).map(|at| object_in(&list, at).expose_provenance()).collect())
 }
 
-/// Shows every object that the collector lists, and some that it does not. `show` must not run Python
-/// code.
+/// Calls `show` with every object that the collector lists, and some that it does not. `show` must
+/// not run Python code.
 pub(crate) fn each(question: &Question<'_>, mut show: impl FnMut(*mut PyObject)) -> PyResult<()> {
     if question.interpreter.knows_layout
         && let Some(visit) = visit_objects()
     {
         let mut show: &mut dyn FnMut(*mut PyObject) = &mut show;
-        // SAFETY: this thread is attached. `pass_on` is called with what is given here and nothing else,
-        // while this call lasts.
+        // SAFETY: this thread is attached. `pass_on` is called with what is given here and nothing
+        // else, while this call lasts.
         unsafe { visit(pass_on, (&raw mut show).cast()) };
         return Ok(());
     }
@@ -55,8 +56,8 @@ fn object_in(list: &Bound<'_, PyList>, at: usize) -> *mut PyObject {
 type PassOn = unsafe extern "C" fn(*mut PyObject, *mut c_void) -> c_int;
 type VisitObjects = unsafe extern "C" fn(PassOn, *mut c_void);
 
-/// Since Python 3.12 the interpreter shows its objects one by one, and no list is made of them. That is
-/// not of the stable ABI: it is taken where it is, and only from interpreters that are known.
+/// Returns the function that visits the objects one by one, without a list, since Python 3.12. It
+/// is not part of the stable ABI, so it is used only in interpreters that are known.
 fn visit_objects() -> Option<VisitObjects> {
     static FOUND: OnceLock<Option<VisitObjects>> = OnceLock::new();
     *FOUND.get_or_init(|| {

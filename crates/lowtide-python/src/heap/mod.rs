@@ -1,18 +1,28 @@
-//! The interpreter's heap, walked: who refers to whom, from its roots on.
+//! The walk over the interpreter's heap: who refers to whom, from the roots on.
 //!
 //! The walk goes forward through each type's traverse slot, so that it sees what the collector does
-//! not list: frozen objects, untracked ones, what running functions have in their variables. It runs
-//! with the interpreter's lock held and calls nothing that runs Python code until it is over; so no
-//! object goes or changes meanwhile, and addresses are enough: the walk keeps nothing alive.
+//! not list: frozen objects, untracked ones, variables of running functions. It runs with the
+//! interpreter's lock held, and no Python code runs until it is over. So no object is freed or
+//! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
+//!
+//! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
+//! begins; `traverse` and `kinds` ask objects, `walked` and `table` number them, `walk` drives
+//! both; `memory` adds what tensors hold, by what Python has `reported`; `answer` and `leads` turn
+//! the `graph` into what was `found`.
 
 mod answer;
+mod found;
 mod frozen;
+mod graph;
+mod kind;
 mod kinds;
 mod leads;
 mod listing;
 mod memory;
 mod object;
+mod paths;
 mod question;
+mod reported;
 mod resting;
 mod roots;
 mod table;
@@ -22,5 +32,11 @@ mod walk;
 mod walked;
 
 pub(crate) use answer::examine;
+pub(crate) use found::{
+    CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
+    RetainedSize,
+};
 pub(crate) use frozen::frozen_mortals;
+pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;
+pub(crate) use reported::{Memory, MemoryKind};

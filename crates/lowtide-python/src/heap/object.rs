@@ -1,24 +1,25 @@
-//! What can be read of a live object without running anything.
+//! Reads live objects without running any code.
 
 use pyo3::ffi::{self, PyObject};
 
-/// From this count on an object is immortal, and its count says nothing.
+/// From this reference count on, an object is immortal.
 const IMMORTAL: u32 = 1 << 29;
-/// So far ahead memory is asked for.
+/// How many objects ahead memory is prefetched.
 pub(crate) const AHEAD: usize = 16;
 
-/// How many references to a live object there are. Newer interpreters keep flags above the lower half.
+/// Returns the reference count of a live object. Newer interpreters keep flags above the lower
+/// half.
 pub(crate) fn count_of(object: *mut PyObject) -> u32 {
     // SAFETY: the object is alive, and a count is the first thing in it.
     unsafe { object.cast::<u32>().read() }
 }
 
-/// Whether a count is that of an object that never ends.
+/// Returns whether a reference count is that of an immortal object.
 pub(crate) fn is_immortal(count: u32) -> bool {
     count >= IMMORTAL
 }
 
-/// The first element of a tuple; `None` where it has none, or is no tuple.
+/// Returns the first element of a tuple, or `None` if it has none or is no tuple.
 pub(crate) fn first_of(tuple: *mut PyObject) -> Option<*mut PyObject> {
     // SAFETY: it is alive.
     let is_tuple = unsafe { ffi::PyTuple_Check(tuple) } != 0;
@@ -31,8 +32,8 @@ pub(crate) fn first_of(tuple: *mut PyObject) -> Option<*mut PyObject> {
     (!first.is_null()).then_some(first)
 }
 
-/// Whether somebody is still filling a tuple. It holds what it has for a moment only, and is not to be
-/// shown to Python: whoever reads a place that is empty ends the process.
+/// Returns whether a tuple is still being filled. Python must not see such a tuple: reading an
+/// empty element ends the process.
 pub(crate) fn is_being_made(tuple: *mut PyObject) -> bool {
     // SAFETY: it is alive.
     if unsafe { ffi::PyTuple_Check(tuple) } == 0 {
@@ -44,7 +45,7 @@ pub(crate) fn is_being_made(tuple: *mut PyObject) -> bool {
     (0..size).any(|at| unsafe { ffi::PyTuple_GetItem(tuple, at) }.is_null())
 }
 
-/// Asks for the cache line at an address; on other processors than x86-64 they are left to themselves.
+/// Prefetches the cache line at an address, on x86-64.
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: this is a hint; it reads nothing, whatever the address.

@@ -1,66 +1,68 @@
-//! What Python asks, and what it brings along: what it knows of types, and who can tell what a tensor
-//! holds.
+//! The question that Python asks (`_why/question.py`), with what Python knows of types and of
+//! tensors.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::kind::TypeKind;
 use super::kinds::Kinds;
 
-/// A question about the heap, made by Python.
+/// The question as Python makes it.
 #[derive(FromPyObject)]
-pub(crate) struct Asked<'py> {
-    /// Types, the kind of their objects, and whether that holds for subclasses too.
-    kinds: Vec<(Bound<'py, PyType>, String, bool)>,
+pub(crate) struct PythonQuestion<'py> {
+    /// Types, and the kind of their objects.
+    kinds: Vec<Py<TypeKind>>,
     /// A class written in Python.
     sample: Bound<'py, PyType>,
-    /// What is asked about; all device memory, where it is `None`.
+    /// The objects that are asked about; all device memory if it is `None`.
     targets: Option<Vec<Bound<'py, PyAny>>>,
-    /// Whether the targets are tensors, and who holds their memory is asked.
+    /// Whether the targets are tensors, and the question is who holds their memory.
     grouped: bool,
-    /// Whose memory counts; everybody's, where it is `None`.
+    /// The device whose memory counts; every device if it is `None`.
     device: Option<String>,
-    /// Where our own files are: frames of functions from there are not the program's.
+    /// The folder of this package: frames of its functions are not the program's.
     package: String,
     /// An immortal object. The interpreter may have it among the frozen.
     immortal: Bound<'py, PyAny>,
-    /// What `f_locals` gives where it is no dict.
+    /// The type of `f_locals` if it is no dict.
     view: Bound<'py, PyType>,
     /// The number of the thread that asks.
     thread: u64,
     interpreter: Interpreter<'py>,
-    /// Says what tensors hold.
+    /// Reports the memory that tensors hold.
     probe: Bound<'py, PyAny>,
-    /// Says what graphs of tensors keep.
+    /// Reports the tensors that others keep alive in native code.
     autograd: Bound<'py, PyAny>,
-    /// How many holders are wanted.
+    /// How many held objects are wanted.
     most: usize,
 }
 
-/// What is known of the interpreter, and functions of its own, as they were when the package was
-/// imported: to import them now would run the program's `__import__`, and to look them up what it may
-/// have put in their place.
+/// Facts and functions of the interpreter, as they were when the package was imported. To import
+/// the functions during a walk would run the program's `__import__`; to look them up could find
+/// what the program has put in their place.
 #[derive(FromPyObject)]
 pub(crate) struct Interpreter<'py> {
     pub(crate) get_objects: Bound<'py, PyAny>,
     pub(crate) get_freeze_count: Bound<'py, PyAny>,
     pub(crate) current_frames: Bound<'py, PyAny>,
     pub(crate) current_exceptions: Bound<'py, PyAny>,
-    /// Whether frozen objects can be found in it.
+    /// Whether it is known how frozen objects are linked.
     pub(crate) finds_frozen: bool,
-    /// Whether it is known where its objects have what.
+    /// Whether the layout of its objects is known.
     pub(crate) knows_layout: bool,
     /// Whether the traverse slot of a running frame shows its variables.
     pub(crate) frames_show: bool,
 }
 
-/// The same, with addresses in the place of objects: nothing in it refers to what is asked about.
+/// The same question with addresses instead of objects: nothing in it refers to what is asked
+/// about.
 pub(crate) struct Question<'py> {
-    /// The question as Python made it: its own references are no holders.
+    /// The Python object of the question: its own references are no holders.
     pub(crate) asked: usize,
     pub(crate) targets: Option<Vec<usize>>,
-    /// The same, in order.
+    /// The targets, sorted.
     sorted: Vec<usize>,
     pub(crate) grouped: bool,
     pub(crate) device: Option<String>,
@@ -75,15 +77,15 @@ pub(crate) struct Question<'py> {
 }
 
 impl<'py> Question<'py> {
-    /// From what Python made.
+    /// Reads a question that Python has made.
     pub(crate) fn new(asked: &Bound<'py, PyAny>) -> PyResult<(Question<'py>, Kinds)> {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
-        let told: Asked<'py> = asked.extract()?;
+        let told: PythonQuestion<'py> = asked.extract()?;
         // SAFETY: it is alive, and this thread is attached.
         if unsafe { ffi::PyCFunction_Check(told.interpreter.get_objects.as_ptr()) } == 0 {
-            // Python code in its place would let other threads run in the middle of a walk.
-            let words =
-                "gc.get_objects is not the interpreter's own: import lowtide before it is replaced";
+            // Python code in its place would let other threads run during the walk.
+            let words = "gc.get_objects is not the interpreter's own function: import lowtide before it is \
+                         replaced";
             return Err(PyRuntimeError::new_err(words));
         }
         let targets: Option<Vec<usize>> =
@@ -106,14 +108,15 @@ impl<'py> Question<'py> {
             autograd: told.autograd,
             most: told.most,
         };
-        Ok((question, Kinds::new(told.kinds, &told.sample, knows_layout)?))
+        Ok((question, Kinds::new(&told.kinds, &told.sample, knows_layout)))
     }
 
-    /// Whether the memory of this tensor is asked about.
+    /// Returns whether the memory of this tensor is asked about.
     pub(crate) fn counts(&self, tensor: usize) -> bool {
         !self.grouped || self.targets.is_none() || self.is_target(tensor)
     }
 
+    /// Returns whether the object at this address is asked about.
     pub(crate) fn is_target(&self, address: usize) -> bool {
         !self.sorted.is_empty() && self.sorted.binary_search(&address).is_ok()
     }

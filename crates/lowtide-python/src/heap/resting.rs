@@ -1,15 +1,15 @@
-//! The collector, resting: what a walk has met must not be freed before the answer is made.
+//! Switches the collector off: what a walk has met must not be freed before the answer is made.
 //!
-//! It begins in the same breath as the walk, behind the last call that could run Python code: whoever
-//! runs before could switch the collector on again.
+//! It is switched off after the last call that could run Python code: such code could switch it on
+//! again.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// While this lives the collector does not run by itself.
+/// While this exists, the collector does not run by itself.
 pub(crate) struct Resting<'py> {
     was_enabled: bool,
-    /// The collector is switched by threads that are attached.
+    /// Only an attached thread may switch the collector.
     _attached: Python<'py>,
 }
 

@@ -1,8 +1,8 @@
-//! Where the walk begins: the modules, the frames of every thread, exceptions being handled, and what
-//! the interpreter and this thread keep for themselves.
+//! Where the walk begins: the modules, the frames of every thread, exceptions being handled, and
+//! the dicts of the interpreter and of this thread.
 //!
-//! What is found here is held: an audit hook, or what ends when a frame's variables are read, may let
-//! other threads run.
+//! What is found here is held: other threads may run while an audit hook runs, or while an object
+//! is freed when a frame's variables are read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,18 +14,46 @@ use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 use super::question::Question;
 use super::variables;
 
-/// What kind of root something is, and what tells it from others of its kind.
+/// A kind of root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RootKind {
+    /// The table of modules.
+    Modules,
+    /// A dict of the interpreter or of this thread.
+    Interpreter,
+    /// A running frame.
+    Frame,
+    /// An exception that is being handled.
+    Exception,
+    /// An object that only native code holds.
+    Native,
+}
+
+impl RootKind {
+    /// Returns the name that Python reads.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            RootKind::Modules => "modules",
+            RootKind::Interpreter => "interpreter",
+            RootKind::Frame => "frame",
+            RootKind::Exception => "exception",
+            RootKind::Native => "native",
+        }
+    }
+}
+
+/// A root of the walk.
 #[derive(Debug, Clone)]
 pub(crate) struct Root {
-    pub(crate) kind: &'static str,
-    /// Of frames and exceptions, the thread's number.
+    pub(crate) kind: RootKind,
+    /// The number of the thread, for frames and exceptions.
     pub(crate) thread: u64,
-    /// Whether it is everybody's, or of the thread that asks.
+    /// Whether it belongs to no thread, or to the thread that asks.
     pub(crate) is_here: bool,
     pub(crate) address: usize,
 }
 
-/// Where the walk begins.
+/// The roots, and what was found out about running code on the way.
 #[derive(Default)]
 pub(crate) struct Roots<'py> {
     pub(crate) all: Vec<Root>,
@@ -41,19 +69,19 @@ pub(crate) struct Roots<'py> {
     pub(crate) ours: Vec<usize>,
     /// By the address of code that is running: a frame of it.
     pub(crate) running: HashMap<usize, usize>,
-    /// Dicts of modules that everybody can import.
+    /// Dicts of imported modules.
     namespaces: HashSet<usize>,
 }
 
-/// Finds them, by the interpreter's own functions.
+/// Finds the roots with the interpreter's own functions.
 pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
     let mut found = Roots { here: question.thread, ..Roots::default() };
     for modules in tables_of_modules(py) {
         found.namespaces.extend(namespaces(&modules));
-        found.push("modules", 0, modules);
+        found.push(RootKind::Modules, 0, modules);
     }
     for dict in state_dicts(py) {
-        found.push("interpreter", 0, dict);
+        found.push(RootKind::Interpreter, 0, dict);
     }
     let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
@@ -67,28 +95,28 @@ pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<R
             Err(_) => handled,
         };
         if !exception.is_none() {
-            found.push("exception", thread.extract()?, exception);
+            found.push(RootKind::Exception, thread.extract()?, exception);
         }
     }
     Ok(found)
 }
 
 impl<'py> Roots<'py> {
-    fn push(&mut self, kind: &'static str, thread: u64, object: Bound<'py, PyAny>) {
+    fn push(&mut self, kind: RootKind, thread: u64, object: Bound<'py, PyAny>) {
         let address = object.as_ptr().expose_provenance();
         let is_here = thread == 0 || thread == self.here;
         self.all.push(Root { kind, thread, is_here, address });
         self.held.push(object);
     }
 
-    /// The frames of a thread, the one that runs first.
+    /// Adds the frames of a thread, the running one first.
     fn stack(
         &mut self,
         top: Bound<'py, PyAny>,
         thread: u64,
         question: &Question<'py>,
     ) -> PyResult<()> {
-        // Frames that others have in their variables: those that a debugger may be looking at.
+        // Frames that are in variables of others: a debugger may be looking at those.
         let mut looked_at = HashSet::new();
         let mut next = Some(top);
         while let Some(frame) = next {
@@ -111,7 +139,7 @@ impl<'py> Roots<'py> {
         let file = code.getattr(intern!(py, "co_filename"))?;
         let is_ours = file.extract::<&str>().is_ok_and(|file| file.starts_with(&question.package));
         let address = frame.as_ptr().expose_provenance();
-        // Where a frame shows its variables by itself they need not be read.
+        // A frame that shows its variables to the collector need not be read.
         if is_ours || !question.interpreter.frames_show {
             let is_looked_at = looked_at.contains(&address);
             let variables =
@@ -129,13 +157,13 @@ impl<'py> Roots<'py> {
             self.ours.push(address);
             self.held.push(frame);
         } else {
-            self.push("frame", thread, frame);
+            self.push(RootKind::Frame, thread, frame);
         }
         Ok(())
     }
 }
 
-/// The interpreter's own table of modules, and what stands in `sys` in its place, where that is another.
+/// Returns the interpreter's own table of modules, and `sys.modules` if that is another.
 fn tables_of_modules(py: Python<'_>) -> Vec<Bound<'_, PyAny>> {
     // SAFETY: this thread is attached. What it returns is the interpreter's.
     let own = unsafe { ffi::PyImport_GetModuleDict() };
@@ -150,7 +178,7 @@ fn tables_of_modules(py: Python<'_>) -> Vec<Bound<'_, PyAny>> {
     tables.into_iter().filter_map(object).collect()
 }
 
-/// The dicts of the modules in a table; not every table is a dict, and not everything in it a module.
+/// Returns the dicts of the modules in a table. It may be no dict, and contain other objects.
 fn namespaces(modules: &Bound<'_, PyAny>) -> HashSet<usize> {
     let Ok(modules) = modules.cast::<PyDict>() else { return HashSet::new() };
     let modules = modules.values();
@@ -159,7 +187,7 @@ fn namespaces(modules: &Bound<'_, PyAny>) -> HashSet<usize> {
     modules.map(|module| unsafe { ffi::PyModule_GetDict(module.as_ptr()) }.addr()).collect()
 }
 
-/// Dicts in which the interpreter, and this thread, keep things of their own.
+/// Returns the dicts in which the interpreter and this thread keep objects of their own.
 fn state_dicts(py: Python<'_>) -> Vec<Bound<'_, PyAny>> {
     // SAFETY: this thread is attached, so it has an interpreter.
     let interpreter = unsafe { ffi::PyInterpreterState_Get() };

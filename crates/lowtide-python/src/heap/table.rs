@@ -1,46 +1,46 @@
-//! Addresses to numbers, for as many objects as an interpreter has.
+//! A table from addresses to numbers, for as many objects as an interpreter has.
 //!
-//! Objects that are made together lie together, and refer to each other. So each page of memory that has
-//! an object has a row of numbers, one for each place where an object could begin, and what is near in
-//! the heap is near here; a table of places by hash would ask for a cache line that nobody has for each.
-//! It takes a quarter of the pages that have an object. (Larger pages are some hundredths faster, and cost
-//! more where few objects lie among much else.)
+//! Objects that are created together lie together and refer to each other. So each page of memory
+//! that contains an object has a row of numbers, one for each place where an object could begin:
+//! what is near in the heap is near here. A hash table by address would miss the cache for each
+//! object. The table takes a quarter of the memory of the pages that contain an object. (Larger
+//! pages are a few percent faster, and cost more if few objects lie among much else.)
 
 use super::object::prefetch;
 
-/// Objects lie at multiples of 16, or are at least as long: none begins where another does.
+/// Objects lie at multiples of 16, or are at least 16 bytes long: no two begin in the same place.
 const PLACE_BITS: u32 = 4;
 const PAGE_BITS: u32 = 12;
-/// Places of a page.
+/// The number of places in a page.
 const PLACES: usize = 1 << (PAGE_BITS - PLACE_BITS);
 
-/// A page of memory, and where its numbers begin, counted in rows.
+/// A page of memory, and its row.
 #[derive(Clone, Copy)]
 struct Page {
-    /// 0 where this is free: nothing is ever there.
+    /// The number of the page; 0 if this entry is free, because no object lies there.
     page: usize,
     row: usize,
 }
 
 const FREE: Page = Page { page: 0, row: 0 };
 
-/// Addresses and their numbers.
+/// A table from addresses to numbers.
 pub(crate) struct Table {
-    /// By hash, the next one where that is taken.
+    /// By hash; if the entry is taken, the next one.
     pages: Vec<Page>,
     len: usize,
-    /// How far a product is shifted to be a place in `pages`.
+    /// How far a hash is shifted to be an index of `pages`.
     shift: u32,
-    /// Rows of numbers, each one higher than it is; 0 where there is none.
+    /// Rows of numbers plus one; 0 if there is none.
     numbers: Vec<u32>,
 }
 
-/// Where the number of an address is, or would be.
+/// The index of the number of an address.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(usize);
 
 impl Table {
-    /// With room for the numbers of so many objects of the usual size, before it has to grow.
+    /// Creates a table with room for so many objects of the usual size.
     pub(crate) fn with_room(objects: usize) -> Table {
         let mut table = Table::with_pages(256);
         table.numbers.reserve(objects * 5);
@@ -52,12 +52,12 @@ impl Table {
         Table { pages: vec![FREE; pages], len: 0, shift, numbers: Vec::new() }
     }
 
-    /// The number of an address.
+    /// Returns the number of an address.
     pub(crate) fn get(&self, address: usize) -> Option<u32> {
         self.find(address).and_then(|place| self.number(place))
     }
 
-    /// Where an address has its number, whether it has one or not. Asks for the memory there.
+    /// Returns the place of an address, whether it has a number or not, and prefetches it.
     #[inline]
     pub(crate) fn place(&mut self, address: usize) -> Place {
         let place = self.find(address).unwrap_or_else(|| self.add(address));
@@ -65,13 +65,13 @@ impl Table {
         place
     }
 
-    /// The number at a place.
+    /// Returns the number at a place.
     #[inline]
     pub(crate) fn number(&self, Place(at): Place) -> Option<u32> {
         self.numbers[at].checked_sub(1)
     }
 
-    /// Gives the address of a place a number.
+    /// Sets the number at a place.
     #[inline]
     pub(crate) fn fill(&mut self, Place(at): Place, number: u32) {
         debug_assert_eq!(self.numbers[at], 0, "the place is free");
@@ -84,7 +84,7 @@ impl Table {
         (found.page != 0).then(|| place(found.row, address))
     }
 
-    /// Where a page is, or would be.
+    /// Returns the index of a page in `pages`, whether it is there or not.
     #[inline]
     fn slot(&self, page: usize) -> usize {
         let product = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -95,7 +95,7 @@ impl Table {
         at
     }
 
-    /// A row for the page of an address.
+    /// Adds a row for the page of an address.
     #[cold]
     fn add(&mut self, address: usize) -> Place {
         if self.len * 3 >= self.pages.len() * 2 {

@@ -1,32 +1,33 @@
-//! What objects refer to, asked of their types' traverse slots: the one side of the walk, the only one
-//! that touches objects.
+//! Asks objects what they refer to, through their types' traverse slots. This side of the walk is
+//! the only one that touches objects.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use pyo3::ffi::PyObject;
 
-use super::kinds::{Info, Kind, Kinds, class_of};
+use super::kind::Kind;
+use super::kinds::{Info, Kinds, class_of};
 use super::object::{AHEAD, count_of, first_of, prefetch};
 use super::question::Question;
 use super::roots::Roots;
 
-/// So many objects are asked at a time.
+/// How many objects are asked at a time.
 const BATCH: usize = 64;
 
-/// An object as the other side of the walk needs to know it.
+/// An object, as the other side of the walk needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) address: usize,
-    /// How many references to it there are.
+    /// Its reference count.
     pub(crate) count: u32,
     pub(crate) kind: Kind,
 }
 
-/// What some objects refer to, one after another.
+/// What some objects refer to.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// For each of them, where in `seen` its references end.
+    /// For each of them, the end of its references in `seen`.
     pub(crate) ends: Vec<u32>,
     pub(crate) seen: Vec<Seen>,
 }
@@ -49,7 +50,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
         Traverser { question, kinds, roots, referents: Vec::with_capacity(4096) }
     }
 
-    /// What there is to know of a live object. `None` where it refers to nobody and is not asked about.
+    /// Returns a live object, or `None` if it refers to nothing and is not asked about.
     pub(crate) fn look(&mut self, address: usize) -> Option<Seen> {
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let info = self.kinds.of(class_of(object));
@@ -63,8 +64,8 @@ impl<'q, 'py> Traverser<'q, 'py> {
         Some(Seen { address, count: count_of(object), kind: info.kind })
     }
 
-    /// Asks the first of some objects. What will be read is asked of memory a little before: them, then
-    /// where they keep what they have, then whom they refer to.
+    /// Asks the first of some objects. Memory is prefetched before it is read: the objects, then
+    /// what their slots read, then what they refer to.
     pub(crate) fn ask(&mut self, addresses: &[usize], batch: &mut Batch) {
         let first = &addresses[..addresses.len().min(BATCH)];
         let mut infos = [Info::NOTHING; BATCH];
@@ -92,11 +93,11 @@ impl<'q, 'py> Traverser<'q, 'py> {
         }
     }
 
-    /// What an object is may depend on who holds it.
+    /// Returns an object with its kind, which may depend on its holder.
     fn held_by(&mut self, holder: Kind, seen: Seen) -> Seen {
         let kind = match (holder, seen.kind) {
             (Kind::Module, Kind::Dict) => Kind::Namespace,
-            (Kind::Function, Kind::Sealed) if !self.begins_with_cell(seen.address) => {
+            (Kind::Function, Kind::Immutable) if !self.begins_with_cell(seen.address) => {
                 Kind::Defaults
             }
             _ => seen.kind,
@@ -104,13 +105,13 @@ impl<'q, 'py> Traverser<'q, 'py> {
         Seen { kind, ..seen }
     }
 
-    /// Whether a tuple is a closure.
+    /// Returns whether a tuple is a closure.
     fn begins_with_cell(&mut self, tuple: usize) -> bool {
         first_of(with_exposed_provenance_mut(tuple))
             .is_some_and(|first| self.kinds.of(class_of(first)).kind == Kind::Cell)
     }
 
-    /// What one object refers to, whatever it is.
+    /// Returns what one object refers to.
     pub(crate) fn referents(&mut self, address: usize) -> &[usize] {
         self.referents.clear();
         let info = self.kinds.of(class_of(with_exposed_provenance_mut(address)));
@@ -118,7 +119,8 @@ impl<'q, 'py> Traverser<'q, 'py> {
         &self.referents
     }
 
-    /// What is known of an object's type; asks for the memory that its slot will read.
+    /// Returns what is known of an object's type, and prefetches the memory that its slot will
+    /// read.
     fn expect(&mut self, address: usize) -> Info {
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let info = self.kinds.of(class_of(object));
@@ -133,7 +135,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
         info
     }
 
-    /// Adds what an object refers to.
+    /// Adds what an object refers to, to `referents`.
     fn traverse(&mut self, address: usize, info: Info) {
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let begin = self.referents.len();
@@ -154,8 +156,8 @@ impl<'q, 'py> Traverser<'q, 'py> {
         }
     }
 
-    /// A generator that is running may show its variables, and its frame has them in its own: they are
-    /// one reference each. What the generator shows begins here.
+    /// Removes variables that are counted twice: a running generator may show its variables, and so
+    /// does its frame. What the generator shows begins at `begin`.
     fn once(&mut self, begin: usize) {
         let shown = &self.referents[begin..];
         let is_its_frame =
@@ -174,7 +176,7 @@ fn prefetch_at(address: Option<&usize>) {
     }
 }
 
-/// What a traverse slot calls for each reference.
+/// Called by a traverse slot for each reference.
 unsafe extern "C" fn note(object: *mut PyObject, list: *mut c_void) -> c_int {
     // SAFETY: `Traverser::traverse` passed its list, which nobody else uses during the call.
     let list = unsafe { &mut *list.cast::<Vec<usize>>() };

@@ -1,7 +1,8 @@
-//! What running functions have in their variables.
+//! The variables of running functions.
 //!
-//! A running frame shows them to nobody but `f_locals`, which up to Python 3.12 leaves a snapshot in the
-//! frame that holds them too. We take out what is in it and empty it again; unless it is the program's.
+//! A running frame shows them only through `f_locals`, which up to Python 3.12 leaves a snapshot in
+//! the frame that holds them too. The snapshot is read and emptied again, unless it belongs to the
+//! program.
 
 use std::collections::HashSet;
 
@@ -11,16 +12,16 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::object::count_of;
 
-/// The code of a function: its variables are not a dict.
+/// A flag of a function's code: its variables are not in a dict.
 const OPTIMISED: i64 = 1;
-/// References to a snapshot that nobody wants: the frame's, and ours.
+/// The reference count of a snapshot that nobody else uses: the frame's reference, and ours.
 const UNWANTED: u32 = 2;
 
-/// What the variables of a running frame hold.
+/// Returns what the variables of a running frame hold.
 ///
-/// `is_looked_at`: a function that it called has the frame itself. That may be a debugger's, and behind
-/// it the interpreter will write the snapshot back into the frame. An empty one would end all variables.
-/// `view` is what `f_locals` gives where it is no dict.
+/// `is_looked_at`: a function that the frame called refers to the frame. It may be a debugger's;
+/// then the interpreter writes the snapshot back into the frame afterwards, and an empty one would
+/// delete all variables. `view` is the type of `f_locals` if it is no dict.
 pub(crate) fn read<'py>(
     frame: &Bound<'py, PyAny>,
     code: &Bound<'py, PyAny>,
@@ -60,7 +61,8 @@ pub(crate) fn read<'py>(
     Ok(held)
 }
 
-/// The frames among some variables, or in a tuple of theirs, but not the frame whose they are.
+/// Returns the frames among some variables, and in tuples among them, except the frame that has the
+/// variables.
 pub(crate) fn frames_in(variables: &[Bound<'_, PyAny>], of: &Bound<'_, PyAny>) -> Vec<usize> {
     let mut found = Vec::new();
     let mut note = |object: &Bound<'_, PyAny>| {

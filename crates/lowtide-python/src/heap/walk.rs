@@ -1,9 +1,9 @@
-//! The walk itself: breadth first from the roots, then over whatever else the collector lists.
+//! The walk: breadth first from the roots, then over the other objects that the collector lists.
 //!
-//! It has two sides. One asks objects what they refer to (`traverse.rs`), the other gives them numbers
-//! and keeps the references (`walked.rs`). On a heap of millions nothing of either is in a cache, so they
-//! take turns, many objects at a time, and ask for memory before it is needed. (On two threads, which
-//! was tried, each is as much slower as the other is faster: docs/decisions/0008.)
+//! It has two sides. One asks objects what they refer to (`traverse.rs`), the other numbers them
+//! and keeps the references (`walked.rs`). On a heap of millions of objects, neither fits a cache.
+//! So they take turns, many objects at a time, and prefetch memory. (Two threads were tried and
+//! gain nothing: docs/decisions/0008.)
 
 use std::collections::HashSet;
 use std::ptr::with_exposed_provenance_mut;
@@ -12,12 +12,13 @@ use lowtide_heap::Node;
 use pyo3::prelude::*;
 
 use super::frozen;
-use super::kinds::{Kind, Kinds};
+use super::kind::Kind;
+use super::kinds::Kinds;
 use super::listing;
 use super::object::is_being_made;
 use super::question::Question;
 use super::resting::Resting;
-use super::roots;
+use super::roots::{self, RootKind};
 use super::traverse::{Batch, Traverser};
 use super::walked::Walked;
 
@@ -30,9 +31,9 @@ struct Walk<'q, 'py> {
     batch: Batch,
 }
 
-/// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` is what
-/// we have a reference to ourselves; what joins it on the way is to be held until the answer is there,
-/// and so long the collector has to rest.
+/// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` are
+/// references of our own; those that are added on the way have to be kept until the answer is made,
+/// and so long the collector is off.
 pub(crate) fn walk<'py>(
     py: Python<'py>,
     question: &Question<'py>,
@@ -42,7 +43,7 @@ pub(crate) fn walk<'py>(
     let mut roots = roots::find(py, question)?;
     held.append(&mut roots.held);
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
-    // The last call into Python: an audit hook may run at its beginning, nothing after that.
+    // The last call into Python. An audit hook may run at its beginning, and nothing after that.
     let listed = &listing::addresses(question)?;
     let resting = Resting::begin(py);
     let mut walk = Walk {
@@ -60,7 +61,7 @@ impl Walk<'_, '_> {
     fn all(&mut self, listed: &[usize], held: &[Bound<'_, PyAny>]) {
         for root in std::mem::take(&mut self.traverser.roots.all) {
             let Some(node) = self.meet(root.address) else { continue };
-            if root.kind == "modules" {
+            if root.kind == RootKind::Modules {
                 self.walked.kinds[node.index()] = Kind::Modules;
             }
             if root.is_here {
@@ -100,12 +101,12 @@ impl Walk<'_, '_> {
         self.count(reached, &ours);
     }
 
-    /// The node of an object; `None` where it refers to nobody and is not asked about.
+    /// Returns the node of an object, or `None` if it refers to nothing and is not asked about.
     fn meet(&mut self, address: usize) -> Option<Node> {
         self.traverser.look(address).map(|seen| self.walked.meet(seen))
     }
 
-    /// Something of ours: its references are seen, and hold nothing.
+    /// Meets an object of our own: its references are counted, but hold nothing.
     fn ours(&mut self, address: usize) {
         let known = self.walked.table.get(address).is_some();
         if let Some(node) = self.meet(address)
@@ -115,7 +116,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Meets whatever the collector lists, and remembers that it does.
+    /// Meets the objects that the collector lists, and marks them as listed.
     fn list(&mut self, listed: &[usize]) {
         self.walked.listed.resize(self.walked.addresses.len(), false);
         for address in listed {
@@ -127,7 +128,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Asks whoever has been met and not been asked.
+    /// Asks the objects that were met and have not been asked.
     fn on(&mut self) {
         while self.next < self.walked.addresses.len() {
             self.traverser.ask(&self.walked.addresses[self.next..], &mut self.batch);
@@ -136,9 +137,11 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Who has more references than we saw. Those that nobody leads to are held by native code.
+    /// Finds objects with more references than were seen. Those that nothing leads to are held by
+    /// native code.
     ///
-    /// What our own functions have in their variables may be on their way into a call, too, and is not.
+    /// Variables of our own functions may be arguments of a call at the same time, and are left
+    /// out.
     fn count(&mut self, reached: usize, ours: &[usize]) {
         let ours = ours.iter().filter_map(|frame| self.traverser.roots.locals.get(frame)).flatten();
         let ours: HashSet<usize> = ours.copied().collect();
@@ -159,12 +162,13 @@ impl Walk<'_, '_> {
         self.walked.hidden = hidden;
     }
 
-    /// The frame in which a function is running: it holds the function and shows it to nobody.
+    /// Returns the frame that runs a function: it holds the function without showing it.
     fn running(&mut self, node: Node) -> Option<Node> {
         if self.walked.kinds[node.index()] != Kind::Function {
             return None;
         }
-        // Its code is one of those it refers to. (To read `__code__` would run audit hooks.)
+        // Its code is among the objects that it refers to. (Reading `__code__` would run audit
+        // hooks.)
         let referents = self.traverser.referents(self.walked.addresses[node.index()]).to_vec();
         let frame = referents.iter().find_map(|code| self.traverser.roots.running.get(code))?;
         self.walked.table.get(*frame).map(Node)

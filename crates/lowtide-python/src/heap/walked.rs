@@ -1,49 +1,47 @@
-//! The heap as it was walked: numbers for objects, references between them, and how many references of
-//! each are explained. The other side of the walk, which touches no object.
+//! The heap as the walk sees it: numbers for objects, references between them, and how many
+//! references to each are explained. This side of the walk touches no object.
 
 use std::collections::HashMap;
 
 use lowtide_heap::{GraphBuilder, Node};
 
-use super::kinds::Kind;
+use super::kind::Kind;
 use super::object::is_immortal;
 use super::roots::Root;
 use super::table::{Place, Table};
 use super::traverse::{Batch, Seen};
 
-/// The heap as it was walked, still open for what is found out about device memory.
+/// The heap as the walk sees it. Device memory is added later.
 pub(crate) struct Walked {
     pub(crate) builder: GraphBuilder,
     pub(crate) table: Table,
-    /// By node: where the object is; 0 where it is no object.
+    /// By node: the address of the object; 0 if it is no object.
     pub(crate) addresses: Vec<usize>,
     /// By node.
     pub(crate) kinds: Vec<Kind>,
-    /// By node: references to it that nobody has explained yet.
+    /// By node: references to it that are not explained yet.
     pub(crate) left: Vec<i32>,
-    /// What may hold device memory.
-    pub(crate) holders: Vec<Node>,
-    /// Nodes with more references than we saw, and how many more; in order.
+    /// Tensors, and other objects that may hold device memory.
+    pub(crate) tensors: Vec<Node>,
+    /// Nodes with more references than were seen, and how many more; in order.
     pub(crate) hidden: Vec<(Node, u32)>,
     /// The nodes that the collector lists; the others are untracked or frozen.
     pub(crate) listed: Vec<bool>,
-    /// Whoever nobody in the heap leads to, though somebody has a reference to it.
+    /// Objects that nothing in the heap leads to, although something refers to them.
     pub(crate) native: Vec<Node>,
     /// Roots of other threads than the one that asks.
     pub(crate) elsewhere: Vec<Node>,
     pub(crate) roots: HashMap<Node, Root>,
-    /// How many objects are frozen, says the collector.
+    /// How many objects are frozen, as the collector reports it.
     pub(crate) frozen_count: usize,
     /// Whether all of them were found.
     pub(crate) frozen_seen: bool,
-    /// How many objects the collector lists.
-    pub(crate) tracked: usize,
-    /// Room for those of a batch.
+    /// The places of a batch; kept to reuse its memory.
     places: Vec<Place>,
 }
 
 impl Walked {
-    /// Nothing yet, with room for as many objects as the collector lists and some that it does not.
+    /// Creates an empty heap with room for the objects that the collector lists, and some more.
     pub(crate) fn with_room(tracked: usize, frozen_count: usize) -> Walked {
         let room = tracked + tracked / 8;
         Walked {
@@ -52,7 +50,7 @@ impl Walked {
             addresses: Vec::with_capacity(room),
             kinds: Vec::with_capacity(room),
             left: Vec::with_capacity(room),
-            holders: Vec::new(),
+            tensors: Vec::new(),
             hidden: Vec::new(),
             listed: Vec::new(),
             native: Vec::new(),
@@ -60,12 +58,11 @@ impl Walked {
             roots: HashMap::new(),
             frozen_count,
             frozen_seen: false,
-            tracked,
             places: Vec::new(),
         }
     }
 
-    /// The node of an object, made where it is met for the first time.
+    /// Returns the node of an object; adds one if it is met for the first time.
     pub(crate) fn meet(&mut self, seen: Seen) -> Node {
         let place = self.table.place(seen.address);
         self.meet_at(place, seen)
@@ -81,15 +78,15 @@ impl Walked {
         self.addresses.push(seen.address);
         self.left.push(left);
         self.kinds.push(seen.kind);
-        if seen.kind == Kind::Holder {
-            self.holders.push(node);
+        if seen.kind == Kind::Tensor {
+            self.tensors.push(node);
         }
         node
     }
 
-    /// Takes in what some nodes refer to, the first of which is this one.
+    /// Adds what some nodes refer to; `first` is the first of these nodes.
     pub(crate) fn take_in(&mut self, first: usize, batch: &Batch) {
-        // All places first: when the numbers are read, memory has had time to bring them.
+        // All places first: by the time the numbers are read, they are in the cache.
         let mut places = std::mem::take(&mut self.places);
         places.clear();
         places.extend(batch.seen.iter().map(|seen| self.table.place(seen.address)));
@@ -104,15 +101,15 @@ impl Walked {
         self.places = places;
     }
 
-    /// A node refers to an object, which explains one of the object's references.
+    /// Adds a reference, which explains one of the references to the object.
     fn refer(&mut self, from: Node, place: Place, seen: Seen) {
         let to = self.meet_at(place, seen);
         self.left[to.index()] -= 1;
         self.builder.edge(from, to);
-        // What it is to this one says more than its type did.
+        // What it is to this holder says more than its type.
         match seen.kind {
             Kind::Namespace if self.kinds[to.index()] == Kind::Dict => {}
-            Kind::Defaults if self.kinds[to.index()] == Kind::Sealed => {}
+            Kind::Defaults if self.kinds[to.index()] == Kind::Immutable => {}
             _ => return,
         }
         self.kinds[to.index()] = seen.kind;

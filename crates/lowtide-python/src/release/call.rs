@@ -1,13 +1,15 @@
 //! Calls that wait, and the clock they wait by.
 //!
-//! Python runs signal handlers in its main thread only, and only between its own instructions. So a
-//! call of the main thread is done by a thread of ours while the main thread looks for signals. Once
-//! one raises, every wait of that call ends early, nothing new is begun, what was closed is opened and
-//! what was lowered is restored; then the exception is raised.
+//! Python runs signal handlers only in its main thread, and only between its own instructions. So a
+//! call of the main thread is done by another thread while the main thread checks for signals. Once
+//! a handler raises, every wait of that call ends early, nothing new is begun, what was closed is
+//! opened and what was lowered is restored. Then the exception is raised.
+//!
+//! Each call has a clock of its own, which its work gets as an argument. The clock knows whether
+//! the call was interrupted, on whichever thread it is asked.
 
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -17,75 +19,64 @@ use lowtide::Clock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// So often it is looked whether somebody has interrupted.
+/// How often a wait checks whether the call was interrupted.
 const LOOK: Duration = Duration::from_millis(20);
-/// So long an interrupted call may take to put things back; then it is left behind.
+/// How long an interrupted call may take to restore things before it is left behind.
 const GRACE: Duration = Duration::from_secs(5);
-/// So long work that is waited for may still take then; the work inside of it has less.
+/// How long work with a time limit may take after an interrupt. Work inside of it has less.
 const GRACE_OF_WORK: Duration = Duration::from_secs(2);
 
-/// A call, as the threads that work for it know it.
-#[derive(Clone)]
-struct Call {
-    interrupted: Arc<AtomicBool>,
-    depth: u32,
-}
-
-thread_local! {
-    static CALL: RefCell<Option<Call>> = const { RefCell::new(None) };
-}
-
-/// Does work that waits, without the interpreter, in a way that Ctrl-C ends.
+/// Runs work that waits, detached from the interpreter, so that Ctrl-C ends it. The work gets the
+/// clock of this call.
 pub(crate) fn waiting<T: Send + 'static>(
     py: Python<'_>,
-    work: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce(Arc<CallClock>) -> T + Send + 'static,
 ) -> PyResult<T> {
     within_grace(py, GRACE, work)
 }
 
-/// The same for work that has nothing to put back: it is left behind at once, and what it comes to is
-/// dropped when it ends.
+/// Runs work that waits and has nothing to restore: Ctrl-C leaves it behind at once, and its result
+/// is dropped when it ends.
 pub(crate) fn held<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
-    within_grace(py, Duration::ZERO, work)
+    within_grace(py, Duration::ZERO, |_| work())
 }
 
 fn within_grace<T: Send + 'static>(
     py: Python<'_>,
     grace: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce(Arc<CallClock>) -> T + Send + 'static,
 ) -> PyResult<T> {
+    let clock = Arc::new(CallClock::default());
     if !is_main_thread(py)? {
         return py
-            .detach(|| catch_unwind(AssertUnwindSafe(work)))
+            .detach(|| catch_unwind(AssertUnwindSafe(|| work(clock))))
             .map_err(|panic| panicked(&*panic));
     }
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let call = Call { interrupted: Arc::clone(&interrupted), depth: 0 };
-    let (done, told) = mpsc::sync_channel(1);
+    let (done, ended) = mpsc::sync_channel(1);
+    let of_work = Arc::clone(&clock);
     let work = move || {
-        CALL.set(Some(call));
-        // Where nobody listens any more, what came of it goes with the message.
-        let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
+        // If nobody listens any more, the result is dropped with the message.
+        let _ = done.send(catch_unwind(AssertUnwindSafe(|| work(of_work))));
     };
     let thread = thread::Builder::new().name("lowtide-call".to_owned()).spawn(work);
-    thread.map_err(|error| PyRuntimeError::new_err(format!("no thread to be had: {error}")))?;
-    let told = Mutex::new(told);
-    let look = || told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK);
+    thread.map_err(|error| PyRuntimeError::new_err(format!("no thread for the call: {error}")))?;
+    let ended = Mutex::new(ended);
+    let look = || ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK);
     let mut raised: Option<(PyErr, Instant)> = None;
     loop {
         match (py.detach(look), &raised) {
             (Ok(ended), None) => return ended.map_err(|panic| panicked(&*panic)),
             (Ok(_) | Err(RecvTimeoutError::Disconnected), Some(_)) => break,
             (Err(RecvTimeoutError::Disconnected), None) => {
-                return Err(PyRuntimeError::new_err("a thread of lowtide ended without a word"));
+                return Err(PyRuntimeError::new_err("a thread of lowtide ended without a result"));
             }
             (Err(RecvTimeoutError::Timeout), Some((_, since))) if since.elapsed() > grace => break,
             (Err(RecvTimeoutError::Timeout), _) => {
                 if let Err(error) = py.check_signals() {
-                    interrupted.store(true, SeqCst);
+                    clock.interrupt();
                     let impatient = raised.is_some();
                     raised = Some((error, Instant::now()));
                     if impatient {
@@ -110,19 +101,34 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> PyErr {
     PyRuntimeError::new_err(format!("lowtide broke an invariant of its own: {text}"))
 }
 
-/// Real time, for whoever may be interrupted.
+/// The clock of one call: real time, until the call is interrupted.
 #[derive(Debug)]
-pub(crate) struct PythonClock {
+pub(crate) struct CallClock {
     origin: Instant,
+    interrupted: AtomicBool,
+    /// How many pieces of work with a time limit are running inside each other.
+    depth: AtomicU32,
 }
 
-impl Default for PythonClock {
-    fn default() -> PythonClock {
-        PythonClock { origin: Instant::now() }
+impl Default for CallClock {
+    fn default() -> CallClock {
+        // One origin for all: times of one call are compared with those of others.
+        static ORIGIN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        CallClock {
+            origin: *ORIGIN.get_or_init(Instant::now),
+            interrupted: AtomicBool::new(false),
+            depth: AtomicU32::new(0),
+        }
     }
 }
 
-impl Clock for PythonClock {
+impl CallClock {
+    fn interrupt(&self) {
+        self.interrupted.store(true, SeqCst);
+    }
+}
+
+impl Clock for CallClock {
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -139,19 +145,26 @@ impl Clock for PythonClock {
     }
 
     fn is_interrupted(&self) -> bool {
-        CALL.with_borrow(|call| call.as_ref().is_some_and(|call| call.interrupted.load(SeqCst)))
+        self.interrupted.load(SeqCst)
     }
 
     fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
         if self.is_interrupted() {
             return false;
         }
-        let call = CALL.with_borrow(Clone::clone);
-        let grace = GRACE_OF_WORK / (1 + call.as_ref().map_or(0, |call| call.depth));
-        let call = call.map(|call| Call { depth: call.depth + 1, ..call });
-        let (done, told) = mpsc::channel::<()>();
+        let grace = GRACE_OF_WORK / (1 + self.depth.fetch_add(1, SeqCst));
+        let in_time = self.run(limit, grace, work);
+        self.depth.fetch_sub(1, SeqCst);
+        in_time
+    }
+}
+
+impl CallClock {
+    /// Runs work on another thread and waits for it no longer than `limit`, and no longer than
+    /// `grace` after an interrupt. Returns whether it ended by then.
+    fn run(&self, limit: Duration, grace: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
+        let (done, ended) = mpsc::channel::<()>();
         let work = move || {
-            CALL.set(call);
             work();
             drop(done);
         };
@@ -163,7 +176,7 @@ impl Clock for PythonClock {
         loop {
             let left = until.saturating_sub(self.now());
             // Nothing is ever sent: the channel closes when the work ends.
-            if told.recv_timeout(left.min(LOOK)) == Err(RecvTimeoutError::Disconnected) {
+            if ended.recv_timeout(left.min(LOOK)) == Err(RecvTimeoutError::Disconnected) {
                 return true;
             }
             if left.is_zero() {

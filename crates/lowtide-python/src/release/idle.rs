@@ -1,19 +1,19 @@
-//! Free on idle, for Python: the policy and its ticks. The thread that ticks is Python's, so that what
-//! it logs and calls is where Python people expect it.
+//! Free-on-idle for Python. The thread that watches is Python's; the loop that it runs is Rust's.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::{IdleOptions, Idling, Tick};
+use lowtide::{IdleOptions, Idling};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::ask::target;
-use super::call::{PythonClock, held, waiting};
+use super::attached::attached;
+use super::call::{CallClock, held, waiting};
 use super::gate::word;
+use super::parse::target;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
 
-/// Gives memory back while nobody works.
+/// Releases memory while the process is idle.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Idle {
     releaser: Py<Releaser>,
@@ -23,14 +23,15 @@ pub(crate) struct Idle {
 
 #[pymethods]
 impl Idle {
-    /// `switch` is what `LOWTIDE_FREE_ON_IDLE` may say: a time such as "5m", "on" or "off".
+    /// Creates it. `switch` is a value of `LOWTIDE_FREE_ON_IDLE`: a time such as "5m", "on" or
+    /// "off".
     #[new]
     #[pyo3(signature = (releaser, switch, *, to=None))]
     fn new(releaser: Py<Releaser>, switch: &str, to: Option<Bound<'_, PyAny>>) -> PyResult<Idle> {
         let options: IdleOptions = switch
             .parse()
             .map_err(|error: lowtide::ParseIdleError| PyValueError::new_err(error.to_string()))?;
-        let policy = lowtide::Idle::new(options, Arc::new(PythonClock::default()));
+        let policy = lowtide::Idle::new(options, Arc::new(CallClock::default()));
         let mut idling = Idling::new(&releaser.get().inner, &policy);
         if let Some(to) = to {
             idling = idling.to(target(&to)?);
@@ -44,13 +45,13 @@ impl Idle {
         self.options.enabled
     }
 
-    /// How long nothing may have run.
+    /// How long the process has to be idle, in seconds.
     #[getter]
     fn after_s(&self) -> f64 {
         self.options.after.as_secs_f64()
     }
 
-    /// Begins a task: waits for a release that is under way.
+    /// Begins a task. A release in progress stops at its next safe point.
     fn work(&self, py: Python<'_>) -> PyResult<Working> {
         let idling = self.idling.clone();
         let is_open = self.releaser.get().inner.gate().is_open();
@@ -64,26 +65,53 @@ impl Idle {
         Ok(Working { gate, working: Mutex::new(Some(working)) })
     }
 
-    /// Looks whether it is time, and releases if it is: the receipt or why there is none, and in how
-    /// many seconds to look again.
-    fn tick(&self, py: Python<'_>) -> PyResult<(Option<Receipt>, String, f64)> {
+    /// Releases if the process has been idle for long enough.
+    fn tick(&self, py: Python<'_>) -> PyResult<Tick> {
         let idling = self.idling.clone();
-        let (tick, look_again) = waiting(py, move || {
-            let tick = idling.tick();
-            let look_again = idling.pause_after(&tick);
-            (tick, look_again.as_secs_f64())
-        })?;
+        let tick = waiting(py, move |clock| idling.with_clock(clock).tick())?;
         Ok(match tick {
-            Tick::Released(receipt) => {
-                let receipt = self.releaser.get().told(receipt);
-                (Some(receipt), "released".to_owned(), look_again)
+            lowtide::Tick::Released(receipt) => {
+                let receipt = Py::new(py, self.releaser.get().receipt(receipt))?;
+                Tick { receipt: Some(receipt), why_not: None }
             }
-            Tick::No(decision) => (None, decision.to_string(), look_again),
+            lowtide::Tick::No(decision) => {
+                Tick { receipt: None, why_not: Some(decision.to_string()) }
+            }
         })
+    }
+
+    /// Releases whenever the process has been idle for long enough. `pause(seconds)` waits and
+    /// returns whether to go on; `on_release` gets the receipt of every release.
+    #[expect(clippy::needless_pass_by_value, reason = "they are called until the watch ends")]
+    fn watch(&self, py: Python<'_>, pause: Py<PyAny>, on_release: Py<PyAny>) {
+        let idling = self.idling.clone();
+        let releaser = self.releaser.get();
+        py.detach(|| {
+            let pause = |left: std::time::Duration| {
+                let goes_on =
+                    attached(|py| pause.bind(py).call1((left.as_secs_f64(),))?.is_truthy());
+                goes_on.unwrap_or(false)
+            };
+            let on_release = |receipt: &Arc<lowtide::Receipt>| {
+                let receipt = releaser.receipt(Arc::clone(receipt));
+                // It logs its own errors: nobody else could.
+                let _ = attached(|py| on_release.bind(py).call1((receipt,)).map(drop));
+            };
+            idling.watch(pause, on_release);
+        });
     }
 }
 
-/// A task at work; nothing is released while it lasts.
+/// The result of one look at an idle policy.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Tick {
+    /// The receipt, if memory was released.
+    receipt: Option<Py<Receipt>>,
+    /// Why nothing was released.
+    why_not: Option<String>,
+}
+
+/// A running task. Nothing is released while it lasts.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Working {
     gate: lowtide::Gate,
@@ -98,7 +126,8 @@ impl Working {
 
 #[pymethods]
 impl Working {
-    /// Where work can stop, it asks here whether it should: `go`, `abort` or `retract`.
+    /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can
+    /// stop.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
         if self.gate.is_open() {
             return Ok("go");

@@ -1,26 +1,46 @@
-//! Releases for Python: the ladder of `lowtide` climbed with rungs that Python brings.
+//! Releases for Python: the ladder of `lowtide`, climbed with rungs that Python provides.
 //!
-//! What Python knows (a framework's allocator, its collector, who holds a tensor) it tells through
-//! plain objects and callables; order, time limits, isolation, readings, verdicts and receipts are
-//! those of every other release. Three rules keep the interpreter's lock and ours apart: whoever comes
-//! in lets go of the interpreter before taking a lock of ours; whoever calls back holds none but the
-//! climber's turn, for which nobody waits attached; and a call of the main thread is done by another,
-//! so that Ctrl-C is heard.
+//! Python describes a device, hooks and witnesses by objects of its own. Order, time limits,
+//! isolation, readings, verdicts and receipts are those of every other release. Three rules prevent
+//! deadlocks between the interpreter's lock and ours:
+//!
+//! - a call from Python detaches from the interpreter before it takes one of our locks;
+//! - a call into Python holds none of our locks but the climber's turn, which nobody waits for while attached;
+//! - a call of the main thread is done by another thread, so that Ctrl-C is noticed.
+//!
+//! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`,
+//! `climb` (tools), `device`, `hooks`, `request` (what Python provides), `releaser`, and `gate`,
+//! `pauses`, `idle`, `stages` on top of it.
 
-mod answers;
-mod ask;
+mod attached;
 mod call;
+mod climb;
 mod device;
 mod gate;
+mod hooks;
 mod idle;
-mod memory;
+mod json;
+mod ledger;
+mod machine;
+mod parse;
+mod pauses;
 mod receipt;
 mod releaser;
+mod request;
 mod stages;
+mod values;
 
-pub(crate) use gate::{Busy, Gate, Pass, Pauses};
-pub(crate) use idle::{Idle, Working};
-pub(crate) use memory::{malloc_counts, malloc_trim, nvml_usage, process_memory};
-pub(crate) use receipt::{Holder, Reading, Receipt, RungReceipt};
-pub(crate) use releaser::{Releaser, parse_bytes, parse_seconds};
-pub(crate) use stages::{Opened, Stages, WouldNotFit};
+pub(crate) use gate::{Gate, GateState, Pass};
+pub(crate) use hooks::HookPoint;
+pub(crate) use idle::{Idle, Tick, Working};
+pub(crate) use ledger::{Ledger, LedgerKind, LedgerLine};
+pub(crate) use machine::{
+    NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, nvml_usage, process_memory,
+};
+pub(crate) use parse::{parse_bytes, parse_seconds};
+pub(crate) use pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
+pub(crate) use receipt::{Reading, Receipt, RungReceipt};
+pub(crate) use releaser::Releaser;
+pub(crate) use request::Ladder;
+pub(crate) use stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
+pub(crate) use values::{AllocatorCounts, Holder, ProcessUsage, Touch, Usage};

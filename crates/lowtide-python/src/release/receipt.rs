@@ -1,19 +1,22 @@
-//! Receipts as Python sees them: data first, and the text that everybody gets.
+//! Receipts for Python: data first, and the same text as everywhere.
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, RungOutcome};
-use pyo3::exceptions::PyRuntimeError;
+use lowtide::{Bytes, LogLevel, RungOutcome, log_text};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use serde_json::Value;
 
-/// What a release did, by the driver's own numbers.
+use super::json;
+use super::ledger::Ledger;
+use super::values::{Holder, Touch};
+
+/// The result of a release, with the driver's numbers before and after.
+///
+/// Printing it shows the verdict, what is left and what to do; `detailed()` adds every rung.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Receipt(pub(crate) Arc<lowtide::Receipt>);
 
 impl Receipt {
-    /// With lines of advice that were not known when it was written.
+    /// Adds lines of advice that were not known when the receipt was written.
     pub(crate) fn with(receipt: Arc<lowtide::Receipt>, advice: Vec<String>) -> Receipt {
         if advice.is_empty() {
             return Receipt(receipt);
@@ -26,118 +29,140 @@ impl Receipt {
 
 #[pymethods]
 impl Receipt {
-    /// What it was for.
+    /// The name of the release.
     #[getter]
     fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The device; `None` where there is none.
+    /// The device, or `None` if there is none.
     #[getter]
     fn device(&self) -> Option<String> {
         self.0.device.map(|id| id.to_string())
     }
 
-    /// What it was to reach, in words.
+    /// The target as text, or `None` if there was none.
     #[getter]
     fn target(&self) -> Option<String> {
         self.0.target.map(|target| target.to_string())
     }
 
-    /// What became of it: `released`, `partial`, `no-effect`, `pinned`, `busy`, `unverified`,
+    /// The verdict: `released`, `partial`, `no-effect`, `pinned`, `busy`, `unverified`,
     /// `no-device` or `failed`.
     #[getter]
     fn verdict(&self) -> String {
         self.0.verdict.to_string()
     }
 
-    /// Whether the release is proved, or there was nothing to prove.
+    /// Whether the device confirms the release, or there was nothing to confirm.
     #[getter]
     fn proved(&self) -> bool {
         self.0.verdict.is_proved()
     }
 
-    /// What came back, by the driver's numbers; `None` where it could not be asked.
+    /// The bytes that were freed, by the driver's numbers, or `None` if the driver could not be
+    /// asked.
     #[getter]
     fn freed_bytes(&self) -> Option<i64> {
         self.0.freed_bytes
     }
 
-    /// Before anything was done.
+    /// The numbers before the release.
     #[getter]
     fn before(&self) -> Reading {
         Reading(self.0.before)
     }
 
-    /// After everything, settled.
+    /// The numbers after the release, once they had settled.
     #[getter]
     fn after(&self) -> Reading {
         Reading(self.0.after)
     }
 
-    /// Rung by rung.
+    /// Every rung that was climbed or skipped, in order.
     #[getter]
     fn rungs(&self) -> Vec<RungReceipt> {
         self.0.rungs.iter().cloned().map(RungReceipt).collect()
     }
 
-    /// Who still holds something that should be gone.
+    /// The references that still hold memory which should be free.
     #[getter]
     fn holders(&self) -> Vec<Holder> {
         self.0.holders.iter().cloned().map(Holder).collect()
     }
 
-    /// What is left and what would free it.
+    /// What is left, and what would free it.
     #[getter]
     fn advice(&self) -> Vec<String> {
         self.0.advice.clone()
     }
 
-    /// How long all of it took.
+    /// The rung at which the release was stopped because work arrived, or `None`.
+    #[getter]
+    fn stopped_at(&self) -> Option<&str> {
+        self.0.stopped_at.as_ref().map(lowtide::RungName::as_str)
+    }
+
+    /// How long the release took, in seconds.
     #[getter]
     fn took_s(&self) -> f64 {
         self.0.took_s
     }
 
-    /// Where what is left is, line by line, adding up to the driver's number; `None` where the device
-    /// could not be asked.
+    /// A breakdown of the memory that is left, or `None` if the device could not be asked.
     #[getter]
-    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.ledger.as_ref().map(|ledger| plain(py, ledger)).transpose()
+    fn ledger(&self) -> Option<Ledger> {
+        self.0.ledger.clone().map(Ledger)
     }
 
-    /// The rung of this name in the last attempt that had it.
+    /// Returns the rung of this name in the last attempt that had it, or `None`.
     fn rung(&self, name: &str) -> Option<RungReceipt> {
         self.0.rung(name).cloned().map(RungReceipt)
     }
 
-    /// One line for a log.
+    /// Returns one line for a log.
     fn line(&self) -> String {
         self.0.line()
     }
 
-    /// One line: what was reserved before and after, in MB to one decimal.
+    /// Returns one line: what was reserved before and after, in MB with one decimal.
     fn reserved_line(&self) -> String {
         self.0.reserved_line()
     }
 
-    /// The lines Before, After and Freed, in MB to two decimals.
+    /// Returns the lines Before, After and Freed, in MB with two decimals.
     fn summary(&self) -> String {
         self.0.summary()
     }
 
-    /// All of it as plain data; its schema is docs/schemas/receipt.json.
+    /// The level of its log line, as Python's logging counts: 20 for INFO, 30 for WARNING.
+    #[getter]
+    fn log_level(&self) -> u8 {
+        match LogLevel::of(&self.0) {
+            LogLevel::Info => 20,
+            LogLevel::Warning => 30,
+        }
+    }
+
+    /// Returns the text of its log line. `line` replaces the usual one; a warning adds what to do.
+    #[pyo3(signature = (line=None))]
+    fn log_text(&self, line: Option<&str>) -> String {
+        line.map_or_else(|| log_text(&self.0, &self.0.line()), |line| log_text(&self.0, line))
+    }
+
+    /// Returns the whole receipt as plain data. Its schema is docs/schemas/receipt.json.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        plain(py, &*self.0)
+        json::as_python(py, &*self.0)
     }
 
     /// Returns the text with Before, After and Freed and every rung.
     fn detailed(&self) -> String {
-        self.0.detailed().to_string()
+        self.0.detailed().to_string().trim_end().to_owned()
     }
 
     fn __str__(&self) -> String {
-        self.0.to_string()
+        // `print` ends the line.
+        self.0.to_string().trim_end().to_owned()
     }
 
     fn __repr__(&self) -> String {
@@ -145,43 +170,43 @@ impl Receipt {
     }
 }
 
-/// What was read at one moment.
+/// The numbers of the device and of the allocators at one moment.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Reading(pub(crate) lowtide::Reading);
 
 #[pymethods]
 impl Reading {
-    /// In use on the device by everybody, says the driver.
+    /// Memory in use on the device by all processes, as the driver reports it.
     #[getter]
     fn driver_bytes(&self) -> Option<u64> {
         self.0.driver.map(number)
     }
 
-    /// What the device has free, says the same.
+    /// Free memory of the device, as the driver reports it.
     #[getter]
     fn driver_free_bytes(&self) -> Option<u64> {
         self.0.free.map(number)
     }
 
-    /// This process's part, where the driver tells.
+    /// Memory in use by this process, if the driver reports it.
     #[getter]
     fn own_bytes(&self) -> Option<u64> {
         self.0.own.map(number)
     }
 
-    /// What a release is measured by: this process's part, or everybody's where that is not told.
+    /// The number by which a release is measured: this process's memory, or that of all processes.
     #[getter]
     fn in_use_bytes(&self) -> Option<u64> {
         self.0.in_use().map(number)
     }
 
-    /// In blocks that callers have, says the allocator.
+    /// Memory in live blocks, as the allocators report it.
     #[getter]
     fn allocated_bytes(&self) -> u64 {
         self.0.allocated.0
     }
 
-    /// Taken from the device by it.
+    /// Memory that the allocators have taken from the device.
     #[getter]
     fn reserved_bytes(&self) -> u64 {
         self.0.reserved.0
@@ -189,30 +214,30 @@ impl Reading {
 
     fn __repr__(&self) -> String {
         let lowtide::Reading { driver, own, allocated, reserved, .. } = self.0;
-        let told = |bytes: Option<Bytes>| {
-            bytes.map_or_else(|| "not told".to_owned(), |bytes| bytes.to_string())
+        let text = |bytes: Option<Bytes>| {
+            bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string())
         };
         format!(
             "<Reading in use {}, own {}, reserved {reserved}, allocated {allocated}>",
-            told(driver),
-            told(own)
+            text(driver),
+            text(own)
         )
     }
 }
 
-/// One rung of one attempt.
+/// What one rung did in one attempt.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct RungReceipt(lowtide::RungReceipt);
 
 #[pymethods]
 impl RungReceipt {
-    /// Its name.
+    /// The name of the rung.
     #[getter]
     fn rung(&self) -> &str {
         self.0.rung.as_str()
     }
 
-    /// Which attempt, from 1.
+    /// The number of the attempt, from 1.
     #[getter]
     fn attempt(&self) -> u32 {
         self.0.attempt
@@ -230,7 +255,7 @@ impl RungReceipt {
         }
     }
 
-    /// Why it ended so; `None` where it was done.
+    /// Why it was skipped or failed, or `None` if it was done.
     #[getter]
     fn why(&self) -> Option<String> {
         match &self.0.outcome {
@@ -243,44 +268,43 @@ impl RungReceipt {
         }
     }
 
-    /// What it touched, with what it says that was, where it says so.
+    /// What it touched, with sizes where they are known.
     #[getter]
-    fn touched(&self) -> Vec<(String, Option<u64>)> {
-        let touched = self.0.touched.iter();
-        touched.map(|touch| (touch.what.clone(), touch.bytes.map(number))).collect()
+    fn touched(&self) -> Vec<Touch> {
+        self.0.touched.iter().map(Touch::from).collect()
     }
 
-    /// Parts of it that did not apply, each by name and with why.
+    /// The parts that were skipped, each with its name and why.
     #[getter]
     fn skipped(&self) -> Vec<String> {
         self.0.skipped.clone()
     }
 
-    /// What it expected to give back, where it could tell.
+    /// The bytes that it expected to free, if it could know.
     #[getter]
     fn expected_bytes(&self) -> Option<u64> {
         self.0.expected_bytes.map(number)
     }
 
-    /// What it gave back, by the driver's numbers.
+    /// The bytes that it freed, by the driver's numbers.
     #[getter]
     fn freed_bytes(&self) -> Option<i64> {
         self.0.freed_bytes
     }
 
-    /// Before it.
+    /// The numbers before the rung.
     #[getter]
     fn before(&self) -> Reading {
         Reading(self.0.before)
     }
 
-    /// After it, settled.
+    /// The numbers after the rung, once they had settled.
     #[getter]
     fn after(&self) -> Reading {
         Reading(self.0.after)
     }
 
-    /// How long it took, without the time to settle.
+    /// How long it took, in seconds, without the time to settle.
     #[getter]
     fn took_s(&self) -> f64 {
         self.0.took_s
@@ -295,82 +319,6 @@ impl RungReceipt {
     }
 }
 
-/// Somebody who still holds memory, by a path that a person can find.
-#[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Holder(lowtide::Holder);
-
-#[pymethods]
-impl Holder {
-    /// Where the reference is.
-    #[getter]
-    fn path(&self) -> &str {
-        &self.0.path
-    }
-
-    /// What it keeps.
-    #[getter]
-    fn holds(&self) -> &str {
-        &self.0.holds
-    }
-
-    /// How many references there are by this path.
-    #[getter]
-    fn count(&self) -> usize {
-        self.0.count
-    }
-
-    /// What goes when the last of them goes, where that is known.
-    #[getter]
-    fn bytes(&self) -> Option<u64> {
-        self.0.held.map(number)
-    }
-
-    /// What to write so that it lets go, where that is known.
-    #[getter]
-    fn cut(&self) -> Option<&str> {
-        self.0.cut.as_deref()
-    }
-
-    fn __repr__(&self) -> String {
-        let lowtide::Holder { path, holds, count, .. } = &self.0;
-        format!("<Holder {path} holds {holds}, {count} reference(s)>")
-    }
-}
-
 fn number(bytes: Bytes) -> u64 {
     bytes.0
-}
-
-/// Data of ours as plain data of Python.
-pub(crate) fn plain<'py>(
-    py: Python<'py>,
-    data: &impl serde::Serialize,
-) -> PyResult<Bound<'py, PyAny>> {
-    let value = serde_json::to_value(data);
-    let value = value.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-    as_python(py, &value)
-}
-
-fn as_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
-    Ok(match value {
-        Value::Null => py.None().into_bound(py),
-        Value::Bool(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => number.into_pyobject(py)?.into_any(),
-            (_, Some(number)) => number.into_pyobject(py)?.into_any(),
-            _ => number.as_f64().into_pyobject(py)?,
-        },
-        Value::String(text) => text.into_pyobject(py)?.into_any(),
-        Value::Array(values) => {
-            let values = values.iter().map(|value| as_python(py, value));
-            values.collect::<PyResult<Vec<_>>>()?.into_pyobject(py)?.into_any()
-        }
-        Value::Object(entries) => {
-            let dict = PyDict::new(py);
-            for (key, value) in entries {
-                dict.set_item(key, as_python(py, value)?)?;
-            }
-            dict.into_any()
-        }
-    })
 }

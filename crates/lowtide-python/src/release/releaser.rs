@@ -1,19 +1,20 @@
-//! The releaser that Python holds: one for each device.
+//! The releaser for Python: one for each device.
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, IdleOptions, floor};
-use pyo3::exceptions::PyValueError;
+use lowtide::{Bytes, floor};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
-use super::ask::{Wishes, ask, seconds, size};
-use super::call::{PythonClock, waiting};
-use super::device::{PythonDevice, PythonSetting, hook};
+use super::call::{CallClock, waiting};
+use super::device::PythonDevice;
 use super::gate::Gate;
-use super::receipt::{Reading, Receipt, plain};
+use super::hooks::{PythonSetting, hook};
+use super::ledger::Ledger;
+use super::receipt::{Reading, Receipt};
+use super::request::{Ladder, Options, request};
 
-/// Gives memory back on one device, and proves it.
+/// Frees memory on one device and verifies the result.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Releaser {
     pub(crate) inner: lowtide::Releaser,
@@ -21,34 +22,36 @@ pub(crate) struct Releaser {
 }
 
 impl Releaser {
-    /// The receipt, with what could not be asked meanwhile.
-    pub(crate) fn told(&self, receipt: Arc<lowtide::Receipt>) -> Receipt {
-        let unheard = self.device.as_ref().map(|device| device.take_unheard()).unwrap_or_default();
-        Receipt::with(receipt, unheard)
+    /// Makes a receipt for Python, with the questions that failed meanwhile as advice.
+    pub(crate) fn receipt(&self, receipt: Arc<lowtide::Receipt>) -> Receipt {
+        let device = self.device.as_ref();
+        let failed = device.map(|device| device.take_failed_questions()).unwrap_or_default();
+        Receipt::with(receipt, failed)
     }
 }
 
 #[pymethods]
 impl Releaser {
-    /// On a device as Python tells of it; without one every receipt says `no-device`.
+    /// Creates a releaser for a device that a Python object describes. Without a device, every
+    /// receipt has the verdict `no-device`.
     #[new]
-    #[pyo3(signature = (device))]
-    fn new(device: Option<&Bound<'_, PyAny>>) -> PyResult<Releaser> {
-        let clock = Arc::new(PythonClock::default());
+    #[pyo3(signature = (device, hooks))]
+    fn new(device: Option<&Bound<'_, PyAny>>, hooks: &Bound<'_, PyAny>) -> PyResult<Releaser> {
+        let clock = Arc::new(CallClock::default());
         let Some(object) = device else {
             return Ok(Releaser { inner: lowtide::Releaser::without_device(clock), device: None });
         };
         let device = Arc::new(PythonDevice::new(object)?);
         let inner = lowtide::Releaser::with_gauge(Some(Arc::clone(&device) as _), clock);
         inner.add_allocator(Arc::clone(&device) as _).keep();
-        for object in object.call_method0("hooks")?.try_iter()? {
-            let (place, hook) = hook(&object?)?;
-            inner.add_hook(place, hook).keep();
+        for object in hooks.try_iter()? {
+            let (point, hook) = hook(&object?)?;
+            inner.add_hook(point, hook).keep();
         }
         for object in object.call_method0("settings")?.try_iter()? {
             inner.add_setting(Arc::new(PythonSetting::new(&object?)?)).keep();
         }
-        // As `lowtide doctor` measured it, where the device says which it is.
+        // The floor that `lowtide doctor` measured, if the device has a UUID.
         let uuid = object.call_method0("uuid").ok().and_then(|uuid| uuid.extract::<String>().ok());
         if let Some(bytes) = uuid.and_then(|uuid| floor_of(&uuid)) {
             inner.set_floor(bytes);
@@ -56,112 +59,78 @@ impl Releaser {
         Ok(Releaser { inner, device: Some(device) })
     }
 
-    /// The device as Python tells of it.
-    #[getter]
-    fn device(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.device.as_ref().map(|device| device.object(py).clone().unbind())
-    }
-
-    /// Climbs a ladder, given by the names of its rungs, and says what that did.
+    /// Climbs a ladder and returns the receipt.
     #[pyo3(signature = (
-        name, ladder, *, to=None, steps=None, witness=None, pins=true, wait_s=60.0, planned_s=0.0, attempts=1,
-        every_rung=false, beside_work=false, parts=None
+        name, ladder, *, to=None, steps=None, witness=None, pins=true, wait_s=60.0, planned_s=0.0,
+        beside_work=false, libraries=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    #[expect(clippy::needless_pass_by_value, reason = "a list of Python is copied")]
     fn release(
         &self,
         py: Python<'_>,
         name: &str,
-        ladder: Vec<String>,
+        ladder: Ladder,
         to: Option<Bound<'_, PyAny>>,
         steps: Option<Bound<'_, PyList>>,
         witness: Option<Py<PyAny>>,
         pins: bool,
         wait_s: f64,
         planned_s: f64,
-        attempts: u32,
-        every_rung: bool,
         beside_work: bool,
-        parts: Option<Bound<'_, PyDict>>,
+        libraries: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Receipt> {
-        let wishes = Wishes {
+        let every_rung = false;
+        let options = Options {
             to,
             steps,
             witness,
             pins,
             wait_s,
             planned_s,
-            attempts,
             every_rung,
             beside_work,
-            parts,
+            libraries,
         };
-        let ask = ask(name, &ladder, wishes, self.device.as_ref())?;
+        let request = request(py, name, ladder, options, self.device.as_ref())?;
         let releaser = self.inner.clone();
-        Ok(self.told(waiting(py, move || releaser.release(ask))?))
+        Ok(self.receipt(waiting(py, move |clock| releaser.with_clock(clock).release(request))?))
     }
 
-    /// What the device and the allocator say right now.
+    /// Returns the numbers of the device and of the allocator now.
     fn read(&self, py: Python<'_>) -> Reading {
         Reading(py.detach(|| self.inner.inventory().read()))
     }
 
-    /// Where every byte in use is; `None` where there is no device or it cannot be asked.
-    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        py.detach(|| self.inner.ledger()).map(|ledger| plain(py, &ledger)).transpose()
+    /// Returns a breakdown of all memory in use, or `None` if there is no device or it cannot be
+    /// asked.
+    fn ledger(&self, py: Python<'_>) -> Option<Ledger> {
+        py.detach(|| self.inner.ledger()).map(Ledger)
     }
 
-    /// The gate that work passes and releases close.
+    /// Returns the gate that work passes and that releases close.
     fn gate(&self) -> Gate {
         Gate::of(&self.inner)
     }
 
-    /// Says what a bare context costs here.
+    /// Sets what a bare context uses on this device.
     fn set_floor(&self, bytes: u64) {
         self.inner.set_floor(Bytes(bytes));
     }
 
-    /// Says that the process may lose everything on the device.
+    /// Sets whether the process may lose everything on the device.
     fn set_disposable(&self, disposable: bool) {
         self.inner.set_disposable(disposable);
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let name = self.device.as_ref().map(|device| device.object(py).getattr("name"));
-        Ok(match name.transpose()? {
-            Some(name) => format!("<Releaser of {name}>"),
+    fn __repr__(&self) -> String {
+        match &self.device {
+            Some(device) => format!("<Releaser of {}>", lowtide::Gauge::id(&**device)),
             None => "<Releaser without a device>".to_owned(),
-        })
+        }
     }
 }
 
 fn floor_of(uuid: &str) -> Option<Bytes> {
     let own = floor::recall().into_iter().filter(|floor| floor.uuid == uuid);
     own.max_by_key(|floor| floor.measured_at_s).map(|floor| floor.bytes)
-}
-
-/// A number of bytes, or a size with its unit such as "512 MiB", in bytes.
-#[pyfunction]
-pub(crate) fn parse_bytes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    Ok(size(value)?.0)
-}
-
-/// A number of seconds, or a time with its unit such as "250ms", "30s", "5m" or "1h", in seconds.
-#[pyfunction]
-pub(crate) fn parse_seconds(value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    if let Ok(number) = value.extract::<f64>() {
-        return Ok(seconds(number)?.as_secs_f64());
-    }
-    let text: String = value.extract()?;
-    let text = text.replace(' ', "");
-    let has_unit =
-        text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(char::is_alphabetic);
-    let options = has_unit.then(|| text.parse::<IdleOptions>().ok()).flatten();
-    let options = options.ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "{text:?} is no time; write seconds, or a time such as \"250ms\", \"30s\", \"5m\" or \"1h\""
-        ))
-    })?;
-    Ok(options.after.as_secs_f64())
 }

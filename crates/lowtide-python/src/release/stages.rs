@@ -1,4 +1,4 @@
-//! The books of stages, for Python: what each took and gave back, and what all of them come to.
+//! Stages for Python: what each of them used and freed, and what all of them come to.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,18 +6,20 @@ use lowtide::StageError;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
-use super::ask::{Wishes, ask, size};
 use super::call::waiting;
-use super::receipt::{Receipt, plain};
+use super::json;
+use super::parse::size;
+use super::receipt::Receipt;
 use super::releaser::Releaser;
+use super::request::{Ladder, Options, request};
 
 create_exception!(
     lowtide,
     WouldNotFit,
     PyMemoryError,
-    "A stage would not fit, so nothing was loaded."
+    "Raised if a stage would not fit. Nothing was loaded."
 );
 
 /// A sequence of stages on one device.
@@ -29,7 +31,7 @@ pub(crate) struct Stages {
 
 #[pymethods]
 impl Stages {
-    /// On the releaser's device; no stage may bring what is in use above `budget`.
+    /// Creates a sequence on the releaser's device. `budget` limits what may be in use.
     #[new]
     #[pyo3(signature = (releaser, budget=None))]
     fn new(releaser: Py<Releaser>, budget: Option<Bound<'_, PyAny>>) -> PyResult<Stages> {
@@ -40,7 +42,7 @@ impl Stages {
         Ok(Stages { releaser, stages: Arc::new(stages) })
     }
 
-    /// Begins a stage; one that says what it needs is refused where that would not fit.
+    /// Begins a stage. Raises `WouldNotFit` if what it needs would not fit.
     #[pyo3(signature = (name, needs=None))]
     fn open(
         &self,
@@ -50,7 +52,8 @@ impl Stages {
     ) -> PyResult<Opened> {
         let needs = needs.map(|needs| size(&needs)).transpose()?;
         let stages = Arc::clone(&self.stages);
-        let opened = waiting(py, move || {
+        let opened = waiting(py, move |clock| {
+            let stages = stages.with_clock(clock);
             if let Some(needs) = needs {
                 stages.make_room::<std::convert::Infallible>(&name, needs)?;
             }
@@ -60,11 +63,11 @@ impl Stages {
         Ok(Opened(Mutex::new(Some(opened.map_err(would_not_fit)?))))
     }
 
-    /// Looks at what is in use now, for the peak of a stage.
+    /// Reads what is in use now, for the peak of a stage.
     fn look(&self, py: Python<'_>, opened: &Bound<'_, Opened>) {
         let opened = opened.get();
         py.detach(|| {
-            // Taken out of the lock meanwhile: the interpreter is asked.
+            // Taken out, so that the lock is not held while the interpreter is asked.
             let taken = opened.take();
             if let Some(mut stage) = taken {
                 self.stages.look(&mut stage);
@@ -73,53 +76,58 @@ impl Stages {
         });
     }
 
-    /// Ends a stage by a release.
-    #[pyo3(signature = (opened, name, ladder, *, to=None, steps=None, witness=None, wait_s=60.0, planned_s=0.0, parts=None))]
+    /// Ends a stage with a release.
+    #[pyo3(signature = (opened, name, *, to=None, steps=None, witness=None, wait_s=60.0, planned_s=0.0, libraries=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    #[expect(clippy::needless_pass_by_value, reason = "a list of Python is copied")]
     fn close(
         &self,
         py: Python<'_>,
         opened: &Bound<'_, Opened>,
         name: &str,
-        ladder: Vec<String>,
         to: Option<Bound<'_, PyAny>>,
         steps: Option<Bound<'_, PyList>>,
         witness: Option<Py<PyAny>>,
         wait_s: f64,
         planned_s: f64,
-        parts: Option<Bound<'_, PyDict>>,
+        libraries: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Receipt> {
-        let wishes = Wishes {
+        let ladder = match libraries {
+            Some(_) => Ladder::StageWithLibraries,
+            None => Ladder::Stage,
+        };
+        let options = Options {
             to,
             steps,
             witness,
             pins: true,
             wait_s,
             planned_s,
-            attempts: 1,
             every_rung: true,
-            // What a stage owns is its own: work of others goes on.
-            beside_work: parts.is_none(),
-            parts,
+            // Others do not use what a stage owns, so their work may go on.
+            beside_work: libraries.is_none(),
+            libraries,
         };
         let releaser = self.releaser.get();
-        let ask = ask(name, &ladder, wishes, releaser.device.as_ref())?;
+        let request = request(py, name, ladder, options, releaser.device.as_ref())?;
         let opened = opened.get().take();
         let opened = opened.ok_or_else(|| PyRuntimeError::new_err("this stage has ended"))?;
         let stages = Arc::clone(&self.stages);
-        Ok(releaser.told(waiting(py, move || stages.close(opened, ask))?))
+        Ok(releaser
+            .receipt(waiting(py, move |clock| stages.with_clock(clock).close(opened, request))?))
     }
 
-    /// Between two tasks: collect, then trim.
+    /// Collects and trims between two tasks.
     fn between(&self, py: Python<'_>, name: String) -> PyResult<Receipt> {
         let stages = Arc::clone(&self.stages);
-        Ok(self.releaser.get().told(waiting(py, move || stages.between(&name))?))
+        Ok(self
+            .releaser
+            .get()
+            .receipt(waiting(py, move |clock| stages.with_clock(clock).between(&name))?))
     }
 
-    /// What has been seen so far, as plain data.
-    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        plain(py, &self.stages.report())
+    /// Returns what all stages so far used.
+    fn report(&self) -> StagesReport {
+        StagesReport(self.stages.report())
     }
 }
 
@@ -135,10 +143,99 @@ impl Opened {
 
 #[pymethods]
 impl Opened {
-    /// What was in use before it, where the device could be asked.
+    /// What was in use before the stage, if the device could be asked.
     #[getter]
     fn before_bytes(&self) -> Option<u64> {
         let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref().and_then(lowtide::Opened::before).map(|bytes| bytes.0)
+    }
+}
+
+/// What one stage used, and what its end freed.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct StageReport(lowtide::StageReport);
+
+#[pymethods]
+impl StageReport {
+    /// The name of the stage.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The highest reading during the stage, above what was in use before it.
+    #[getter]
+    fn own_peak_bytes(&self) -> u64 {
+        self.0.own_peak_bytes.0
+    }
+
+    /// The highest reading during the stage.
+    #[getter]
+    fn peak_bytes(&self) -> u64 {
+        self.0.peak_bytes.0
+    }
+
+    /// How long its end took, in seconds.
+    #[getter]
+    fn teardown_s(&self) -> f64 {
+        self.0.teardown_s
+    }
+
+    /// The receipt of its end.
+    #[getter]
+    fn receipt(&self) -> Receipt {
+        Receipt(Arc::clone(&self.0.receipt))
+    }
+}
+
+/// What all stages of a sequence used.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct StagesReport(lowtide::StagesReport);
+
+#[pymethods]
+impl StagesReport {
+    /// The stages in order.
+    #[getter]
+    fn stages(&self) -> Vec<StageReport> {
+        self.0.stages.iter().cloned().map(StageReport).collect()
+    }
+
+    /// The highest reading of all.
+    #[getter]
+    fn peak_bytes(&self) -> u64 {
+        self.0.peak_bytes.0
+    }
+
+    /// The largest stage alone.
+    #[getter]
+    fn largest_bytes(&self) -> u64 {
+        self.0.largest_bytes.0
+    }
+
+    /// What all stages would have used at once.
+    #[getter]
+    fn sum_bytes(&self) -> u64 {
+        self.0.sum_bytes.0
+    }
+
+    /// The time spent on freeing memory, in seconds.
+    #[getter]
+    fn cleaning_s(&self) -> f64 {
+        self.0.cleaning_s
+    }
+
+    /// The share of that time since the first stage, from 0 to 1.
+    #[getter]
+    fn cleaning_share(&self) -> f64 {
+        self.0.cleaning_share
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    /// Returns it as plain data.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        json::as_python(py, &self.0)
     }
 }

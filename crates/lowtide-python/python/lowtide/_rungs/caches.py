@@ -1,35 +1,40 @@
-"""Caches that the program has registered (`lowtide.register_cache`)."""
+"""Caches that the program has registered with `lowtide.register_cache`."""
 
 from __future__ import annotations
 
+from .._hook import Hook, done
+from .._native import HookPoint, Touch
 from . import registry
-from .hook import Hook, Touched, done
 
 
 class RegisteredCaches(Hook):
-    place = "caches"
+    """Calls the clear function of every registered cache."""
+
+    point = HookPoint.CACHES
     name = "registered caches"
 
     def missing(self) -> str | None:
         return None if registry.caches else "none; lowtide.register_cache adds one"
 
     def expect(self) -> int | None:
-        sizes = [size() for clear, size in list(registry.caches.values()) if size and clear()]
+        known = list(registry.caches.values())
+        sizes = [cache.size() for cache in known if cache.size is not None and cache.clear()]
         return sum(sizes) if sizes else None
 
-    def run(self, round: int) -> Touched:
-        touched: Touched = []
+    def run(self, round: int) -> list[Touch]:
+        touched: list[Touch] = []
         failures: list[str] = []
-        for name, (give, size) in list(registry.caches.items()):
-            clear = give()
+        for name, cache in list(registry.caches.items()):
+            clear = cache.clear()
             if clear is None:
-                registry.caches.pop(name, None)  # Whose method it was is gone, and its cache too.
+                # The object whose method this was is gone, and its cache with it.
+                registry.caches.pop(name, None)
                 continue
             try:
-                held = size() if size is not None else None
+                held = cache.size() if cache.size is not None else None
                 clear()
-            except Exception as failure:  # noqa: BLE001  Its failure stops nobody else.
+            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
                 failures.append(f"cache {name}: {type(failure).__name__}: {failure}")
             else:
-                touched.append((f"cache {name}", held))
+                touched.append(Touch(f"cache {name}", held))
         return done(touched, failures)

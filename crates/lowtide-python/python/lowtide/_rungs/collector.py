@@ -1,35 +1,31 @@
-"""Python's collector, in rounds: what dies in one collection often lets more die in the next."""
+"""Python's garbage collector, in rounds: freeing some objects often makes others unreachable."""
 
 from __future__ import annotations
 
 import gc
 
-from .._frozen import frozen_count
-from .hook import Hook, Touched
+from .._hook import Hook
+from .._native import HookPoint, Touch
 
 OLDEST = 2
 
 
 class Collector(Hook):
-    place = "collect"
+    """Runs the garbage collector."""
+
+    point = HookPoint.COLLECT
     name = "Python's collector"
     limit_s = 60.0
 
-    def __init__(self, *, unfreeze: bool = False) -> None:
-        self._unfreeze = unfreeze
-
-    def run(self, round: int) -> Touched:
-        touched: Touched = []
-        frozen = frozen_count()
-        if frozen and self._unfreeze:
-            gc.unfreeze()
-            touched.append((f"{frozen} frozen objects unfrozen; the set was not restored", None))
-        # The oldest generation first; later rounds begin younger, so that what finalizers have just
-        # made is aged and gone by the time the oldest is looked at again.
+    def run(self, round: int) -> list[Touch]:
+        touched: list[Touch] = []
+        # The first round collects the oldest generation. Later rounds begin with a younger one, so
+        # that objects which finalizers have just created reach the oldest before it is collected
+        # again.
         youngest = max(0, OLDEST - round)
         found = sum(gc.collect(generation) for generation in range(youngest, OLDEST + 1))
         if found:
-            touched.append((f"{found} unreachable objects", None))
+            touched.append(Touch(f"{found} unreachable objects"))
         if gc.garbage and round == 0:
-            touched.append((f"{len(gc.garbage)} objects left in gc.garbage; clear that list", None))
+            touched.append(Touch(f"{len(gc.garbage)} objects left in gc.garbage; clear that list"))
         return touched

@@ -1,17 +1,19 @@
-"""What `torch.compile` keeps: compiled code, its guards, and through both the tensors of the models
-that were compiled. They compile again at their next call."""
+"""What `torch.compile` keeps: compiled code and its guards, and through them the tensors of
+compiled models. After a reset, functions are compiled again at their next call."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from .._torch import absent, torch
-from .hook import Hook, Touched
+from .._hook import Hook
+from .._native import HookPoint, Touch
+from .._torch import Torch, absent, torch
 
 
 class CompileCaches(Hook):
-    place = "caches"
+    """Resets torch.compile if it has compiled anything."""
+
+    point = HookPoint.CACHES
     name = "torch.compile caches"
 
     def missing(self) -> str | None:
@@ -19,18 +21,18 @@ class CompileCaches(Hook):
             return absent("torch") or "torch is still being imported"
         return absent("torch._dynamo")
 
-    def run(self, round: int) -> Touched:
+    def run(self, round: int) -> list[Touch]:
         compiled = compiled_functions()
         if compiled == 0:
             return []
-        dynamo: Any = sys.modules["torch._dynamo"]
+        dynamo: Torch = sys.modules["torch._dynamo"]
         dynamo.reset()
         many = f"{compiled} compiled functions" if compiled is not None else "compiled functions"
-        return [(f"{many} (torch._dynamo.reset)", None)]
+        return [Touch(f"{many} (torch._dynamo.reset)")]
 
 
 def compiled_functions() -> int | None:
-    """How many functions torch.compile has looked at; `None` where this torch does not tell."""
+    """Returns how many functions torch.compile has seen, or `None` if this torch does not tell."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is None:
         return 0

@@ -1,19 +1,19 @@
 """Process groups: communicators hold device memory that no allocator knows of (R7).
 
-Model-parallel groups of an engine go first, then its distributed environment, then torch's own
-groups. Nobody who goes on with collectives wants this, so it is done only when asked, and it is
-bounded in time: a peer that is gone makes a destroy wait for ever.
+An engine's model-parallel groups go first, then its distributed environment, then torch's own
+groups. A program that goes on with collectives needs them, so they are destroyed only on request.
+The time limit matters: if a peer is gone, destroying a group can wait forever.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from .._torch import absent, torch
-from .hook import Hook, Touched, done
+from .._hook import Hook, done
+from .._native import HookPoint, Touch
+from .._torch import Torch, absent, torch
 
-# Modules that build groups over torch's, with their functions that take them down, in order.
+# Modules that build groups on top of torch's, with the functions that destroy them, in order.
 ENGINES = (
     ("vllm.distributed.parallel_state", "destroy_model_parallel"),
     ("vllm.distributed.parallel_state", "destroy_distributed_environment"),
@@ -24,7 +24,9 @@ ENGINES = (
 
 
 class ProcessGroups(Hook):
-    place = "libraries"
+    """Destroys process groups, if the release asked for it."""
+
+    point = HookPoint.LIBRARIES
     name = "process groups"
     limit_s = 10.0
 
@@ -35,14 +37,14 @@ class ProcessGroups(Hook):
         if distributed() is None:
             return absent("torch.distributed") or "this torch has no torch.distributed"
         if not self._asked:
-            return "left alone unless process_groups=True"
+            return "kept unless process_groups=True"
         return None
 
-    def run(self, round: int) -> Touched:
+    def run(self, round: int) -> list[Touch]:
         torch_distributed = distributed()
         if not self._asked or torch_distributed is None:
             return []
-        touched: Touched = []
+        touched: list[Touch] = []
         failures: list[str] = []
         if torch_distributed.is_initialized():
             for module, function in ENGINES:
@@ -50,26 +52,26 @@ class ProcessGroups(Hook):
         if torch_distributed.is_initialized():
             backend, ranks = torch_distributed.get_backend(), torch_distributed.get_world_size()
             torch_distributed.destroy_process_group()
-            touched.append((f"torch.distributed, {backend} of {ranks} processes", None))
+            touched.append(Touch(f"torch.distributed, {backend} of {ranks} processes"))
         return done(touched, failures)
 
 
-def distributed() -> Any | None:
-    """`torch.distributed`, where this torch has it and it is imported."""
+def distributed() -> Torch | None:
+    """Returns `torch.distributed` if this torch has it and it is imported."""
     if torch() is None:
         return None
-    module: Any = sys.modules.get("torch.distributed")
+    module: Torch = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() else None
 
 
-def destroy(module: str, function: str, touched: Touched, failures: list[str]) -> None:
-    """Calls an engine's function where the engine is imported; its failure stops nobody."""
+def destroy(module: str, function: str, touched: list[Touch], failures: list[str]) -> None:
+    """Calls an engine's function if the engine is imported, and notes a failure."""
     call = getattr(sys.modules.get(module), function, None)
     if call is None:
         return
     try:
         call()
-    except Exception as failure:  # noqa: BLE001  Its failure stops nobody else.
+    except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
         failures.append(f"{module}.{function}: {type(failure).__name__}: {failure}")
     else:
-        touched.append((f"{module}.{function}()", None))
+        touched.append(Touch(f"{module}.{function}()"))

@@ -1,43 +1,48 @@
-"""Models, sessions and caches that a program has named to lowtide, with one line each (R10).
+"""Models, sessions and caches that a program has registered, with one line each (R10).
 
-The registry keeps none of them alive: what the program lets go of is gone from here too. Only a
-cache's clear function that cannot be referred to weakly (a lambda, a plain function, a method of a
-built-in type) is kept, until it is taken out again.
+The registry keeps none of them alive. The exception is a cache's clear function that cannot be
+referenced weakly (a lambda, a plain function, a method of a built-in type): it stays until it is
+removed.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
 class Entry:
-    """One registered object. `was` is for whoever changes it and wants to change it back."""
+    """One registered object. `was` is for the hook that changes it and changes it back later."""
 
     __slots__ = ("_object", "close", "name", "was")
 
-    def __init__(self, name: str, reference: Callable[[], Any], close: Any = None) -> None:
+    def __init__(
+        self, name: str, reference: Callable[[], Any], close: Callable[[Any], object] | None
+    ) -> None:
         self.name = name
         self.close = close
         self.was: dict[str, str] = {}
         self._object = reference
 
     def get(self) -> Any | None:
-        """The object, if it still lives."""
+        """Returns the object, or `None` if it is gone."""
         return self._object()
 
 
 class Registered:
-    """Objects of one kind, in the order in which they came, none of them kept alive."""
+    """Objects of one kind in the order of their registration. None of them is kept alive."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._entries: dict[int, Entry] = {}
 
-    def add(self, one: object, name: str | None, close: Any = None) -> None:
+    def add(
+        self, one: object, name: str | None, close: Callable[[Any], object] | None = None
+    ) -> None:
+        """Registers an object. Raises TypeError if it has no weak references."""
         key = id(one)
         entries = self._entries
 
@@ -54,17 +59,25 @@ class Registered:
         entries[key] = Entry(name or type(one).__name__, reference, close)
 
     def entries(self) -> list[Entry]:
+        """Returns the entries whose objects are still alive."""
         return [entry for entry in list(self._entries.values()) if entry.get() is not None]
+
+
+class Cache(NamedTuple):
+    """A registered cache."""
+
+    clear: Callable[[], Callable[[], object] | None]
+    """Returns the function that clears it, or `None` once its owner is gone."""
+    size: Callable[[], int] | None
 
 
 models = Registered("model")
 sessions = Registered("session")
-caches: dict[str, tuple[Callable[[], Any], Callable[[], int] | None]] = {}
-"""Registered caches: by name, what gives the clear function, and what tells their size."""
+caches: dict[str, Cache] = {}
 
 
 def register_model(model: T, name: str | None = None) -> T:
-    """Names a model that may be moved to the host's memory while idle. Returns the model."""
+    """Registers a model that a release may move to host memory. Returns the model."""
     if not callable(getattr(type(model), "to", None)):
         raise TypeError(f"a {type(model).__name__} cannot be moved: it has no .to(device)")
     models.add(model, name)
@@ -74,10 +87,10 @@ def register_model(model: T, name: str | None = None) -> T:
 def register_session(
     session: T, close: Callable[[T], object] | None = None, name: str | None = None
 ) -> T:
-    """Names a session of an inference runtime that may be closed. Returns the session.
+    """Registers a session of an inference runtime that a release may close. Returns the session.
 
-    `close` is called with it; without one, an ONNX Runtime session is emptied, and anything else
-    needs a `close` method of its own.
+    `close` is called with the session. Without it, an ONNX Runtime session is emptied, and any
+    other session needs a `close` method.
     """
     sessions.add(session, name, close)
     return session
@@ -86,13 +99,13 @@ def register_session(
 def register_cache(
     name: str, clear: Callable[[], object], size: Callable[[], int] | None = None
 ) -> Callable[[], None]:
-    """Names a cache: `clear()` empties it, `size()` tells its bytes on the device.
+    """Registers a cache: `clear()` empties it, `size()` returns its bytes on the device.
 
-    A second one of the same name takes the first one's place. Returns what takes it out again.
+    A second cache of the same name replaces the first. Returns a function that removes it.
     """
     if not callable(clear):
-        raise TypeError(f"clear has to be something to call, not a {type(clear).__name__}")
-    entry = (weakly(clear), size)
+        raise TypeError(f"clear must be callable, not a {type(clear).__name__}")
+    entry = Cache(weakly(clear), size)
     caches[name] = entry
 
     def remove() -> None:
@@ -102,8 +115,8 @@ def register_cache(
     return remove
 
 
-def weakly(call: Callable[[], object]) -> Callable[[], Any]:
-    """Gives the callable for as long as the object it is a method of lives, without keeping it."""
+def weakly(call: Callable[[], object]) -> Callable[[], Callable[[], object] | None]:
+    """Returns a function that gives `call` for as long as the object whose method it is lives."""
     owner, function = getattr(call, "__self__", None), getattr(call, "__name__", None)
     if owner is None or not isinstance(function, str) or isinstance(owner, type):
         return lambda: call
@@ -112,5 +125,5 @@ def weakly(call: Callable[[], object]) -> Callable[[], Any]:
             return weakref.WeakMethod(call)
         reference = weakref.ref(owner)
     except TypeError:
-        return lambda: call  # Its owner has no weak references, as a dict or a list.
+        return lambda: call  # Its owner, a dict or a list, has no weak references.
     return lambda: getattr(reference(), function, None)

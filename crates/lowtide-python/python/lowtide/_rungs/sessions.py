@@ -1,21 +1,24 @@
-"""Sessions of inference runtimes that the program has registered (`lowtide.register_session`).
+"""Sessions of inference runtimes that the program has registered with `lowtide.register_session`.
 
-ONNX Runtime has no close: its memory goes when the native session inside the Python object is let
-go of, together with the descriptions that refer into it. The emptied object stays with whoever has
-it and says so when used.
+ONNX Runtime has no close function. Its memory is freed when the native session inside the Python
+object is dropped, together with the descriptions that refer into it. The program keeps the emptied
+object, which raises an error when it is used.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from .._hook import Hook, done
+from .._native import HookPoint, Touch
 from .._torch import absent
 from . import registry
-from .hook import Hook, Touched, done
 
 RUNTIME = "onnxruntime"
-# What refers into the native session, in the order in which the runtime itself lets go of it.
+# Attributes that refer into the native session, in the order in which the runtime itself drops
+# them.
 INSIDE = (
     "_inputs_meta",
     "_outputs_meta",
@@ -29,7 +32,9 @@ INSIDE = (
 
 
 class Sessions(Hook):
-    place = "sessions"
+    """Closes every registered session."""
+
+    point = HookPoint.SESSIONS
     name = "inference sessions"
 
     def missing(self) -> str | None:
@@ -39,27 +44,27 @@ class Sessions(Hook):
         unknown = absent(RUNTIME)
         return f"{unknown}, and {none}" if unknown else none
 
-    def run(self, round: int) -> Touched:
-        touched: Touched = []
+    def run(self, round: int) -> list[Touch]:
+        touched: list[Touch] = []
         failures: list[str] = []
         for entry in registry.sessions.entries():
             session = entry.get()
             if session is None or entry.was:
-                continue  # It has died just now, or it was closed before.
+                continue  # It is gone by now, or it was closed before.
             try:
                 closed = close(session, entry.close)
-            except Exception as failure:  # noqa: BLE001  Its failure stops nobody else.
+            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
                 failures.append(f"session {entry.name}: {type(failure).__name__}: {failure}")
             else:
                 entry.was = {"": "open"}
                 if closed:
-                    touched.append((f"session {entry.name}", None))
+                    touched.append(Touch(f"session {entry.name}"))
             del session
         return done(touched, failures)
 
 
-def close(session: Any, by: Any) -> bool:
-    """Closes a session; `False` where there was nothing left to close."""
+def close(session: Any, by: Callable[[Any], object] | None) -> bool:
+    """Closes a session. Returns `False` if there was nothing left to close."""
     if by is not None:
         by(session)
         return True

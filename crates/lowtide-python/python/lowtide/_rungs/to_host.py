@@ -1,21 +1,25 @@
-"""Models to the host's memory and back: the first of the eight steps (R27), only for models that the
-program has registered. They stay usable once they are back; each tensor returns to where it was."""
+"""Moves registered models to host memory and back: the first of the eight steps (R27).
+
+A model is usable again once it is back. Each tensor returns to the device that it came from.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from .._torch import torch
+from .._devices.device import Device
+from .._hook import Hook, done
+from .._native import HookPoint, Touch
+from .._torch import Tensor, torch
+from .._why.memory.probe import bytes_on
 from . import registry
-from .hook import Hook, Touched, done
-
-if TYPE_CHECKING:
-    from .._torch import Device
 
 
 class ModelsToHost(Hook):
-    place = "to_host"
+    """Moves every registered model to host memory."""
+
+    point = HookPoint.TO_HOST
     name = "models to host"
     limit_s = 60.0
 
@@ -24,7 +28,7 @@ class ModelsToHost(Hook):
 
     def missing(self) -> str | None:
         if self._device.kind == "cpu":
-            return "the device is the host's memory already"
+            return "the device is host memory already"
         if not registry.models.entries():
             return "none; lowtide.register_model adds one"
         return None
@@ -34,31 +38,31 @@ class ModelsToHost(Hook):
         known = [size for size in sizes if size is not None]
         return sum(known) if known else None
 
-    def run(self, round: int) -> Touched:
-        touched: Touched = []
+    def run(self, round: int) -> list[Touch]:
+        touched: list[Touch] = []
         failures: list[str] = []
         for entry in registry.models.entries():
             model = entry.get()
             if model is None or entry.was:
-                continue  # It has died just now, or it is on the host already.
+                continue  # It is gone by now, or it is on the host already.
             held = size_on(model, self._device.name)
             if held == 0:
                 continue
-            was = places(model) or {"": self._device.name}
+            was = device_of_each_tensor(model) or {"": self._device.name}
             try:
                 model.to("cpu")
-            except Exception as failure:  # noqa: BLE001  Its failure stops nobody else.
+            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
                 failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
             else:
                 entry.was = was
-                touched.append((f"model {entry.name}", held))
+                touched.append(Touch(f"model {entry.name}", held))
             del model
         return done(touched, failures)
 
 
-def back() -> Touched:
-    """Brings every model that went to the host back to where it was; says which, with bytes."""
-    touched: Touched = []
+def back() -> list[Touch]:
+    """Moves every model that went to the host back to its device. Returns the models, with bytes."""
+    touched: list[Touch] = []
     failures: list[str] = []
     for entry in registry.models.entries():
         model = entry.get()
@@ -66,22 +70,24 @@ def back() -> Touched:
             continue
         try:
             put(model, entry.was)
-        except Exception as failure:  # noqa: BLE001  Its failure stops nobody else.
+        except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
             failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
             continue
         homes, entry.was = set(entry.was.values()), {}
         held = [size_on(model, home) for home in homes]
-        touched.append((f"model {entry.name}", sum(size for size in held if size is not None)))
+        size = sum(size for size in held if size is not None)
+        touched.append(Touch(f"model {entry.name}", size))
     return done(touched, failures)
 
 
 def put(model: Any, was: dict[str, str]) -> None:
+    """Moves a model to the devices in `was`, by the names of its tensors."""
     homes = set(was.values())
     if len(homes) == 1:
         model.to(homes.pop())
         return
-    # A model that was spread over devices is spread again, by torch's own way of moving what a
-    # module has itself, so that gradients and tied weights stay what they are.
+    # A model that was spread over several devices is spread again, by the function with which torch
+    # moves a module's own tensors, so that gradients and tied weights stay what they are.
     for prefix, module in model.named_modules():
         home_of: dict[int, str] = {}
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -94,32 +100,39 @@ def put(model: Any, was: dict[str, str]) -> None:
         module._apply(partial(_home, home_of), recurse=False)
 
 
-def _home(home_of: dict[int, str], tensor: Any) -> Any:
+def _home(home_of: dict[int, str], tensor: Tensor) -> Tensor:
     return tensor.to(home_of.get(id(tensor), tensor.device))
 
 
-def named_tensors(model: Any) -> list[tuple[str, Any]]:
-    """The parameters and buffers of a `torch.nn.Module`; nothing where it is something else."""
+class NamedTensor(NamedTuple):
+    """A parameter or a buffer of a model."""
+
+    name: str
+    tensor: Tensor
+
+
+def named_tensors(model: Any) -> list[NamedTensor]:
+    """Returns the parameters and buffers of a `torch.nn.Module`, and nothing for other objects."""
     module = torch()
     if module is None or not isinstance(model, module.nn.Module):
         return []
-    return [*model.named_parameters(), *model.named_buffers()]
+    return [NamedTensor(*one) for one in (*model.named_parameters(), *model.named_buffers())]
 
 
-def places(model: Any) -> dict[str, str]:
+def device_of_each_tensor(model: Any) -> dict[str, str]:
+    """Returns the device of each tensor of a model, by the tensor's name."""
     return {name: str(tensor.device) for name, tensor in named_tensors(model)}
 
 
 def size_on(model: Any, device: str) -> int | None:
-    """How much of a device's memory a model's tensors have, each storage once; `None` where it is
-    no module and its tensors are not known."""
-    from .._probe import probe
+    """Returns how much of a device's memory a model's tensors use, each storage counted once.
 
+    Returns `None` for an object that is no module, whose tensors are not known.
+    """
     tensors: list[object] = [tensor for _, tensor in named_tensors(model)]
     if not tensors:
         return None
     for _, parameter in model.named_parameters():
         if parameter.grad is not None:
             tensors.append(parameter.grad)
-    found = {one[0]: one[1] for one in probe(tensors) if one is not None and one[2] == device}
-    return sum(found.values())
+    return bytes_on(tensors, device)

@@ -1,0 +1,59 @@
+"""`audit`: what a shutdown would do, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ._data import Data, counted, mib
+from ._native import Holder
+from ._plan import alive, plan
+from ._why.why import holders
+
+
+class Drop(Data):
+    """A reference that a shutdown would drop, and the bytes that it leads to."""
+
+    __slots__ = ("bytes", "path")
+
+    def __init__(self, path: str, size: int | None) -> None:
+        self.path = path
+        self.bytes = size
+
+
+class Audit(Data):
+    """What a shutdown would do: the references that it drops in order, what that frees, and who
+    else holds some of it."""
+
+    __slots__ = ("drops", "freed_bytes", "name", "others")
+
+    def __init__(
+        self, name: str, drops: tuple[Drop, ...], freed_bytes: int, others: tuple[Holder, ...]
+    ) -> None:
+        self.name = name
+        self.drops = drops
+        self.freed_bytes = freed_bytes
+        self.others = others
+
+    def __str__(self) -> str:
+        head = f"a shutdown of {self.name} would drop {counted(len(self.drops), 'reference')}"
+        lines = [f"{head} and free {mib(self.freed_bytes)}"]
+        lines += [f"  {mib(drop.bytes or 0):>14}  {drop.path}" for drop in self.drops]
+        lines += [
+            f"  {mib(other.bytes or 0):>14}  stays: {other.path} holds {other.holds}"
+            for other in self.others
+        ]
+        return "\n".join(lines)
+
+
+def audit(runner: object, *, also: Iterable[object] = ()) -> Audit:
+    """Returns what `shutdown(runner)` would drop, wrappers first, and who else holds some of it.
+
+    Changes nothing. Entries of `others` that are new since the last release are new leaks.
+    """
+    made = plan(runner, also)
+    drops = tuple(Drop(step.path, step.bytes) for step in made.steps)
+    made.steps.clear()
+    staying = alive(made.stays)
+    others = tuple(holders(staying, besides=runner)) if staying else ()
+    del staying, runner
+    return Audit(made.name, drops, made.freed_bytes, others)

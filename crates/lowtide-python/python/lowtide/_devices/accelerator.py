@@ -1,0 +1,75 @@
+"""Accelerators other than CUDA and ROCm, through torch's common interface (R44).
+
+XPU builds implement all of `torch.accelerator`. MPS has its own names for the same numbers, and no
+way to ask whether it has been used yet. Support for another kind of accelerator goes here.
+"""
+
+from __future__ import annotations
+
+from .._native import AllocatorCounts, Usage
+from .._torch import Torch, torch
+from .device import Device
+
+
+class AcceleratorDevice(Device):
+    """An accelerator of a kind that torch serves through `torch.accelerator`, such as XPU or MPS."""
+
+    def __init__(self, name: str, index: int, kind: str) -> None:
+        super().__init__(name, index)
+        self.kind = kind
+
+    def _backend(self) -> Torch | None:
+        """Returns torch's module for this kind if the program has initialised it."""
+        module = torch()
+        backend = getattr(module, self.kind, None)
+        initialised = getattr(backend, "is_initialized", None)
+        return None if initialised is not None and not initialised() else backend
+
+    def usage(self) -> Usage:
+        backend = self._backend()
+        if backend is None:
+            raise RuntimeError(
+                f"{self.name} is not initialised, and reading it would initialise it"
+            )
+        if hasattr(backend, "driver_allocated_memory"):
+            total = int(backend.recommended_max_memory())
+            return Usage(total, max(0, total - int(backend.driver_allocated_memory())))
+        module: Torch = torch()
+        ask = getattr(module.accelerator, "get_memory_info", None) or backend.mem_get_info
+        free, total = ask(self.index)
+        return Usage(int(total), int(free))
+
+    def own(self) -> int | None:
+        backend = self._backend()
+        ask = getattr(backend, "driver_allocated_memory", None)
+        return None if ask is None else int(ask())
+
+    def synchronize(self) -> None:
+        backend = self._backend()
+        module = torch()
+        if backend is not None and module is not None:
+            module.accelerator.synchronize(self.index)
+
+    def counts(self) -> AllocatorCounts:
+        backend = self._backend()
+        if backend is None:
+            return AllocatorCounts(0, 0)
+        if hasattr(backend, "driver_allocated_memory"):
+            allocated = int(backend.current_allocated_memory())
+            reserved = max(allocated, int(backend.driver_allocated_memory()))
+            return AllocatorCounts(allocated, reserved)
+        module: Torch = torch()
+        # torch.accelerator has these from 2.9 on; the backends had them before.
+        has_counts = hasattr(module.accelerator, "memory_reserved")
+        source = module.accelerator if has_counts else backend
+        allocated = int(source.memory_allocated(self.index))
+        return AllocatorCounts(allocated, int(source.memory_reserved(self.index)))
+
+    def trim(self) -> int:
+        backend = self._backend()
+        if backend is None:
+            return 0
+        before = self.counts().reserved_bytes
+        # The common interface does not serve MPS in every version; MPS's own call always works.
+        backend.empty_cache()
+        return max(0, before - self.counts().reserved_bytes)

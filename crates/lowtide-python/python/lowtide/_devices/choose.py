@@ -1,0 +1,107 @@
+"""Which device a call is about. The same name always yields the same object."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from .._torch import Torch, torch
+from .device import Device
+
+ENVIRONMENT = "LOWTIDE_DEVICE"
+
+_devices: dict[str, Device] = {}
+
+
+class _Wanted(NamedTuple):
+    """A device as the caller named it; `None` where the caller left it open."""
+
+    kind: str | None
+    number: int | None
+
+
+def device_of(device: object = None) -> Device | None:
+    """Returns the device that is meant, or `None` if there is no such device.
+
+    A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
+    environment variable LOWTIDE_DEVICE, else torch's current accelerator. A kind of device that
+    torch does not have here is no device (R2, R3). Raises ValueError for an index that torch does
+    not have and for a name that torch does not know.
+    """
+    if isinstance(device, Device):
+        return device
+    wanted = _wanted(device if device is not None else os.environ.get(ENVIRONMENT) or None)
+    if wanted.kind == "cpu":
+        return _one("cpu", "cpu", 0)
+    module = torch()
+    if module is None:
+        return None
+    if wanted.kind is not None and wanted.kind not in ("cuda", "xpu", "mps"):
+        _refuse_unknown(module, wanted.kind)
+    accelerator = module.accelerator.current_accelerator()
+    if accelerator is None or wanted.kind not in (None, accelerator.type):
+        return None
+    count = module.accelerator.device_count()
+    if count == 0:
+        return None
+    index = wanted.number
+    if index is None:
+        index = _current_index(module, accelerator.type)
+    if not 0 <= index < count:
+        few = f"torch has {count} devices of this kind, numbered from 0"
+        raise ValueError(f"{accelerator.type}:{index} does not exist: {few}")
+    return _one(f"{accelerator.type}:{index}", accelerator.type, index)
+
+
+def _wanted(device: object) -> _Wanted:
+    if device is None:
+        return _Wanted(None, None)
+    if isinstance(device, int) and not isinstance(device, bool):
+        return _Wanted(None, device)
+    if isinstance(device, str):
+        kind, colon, index = device.strip().lower().partition(":")
+        if colon and not index.isdigit():
+            raise ValueError(f"{device!r} is not a device: say 'cuda:0', 'cuda' or 'cpu'")
+        return _Wanted(kind, int(index) if colon else None)
+    named, number = getattr(device, "type", None), getattr(device, "index", None)
+    if isinstance(named, str) and (number is None or isinstance(number, int)):
+        return _Wanted(named, number)
+    raise TypeError(f"a device is a name, an index or a torch.device, not {type(device).__name__}")
+
+
+def _refuse_unknown(module: Torch, kind: str) -> None:
+    try:
+        module.device(kind)
+    except RuntimeError:
+        message = f"{kind!r} is not a device that torch knows: say 'cuda:0', 'cuda' or 'cpu'"
+        raise ValueError(message) from None
+
+
+def _current_index(module: Torch, kind: str) -> int:
+    # Asking for the current index initialises the device. Before that it is 0, and it stays 0 until
+    # the program chooses another, which initialises the device.
+    backend = getattr(module, kind, None)
+    initialised = getattr(backend, "is_initialized", None)
+    if initialised is None or not initialised():
+        return 0
+    return int(module.accelerator.current_device_index())
+
+
+def _one(name: str, kind: str, index: int) -> Device:
+    known = _devices.get(name)
+    if known is not None:
+        return known
+    made: Device
+    if kind == "cpu":
+        from .cpu import CpuDevice
+
+        made = CpuDevice()
+    elif kind == "cuda":
+        from .cuda import CudaDevice
+
+        made = CudaDevice(name, index)
+    else:
+        from .accelerator import AcceleratorDevice
+
+        made = AcceleratorDevice(name, index, kind)
+    return _devices.setdefault(name, made)

@@ -1,0 +1,230 @@
+"""CUDA as a device, and ROCm, which torch calls by the same names.
+
+NVML reports the usage. It is asked by UUID, because torch's index differs from NVML's under
+CUDA_VISIBLE_DEVICES, and it needs no context. torch's own query creates a context, so it is used
+only where a context exists already.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from types import GeneratorType
+from typing import Any
+
+from .. import _native
+from .._hook import Setting
+from .._native import AllocatorCounts, LedgerLine, NvmlUsage, ProcessUsage, Usage
+from .._torch import UNREADABLE, Torch, torch
+from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
+from .device import Device
+
+NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
+"""Exceptions where NVML cannot be asked: no library, or no such device."""
+
+
+class CudaDevice(Device):
+    """One CUDA or ROCm device."""
+
+    kind = "cuda"
+
+    def __init__(self, name: str, index: int) -> None:
+        super().__init__(name, index)
+        self._uuid: str | None = None
+
+    def uuid(self) -> str:
+        """Returns the UUID as NVML spells it, without initialising CUDA."""
+        if self._uuid is None:
+            module: Torch = torch()
+            if module.cuda.is_initialized():
+                bare = str(module.cuda.get_device_properties(self.index).uuid)
+                self._uuid = bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
+            else:
+                position = module.cuda._get_nvml_device_index(self.index)
+                self._uuid = str(module.cuda._raw_device_uuid_nvml()[position])
+        return self._uuid
+
+    def _nvml(self) -> NvmlUsage:
+        return _native.nvml_usage(self.uuid())
+
+    def usage(self) -> Usage:
+        try:
+            return self._nvml().usage
+        except NVML_ERRORS as unreadable:
+            module: Torch = torch()
+            if not self.has_context():
+                raise RuntimeError(
+                    f"NVML does not report {self.name} ({unreadable}), and asking CUDA would create"
+                    " a context: use the device once, or install the driver's NVML library"
+                ) from unreadable
+            free, total = module.cuda.mem_get_info(self.index)
+            return Usage(int(total), int(free))
+
+    def own(self) -> int | None:
+        try:
+            return self._nvml().own_bytes
+        except NVML_ERRORS:
+            return None
+
+    def others(self) -> list[ProcessUsage]:
+        try:
+            return self._nvml().others
+        except NVML_ERRORS:
+            return []
+
+    def has_context(self) -> bool:
+        """Returns whether this process has a context on the device. Creates none."""
+        module = initialised()
+        if module is None:
+            return False
+        ask = getattr(module._C, "_cuda_hasPrimaryContext", None)
+        return True if ask is None else bool(ask(self.index))
+
+    def synchronize(self) -> None:
+        module = initialised()
+        if module is None or not self.has_context():
+            return
+        # Synchronising would end a capture in another thread with an error there.
+        if capturing(module):
+            raise RuntimeError("a CUDA graph is being captured, and synchronising would break it")
+        module.accelerator.synchronize(self.index)
+
+    def counts(self) -> AllocatorCounts:
+        module = initialised()
+        if module is None:
+            return AllocatorCounts(0, 0)
+        # Nested, as torch has them: flattening the whole table costs more than reading it.
+        stats = module.cuda.memory_stats_as_nested_dict(self.index)
+        return AllocatorCounts(current(stats, "allocated_bytes"), current(stats, "reserved_bytes"))
+
+    def lines(self) -> list[LedgerLine]:
+        try:
+            segments = snapshot(self.index)
+        except RuntimeError:
+            # cudaMallocAsync has no snapshot; its totals are still right.
+            return super().lines()
+        return lines_of(segments, graph_pools)
+
+    def why_not_trim(self) -> str | None:
+        module = initialised()
+        if module is None:
+            return None
+        if capturing(module):
+            return "a CUDA graph is being captured: emptying the cache does nothing until it ends"
+        counts = self.counts()
+        if counts.reserved_bytes > counts.allocated_bytes and pools_in_use(module):
+            return "a torch.cuda.MemPool is active: emptying the cache does nothing until it ends"
+        return None
+
+    def trim(self) -> int:
+        module = initialised()
+        if module is None:
+            return 0
+        before = self.counts().reserved_bytes
+        getattr(module.accelerator, "empty_cache", module.cuda.empty_cache)()
+        after = self.counts()
+        if after.reserved_bytes >= before and after.reserved_bytes > after.allocated_bytes:
+            self._check_trimmed()
+        return max(0, before - after.reserved_bytes)
+
+    def _check_trimmed(self) -> None:
+        """Raises RuntimeError if segments that are wholly free were not returned to the driver.
+
+        A pool that torch's C functions activated leaves no trace in Python. Such segments are the
+        only sign of it.
+        """
+        try:
+            segments = snapshot(self.index)
+        except RuntimeError:
+            return
+        ordinary = [segment for segment in segments if pool_of(segment) == ORDINARY]
+        free = sum(segment["total_size"] for segment in ordinary if segment["active_size"] == 0)
+        if free > 0:
+            raise RuntimeError(
+                f"{free} bytes are wholly free and were not returned to the driver: a memory pool is"
+                " active or a graph is being captured in another thread"
+            )
+
+    def settings(self) -> list[Setting]:
+        return [Fraction(self)] if initialised() is not None else []
+
+
+def current(stats: dict[str, dict[str, dict[str, int]]], what: str) -> int:
+    """Returns one number of torch's nested memory statistics."""
+    return int(stats.get(what, {}).get("all", {}).get("current", 0))
+
+
+def capturing(module: Torch) -> bool:
+    """Returns whether a graph is being captured, on this thread's stream or on torch's capture
+    stream.
+
+    The capture stream is asked as well, because another thread may be capturing on it.
+    """
+    cuda = module.cuda
+    try:
+        if cuda.is_current_stream_capturing():
+            return True
+        stream = vars(cuda.graph).get("default_capture_stream")
+        if stream is None:
+            return False
+        # This changes only what this thread takes for the current stream; no work is issued.
+        with cuda.stream(stream):
+            return bool(cuda.is_current_stream_capturing())
+    except RuntimeError:
+        # CUDA refuses the query where a capture forbids it.
+        return True
+
+
+def pools_in_use(module: Torch) -> bool:
+    """Returns whether somebody is inside `torch.cuda.use_mem_pool`: its generator is then
+    suspended."""
+    entry = getattr(module.cuda, "use_mem_pool", None)
+    inside = getattr(getattr(entry, "__wrapped__", None), "__code__", None)
+    if inside is None:
+        return False
+    for one in gc.get_objects():
+        if type(one) is GeneratorType and one.gi_code is inside and suspended(one):
+            return True
+    return False
+
+
+def suspended(generator: GeneratorType[Any, Any, Any]) -> bool:
+    """Returns whether a generator has begun and not ended."""
+    told = getattr(generator, "gi_suspended", None)  # From Python 3.11 on.
+    if told is not None:
+        return bool(told)
+    frame = generator.gi_frame
+    return frame is not None and frame.f_lasti >= 0
+
+
+class Fraction(Setting):
+    """The share of the device that torch's allocator may take, lowered to what is live."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.name = f"{device.name} allocator fraction"
+        self._device = device
+
+    def lower(self) -> Callable[[], None]:
+        module, index = initialised(), self._device.index
+        if module is None:
+            raise RuntimeError("torch has not initialised CUDA")
+        memory = module.cuda.memory
+        ask = getattr(memory, "get_per_process_memory_fraction", None)
+        if ask is None:
+            raise RuntimeError("this torch cannot report the fraction, so it could not be restored")
+        before = float(ask(index))
+        total = int(module.cuda.get_device_properties(index).total_memory)
+        live = self._device.counts().allocated_bytes
+        memory.set_per_process_memory_fraction(min(before, live / total), index)
+
+        def restore() -> None:
+            # torch keeps whole bytes, rounded down: half a byte more, and none is lost on the way.
+            memory.set_per_process_memory_fraction(min(1.0, before + 0.5 / total), index)
+
+        return restore
+
+    def reset_statistics(self) -> None:
+        module = initialised()
+        if module is not None:
+            module.cuda.reset_peak_memory_stats(self._device.index)
+            module.cuda.reset_accumulated_memory_stats(self._device.index)

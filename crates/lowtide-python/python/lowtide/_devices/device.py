@@ -1,0 +1,77 @@
+"""The base class of all devices. The native releaser calls its methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._native import AllocatorCounts, LedgerKind, LedgerLine, ProcessUsage, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .._hook import Hook, Setting
+
+
+class Device:
+    """A device that a release works on.
+
+    Every method may raise. The receipt then contains the error's text.
+    """
+
+    kind: str = ""
+    noise_bytes: int = 0
+    """Changes of at most this size happen by themselves and prove nothing."""
+
+    def __init__(self, name: str, index: int) -> None:
+        self.name = name
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"Device({self.name})"
+
+    def usage(self) -> Usage:
+        """Returns total and free memory, as the driver reports it."""
+        raise NotImplementedError
+
+    def own(self) -> int | None:
+        """Returns the bytes that this process uses, or `None` if the driver does not report them."""
+        return None
+
+    def others(self) -> list[ProcessUsage]:
+        """Returns what other processes use, where the driver reports it."""
+        return []
+
+    def synchronize(self) -> None:
+        """Waits for all work on the device. Does nothing if the device was never used."""
+
+    def counts(self) -> AllocatorCounts:
+        """Returns what the framework's allocator has allocated and reserved."""
+        raise NotImplementedError
+
+    def lines(self) -> list[LedgerLine]:
+        """Returns the ledger lines of the framework's allocator. They add up to `reserved`."""
+        counts = self.counts()
+        cached = counts.reserved_bytes - counts.allocated_bytes
+        return ledger_lines(f"{self.name} allocator", counts.allocated_bytes, cached)
+
+    def why_not_trim(self) -> str | None:
+        """Returns why trimming would do nothing or do harm now, or `None`."""
+        return None
+
+    def trim(self) -> int:
+        """Returns cached memory to the driver, and says how many bytes the allocator gave up."""
+        raise NotImplementedError
+
+    def hooks(self) -> Sequence[Hook] | None:
+        """Returns the hooks of this device, or `None` for the usual ones of Python and torch."""
+        return None
+
+    def settings(self) -> Sequence[Setting]:
+        """Returns the settings that a release may lower for a moment."""
+        return []
+
+
+def ledger_lines(name: str, live: int, cached: int) -> list[LedgerLine]:
+    """Returns the two lines that every allocator has, without empty ones."""
+    sizes = ((LedgerKind.LIVE, live), (LedgerKind.CACHED, cached))
+    return [LedgerLine(kind, name, size) for kind, size in sizes if size > 0]

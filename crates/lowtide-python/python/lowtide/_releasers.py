@@ -1,0 +1,41 @@
+"""The releasers of this process, one for each device."""
+
+from __future__ import annotations
+
+import os
+
+from . import _native
+from ._devices.choose import device_of
+from ._devices.device import Device
+
+_releasers: dict[str | None, _native.Releaser] = {}
+
+# A child process has copies of its parent's locks, and none of its parent's threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_releasers.clear)
+
+
+def releaser_of(device: object = None) -> _native.Releaser:
+    """Returns the releaser of a device, given by name, index or object. There is one for each
+    device.
+
+    If there is no device, the releaser's receipts have the verdict `no-device`.
+    """
+    return releaser_for(device_of(device))
+
+
+def releaser_for(device: Device | None) -> _native.Releaser:
+    """Returns the releaser of a device object."""
+    name = None if device is None else device.name
+    known = _releasers.get(name)
+    if known is None:
+        known = _releasers.setdefault(name, _new(device))
+    return known
+
+
+def _new(device: Device | None) -> _native.Releaser:
+    if device is None:
+        return _native.Releaser(None, ())
+    from ._rungs.all import hooks_of
+
+    return _native.Releaser(device, hooks_of(device))

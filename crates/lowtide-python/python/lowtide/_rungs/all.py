@@ -1,0 +1,47 @@
+"""Every hook of Python and torch, in the order of a release.
+
+Communicators go before the workspaces that they use, and registered caches before the collector,
+which frees what they held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._devices.device import Device
+from .._hook import Hook
+from .._native import HookPoint
+from .caches import RegisteredCaches
+from .collector import Collector
+from .compile_caches import CompileCaches
+from .libraries import FftPlans, IpcLeftovers, Workspaces
+from .lru_caches import LruCaches
+from .process_groups import ProcessGroups
+from .sessions import Sessions
+from .to_host import ModelsToHost
+from .tracebacks import StoredTracebacks
+
+
+def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:
+    """Returns every hook for a device: its own where it has some, else the usual ones.
+
+    A hook that does not apply says why when it is asked (`Hook.missing`). `process_groups` destroys
+    communicators too, which a program that goes on training does not want.
+    """
+    own = device.hooks()
+    if own is not None:
+        return own
+    return [
+        ModelsToHost(device),
+        Sessions(),
+        ProcessGroups(asked=process_groups),
+        Workspaces(device),
+        FftPlans(device),
+        IpcLeftovers(device),
+        RegisteredCaches(),
+        StoredTracebacks(),
+        LruCaches(device),
+        CompileCaches(),
+        Collector(),
+        Workspaces(device, point=HookPoint.FALLBACK),
+    ]

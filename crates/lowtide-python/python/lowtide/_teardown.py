@@ -1,0 +1,101 @@
+"""What a release of some objects drops, and who is asked afterwards what has survived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ._devices.device import Device
+    from ._hook import Hook
+    from ._native import Holder
+    from ._native import _DropStep as DropStep
+
+_WORTH_BYTES = 1 << 20
+"""Holders of less than this are not named."""
+
+
+class Step(NamedTuple):
+    """One thing that a release does in its `drop` rung, beside the cuts of a plan."""
+
+    path: str
+    bytes: int | None
+    cut: Callable[[], object]
+
+
+class Teardown(NamedTuple):
+    """The steps of the `drop` rung, and who can tell what survived them.
+
+    It refers to none of the objects. The native release empties the list of steps.
+    """
+
+    steps: list[DropStep]
+    witness: Callable[[], list[Holder]] | None
+
+
+def teardown_of(objects: list[object]) -> Teardown:
+    """Returns what is cut for some objects, wrappers first."""
+    if not objects:
+        return Teardown([], None)
+    from ._plan import alive, plan
+    from ._why.why import holders
+
+    planned = plan(objects[0], objects[1:])
+    steps: list[DropStep] = [*planned.steps]
+    tensors = planned.tensors
+    planned.steps.clear()
+
+    def witness() -> list[Holder]:
+        survivors = alive(tensors)
+        return holders(survivors) if survivors else []
+
+    return Teardown(steps, witness)
+
+
+def users_of(device: Device) -> Callable[[], list[Holder]]:
+    """Returns a witness that names who uses the memory that is left on a device."""
+
+    def witness() -> list[Holder]:
+        from ._why.why import holders
+
+        return holders(device=device.name, least=_WORTH_BYTES)
+
+    return witness
+
+
+def unfreezing() -> list[DropStep]:
+    """Returns a step that unfreezes all frozen objects. They cannot be frozen again as they were."""
+    import gc
+
+    from ._frozen import frozen_count
+
+    frozen = frozen_count()
+    said = f"{frozen} frozen objects unfrozen; the frozen set was not restored"
+    return [Step(said, None, gc.unfreeze)] if frozen else []
+
+
+def trim_own_garbage(device: Device | None) -> None:
+    """Returns to the kernel what our own look at the heap took, before a release of host memory
+    begins.
+
+    Otherwise the release would free that memory too, and measure it.
+    """
+    if device is not None and device.kind == "cpu":
+        try:
+            _native.malloc_trim()
+        except OSError:
+            pass  # Not every C library can trim, and then the numbers have this noise.
+
+
+def libraries_with_groups(device: Device | None) -> Sequence[Hook] | None:
+    """Returns the hooks of the `libraries` rung for a release that destroys process groups."""
+    if device is None:
+        return None
+    from ._rungs.all import hooks_of
+
+    hooks = hooks_of(device, process_groups=True)
+    return [hook for hook in hooks if hook.point == _native.HookPoint.LIBRARIES]

@@ -1,0 +1,314 @@
+"""The answer of `why`: data first, and a text that fits a screen.
+
+An answer holds texts and numbers only: keeping it keeps nothing of the program alive. A cut finds
+its references again when it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .._data import Data, counted, mib
+from .._native import Holder, RetainedSize
+
+_SHOWN_HELD = 6
+_SHOWN_PATHS = 3
+_SHOWN_STEPS = 3
+
+
+def _line(head: str, text: str) -> str:
+    return f"  {head:>14}  {text}"
+
+
+class Step(Data):
+    """One reference of a cut: where it is, and what a person does to cut it."""
+
+    __slots__ = ("action", "can_apply", "kind", "path")
+
+    def __init__(self, path: str, action: str, kind: str, can_apply: bool) -> None:
+        self.path = path
+        self.action = action
+        self.kind = kind
+        self.can_apply = can_apply
+
+
+class Cut(Data):
+    """References that free an object when they are cut.
+
+    `beside_*` is freed as well although nobody asked for it. `kept_bytes` stay in use because of
+    references that are not visible; `invisible` counts those.
+    """
+
+    __slots__ = (
+        "_apply",
+        "beside_bytes",
+        "beside_objects",
+        "freed_bytes",
+        "freed_objects",
+        "invisible",
+        "kept_bytes",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        freed: RetainedSize,
+        beside: RetainedSize,
+        kept_bytes: int,
+        invisible: int,
+        apply: Callable[[Cut], None] | None,
+    ) -> None:
+        self.steps = steps
+        self.freed_objects, self.freed_bytes = freed.objects, freed.bytes
+        self.beside_objects, self.beside_bytes = beside.objects, beside.bytes
+        self.kept_bytes = kept_bytes
+        self.invisible = invisible
+        self._apply = apply
+
+    @property
+    def can_apply(self) -> bool:
+        """Whether `apply` can cut every reference.
+
+        It cannot cut a variable of a running function, for example: only the function itself can.
+        """
+        return bool(self.steps) and all(step.can_apply for step in self.steps)
+
+    def apply(self) -> None:
+        """Finds the references again and cuts them.
+
+        Raises LookupError if they are gone, and TypeError if one cannot be cut from here; the
+        message says what to do.
+        """
+        if self._apply is not None:
+            self._apply(self)
+
+    def __str__(self) -> str:
+        return "; ".join(step.action for step in self.steps)
+
+    def line(self, word: str) -> str:
+        """Returns one line: what to do, and what that frees."""
+        actions = [step.action for step in self.steps[:_SHOWN_STEPS]]
+        if len(self.steps) > _SHOWN_STEPS:
+            actions.append(counted(len(self.steps) - _SHOWN_STEPS, "more"))
+        text = f"{'; '.join(actions)} → frees {mib(self.freed_bytes - self.kept_bytes)}"
+        if self.invisible:
+            text += f" once {counted(self.invisible, 'reference')} not visible go"
+        if self.beside_bytes:
+            text += f", {mib(self.beside_bytes)} of it beside"
+        return _line(word, text)
+
+
+class Held(Data):
+    """An object that is kept alive: one that holds device memory, or the one that was asked about.
+
+    `holders` are the references that keep it alive, one for each path, and `path` is the shortest
+    of those paths. `invisible` counts references that cannot be seen from Python: native code has
+    them, or a function that is running right now. `cuts` begins with the one that frees the least
+    beside it; `why_no_cut` says why there is none.
+    """
+
+    __slots__ = (
+        "bytes",
+        "cuts",
+        "frozen",
+        "holders",
+        "invisible",
+        "path",
+        "tensors",
+        "type",
+        "why_no_cut",
+    )
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        type: str,
+        bytes: int,
+        tensors: int,
+        holders: tuple[Holder, ...],
+        invisible: int,
+        frozen: bool,
+        cuts: tuple[Cut, ...],
+        why_no_cut: str | None,
+    ) -> None:
+        self.path = path
+        self.type = type
+        self.bytes = bytes
+        self.tensors = tensors
+        self.holders = holders
+        self.invisible = invisible
+        self.frozen = frozen
+        self.cuts = cuts
+        self.why_no_cut = why_no_cut
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all holders, the shortest first."""
+        return tuple(holder.path for holder in self.holders)
+
+    def lines(self) -> list[str]:
+        """Returns the object, its other paths, and its cuts, as lines of text."""
+        what = self.type
+        if self.tensors > 1:
+            what += f", {counted(self.tensors, 'piece')}"
+        lines = [_line(mib(self.bytes), f"{self.path} ({what})")]
+        others = [path for path in self.paths if path != self.path]
+        lines += [_line("also", path) for path in others[: _SHOWN_PATHS - 1]]
+        if len(others) >= _SHOWN_PATHS:
+            lines.append(_line("also", counted(len(others) - _SHOWN_PATHS + 1, "more path")))
+        if self.invisible:
+            references = counted(self.invisible, "reference")
+            lines.append(
+                _line("and", f"{references} not visible: native code, or a call in progress")
+            )
+        if self.frozen:
+            lines.append(
+                _line("frozen", "gc.freeze() hid an object on this path from the collector")
+            )
+        for number, cut in enumerate(self.cuts[:2]):
+            lines.append(cut.line("cut" if number == 0 else "or cut"))
+        if self.why_no_cut is not None:
+            lines.append(_line("no cut", self.why_no_cut))
+        return lines
+
+
+class Dead(Data):
+    """A reference cycle that nothing reaches. The collector frees it, unless it is frozen."""
+
+    __slots__ = ("bytes", "frozen", "objects", "type")
+
+    def __init__(self, type: str, objects: int, bytes: int, frozen: bool) -> None:
+        self.type = type
+        self.objects = objects
+        self.bytes = bytes
+        self.frozen = frozen
+
+    def line(self) -> str:
+        """Returns one line: how large it is, and whether the collector frees it."""
+        state = "frozen, so the collector does not free it" if self.frozen else "unreachable"
+        objects = counted(self.objects, "object")
+        return _line(mib(self.bytes), f"reference cycle of {objects} with {self.type}: {state}")
+
+
+class Native(Data):
+    """An object that native code holds, with the number of references that Python cannot see."""
+
+    __slots__ = ("bytes", "references", "type")
+
+    def __init__(self, type: str, references: int, bytes: int) -> None:
+        self.type = type
+        self.references = references
+        self.bytes = bytes
+
+    def line(self) -> str:
+        """Returns one line: the object, and how many references are not visible."""
+        references = counted(self.references, "reference")
+        return _line(mib(self.bytes), f"{self.type}: {references} not visible, in native code")
+
+
+class Action(Data):
+    """A statement to run, and how many bytes it is expected to free."""
+
+    __slots__ = ("action", "bytes")
+
+    def __init__(self, action: str, bytes: int | None) -> None:
+        self.action = action
+        self.bytes = bytes
+
+    def line(self) -> str:
+        """Returns one line: what to do, and what that frees."""
+        expected = "" if self.bytes is None else f" → frees {mib(self.bytes)}"
+        return _line("do", f"{self.action}{expected}")
+
+
+class Answer(Data):
+    """What keeps device memory in use, or the object that was asked about; and what would free it.
+
+    Printing it shows the largest entries of `held`, with what to do about each.
+    """
+
+    __slots__ = (
+        "actions",
+        "dead",
+        "device",
+        "frozen_objects",
+        "held",
+        "held_bytes",
+        "native",
+        "notes",
+        "objects",
+        "rest_bytes",
+        "rest_held",
+        "target",
+        "tensors",
+        "took_s",
+    )
+
+    def __init__(
+        self,
+        *,
+        device: str | None,
+        target: str | None,
+        tensors: int,
+        held_bytes: int,
+        held: tuple[Held, ...],
+        rest: RetainedSize,
+        dead: tuple[Dead, ...],
+        native: tuple[Native, ...],
+        actions: tuple[Action, ...],
+        notes: tuple[str, ...],
+        objects: int,
+        frozen_objects: int,
+        took_s: float,
+    ) -> None:
+        self.device = device
+        self.target = target
+        self.tensors = tensors
+        self.held_bytes = held_bytes
+        self.held = held
+        self.rest_held, self.rest_bytes = rest.objects, rest.bytes
+        self.dead = dead
+        self.native = native
+        self.actions = actions
+        self.notes = notes
+        self.objects = objects
+        self.frozen_objects = frozen_objects
+        self.took_s = took_s
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Every reference that keeps one of the held objects alive."""
+        return tuple(holder for held in self.held for holder in held.holders)
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The cuts of the first held object: the one that frees the least beside it comes first,
+        the one with the fewest references last."""
+        return self.held[0].cuts if self.held else ()
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *self._body()])
+
+    def _head(self) -> str:
+        walk = f"{self.objects:,} objects walked in {self.took_s * 1e3:,.0f} ms, the interpreter waited"
+        if self.target is not None:
+            return f"why {self.target}: {walk}"
+        where = self.device or "any device"
+        pieces = counted(self.tensors, "piece")
+        return f"why on {where}: {mib(self.held_bytes)} in {pieces} of memory; {walk}"
+
+    def _body(self) -> list[str]:
+        lines = [line for held in self.held[:_SHOWN_HELD] for line in held.lines()]
+        not_shown = self.held[_SHOWN_HELD:]
+        more = self.rest_held + len(not_shown)
+        if more:
+            more_bytes = self.rest_bytes + sum(held.bytes for held in not_shown)
+            lines.append(_line(mib(more_bytes), counted(more, "more object")))
+        lines += [dead.line() for dead in self.dead]
+        lines += [native.line() for native in self.native]
+        if not lines:
+            lines.append("  nothing holds any memory")
+        lines += [action.line() for action in self.actions]
+        return lines + [f"  note: {note}" for note in self.notes]

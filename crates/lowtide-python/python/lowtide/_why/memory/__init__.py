@@ -1,0 +1,6 @@
+"""Which objects hold device memory, how much, and who holds it in native code.
+
+- `probe.py`: asked by the native walk about every object that may hold memory
+- `storages.py`: the storages behind ordinary tensors; `rare.py`: everything less common
+- `autograd.py`: tensors that other tensors keep alive through autograd and views
+"""

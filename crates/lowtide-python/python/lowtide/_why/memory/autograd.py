@@ -1,0 +1,177 @@
+"""Tensors that other tensors keep alive in native code.
+
+A view keeps its base, a leaf its gradient, and a result keeps the tensors that its autograd graph
+saved for the backward pass and the leaves where the graph ends. The collector sees one step of that
+graph at most.
+
+The graph is followed through `next_functions`. Saved tensors are read in their raw form, so that
+hooks which the program has set on saved tensors never run. Where there is such a hook, its packed
+value is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import GetSetDescriptorType
+from typing import Any, NamedTuple
+
+from ..._torch import UNREADABLE, Tensor, Torch, torch
+
+MOST_NODES = 200_000
+"""Beyond this number of visits, each node is visited once for all tensors, not once for each."""
+
+
+class KeptTensors(NamedTuple):
+    """The tensors that one tensor keeps alive. `position` is its place in the list that was asked."""
+
+    position: int
+    kept: list[Tensor]
+
+
+def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
+    """Returns what each tensor keeps alive in native code; tensors that keep nothing are left out.
+
+    Saved tensors without a Python object come as new objects over the same storage. What cannot be
+    seen (saved objects of an older torch, values that a hook has packed elsewhere) is left out.
+    """
+    module = torch()
+    if module is None or not tensors:
+        return []
+    with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
+        return _edges(module, tensors, most_nodes)
+
+
+def _edges(module: Torch, tensors: list[Tensor], most_nodes: int) -> list[KeptTensors]:
+    base = module._C.TensorBase
+    requires, node_of = base.requires_grad.__get__, base.grad_fn.__get__
+    base_of = base._base.__get__
+    retains, gradient_of = base.retains_grad.__get__, base._grad.__get__
+    graph = _Graph(module)
+    edges: list[KeptTensors] = []
+    everywhere: dict[int, object] = {}
+    left = most_nodes
+    for i, tensor in enumerate(tensors):
+        kept: dict[int, Tensor] = {}
+        try:
+            viewed = base_of(tensor)
+            if viewed is not None:
+                kept[id(viewed)] = viewed
+            if not requires(tensor):
+                if kept:
+                    edges.append(KeptTensors(i, [viewed]))
+                continue
+            node = node_of(tensor)
+            # torch warns about this question where there can be no gradient.
+            gradient = gradient_of(tensor) if node is None or retains(tensor) else None
+        except UNREADABLE:
+            continue
+        if gradient is not None:
+            kept[id(gradient)] = gradient
+        if node is not None:
+            seen = {} if left > 0 else everywhere
+            before = len(seen)
+            for one in graph.kept_from(node, seen):
+                kept.setdefault(id(one), one)
+            left -= len(seen) - before
+            if left <= 0 and seen is not everywhere:
+                everywhere.update(seen)
+        kept.pop(id(tensor), None)
+        if kept:
+            edges.append(KeptTensors(i, list(kept.values())))
+    return edges
+
+
+Read = Callable[[Any], Any]
+
+
+class _Reader(NamedTuple):
+    """How nodes of one type are read."""
+
+    follow: Read | None
+    leaf: Read | None
+    saved: list[Read]
+
+
+class _Node(NamedTuple):
+    """A node that was read. It holds the node itself: otherwise torch would make a new Python
+    object for it, with another id."""
+
+    node: object
+    following: list[object]
+    kept: list[Tensor]
+
+
+class _Graph:
+    """Reads the nodes of autograd's graph, each node once."""
+
+    def __init__(self, module: Torch) -> None:
+        self._tensor: type = module._C.TensorBase
+        self._python: type = module._C._FunctionBase
+        self._readers: dict[type, _Reader] = {}
+        self._read: dict[int, _Node] = {}
+
+    def kept_from(self, start: object, seen: dict[int, object]) -> list[Tensor]:
+        """Returns the tensors that the graph from `start` on keeps, without the nodes in `seen`."""
+        kept: list[Tensor] = []
+        todo = [start]
+        while todo:
+            node = todo.pop()
+            if id(node) in seen:
+                continue
+            seen[id(node)] = node
+            read = self._node(node)
+            kept += read.kept
+            todo += read.following
+        return kept
+
+    def _node(self, node: object) -> _Node:
+        known = self._read.get(id(node))
+        if known is None:
+            reader = self._reader(type(node))
+            following: list[object] = []
+            if reader.follow is not None:
+                following = [one for one, _ in reader.follow(node) if one is not None]
+            kept: list[Tensor] = [reader.leaf(node)] if reader.leaf is not None else []
+            for read in reader.saved:
+                self._collect(kept, read, node)
+            if self._python in type(node).__mro__:
+                attributes = object.__getattribute__(node, "__dict__")
+                self._add(kept, list(dict.values(attributes)))
+            kept = [one for one in kept if one is not None]
+            known = self._read[id(node)] = _Node(node, following, kept)
+        return known
+
+    def _reader(self, of: type) -> _Reader:
+        reader = self._readers.get(of)
+        if reader is None:
+            # Native properties only: a function of the program may have others of the same names.
+            natives: dict[str, Read] = {}
+            for ancestor in of.__mro__:
+                for name, property in vars(ancestor).items():
+                    if type(property) is GetSetDescriptorType:
+                        natives.setdefault(name, property.__get__)
+            saved = [read for name, read in natives.items() if name.startswith("_raw_saved_")]
+            reader = _Reader(natives.get("next_functions"), natives.get("variable"), saved)
+            self._readers[of] = reader
+        return reader
+
+    def _collect(self, kept: list[Tensor], read: Read, node: object) -> None:
+        try:
+            raw = read(node)
+        except UNREADABLE:
+            return  # The graph was used up, and its saved tensors are gone.
+        for one in raw if type(raw) in (tuple, list) else (raw,):
+            try:
+                # Never `unpack`, and never `_saved_…`: those run the hooks.
+                self._add(kept, [type(one).data.__get__(one)])
+            except UNREADABLE:
+                continue
+
+    def _add(self, kept: list[Tensor], values: list[Any]) -> None:
+        """Adds the tensors among some values, and those one level down in plain containers."""
+        for value in values:
+            if self._tensor in type(value).__mro__:
+                kept.append(value)
+            elif type(value) in (tuple, list, dict):
+                inner = dict.values(value) if type(value) is dict else value
+                kept += [one for one in inner if self._tensor in type(one).__mro__]

@@ -1,0 +1,193 @@
+"""Which objects hold device memory, how much, and whether native code holds it too.
+
+The native walk passes in every object of the few types that can hold memory. The answer identifies
+memory by its storage, so that views share it.
+
+No code of the program runs: torch's dispatch to subclasses and modes is switched off meanwhile,
+attributes are read through the descriptors of torch's base classes, and a subclass that only wraps
+other tensors holds nothing itself. The probe has to be fast, and it leaves nothing behind: torch
+keeps the Python object of a storage for as long as the storage lives, so the probe creates none
+(see `storages.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from enum import Enum
+from typing import NamedTuple
+
+from ..._native import Memory
+from ..._torch import UNREADABLE, Tensor, Torch, torch
+from . import rare
+from .storages import Storages
+
+
+class Form(Enum):
+    """How an object is asked for its memory."""
+
+    TENSOR = "an ordinary tensor"
+    WRAPPER = "a tensor subclass with its own dispatch"
+    WITHOUT_STORAGE = "a tensor without one storage: sparse, opaque, or inside a function transform"
+    STORAGE = "a storage"
+    GRAPH = "a captured graph"
+    POOL = "a memory pool"
+    ARRAY = "an array of CuPy"
+
+
+class _Other(NamedTuple):
+    """An object that is no ordinary tensor."""
+
+    position: int
+    form: Form
+
+
+class _Base(NamedTuple):
+    """A base class, and how objects of its subclasses are asked."""
+
+    base: type
+    form: Form
+
+
+def candidate_types() -> list[type]:
+    """Returns the types whose objects `probe` knows, subclasses included, as far as imported."""
+    types: list[type] = []
+    module = torch()
+    if module is not None:
+        types += [module.Tensor, module.UntypedStorage]
+        types += [one.base for one in _pool_types(module)]
+    array = _cupy_array()
+    return types if array is None else [*types, array]
+
+
+def bytes_on(objects: list[object], device: str) -> int:
+    """Returns how much of a device's memory some objects hold, each piece of memory counted once."""
+    held = [one for one in probe(objects) if one is not None and one.device == device]
+    return sum({one.key: one.bytes for one in held}.values())
+
+
+def probe(objects: list[Tensor]) -> list[Memory | None]:
+    """Returns for each object the device memory that it holds, or `None` if it holds none."""
+    # A collection in the middle would run finalizers of the program, and would walk over everything
+    # that is being asked about.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _probe(objects)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _probe(objects: list[Tensor]) -> list[Memory | None]:
+    module = torch()
+    answers: list[Memory | None] = [None] * len(objects)
+    others: list[_Other] = []
+    if module is None:
+        _sort(objects, _bases(None), others)
+        _probe_others(None, objects, others, answers)
+        return answers
+    # Both: functions of subclasses and modes, and what dispatches beneath them.
+    with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
+        tensors = _sort(objects, _bases(module), others)
+        own = module._C.TensorBase._fix_weakref
+        for i in tensors:
+            # The walk found this object by its address; torch did not hand it out. Where native
+            # code owns a tensor's Python object, torch has to be told of the new reference, or the
+            # tensor is freed while we use it.
+            own(objects[i])
+        storages = Storages(module)
+        without = storages.add_tensors(objects, tensors)
+        others += [_Other(i, Form.WITHOUT_STORAGE) for i in without]
+        storages.add_storages(objects, [one.position for one in others if one.form is Form.STORAGE])
+        storages.fill(objects, answers)
+        _probe_others(module, objects, others, answers)
+    return answers
+
+
+def _bases(module: Torch | None) -> list[_Base]:
+    bases: list[_Base] = []
+    if module is not None:
+        bases.append(_Base(module._C.TensorBase, Form.TENSOR))
+        bases.append(_Base(module._C.StorageBase, Form.STORAGE))
+        bases += _pool_types(module)
+    array = _cupy_array()
+    return bases if array is None else [*bases, _Base(array, Form.ARRAY)]
+
+
+def _pool_types(module: Torch) -> list[_Base]:
+    native = (("_CUDAGraph", Form.GRAPH), ("_MemPool", Form.POOL))
+    found = [(getattr(module._C, name, None), form) for name, form in native]
+    return [_Base(one, form) for one, form in found if isinstance(one, type)]
+
+
+def _cupy_array() -> type | None:
+    array = getattr(sys.modules.get("cupy"), "ndarray", None)
+    return array if isinstance(array, type) else None
+
+
+def _sort(objects: list[Tensor], bases: list[_Base], others: list[_Other]) -> list[int]:
+    """Returns the positions of ordinary tensors; other objects that may hold memory go to `others`."""
+    forms: dict[type, Form | None] = {}
+    tensors = []
+    for i, one in enumerate(objects):
+        of = type(one)
+        try:
+            form = forms[of]
+        except KeyError:
+            form = forms[of] = _form(of, bases)
+        if form is Form.TENSOR:
+            tensors.append(i)
+        elif form is not None:
+            others.append(_Other(i, form))
+    return tensors
+
+
+def _form(of: type, bases: list[_Base]) -> Form | None:
+    # As `type` reports it: a metaclass may answer otherwise.
+    ancestors = type.__dict__["__mro__"].__get__(of)
+    for base, form in bases:
+        if base in ancestors:
+            if form is not Form.TENSOR:
+                return form
+            # A subclass with its own dispatch may be a wrapper, and may answer for its device
+            # itself.
+            for ancestor in ancestors:
+                own = vars(ancestor).get("__torch_dispatch__")
+                if own is not None:
+                    disabled = getattr(own, "__name__", "") == "_disabled_torch_dispatch_impl"
+                    return Form.TENSOR if disabled or ancestor is base else Form.WRAPPER
+            return Form.TENSOR
+    return None
+
+
+def _probe_others(
+    module: Torch | None,
+    objects: list[Tensor],
+    others: list[_Other],
+    answers: list[Memory | None],
+) -> None:
+    pools: rare.Pools | None = None
+    for i, form in others:
+        if form is Form.STORAGE:
+            continue
+        if form in (Form.GRAPH, Form.POOL) and pools is None:
+            pools = rare.pools()
+        try:
+            found = _probe_other(module, objects[i], form, pools or {})
+        except UNREADABLE:
+            continue  # What cannot be read is left out; nothing is guessed.
+        if found is not None and found.bytes > 0 and found.device != "meta":
+            answers[i] = found
+
+
+def _probe_other(module: Torch | None, one: Tensor, form: Form, pools: rare.Pools) -> Memory | None:
+    if form is Form.WRAPPER:
+        return rare.wrapper(module, one)
+    if form is Form.WITHOUT_STORAGE:
+        return rare.sparse(module, one)
+    if form is Form.GRAPH:
+        return rare.graph(module, one, pools)
+    if form is Form.POOL:
+        return rare.pool(module, one, pools)
+    return rare.array(one)

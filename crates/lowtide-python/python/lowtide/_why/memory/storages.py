@@ -1,0 +1,181 @@
+"""The storages behind ordinary tensors: their sizes, their devices, and how many native holders
+each has.
+
+torch reports a storage's size through the storage's Python object, which it creates at the first
+question and keeps from then on: 104 bytes and one more object for the collector per tensor, for
+good, in a program that only asked why its memory is full. The number itself lies at a fixed offset
+in the native storage, which is found once with three storages of known size. Where that is not
+certain, torch is asked.
+"""
+
+from __future__ import annotations
+
+from ..._native import Memory, MemoryKind
+from ..._torch import UNREADABLE, Tensor, Torch
+
+
+class Storages:
+    """The storages behind some tensors.
+
+    Dicts of plain numbers, one per column: one small object per storage would make the collector
+    run over the whole heap again and again.
+    """
+
+    def __init__(self, module: Torch) -> None:
+        self._module = module
+        self._devices: dict[object, str | None] = {}
+        self._device: dict[int, str | None] = {}
+        self._size: dict[int, int] = {}
+        self._native: dict[int, int] = {}
+        # Positions of the objects that hold a storage, and its key: tensors first, then storages.
+        self._at: list[int] = []
+        self._key: list[int] = []
+        self._tensors = 0
+
+    def add_tensors(self, objects: list[Tensor], tensors: list[int]) -> list[int]:
+        """Adds the storages of some tensors. Returns the positions of tensors that have none."""
+        c = self._module._C
+        storage_id, storage_uses = c._storage_id, c._storage_Use_Count
+        tensor_uses, device_of = c.TensorBase._use_count, c.TensorBase.device.__get__
+        native, first, without = self._native, [], []
+        at, keys = self._at, self._key
+        for i in tensors:
+            tensor = objects[i]
+            try:
+                key = storage_id(tensor)
+            except UNREADABLE:
+                without.append(i)
+                continue
+            # The tensor is one of the storage's holders, and its Python object one of the tensor's.
+            if key in native:
+                native[key] += tensor_uses(tensor) - 2
+            else:
+                native[key] = storage_uses(key) + tensor_uses(tensor) - 2
+                first.append(tensor)
+            at.append(i)
+            keys.append(key)
+        self._tensors = len(keys)
+        name = self._name
+        self._device = {key: name(device_of(one)) for key, one in zip(native, first)}
+        self._size = _sizes(self._module, list(native), first)
+        return without
+
+    def add_storages(self, objects: list[Tensor], storages: list[int]) -> None:
+        """Adds storages that the program holds as objects."""
+        c = self._module._C
+        base = c.StorageBase
+        for i in storages:
+            storage = objects[i]
+            try:
+                key, size = base._cdata.__get__(storage), base.nbytes(storage)
+                device = self._name(base.device.__get__(storage))
+                if device is None or base.data_ptr(storage) == 0:
+                    size = 0
+                uses = c._storage_Use_Count(key)
+            except UNREADABLE:
+                continue  # A storage that may not be read holds nothing of its own.
+            self._device.setdefault(key, device)
+            self._size.setdefault(key, size)
+            self._native[key] = self._native.get(key, uses) - 1
+            self._at.append(i)
+            self._key.append(key)
+
+    def _name(self, device: object) -> str | None:
+        try:
+            return self._devices[device]
+        except KeyError:
+            name = str(device)
+            self._devices[device] = None if name == "meta" else name
+            return self._devices[device]
+
+    def fill(self, objects: list[Tensor], answers: list[Memory | None]) -> None:
+        """Writes the memory of each object to its position in `answers`."""
+        self._subtract_known_holders(objects)
+        kind = MemoryKind.TENSOR
+        for position, (i, key) in enumerate(zip(self._at, self._key)):
+            if position == self._tensors:
+                kind = MemoryKind.STORAGE
+            device, size, native = self._device[key], self._size[key], self._native[key]
+            if size > 0 and device is not None:
+                answers[i] = Memory(key, size, device, max(0, native), kind)
+
+    def _subtract_known_holders(self, objects: list[Tensor]) -> None:
+        """Subtracts holders that are known from the counts of native ones.
+
+        These are the base of a view, and a storage's own Python object.
+        """
+        native, base = self._native, self._module._C.TensorBase
+        if not any(more > 0 for more in native.values()):
+            return
+        is_view, base_of = base._is_view, base._base.__get__
+        asked = set(map(id, objects))
+        bases: dict[int, int] = {}
+        for i, key in zip(self._at[: self._tensors], self._key):
+            if native[key] > 0 and is_view(objects[i]):
+                of = base_of(objects[i])
+                if id(of) not in asked:
+                    # It holds the storage once, however many of its views are asked about.
+                    own = base._cdata.__get__(of)
+                    if own in bases:
+                        continue
+                    bases[own] = key
+                native[key] -= 1
+        self._subtract_own_objects(objects, list(bases.values()))
+
+    def _subtract_own_objects(self, objects: list[Tensor], bases: list[int]) -> None:
+        native, uses = self._native, self._module._C._storage_Use_Count
+        left = {key for key, more in native.items() if more > 0 and self._size[key] > 0}
+        left.difference_update(self._key[self._tensors :])
+        if not left:
+            return
+        tensors = {key: i for i, key in zip(self._at[: self._tensors], self._key) if key in left}
+        holders = dict.fromkeys(left, 0)
+        for key in [*self._key[: self._tensors], *bases]:
+            if key in left:
+                holders[key] += 1
+        for key, i in tensors.items():
+            # Only where something beside the tensors holds the storage. The storage's own Python
+            # object is one more holder from the first time that it is asked for; asking again
+            # changes nothing. So it existed before if the count stays the same.
+            before = uses(key)
+            if before > holders[key]:
+                storage = self._module._C.TensorBase.untyped_storage(objects[i])
+                native[key] -= 1 if uses(key) == before else 0
+                del storage
+
+
+_size_at: list[int | None] = []
+"""The offset of a storage's size, once it was looked for; `None` if it was not found."""
+
+
+def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, int]:
+    """Returns the sizes of some storages, each with a tensor over it."""
+    if not _size_at:
+        _size_at.append(_find_size(module))
+    at = _size_at[0]
+    untyped, nbytes = module._C.TensorBase.untyped_storage, module._C.StorageBase.nbytes
+    if at is None:
+        return {key: nbytes(untyped(tensor)) for key, tensor in zip(keys, tensors)}
+    from ctypes import c_int64
+
+    read = c_int64.from_address
+    # A symbolic size is a tagged pointer, and negative; such a storage has no memory.
+    return {key: max(0, read(key + at).value) for key in keys}
+
+
+def _find_size(module: Torch) -> int | None:
+    """Returns the offset of the size in a native storage, or `None` if it is not certain."""
+    from ctypes import c_int64
+
+    try:
+        known = [(module.UntypedStorage(size), size) for size in (1_013, 20_011, 7_919)]
+        keys = [(storage._cdata, size) for storage, size in known]
+    except UNREADABLE:
+        return None
+    # Behind the table of functions and the counts, and within the smallest storage torch ever had.
+    offsets = [
+        at
+        for at in range(16, 64, 8)
+        if all(c_int64.from_address(key + at).value == size for key, size in keys)
+    ]
+    return offsets[0] if len(offsets) == 1 else None

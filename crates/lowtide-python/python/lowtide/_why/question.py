@@ -1,0 +1,116 @@
+"""What the native walk has to know. It sees addresses; this is what it cannot find out itself.
+
+Which types are dicts, functions or tensors; where the files of this package are, so that its frames
+are not mistaken for the program's; and who can tell what a tensor holds.
+"""
+
+from __future__ import annotations
+
+import _thread
+import collections
+import functools
+import gc
+import os
+import sys
+import types
+from collections.abc import Sequence
+from typing import Final
+
+from .._frozen import IMMORTAL
+from .._native import ObjectKind, TypeKind
+from .._torch import torch
+from .memory.autograd import autograd_edges
+from .memory.probe import candidate_types, probe
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def _view() -> type:
+    """Returns the type of `f_locals` in a function: dict, or a view from Python 3.13 on."""
+    return type(sys._getframe().f_locals)
+
+
+_VIEW: Final = _view()
+
+
+class _Interpreter:
+    """Functions and facts of the interpreter, as they were when this module was imported.
+
+    To look them up during a walk could run code that the program has put in their place.
+    """
+
+    get_objects = gc.get_objects
+    get_freeze_count = gc.get_freeze_count
+    current_frames = sys._current_frames
+    current_exceptions = sys._current_exceptions
+
+    # How frozen objects are linked is known for these versions.
+    finds_frozen = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    # How objects are laid out is known for these. The walk prefetches memory by it.
+    knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
+    # Up to Python 3.10 a running frame shows its variables to the collector.
+    frames_show = sys.version_info < (3, 11)
+
+
+_KINDS: Final[list[TypeKind]] = [
+    TypeKind(dict, ObjectKind.DICT),
+    TypeKind(collections.OrderedDict, ObjectKind.DICT),
+    TypeKind(collections.defaultdict, ObjectKind.DICT),
+    TypeKind(list, ObjectKind.CONTAINER),
+    TypeKind(set, ObjectKind.CONTAINER),
+    TypeKind(collections.deque, ObjectKind.CONTAINER),
+    TypeKind(tuple, ObjectKind.IMMUTABLE),
+    TypeKind(frozenset, ObjectKind.IMMUTABLE),
+    TypeKind(types.ModuleType, ObjectKind.MODULE, subclasses=True),
+    TypeKind(types.FunctionType, ObjectKind.FUNCTION),
+    TypeKind(types.CellType, ObjectKind.CELL),
+    TypeKind(types.FrameType, ObjectKind.FRAME),
+    TypeKind(types.GeneratorType, ObjectKind.GENERATOR),
+    TypeKind(types.CoroutineType, ObjectKind.GENERATOR),
+    TypeKind(types.AsyncGeneratorType, ObjectKind.GENERATOR),
+    TypeKind(functools._lru_cache_wrapper, ObjectKind.CACHE),
+]
+
+
+class _Sample:
+    """A class written in Python. All instances of such classes are traversed like this one's."""
+
+
+class Question:
+    """A question to the native walk. It holds its targets, and the walk knows that it does.
+
+    Without targets it asks for all memory of a device. With targets it asks what holds each of
+    them; or, if they are tensors and `grouped`, what holds their memory.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[object] | None = None,
+        *,
+        grouped: bool = False,
+        device: str | None = None,
+        most: int = 1,
+    ) -> None:
+        self.targets = None if targets is None else list(targets)
+        self.grouped = grouped
+        self.device = device
+        self.most = most
+        self.probe = probe
+        self.autograd = autograd_edges
+        self.kinds = [
+            *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
+            *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
+            *_KINDS,
+        ]
+        self.sample = _Sample
+        self.package = _PACKAGE
+        self.immortal = IMMORTAL
+        self.view = _VIEW
+        self.thread = _thread.get_ident()
+        self.interpreter = _Interpreter
+
+
+def _models() -> list[type]:
+    """Returns the types whose objects people know as one thing, whatever they are made of."""
+    module = torch()
+    return [] if module is None else [module.nn.Module, module.optim.Optimizer]

@@ -1,0 +1,176 @@
+"""Readers for tasks, contexts and threads.
+
+asyncio, contextvars and thread-locals keep values beside the call stack. They are written in C; the
+readers use their own getters and never start anything in them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextvars import Context, ContextVar, Token
+from typing import Any
+
+from .cuts import attribute_step, none_item
+from .look import instance_dict, is_a, item, members, module_value, pairs, plain, read, type_name
+from .reference import Act, Reference, ReferenceKind
+
+_FUTURE: tuple[tuple[str, ReferenceKind], ...] = (
+    ("_result", "result"),
+    ("_exception", "exception"),
+    ("_loop", "loop"),
+)
+
+
+def task_type() -> Any:
+    """Returns the class of asyncio's tasks, or None if asyncio is not imported."""
+    return module_value("_asyncio", "Task")
+
+
+def task_name(value: object) -> str | None:
+    """Returns the name of an asyncio task, or None for other objects."""
+    task = task_type()
+    if task is not None and is_a(value, task):
+        return plain(task.get_name(value))
+    python_task = module_value("asyncio.tasks", "_PyTask")
+    if python_task is not None and is_a(value, python_task):
+        return plain(item(instance_dict(value) or {}, "_name"))
+    return None
+
+
+def thread_name(value: object) -> str | None:
+    """Returns the name of a thread object, or None for other objects."""
+    thread = module_value("threading", "Thread")
+    if thread is None or not is_a(value, thread):
+        return None
+    name = item(instance_dict(value) or {}, "_name")
+    return plain(name) if name is not None else None
+
+
+def read_task(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the coroutine of a task, and the future that it waits for."""
+    if task_type().get_coro(holder) is held:
+        yield Reference("", "coroutine", "{holder}.cancel()", _cancel(holder))
+    if read(holder, "_fut_waiter") is held:
+        yield Reference("._fut_waiter", "awaits", "{holder}.cancel()", _cancel(holder))
+
+
+def _cancel(task: Any) -> Act:
+    kind = task_type()
+
+    def act() -> None:
+        if kind.done(task):
+            return
+        loop = kind.get_loop(task)
+        if module_value("_asyncio", "_get_running_loop")() is loop or not loop.is_running():
+            kind.cancel(task)
+        else:
+            # The loop runs in another thread: only it may touch its tasks.
+            loop.call_soon_threadsafe(kind.cancel, task)
+
+    return act
+
+
+def read_future(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the result, exception and callbacks of a future."""
+    why = "a future keeps its result: drop the future"
+    for name, kind in _FUTURE:
+        if read(holder, name) is held:
+            yield Reference(f".{name}", kind, why_not=why)
+    callbacks = read(holder, "_callbacks")
+    for index, entry in enumerate(callbacks if type(callbacks) is list else ()):
+        if type(entry) is tuple and entry and entry[0] is held:
+            remove = module_value("_asyncio", "Future").remove_done_callback
+            verb = "{holder}.remove_done_callback(…)"
+            act = _remove(remove, holder, held)
+            yield Reference(f"._callbacks[{index}][0]", "callback", verb, act)
+
+
+def _remove(remove: Any, holder: object, held: object) -> Act:
+    return lambda: remove(holder, held)
+
+
+def read_context(holder: Context, held: object) -> Iterator[Reference]:
+    """Yields the value that a context variable has in one context."""
+    for variable, value in Context.items(holder):
+        if value is held:
+            name = plain(variable.name)
+            verb = f"{name}.set(None) in that context"
+            act = _set_none(holder, variable, held)
+            inside = tuple(_inside(holder))
+            yield Reference(f" (context variable {name!r})", "context", verb, act, via=inside)
+
+
+def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Act:
+    def act() -> None:
+        if Context.get(context, variable) is not held:
+            return
+        try:
+            Context.run(context, variable.set, None)
+        except RuntimeError:
+            # It is entered. If it is entered here, setting the variable sets it there.
+            if variable.get(None) is not held:
+                raise
+            variable.set(None)
+
+    return act
+
+
+def _inside(holder: object) -> Iterator[int]:
+    """Yields the ids of the tree in which a context keeps its values."""
+    for referent in gc.get_referents(holder):
+        if type_name(type(referent)).startswith("hamt"):
+            yield id(referent)
+            yield from _inside(referent)
+
+
+def read_variable(holder: ContextVar[Any], held: object) -> Iterator[Reference]:
+    """Yields the default of a context variable."""
+    if held is not holder.name and any(found is held for found in gc.get_referents(holder)):
+        why = "a context variable keeps its default"
+        yield Reference(" (default)", "default", why_not=why)
+
+
+def read_token(holder: Token[Any], held: object) -> Iterator[Reference]:
+    """Yields the previous value of a context variable, which a token keeps."""
+    for name, value in (("old_value", holder.old_value), ("var", holder.var)):
+        if value is held:
+            why = "a token keeps the previous value: drop the token"
+            yield Reference(f".{name}", "token", why_not=why)
+
+
+def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the attributes of a thread-local, in every thread."""
+    for table in gc.get_referents(holder):
+        if type(table) is not dict:
+            continue
+        for owner, attributes in pairs(table):
+            # One dict for each thread, under a key that stands for the thread.
+            if type(owner) is str or type(attributes) is not dict:
+                continue
+            via = (id(table), id(attributes))
+            if attributes is held:
+                yield Reference("", "thread-local", why_not="cut in this dict", via=via[:1])
+            for key, value in pairs(attributes):
+                if value is held:
+                    verb = "{path} = None in its thread"
+                    act = none_item(attributes, key, held)
+                    yield Reference(attribute_step(key), "thread-local", verb, act, via=via)
+
+
+def read_handle(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the function and arguments of a call that an event loop has scheduled."""
+    for name, _, value in members(holder):
+        if name in ("_callback", "_args") and value is held:
+            yield Reference(f".{name}", "scheduled call", "{holder}.cancel()", _stop(holder))
+        elif name == "_args" and type(value) is tuple and any(part is held for part in value):
+            index = next(at for at, part in enumerate(value) if part is held)
+            step, verb = f"._args[{index}]", "{holder}.cancel()"
+            yield Reference(step, "scheduled call", verb, _stop(holder), via=(id(value),))
+
+
+def _stop(handle: Any) -> Act:
+    def act() -> None:
+        module_value("asyncio.events", "Handle").cancel(handle)
+
+    return act

@@ -1,0 +1,64 @@
+"""Readers for exceptions and tracebacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import GetSetDescriptorType, TracebackType
+from typing import Any
+
+from .locals import code_name, is_running
+from .reference import Act, Reference, ReferenceKind
+from .suspended import clear
+
+_LINKS: tuple[tuple[str, ReferenceKind], ...] = (
+    ("__traceback__", "traceback"),
+    ("__cause__", "cause"),
+    ("__context__", "context"),
+)
+
+
+def read_traceback(holder: TracebackType, held: object) -> Iterator[Reference]:
+    """Yields the frame of a traceback, and the next traceback."""
+    frame = holder.tb_frame
+    if frame is held:
+        step = f" frame {code_name(frame.f_code)} line {holder.tb_lineno}"
+        if is_running(frame):
+            why = f"{code_name(frame.f_code)} is running: let it return"
+            yield Reference(step, "frame", why_not=why)
+        else:
+            verb = "traceback.clear_frames({holder})"
+            yield Reference(step, "frame", verb, lambda: clear(frame))
+    if holder.tb_next is held:
+        yield Reference(".tb_next", "traceback", "{path} = None", lambda: _end(holder))
+
+
+def _end(holder: TracebackType) -> None:
+    holder.tb_next = None
+
+
+def read_exception(holder: BaseException, held: object) -> Iterator[Reference]:
+    """Yields the traceback and arguments of an exception, and the exceptions behind it."""
+    for name, kind in _LINKS:
+        getset: GetSetDescriptorType = BaseException.__dict__[name]
+        if getset.__get__(holder) is held:
+            act = _unset(getset, holder, held)
+            yield Reference(f".{name}", kind, "{path} = None", act)
+    args: tuple[Any, ...] = BaseException.__dict__["args"].__get__(holder)
+    if args is held:
+        yield Reference(".args", "arguments", "{path} = ()", lambda: _drop_args(holder))
+    for index, value in enumerate(tuple.__iter__(args)):
+        if value is held:
+            verb, act = "{holder}.args = ()", lambda: _drop_args(holder)
+            yield Reference(f".args[{index}]", "argument", verb, act, via=(id(args),))
+
+
+def _unset(getset: GetSetDescriptorType, holder: object, held: object) -> Act:
+    def act() -> None:
+        if getset.__get__(holder) is held:
+            getset.__set__(holder, None)
+
+    return act
+
+
+def _drop_args(holder: BaseException) -> None:
+    BaseException.__dict__["args"].__set__(holder, ())

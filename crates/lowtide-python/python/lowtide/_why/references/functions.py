@@ -1,0 +1,207 @@
+"""Readers for functions, partials and caches.
+
+Closures, defaults and caches keep objects in places that have no attribute a person would think of.
+The steps here describe the place in words where no expression is short enough.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterator
+from types import CellType, FunctionType
+from typing import Any
+
+from .cuts import del_item, none_item
+from .locals import positional_names
+from .look import (
+    AnyDict,
+    instance_dict,
+    is_a,
+    item,
+    key_text,
+    pairs,
+    plain,
+    read,
+    refers,
+    type_name,
+)
+from .reference import Act, Reference
+
+LRU_STEP = " (functools.lru_cache) entry"
+EMPTY = object()
+
+
+def read_function(holder: FunctionType, held: object) -> Iterator[Reference]:
+    """Yields the closure, defaults, globals and annotations of a function."""
+    yield from _closure(holder, held)
+    yield from _defaults(holder, held)
+    yield from _keyword_defaults(holder, held)
+    if holder.__globals__ is held:
+        why = "a function keeps the namespace that it was defined in: drop the function"
+        yield Reference(".__globals__", "globals", why_not=why)
+    if holder.__code__ is held:
+        yield Reference(".__code__", "code", why_not="a function cannot lose its code")
+    if (type(held) is dict or type(held) is tuple) and _is_annotations(holder, held):
+        verb, act = "{path} = {{}}", lambda: _drop_annotations(holder)
+        yield Reference(".__annotations__", "annotations", verb, act)
+
+
+def _closure(holder: FunctionType, held: object) -> Iterator[Reference]:
+    cells = holder.__closure__
+    if cells is None:
+        return
+    if cells is held:
+        yield Reference(".__closure__", "closure", why_not="cut in the cells of the closure")
+    for index, (cell, name) in enumerate(zip(cells, holder.__code__.co_freevars)):
+        step = f".<closure>.{plain(name)}"
+        verb = f"{{holder}}.__closure__[{index}].cell_contents = None"
+        if cell is held:
+            yield Reference(step, "cell", why_not="cut what is in the cell", via=(id(cells),))
+        elif cell_contents(cell) is held:
+            via = (id(cells), id(cell))
+            yield Reference(step, "closure", verb, empty_cell(cell, held), via=via)
+
+
+def cell_contents(cell: CellType) -> object:
+    """Returns what is in a cell, or EMPTY."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+def empty_cell(cell: CellType, held: object) -> Act:
+    """Sets a cell to None if it still holds `held`."""
+
+    def act() -> None:
+        if cell_contents(cell) is held:
+            cell.cell_contents = None
+
+    return act
+
+
+def read_cell(holder: CellType, held: object) -> Iterator[Reference]:
+    """Yields a variable that functions share."""
+    if cell_contents(holder) is held:
+        yield Reference(".cell_contents", "cell", "{path} = None", empty_cell(holder, held))
+
+
+def _defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
+    defaults = holder.__defaults__
+    if defaults is None:
+        return
+    if defaults is held:
+        why = "cut the one default that holds it"
+        yield Reference(".__defaults__", "defaults", why_not=why)
+    names = positional_names(holder.__code__)
+    first = len(names) - len(defaults)
+    for index, value in enumerate(tuple.__iter__(defaults)):
+        if value is held:
+            name = names[first + index] if first + index >= 0 else f"[{index}]"
+            if len(defaults) == 1:
+                verb = "{holder}.__defaults__ = (None,)"
+            else:
+                verb = f"{{holder}}.__defaults__ = the same with None for {name}"
+            act = _without_default(holder, held)
+            step = f"({name}=…) default"
+            yield Reference(step, "default", verb, act, via=(id(defaults),))
+
+
+def _without_default(holder: FunctionType, held: object) -> Act:
+    def act() -> None:
+        now = holder.__defaults__ or ()
+        holder.__defaults__ = tuple(None if value is held else value for value in now)
+
+    return act
+
+
+def _keyword_defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
+    defaults: AnyDict | None = FunctionType.__dict__["__kwdefaults__"].__get__(holder)
+    if defaults is None:
+        return
+    if defaults is held:
+        why = "cut the one default that holds it"
+        yield Reference(".__kwdefaults__", "defaults", why_not=why)
+    for key, value in pairs(defaults):
+        if value is held:
+            verb = f"{{holder}}.__kwdefaults__[{key_text(key)}] = None"
+            step = f"({plain(key)}=…) default"
+            act = none_item(defaults, key, held)
+            yield Reference(step, "default", verb, act, via=(id(defaults),))
+
+
+def _is_annotations(holder: FunctionType, held: object) -> bool:
+    # Asking for __annotations__ creates the dict, and on newer versions runs code. So: by
+    # elimination.
+    kwdefaults = FunctionType.__dict__["__kwdefaults__"].__get__(holder)
+    builtins = read(holder, "__builtins__")
+    others = (holder.__globals__, holder.__defaults__, holder.__closure__, kwdefaults, builtins)
+    if any(held is other for other in others) or held is instance_dict(holder):
+        return False
+    return refers(holder, held)
+
+
+def _drop_annotations(holder: FunctionType) -> None:
+    holder.__annotations__ = {}
+
+
+def read_builtin_method(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the object of a method written in C, such as the list of `list.append`."""
+    if read(holder, "__self__") is held:
+        why = "a method holds its object: drop the method"
+        yield Reference(".__self__", "bound object", why_not=why)
+
+
+def read_partial(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the arguments of a partial."""
+    why = "the arguments of a partial cannot be changed: drop the partial"
+    args, keywords = read(holder, "args"), read(holder, "keywords")
+    if type(args) is tuple and args is not held:
+        for index, value in enumerate(args):
+            if value is held:
+                yield Reference(f".args[{index}]", "argument", why_not=why, via=(id(args),))
+    if is_a(keywords, dict) and keywords is not held:
+        for key, value in pairs(keywords):
+            if value is held:
+                step, verb = f".keywords[{key_text(key)}]", "del {path}"
+                act = del_item(keywords, key, held)
+                yield Reference(step, "argument", verb, act, via=(id(keywords),))
+
+
+LruCache: Any = type(functools.lru_cache(lambda: None))
+"""The type of the functions that `lru_cache` makes. Untyped: its class is private to functools."""
+
+
+def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the results and arguments that a cache keeps, and the function inside it."""
+    attributes = instance_dict(holder) or {}
+    verb, clear = "{holder}.cache_clear()", lambda: LruCache.cache_clear(holder)
+    if item(attributes, "__wrapped__") is held:
+        why = "a cache keeps the function inside it"
+        step = ".__wrapped__ (functools.lru_cache)"
+        yield Reference(step, "wrapped function", why_not=why, via=(id(attributes),))
+        return
+    for cache in gc.get_referents(holder):
+        if type(cache) is not dict or cache is attributes:
+            continue
+        if cache is held:
+            yield Reference(LRU_STEP, "cache", verb, clear)
+        for key, value in pairs(cache):
+            if key is held:
+                step = f"{LRU_STEP} args"
+                yield Reference(step, "cache entry", verb, clear, via=(id(cache),))
+            elif value is held:
+                yield Reference(LRU_STEP, "cache entry", verb, clear, via=(id(cache),))
+            elif type(key) is tuple and any(part is held for part in key):
+                index = next(at for at, part in enumerate(key) if part is held)
+                step, via = f"{LRU_STEP} args[{index}]", (id(cache), id(key))
+                yield Reference(step, "cache entry", verb, clear, via=via)
+        if refers(holder, held) and held is not cache and _is_result(cache, held):
+            yield Reference(LRU_STEP, "cache entry", verb, clear, via=(id(cache),))
+
+
+def _is_result(cache: AnyDict, held: object) -> bool:
+    # A bounded cache keeps its results in links that cannot be read; keys were compared before.
+    bounded = any(type_name(type(value)) == "_lru_list_elem" for _, value in pairs(cache))
+    return bounded and not is_a(held, type) and all(key is not held for key, _ in pairs(cache))

@@ -1,0 +1,135 @@
+"""Reads the variables of frames without leaving a trace.
+
+Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot
+that holds every variable long after the function has dropped it. A tool that looks for holders must
+not become one. From 3.13 on, `f_locals` is a view and there is nothing to undo.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Container
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+
+from .look import is_a, pairs, plain
+
+_CO_OPTIMIZED = 0x1
+_KEEPS_SNAPSHOT = sys.version_info < (3, 13)
+# The frame's own reference, our variable, and the argument of getrefcount.
+_REFERENCES_OF_OUR_SNAPSHOT = 3
+
+
+def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str, object]:
+    """Returns the variables of a frame by name, as a new dict.
+
+    `known` holds the ids of dicts that were not empty before: a snapshot that is listed there
+    belongs to the program and is kept. (An empty one may come from an earlier look.) The namespace
+    of a module or of a class body is copied, never cleared.
+    """
+    raw: object = frame.f_locals
+    if not frame.f_code.co_flags & _CO_OPTIMIZED:
+        # exec() takes any mapping as a namespace. Only a dict can be read without running its code.
+        return _named(raw) if is_a(raw, dict) else {}
+    if not _KEEPS_SNAPSHOT:
+        return dict(raw)  # type: ignore[call-overload, no-any-return]
+    found = _named(raw)
+    # The program called locals() and kept the result, or exec() runs in it.
+    foreign = sys.getrefcount(raw) > _REFERENCES_OF_OUR_SNAPSHOT
+    if not foreign and (known is None or id(raw) not in known) and not _is_traced(frame):
+        dict.clear(raw)  # type: ignore[arg-type]
+    return found
+
+
+def _named(raw: object) -> dict[str, object]:
+    return {key: value for key, value in pairs(raw) if type(key) is str}  # type: ignore[arg-type]
+
+
+def _is_traced(frame: FrameType) -> bool:
+    """Returns whether a debugger may write the snapshot back into the frame.
+
+    When a trace function returns, the interpreter copies the snapshot back into the frame. An empty
+    one would delete the program's variables.
+    """
+    if frame.f_trace is not None or sys.gettrace() is not None or sys.getprofile() is not None:
+        return True
+    threading = dict.get(sys.modules, "threading")
+    if threading is None:
+        return False
+    return threading.gettrace() is not None or threading.getprofile() is not None
+
+
+def snapshots_of(holder: object) -> set[int]:
+    """Returns the ids of the dicts that a frame or generator refers to and that are not empty."""
+    return {id(found) for found in gc.get_referents(holder) if type(found) is dict and found}
+
+
+def frame_of(value: object) -> FrameType | None:
+    """Returns the frame of a generator, coroutine or async generator; a frame is its own."""
+    if type(value) is FrameType:
+        return value
+    if type(value) is GeneratorType:
+        return value.gi_frame
+    if type(value) is CoroutineType:
+        return value.cr_frame
+    if type(value) is AsyncGeneratorType:
+        return value.ag_frame
+    return None
+
+
+def has_begun(value: object) -> bool:
+    """Returns whether suspended code has run up to a `yield` or an `await`, and not only been
+    called."""
+    if sys.version_info < (3, 11):
+        frame = frame_of(value)
+        return frame is not None and frame.f_lasti >= 0
+    if type(value) is GeneratorType:
+        return value.gi_suspended
+    return type(value) is CoroutineType and value.cr_suspended
+
+
+def awaits(value: object) -> object:
+    """Returns what a generator, coroutine or async generator waits for, or None."""
+    if type(value) is GeneratorType:
+        return value.gi_yieldfrom
+    if type(value) is CoroutineType:
+        return value.cr_await
+    if type(value) is AsyncGeneratorType:
+        return value.ag_await
+    return None
+
+
+def is_running(frame: FrameType) -> bool:
+    """Returns whether some thread is executing this frame or a function that it called."""
+    stacks = list(sys._current_frames().values())
+    found: FrameType | None = None
+    try:
+        while stacks:
+            found = stacks.pop()
+            while found is not None:
+                if found is frame:
+                    return True
+                found = found.f_back
+        return False
+    finally:
+        # Our own frame is one of them. A variable that refers to it would keep it, its callers and
+        # all their variables alive until the collector runs.
+        found = None
+        stacks.clear()
+
+
+def place(frame: FrameType, line: int | None = None) -> str:
+    """Returns `serve() line 88`, the form that all texts use for a place in code."""
+    name = code_name(frame.f_code)
+    line = frame.f_lineno if line is None else line
+    return f"{name} line {line}" if line else name
+
+
+def code_name(code: CodeType) -> str:
+    """Returns `serve()`."""
+    return f"{plain(code.co_name)}()"
+
+
+def positional_names(code: CodeType) -> list[str]:
+    """Returns the names of the positional parameters."""
+    return [plain(name) for name in code.co_varnames[: code.co_argcount]]

@@ -1,0 +1,234 @@
+"""Reads objects without running their code.
+
+`why` names objects of another program, often while that program is in trouble. A property, a
+`__getattr__`, an `__eq__` or a `__repr__` could load a model, take a lock or raise. So everything
+here goes through the interpreter's own descriptors, compares by identity and asks `type(x)`, never
+`x.__class__` (which `isinstance` does).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any, TypeAlias
+
+AnyDict: TypeAlias = dict[Any, Any]
+"""A dict of the program. Nothing is known of its keys and values."""
+Item: TypeAlias = tuple[Any, Any]
+"""A key and its value."""
+
+_MRO = type.__dict__["__mro__"].__get__
+_CLASS_DICT = type.__dict__["__dict__"].__get__
+_CLASS_NAME = type.__dict__["__name__"].__get__
+_CLASS_MODULE = type.__dict__["__module__"].__get__
+_MODULE_DICT = vars(ModuleType)["__dict__"].__get__
+
+_MODULES = sys.modules
+
+_KEY_CHARACTERS = 40
+_KEY_PARTS = 4
+
+
+def mro(cls: type) -> tuple[type, ...]:
+    """Returns the base classes of `cls` in order, whatever its metaclass says."""
+    found: tuple[type, ...] | None = _MRO(cls)
+    return found if found is not None else (cls,)
+
+
+def is_a(value: object, base: type) -> bool:
+    """Returns whether `value` is an instance of `base` by its real type."""
+    return any(cls is base for cls in mro(type(value)))
+
+
+def plain(text: object) -> str:
+    """Returns a string as an exact `str`; other objects become the name of their type."""
+    if type(text) is str:
+        return text
+    if any(cls is str for cls in mro(type(text))):
+        return str.__str__(text)
+    return f"<{type_name(type(text))}>"
+
+
+def type_name(cls: type) -> str:
+    """Returns the name of a class without its module."""
+    return plain(_CLASS_NAME(cls))
+
+
+def full_type_name(cls: type) -> str:
+    """Returns the name of a class, with its module unless that is builtins or `__main__`."""
+    try:
+        module = _CLASS_MODULE(cls)
+    except AttributeError:
+        module = None
+    if type(module) is not str or module in ("builtins", "__main__"):
+        return type_name(cls)
+    return f"{module}.{type_name(cls)}"
+
+
+def pairs(mapping: AnyDict) -> Iterator[Item]:
+    """Yields the items of a dict or of a subclass of it, past methods that the subclass overrides."""
+    try:
+        yield from dict.items(mapping)
+    except RuntimeError:
+        # The collector may have run a finaliser that changed the dict meanwhile: copy it first.
+        yield from list(dict.items(mapping))
+
+
+def item(mapping: AnyDict, name: str) -> Any:
+    """Returns `mapping[name]` or None. Only plain strings among the keys are compared with `name`."""
+    for key, value in pairs(mapping):
+        if type(key) is str and key == name:
+            return value
+    return None
+
+
+def class_items(cls: type) -> Iterator[Item]:
+    """Yields the names and values in the body of a class."""
+    yield from pairs(class_dict(cls))
+
+
+def class_dict(cls: type) -> AnyDict:
+    """Returns the real dict of a class, which is behind the proxy that `__dict__` gives."""
+    for referent in gc.get_referents(_CLASS_DICT(cls)):
+        if type(referent) is dict:
+            return referent
+    return dict(_CLASS_DICT(cls))
+
+
+def descriptor(value: object, name: str) -> Any:
+    """Returns the first entry called `name` in the classes of `value`."""
+    for cls in mro(type(value)):
+        for key, entry in class_items(cls):
+            if type(key) is str and key == name:
+                return entry
+    return None
+
+
+def read(value: object, name: str) -> Any:
+    """Returns an attribute that is written in C (a member or getter of a built-in type), or None."""
+    entry = descriptor(value, name)
+    if type(entry) is not MemberDescriptorType and type(entry) is not GetSetDescriptorType:
+        return None
+    try:
+        return entry.__get__(value, type(value))
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def instance_dict(value: object) -> AnyDict | None:
+    """Returns the attributes of an instance, or None if it has no dict that can be read safely."""
+    if is_a(value, type) or _is_thread_local(value):
+        # A class has a dict of its own kind; reading that of a thread-local may run its __init__.
+        return None
+    for cls in mro(type(value)):
+        for key, entry in class_items(cls):
+            if type(key) is not str or key != "__dict__":
+                continue
+            if type(entry) is MemberDescriptorType or type(entry) is GetSetDescriptorType:
+                try:
+                    found = entry.__get__(value, type(value))
+                except (AttributeError, TypeError):
+                    continue
+                if any(base is dict for base in mro(type(found))):
+                    return found  # type: ignore[no-any-return]
+    return None
+
+
+def _is_thread_local(value: object) -> bool:
+    local = module_value("_thread", "_local")
+    return type(local) is type and is_a(value, local)
+
+
+def members(value: object) -> Iterator[tuple[str, MemberDescriptorType, object]]:
+    """Yields every filled slot: `__slots__` of Python classes and members of classes written in C."""
+    for cls in mro(type(value)):
+        for key, entry in class_items(cls):
+            if type(entry) is not MemberDescriptorType or type(key) is not str:
+                continue
+            try:
+                found = entry.__get__(value, type(value))
+            except (AttributeError, TypeError, SystemError):
+                continue  # An empty slot, or a descriptor that was put into a foreign class.
+            yield key, entry, found
+
+
+def module_dict(module: ModuleType) -> dict[str, Any]:
+    """Returns the namespace of a module."""
+    found: dict[str, Any] = _MODULE_DICT(module, type(module))
+    return found
+
+
+def _modules() -> dict[str, Any]:
+    """Returns `sys.modules`, or the table from the import of this module if that is no dict now."""
+    return sys.modules if is_a(sys.modules, dict) else _MODULES
+
+
+def module_value(module_name: str, name: str) -> Any:
+    """Returns `module.name` of an imported module, or None. Imports nothing, runs no `__getattr__`."""
+    module = dict.get(_modules(), module_name)
+    if module is None or not is_a(module, ModuleType):
+        return None
+    return dict.get(module_dict(module), name)
+
+
+def namespace_of(mapping: AnyDict) -> str | None:
+    """Returns the name of the imported module whose namespace this dict is, or None."""
+    name = item(mapping, "__name__")
+    if type(name) is not str:
+        return None
+    module = dict.get(_modules(), name)
+    if module is not None and is_a(module, ModuleType) and module_dict(module) is mapping:
+        return name
+    return None
+
+
+def key_text(key: object, depth: int = 2) -> str:
+    """Returns a key as a person would type it, or the name of its type if it cannot be read safely."""
+    kind = type(key)
+    if key is None or key is Ellipsis or kind is bool or kind is float:
+        return repr(key)
+    if kind is int:
+        number: int = key  # type: ignore[assignment]
+        return repr(number) if number.bit_length() <= 128 else "<int>"
+    if kind is str or kind is bytes:
+        text: str | bytes = key  # type: ignore[assignment]
+        if len(text) > _KEY_CHARACTERS:
+            return repr(text[: _KEY_CHARACTERS - 1]) + "…"
+        return repr(text)
+    if kind is tuple and depth > 0:
+        return _tuple_text(key, depth)  # type: ignore[arg-type]
+    if is_a(key, type):
+        return f"<class {type_name(key)}>"  # type: ignore[arg-type]
+    reference = module_value("_weakref", "ReferenceType")
+    if type(reference) is type and is_a(key, reference):
+        target = reference.__call__(key)
+        return "<dead weakref>" if target is None else f"<{type_name(type(target))}>"
+    return _member_text(key) or f"<{type_name(kind)}>"
+
+
+def _tuple_text(key: tuple[object, ...], depth: int) -> str:
+    parts = [key_text(part, depth - 1) for part in key[:_KEY_PARTS]]
+    if len(key) > _KEY_PARTS:
+        parts.append("…")
+    return "(" + ", ".join(parts) + ("," if len(key) == 1 else "") + ")"
+
+
+def _member_text(key: object) -> str | None:
+    """Returns `Colour.RED` for a member of an enumeration, else None."""
+    enum = module_value("enum", "Enum")
+    if enum is None or not is_a(key, enum):
+        return None
+    name = item(instance_dict(key) or {}, "_name_")
+    return f"{type_name(type(key))}.{name}" if type(name) is str else None
+
+
+def is_name(text: object) -> bool:
+    """Returns whether a person can write this after a dot."""
+    return type(text) is str and text.isidentifier()
+
+
+def refers(holder: object, held: object) -> bool:
+    """Returns whether the collector sees a reference from `holder` to `held`."""
+    return any(referent is held for referent in gc.get_referents(holder))

@@ -1,0 +1,189 @@
+"""Readers for modules, tensors and autograd nodes of torch.
+
+A module stores its children in dicts of its own, a tensor its gradient and its graph in C++.
+Nothing here imports torch. Every question to a tensor is asked with overrides switched off, because
+a subclass may run its own code for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import GetSetDescriptorType
+from typing import Any
+
+from ..._torch import Tensor
+from .cuts import del_item, none_item
+from .look import descriptor, instance_dict, is_a, is_name, item, key_text, module_value, pairs
+from .reference import Act, Reference
+
+_MOST_NODES = 10_000
+_PLUMBING = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def tensor_base() -> Any:
+    """Returns the C class under every tensor, or None if torch is not imported."""
+    return module_value("torch._C", "TensorBase")
+
+
+def is_tensor(value: object) -> bool:
+    """Returns whether this is a tensor by its real type."""
+    base = tensor_base()
+    return base is not None and is_a(value, base)
+
+
+def is_storage(value: object) -> bool:
+    """Returns whether this is a storage: the memory of a tensor rather than a tensor."""
+    for name in ("UntypedStorage", "TypedStorage"):
+        storage = module_value("torch.storage", name)
+        if storage is not None and is_a(value, storage):
+            return True
+    return False
+
+
+def _quiet() -> Any:
+    return module_value("torch._C", "DisableTorchFunction")()
+
+
+def is_view(tensor: object) -> bool:
+    """Returns whether a tensor shows a part of a storage, and so keeps more than it shows."""
+    base = tensor_base()
+    try:
+        with _quiet():
+            if base._is_view(tensor):
+                return True
+            held_bytes = base.untyped_storage(tensor).nbytes()
+            return bool(held_bytes > base.nbytes.__get__(tensor))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False  # Sparse, meta and fake tensors have no storage to ask.
+
+
+def read_module_parts(holder: object, held: object) -> Iterator[Reference]:
+    """Yields parameters, buffers and children of an nn.Module, as people write them."""
+    module = module_value("torch.nn.modules.module", "Module")
+    if module is None or not is_a(holder, module):
+        return
+    attributes = instance_dict(holder) or {}
+    for store in _PLUMBING:
+        parts = item(attributes, store)
+        if parts is None or parts is held or not is_a(parts, dict):
+            continue
+        for key, value in pairs(parts):
+            if value is held:
+                via, act = (id(attributes), id(parts)), none_item(parts, key, held)
+                step = _part_step(holder, key)
+                yield Reference(step, "attribute", "{path} = None", act, via=via)
+
+
+def _part_step(holder: object, key: object) -> str:
+    if type(key) is str and key.isdecimal():
+        return f"[{key}]"
+    for name in ("ModuleDict", "ParameterDict"):
+        kind = module_value("torch.nn.modules.container", name)
+        if kind is not None and is_a(holder, kind):
+            return f"[{key_text(key)}]"
+    return f".{key}" if is_name(key) else f"[{key_text(key)}]"
+
+
+def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
+    """Yields the gradient, hooks, graph and base of a tensor."""
+    base = tensor_base()
+    if base is None or not is_a(holder, base):
+        return
+    with _quiet():
+        leaf = base.is_leaf.__get__(holder) or base.retains_grad.__get__(holder)
+        # torch warns when the gradient of anything else is asked for, and a warning runs code.
+        grad = base.grad.__get__(holder) if leaf else None
+        node = base.grad_fn.__get__(holder)
+        origin = base._base.__get__(holder)
+        hooks = [
+            (name, getattr(base, name).__get__(holder)) for name in _HOOKS if name in vars(base)
+        ]
+    if grad is not None and grad is held:
+        yield Reference(".grad", "gradient", "{path} = None", _drop_grad(holder, held))
+    if origin is not None and origin is held:
+        why = "a view keeps the whole tensor: drop the view, or clone it"
+        yield Reference(" (view)", "view", why_not=why)
+    for name, table in hooks:
+        if table is not None and table is held:
+            yield Reference(f".{name}", "hooks", why_not="remove the hooks by their handles")
+        elif is_a(table, dict):
+            for key, hook in pairs(table):
+                if hook is held:
+                    step, act = f".{name}[{key_text(key)}]", del_item(table, key, held)
+                    yield Reference(step, "hook", "del {path}", act, via=(id(table),))
+    if node is not None and node is held:
+        yield Reference(".grad_fn", "autograd", "{holder}.detach_()", _detach(holder))
+    elif node is not None and is_tensor(held) and _is_leaf_of(node, held):
+        yield graph_reference(holder)
+
+
+def _drop_grad(holder: Tensor, held: object) -> Act:
+    def act() -> None:
+        base = tensor_base()
+        with _quiet():
+            if base.grad.__get__(holder) is held:
+                base.grad.__set__(holder, None)
+
+    return act
+
+
+def _detach(holder: Tensor) -> Act:
+    def act() -> None:
+        with _quiet():
+            tensor_base().detach_(holder)
+
+    return act
+
+
+def graph_reference(holder: object) -> Reference:
+    """Returns the reference from a tensor to what its graph keeps for the backward pass."""
+    return Reference(" (autograd graph)", "autograd graph", "{holder}.detach_()", _detach(holder))
+
+
+def has_graph(value: Tensor) -> bool:
+    """Returns whether a tensor has an autograd graph."""
+    if not is_tensor(value):
+        return False
+    with _quiet():
+        return tensor_base().grad_fn.__get__(value) is not None
+
+
+def _is_leaf_of(node: object, held: object) -> bool:
+    """Returns whether the graph from `node` ends in this tensor.
+
+    Nodes are asked for their leaf, never for what they saved: unpacking that runs the program's
+    hooks.
+    """
+    seen, open_nodes = {id(node)}, [node]
+    while open_nodes and len(seen) <= _MOST_NODES:
+        current = open_nodes.pop()
+        if _ask(current, "variable") is held:
+            return True
+        for following in _next_nodes(current):
+            if id(following) not in seen:
+                seen.add(id(following))
+                open_nodes.append(following)
+    return False
+
+
+def _next_nodes(node: object) -> list[object]:
+    entries = _ask(node, "next_functions")
+    return [entry[0] for entry in entries or () if entry[0] is not None]
+
+
+def _ask(node: object, name: str) -> Any:
+    getter = descriptor(node, name)
+    return getter.__get__(node) if type(getter) is GetSetDescriptorType else None
+
+
+def read_node(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the next nodes of an autograd graph, and the leaf where it ends."""
+    if type(descriptor(holder, "_sequence_nr")) is not type(dict.__dict__["get"]):
+        return
+    why = "a graph is freed as a whole: detach the tensor that holds it"
+    for index, following in enumerate(_next_nodes(holder)):
+        if following is held:
+            yield Reference(f".next_functions[{index}][0]", "autograd", why_not=why)
+    if is_tensor(held) and _ask(holder, "variable") is held:
+        yield Reference(".variable", "autograd", why_not=why)

@@ -1,0 +1,127 @@
+"""`why`: asks what keeps device memory or an object in use, and applies the cuts of the answer."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+
+from .. import _native
+from .._data import counted
+from .._devices.choose import device_of
+from .._native import Examination, Holder
+from .answer import Answer, Cut
+from .naming import Keys, Naming
+from .question import Question
+from .references.look import full_type_name, type_name
+
+_MOST_HELD = 12
+
+
+def why(target: object = None, device: object = None) -> Answer:
+    """Returns what keeps device memory in use; or, with a target, what keeps that object alive.
+
+    Without a device it is about the accelerator, or about tensors in host memory if there is none.
+    A target is any object: a tensor, a model, a runner.
+
+    >>> print(lowtide.why())                 # doctest: +SKIP
+    >>> print(lowtide.why(runner.model))     # doctest: +SKIP
+
+    The interpreter's lock is held meanwhile; the answer says for how long.
+    """
+    name = None if target is not None and device is None else _device_name(device)
+    return _Asking(target, name).answer()
+
+
+def _device_name(device: object) -> str:
+    found = device_of(device)
+    if found is not None:
+        return found.name
+    if device is None:
+        return "cpu"
+    # A program for machines with and without the device is not wrong (R2): the answer says it is
+    # missing.
+    return f"cuda:{device}" if isinstance(device, int) else str(device)
+
+
+class _Asking:
+    """One question. A cut asks it again when it is applied."""
+
+    def __init__(self, target: object, device: str | None) -> None:
+        self._device = device
+        self._is_about_target = target is not None
+        self._target = target
+        self._weak: weakref.ref[object] | None = None
+        if target is not None:
+            try:
+                self._weak = weakref.ref(target)
+            except TypeError:
+                pass  # A dict or a list has no weak references: only its holder can ask about it again.
+
+    def answer(self) -> Answer:
+        target, self._target = self._target, None
+        began = time.perf_counter()
+        found = self._examine(target)
+        took_s = time.perf_counter() - began
+        text = full_type_name(type(target)) if self._is_about_target else None
+        del target
+        name = self._device
+        device = None if name in (None, "cpu") else device_of(name)
+        return Naming(found, self._apply).answer(device, name, text, took_s)
+
+    def _examine(self, target: object) -> Examination:
+        targets = [target] if self._is_about_target else None
+        question = Question(targets, device=self._device, most=_MOST_HELD)
+        del target, targets
+        return _native.examine(question)
+
+    def _apply(self, cut: Cut, keys: Keys) -> None:
+        target = None
+        if self._is_about_target:
+            if self._weak is None:
+                raise TypeError(
+                    "the object cannot be found again, because it has no weak references: ask with "
+                    "lowtide.why(target) and apply that answer's cut at once, or do what it says"
+                )
+            target = self._weak()
+            if target is None:
+                return
+        found = self._examine(target)
+        del target
+        references = Naming(found, self._apply).references(keys)
+        del found
+        if references is None:
+            raise LookupError(f"the references of this cut have changed: {cut}. Ask again")
+        while references:
+            references.pop().cut()
+
+
+def holders(
+    survivors: Sequence[object] | None = None,
+    besides: object = None,
+    device: str | None = None,
+    least: int = 0,
+) -> list[Holder]:
+    """Returns who holds the memory of some tensors, or of a device.
+
+    Paths over `besides` are left out: it is known to hold them. So are holders of less than `least`
+    bytes.
+    """
+    question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
+    del survivors
+    found = _native.examine(question)
+    del question
+    naming = Naming(found)
+    named: list[Holder] = []
+    for held in found.held:
+        if held.bytes >= least:
+            named += naming.holders(held, besides)
+    for dead in found.dead:
+        size = dead.size
+        if dead.frozen and size.bytes >= least:
+            cycle = (
+                f"{counted(size.objects, 'object')} of a cycle with {type_name(type(dead.head))}"
+            )
+            cut = "lowtide.release(unfreeze=True)"
+            named.append(Holder("gc.freeze()", cycle, bytes=size.bytes, cut=cut))
+    return named

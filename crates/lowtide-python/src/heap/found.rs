@@ -1,0 +1,246 @@
+//! What the walk found, for Python: the few objects on the paths, with numbers.
+//!
+//! Python names them (`_why/naming.py`). Each class shows its references to the collector, so that
+//! another walk at the same time can explain them.
+
+use lowtide_heap::Freed;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::roots::RootKind;
+
+/// A number of objects, or of pieces of memory, and their bytes.
+#[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RetainedSize {
+    /// How many.
+    pub(crate) objects: u64,
+    /// How large they are together.
+    pub(crate) bytes: u64,
+}
+
+impl From<Freed> for RetainedSize {
+    fn from(freed: Freed) -> RetainedSize {
+        RetainedSize { objects: freed.nodes, bytes: freed.bytes.0 }
+    }
+}
+
+#[pymethods]
+impl RetainedSize {
+    fn __repr__(&self) -> String {
+        format!("RetainedSize({}, {})", self.objects, self.bytes)
+    }
+}
+
+/// A path from a root to an object.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct HeapPath {
+    pub(crate) root: RootKind,
+    /// The number of the thread, for frames and exceptions.
+    #[pyo3(get)]
+    pub(crate) thread: u64,
+    /// The objects along the path, the root first.
+    #[pyo3(get)]
+    pub(crate) objects: Py<PyList>,
+    /// References to the root that were not seen.
+    #[pyo3(get)]
+    pub(crate) hidden: u32,
+    /// Whether an object on the path is frozen.
+    #[pyo3(get)]
+    pub(crate) frozen: bool,
+}
+
+#[pymethods]
+impl HeapPath {
+    /// The kind of root: `modules`, `frame`, `exception`, `interpreter` or `native`.
+    #[getter]
+    fn root(&self) -> &'static str {
+        self.root.as_str()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.objects)
+    }
+}
+
+/// A reference that a cut removes.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct CutEdge {
+    /// The object that is referred to.
+    pub(crate) held: Option<Py<PyAny>>,
+    /// A path to the object that refers to it.
+    pub(crate) path: Option<Py<HeapPath>>,
+}
+
+#[pymethods]
+impl CutEdge {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.held)?;
+        visit.call(&self.path)
+    }
+}
+
+/// References that free an object when they are cut.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct HeapCut {
+    /// The references.
+    pub(crate) edges: Py<PyList>,
+    /// What the cut frees.
+    pub(crate) freed: RetainedSize,
+    /// What of that nobody asked for.
+    pub(crate) beside: RetainedSize,
+    /// What stays although the references are cut, because of references that are not seen.
+    pub(crate) kept_bytes: u64,
+    /// How many such references lead to the object.
+    pub(crate) hidden: u64,
+}
+
+#[pymethods]
+impl HeapCut {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.edges)
+    }
+}
+
+/// An object that is kept alive: one that holds device memory, or one that was asked about.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct HeldObject {
+    /// The object.
+    pub(crate) object: Option<Py<PyAny>>,
+    /// The device memory that it retains.
+    pub(crate) bytes: u64,
+    /// The number of pieces of memory.
+    pub(crate) pieces: u64,
+    /// Whether a root reaches it.
+    pub(crate) reached: bool,
+    /// Whether only unreachable objects refer to it.
+    pub(crate) dead: bool,
+    /// References to it that were not seen.
+    pub(crate) hidden: u32,
+    /// Whether it is frozen.
+    pub(crate) frozen: bool,
+    /// Paths from roots to it.
+    pub(crate) paths: Py<PyList>,
+    /// Cuts that free it, the one that frees the least beside it first.
+    pub(crate) cuts: Py<PyList>,
+    /// Why there is no cut.
+    pub(crate) why_no_cut: Option<String>,
+}
+
+#[pymethods]
+impl HeldObject {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.object)?;
+        visit.call(&self.paths)?;
+        visit.call(&self.cuts)
+    }
+}
+
+/// A reference cycle that no root reaches.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct DeadCycle {
+    /// An object of the cycle.
+    pub(crate) head: Option<Py<PyAny>>,
+    /// What is freed with it.
+    pub(crate) size: RetainedSize,
+    /// Whether it is frozen, so that the collector does not free it.
+    pub(crate) frozen: bool,
+}
+
+#[pymethods]
+impl DeadCycle {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.head)
+    }
+}
+
+/// An object that only native code holds.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct NativeObject {
+    /// The object.
+    pub(crate) object: Option<Py<PyAny>>,
+    /// The references of native code.
+    pub(crate) references: u32,
+    /// The device memory that it retains.
+    pub(crate) bytes: u64,
+}
+
+#[pymethods]
+impl NativeObject {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.object)
+    }
+}
+
+/// What a walk over the heap found.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Examination {
+    /// The objects that hold memory, largest first; or those that were asked about.
+    pub(crate) held: Py<PyList>,
+    /// The objects beyond the number that was asked for.
+    pub(crate) rest: RetainedSize,
+    /// Reference cycles that no root reaches, as far as they hold memory.
+    pub(crate) dead: Py<PyList>,
+    /// The memory of all such cycles.
+    pub(crate) dead_bytes: u64,
+    /// What of that is frozen.
+    pub(crate) dead_frozen_bytes: u64,
+    /// Objects that only native code holds.
+    pub(crate) native: Py<PyList>,
+    /// Pieces of memory with holders in native code that Python does not explain.
+    pub(crate) native_memory: RetainedSize,
+    /// All device memory that was found.
+    pub(crate) memory: RetainedSize,
+    /// The number of objects that were walked.
+    pub(crate) objects: usize,
+    /// The number of frozen objects.
+    pub(crate) frozen_objects: usize,
+    /// Whether all of those were found.
+    pub(crate) frozen_listed: bool,
+}
+
+#[pymethods]
+impl Examination {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.held)?;
+        visit.call(&self.dead)?;
+        visit.call(&self.native)
+    }
+}
+
+/// What one of an object's references leads to.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Lead {
+    /// The device memory.
+    pub(crate) bytes: u64,
+    /// The number of tensors.
+    pub(crate) tensors: usize,
+    /// The number of the object's other values.
+    pub(crate) values: usize,
+}
+
+/// What the references of an object lead to.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Leads {
+    /// What each value leads to.
+    pub(crate) by_value: Py<PyList>,
+    /// What is freed when all of them are cut.
+    pub(crate) freed_bytes: u64,
+    /// Every tensor that they lead to.
+    pub(crate) tensors: Py<PyList>,
+    /// The tensors that somebody else holds too.
+    pub(crate) stays: Py<PyList>,
+    /// A path to the first object.
+    pub(crate) path: Option<Py<HeapPath>>,
+}
+
+#[pymethods]
+impl Leads {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.by_value)?;
+        visit.call(&self.tensors)?;
+        visit.call(&self.stays)?;
+        visit.call(&self.path)
+    }
+}

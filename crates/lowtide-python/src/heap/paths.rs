@@ -1,0 +1,20 @@
+//! Paths of the analysis as Python gets them: with objects.
+
+use lowtide_heap::Path;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::found::HeapPath;
+use super::graph::Heap;
+use super::roots::RootKind;
+
+/// Returns a path with its objects.
+pub(crate) fn path_of(py: Python<'_>, heap: &Heap<'_>, path: &Path) -> PyResult<Py<HeapPath>> {
+    let first = path.nodes().find(|node| heap.has_object(*node)).unwrap_or(path.root);
+    let root = heap.known.roots.get(&first);
+    let (root, thread) = root.map_or((RootKind::Native, 0), |root| (root.kind, root.thread));
+    let frozen = path.nodes().any(|node| heap.is_frozen(node));
+    let objects = path.nodes().filter_map(|node| heap.object(py, node));
+    let objects = PyList::new(py, objects.collect::<Vec<_>>())?.unbind();
+    Py::new(py, HeapPath { root, thread, objects, hidden: heap.hidden(first), frozen })
+}

@@ -1,0 +1,126 @@
+//! Hooks and settings that Python objects provide (`_hook.py`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lowtide::{Bytes, Failure, Hook, HookCall, Restore, Setting, Touch};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::attached::attached;
+use super::climb::within;
+use super::values;
+
+/// The rung that runs a hook.
+#[pyclass(
+    frozen,
+    eq,
+    hash,
+    from_py_object,
+    rename_all = "SCREAMING_SNAKE_CASE",
+    module = "lowtide._native"
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum HookPoint {
+    /// Moves models to host memory.
+    ToHost,
+    /// Closes sessions of inference runtimes.
+    Sessions,
+    /// Clears caches.
+    Caches,
+    /// Runs a garbage collector.
+    Collect,
+    /// Frees what libraries hold.
+    Libraries,
+    /// Destroys and recreates the context.
+    ContextReset,
+    /// Runs when nothing else has helped.
+    Fallback,
+}
+
+impl From<HookPoint> for lowtide::HookPoint {
+    fn from(point: HookPoint) -> lowtide::HookPoint {
+        match point {
+            HookPoint::ToHost => lowtide::HookPoint::ToHost,
+            HookPoint::Sessions => lowtide::HookPoint::Sessions,
+            HookPoint::Caches => lowtide::HookPoint::Caches,
+            HookPoint::Collect => lowtide::HookPoint::Collect,
+            HookPoint::Libraries => lowtide::HookPoint::Libraries,
+            HookPoint::ContextReset => lowtide::HookPoint::ContextReset,
+            HookPoint::Fallback => lowtide::HookPoint::Fallback,
+        }
+    }
+}
+
+/// A hook, as Python describes it.
+#[derive(FromPyObject)]
+struct PythonHook {
+    point: HookPoint,
+    name: String,
+    limit_s: f64,
+}
+
+/// Makes a hook of a Python object. Returns it with the rung that runs it.
+pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::HookPoint, Hook)> {
+    let PythonHook { point, name, limit_s } = object.extract()?;
+    let limit = Duration::try_from_secs_f64(limit_s)
+        .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
+    let object = Arc::new(object.clone().unbind());
+    let (missing, expect) = (Arc::clone(&object), Arc::clone(&object));
+    let hook = Hook::new(name, move |call| run(&object, call))
+        .limit(limit)
+        // A hook that raises here is run all the same: its error then appears in the receipt.
+        .unless(move || {
+            attached(|py| missing.bind(py).call_method0("missing")?.extract()).unwrap_or_default()
+        })
+        .expecting(move || {
+            attached(|py| size(&expect.bind(py).call_method0("expect")?)).unwrap_or_default()
+        });
+    Ok((point.into(), hook))
+}
+
+fn run(object: &Py<PyAny>, call: &HookCall) -> Result<Vec<Touch>, Failure> {
+    let touched = attached(|py| {
+        let run = || object.bind(py).call_method1("run", (call.round,));
+        let touched = within(py, &call.climb, run)?;
+        let touched: Vec<Py<values::Touch>> = touched.extract()?;
+        Ok(touched.iter().map(|touch| touch.get().into()).collect())
+    });
+    Ok(touched?)
+}
+
+/// Reads a size that may be unknown. A negative one counts as nothing.
+pub(crate) fn size(answer: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
+    Ok(answer.extract::<Option<i64>>()?.map(|size| Bytes(size.max(0).unsigned_abs())))
+}
+
+/// A setting that a Python object lowers and restores.
+pub(crate) struct PythonSetting {
+    object: Py<PyAny>,
+    name: String,
+}
+
+impl PythonSetting {
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonSetting> {
+        let name = object.getattr("name")?.extract()?;
+        Ok(PythonSetting { object: object.clone().unbind(), name })
+    }
+}
+
+impl Setting for PythonSetting {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn lower(&self) -> Result<Restore, Failure> {
+        let restore = attached(|py| Ok(self.object.bind(py).call_method0("lower")?.unbind()))?;
+        Ok(Box::new(move || Ok(attached(|py| restore.bind(py).call0().map(|_| ()))?)))
+    }
+
+    fn reset_statistics(&self) -> Result<(), Failure> {
+        let reset = |py: Python<'_>| -> PyResult<()> {
+            self.object.bind(py).call_method0("reset_statistics").map(|_| ())
+        };
+        Ok(attached(reset)?)
+    }
+}

@@ -1,0 +1,138 @@
+//! The ledger for Python: its lines, which a device in Python reports, and the whole of it.
+
+use lowtide::Bytes;
+use pyo3::prelude::*;
+
+use super::json;
+
+/// A category of memory in the ledger.
+#[pyclass(
+    frozen,
+    eq,
+    hash,
+    from_py_object,
+    rename_all = "SCREAMING_SNAKE_CASE",
+    module = "lowtide._native"
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LedgerKind {
+    /// In live blocks.
+    Live,
+    /// Kept by an allocator and used by no live block.
+    Cached,
+    /// Of captured graphs.
+    Graphs,
+    /// Of libraries: workspaces, sessions, communicators.
+    Libraries,
+    /// The floor: what a bare context uses.
+    Context,
+    /// Of other processes.
+    Others,
+}
+
+impl From<LedgerKind> for lowtide::LedgerKind {
+    fn from(kind: LedgerKind) -> lowtide::LedgerKind {
+        match kind {
+            LedgerKind::Live => lowtide::LedgerKind::Live,
+            LedgerKind::Cached => lowtide::LedgerKind::Cached,
+            LedgerKind::Graphs => lowtide::LedgerKind::Graphs,
+            LedgerKind::Libraries => lowtide::LedgerKind::Libraries,
+            LedgerKind::Context => lowtide::LedgerKind::Context,
+            LedgerKind::Others => lowtide::LedgerKind::Others,
+        }
+    }
+}
+
+impl From<lowtide::LedgerKind> for LedgerKind {
+    fn from(kind: lowtide::LedgerKind) -> LedgerKind {
+        match kind {
+            lowtide::LedgerKind::Live => LedgerKind::Live,
+            lowtide::LedgerKind::Cached => LedgerKind::Cached,
+            lowtide::LedgerKind::Graphs => LedgerKind::Graphs,
+            lowtide::LedgerKind::Libraries => LedgerKind::Libraries,
+            lowtide::LedgerKind::Context => LedgerKind::Context,
+            lowtide::LedgerKind::Others => LedgerKind::Others,
+        }
+    }
+}
+
+/// One line of the ledger.
+#[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LedgerLine {
+    /// The category.
+    pub(crate) kind: LedgerKind,
+    /// The owner, library or process.
+    pub(crate) name: String,
+    /// The size.
+    pub(crate) bytes: u64,
+}
+
+#[pymethods]
+impl LedgerLine {
+    fn __repr__(&self) -> String {
+        format!("LedgerLine({:?}, {:?}, {})", self.kind, self.name, self.bytes)
+    }
+}
+
+impl From<&LedgerLine> for lowtide::LedgerLine {
+    fn from(line: &LedgerLine) -> lowtide::LedgerLine {
+        let LedgerLine { kind, name, bytes } = line;
+        lowtide::LedgerLine { kind: (*kind).into(), name: name.clone(), bytes: Bytes(*bytes) }
+    }
+}
+
+impl From<&lowtide::LedgerLine> for LedgerLine {
+    fn from(line: &lowtide::LedgerLine) -> LedgerLine {
+        LedgerLine { kind: line.kind.into(), name: line.name.clone(), bytes: line.bytes.0 }
+    }
+}
+
+/// A breakdown of all device memory in use. It adds up to the driver's number.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct Ledger(pub(crate) lowtide::Ledger);
+
+#[pymethods]
+impl Ledger {
+    /// The device.
+    #[getter]
+    fn device(&self) -> String {
+        self.0.device.to_string()
+    }
+
+    /// Memory in use, as the driver reports it.
+    #[getter]
+    fn driver_bytes(&self) -> u64 {
+        self.0.driver_bytes.0
+    }
+
+    /// The lines that are accounted for.
+    #[getter]
+    fn lines(&self) -> Vec<LedgerLine> {
+        self.0.lines.iter().map(LedgerLine::from).collect()
+    }
+
+    /// The rest. Negative if two lines count the same bytes.
+    #[getter]
+    fn unknown_bytes(&self) -> i64 {
+        self.0.unknown_bytes
+    }
+
+    /// Returns the bytes of all lines of one category.
+    fn of(&self, kind: LedgerKind) -> u64 {
+        self.0.of(kind.into()).0
+    }
+
+    /// Returns it as plain data.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        json::as_python(py, &self.0)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Ledger of {}: {} in use>", self.0.device, self.0.driver_bytes)
+    }
+}

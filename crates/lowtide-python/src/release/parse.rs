@@ -1,0 +1,73 @@
+//! Sizes, times and targets as people write them in Python.
+
+use std::time::Duration;
+
+use lowtide::{Bytes, IdleOptions, Target};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+/// Parses a target: `"floor"`, `"512 MiB"`, a number of bytes, or `"free 2 GiB"`.
+pub(crate) fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
+    let Ok(text) = value.extract::<String>() else { return Ok(Target::Under(size(value)?)) };
+    let text = text.trim();
+    if text == "floor" {
+        return Ok(Target::Floor);
+    }
+    match text.strip_prefix("free ") {
+        Some(least) => Ok(Target::Free(parsed(least)?)),
+        None => Ok(Target::Under(parsed(text)?)),
+    }
+}
+
+/// Parses a number of bytes, or a size with its unit.
+pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    if let Ok(bytes) = value.extract::<u64>() {
+        return Ok(Bytes(bytes));
+    }
+    let text: String = value.extract().map_err(|_| {
+        PyTypeError::new_err(
+            "a size is a number of bytes, not negative, or a text such as \"2 GiB\"",
+        )
+    })?;
+    parsed(&text)
+}
+
+fn parsed(text: &str) -> PyResult<Bytes> {
+    text.parse().map_err(|error| {
+        let hint =
+            "write a size such as \"512 MiB\", \"free 2 GiB\" for what is to be free, or \"floor\"";
+        PyValueError::new_err(format!("{error}; {hint}"))
+    })
+}
+
+/// Checks that a number of seconds can be waited for.
+pub(crate) fn seconds(value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|error| PyValueError::new_err(format!("cannot wait for {value} s: {error}")))
+}
+
+/// Returns a number of bytes, or a size with its unit such as "512 MiB", in bytes.
+#[pyfunction]
+pub(crate) fn parse_bytes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    Ok(size(value)?.0)
+}
+
+/// Returns a number of seconds, or a time with its unit such as "250ms", "30s", "5m" or "1h", in
+/// seconds.
+#[pyfunction]
+pub(crate) fn parse_seconds(value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    if let Ok(number) = value.extract::<f64>() {
+        return Ok(seconds(number)?.as_secs_f64());
+    }
+    let text: String = value.extract()?;
+    let text = text.replace(' ', "");
+    let has_unit =
+        text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(char::is_alphabetic);
+    let options = has_unit.then(|| text.parse::<IdleOptions>().ok()).flatten();
+    let options = options.ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "{text:?} is not a time; write seconds, or a time such as \"250ms\", \"30s\", \"5m\" or \"1h\""
+        ))
+    })?;
+    Ok(options.after.as_secs_f64())
+}

@@ -1,0 +1,165 @@
+//! Pauses for Python: stop the work at the gate, update, resume.
+
+use std::sync::{Arc, Mutex};
+
+use lowtide::{Mode, Paused, Resume};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use super::call::waiting;
+use super::gate::lock;
+use super::parse::seconds;
+use super::receipt::Receipt;
+use super::releaser::Releaser;
+
+create_exception!(
+    lowtide,
+    Busy,
+    PyRuntimeError,
+    "Raised if work continues past the time limit of a pause. Nothing was stopped."
+);
+
+/// How reserved memory has changed over the resumes.
+#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Trend {
+    /// The growth with each update.
+    per_update_bytes: i64,
+    /// The number of readings.
+    samples: usize,
+    /// Whether it grows.
+    rising: bool,
+}
+
+#[pymethods]
+impl Trend {
+    fn __repr__(&self) -> String {
+        let Trend { per_update_bytes, samples, rising } = self;
+        format!("<Trend {per_update_bytes} bytes per update, {samples} samples, rising: {rising}>")
+    }
+}
+
+/// A warning that reserved memory grows with every update.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct TrendWarning(lowtide::TrendWarning);
+
+#[pymethods]
+impl TrendWarning {
+    /// The memory that each update adds.
+    #[getter]
+    fn per_update_bytes(&self) -> u64 {
+        self.0.per_update.0
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The result of a resume.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct Resumed {
+    /// What emptying the cache freed, or `None` if that was not asked for.
+    receipt: Option<Py<Receipt>>,
+    /// A warning, at most once for a window of updates.
+    warning: Option<Py<TrendWarning>>,
+}
+
+/// Pauses of the work that passes one gate.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct Pauses {
+    releaser: Py<Releaser>,
+    inner: lowtide::Pauses,
+    paused: Mutex<Option<Paused>>,
+    /// The exception that the flush raised.
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+#[pymethods]
+impl Pauses {
+    /// Creates pauses for the gate of a releaser. A pause that aborts or retracts work calls
+    /// `flush`.
+    #[new]
+    #[pyo3(signature = (releaser, flush=None))]
+    fn new(releaser: Py<Releaser>, flush: Option<Py<PyAny>>) -> Pauses {
+        let mut pauses = lowtide::Pauses::new(&releaser.get().inner);
+        let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
+        if let Some(flush) = flush {
+            let slot = Arc::clone(&raised);
+            pauses = pauses.flushing(move || {
+                let error = Python::try_attach(|py| flush.bind(py).call0().err()).flatten();
+                *lock(&slot) = error;
+            });
+        }
+        Pauses { releaser, inner: pauses, paused: Mutex::default(), raised }
+    }
+
+    /// Stops the work within so many seconds. Returns the receipt of a pause that aborts or
+    /// retracts work, and `None` if the work was stopped in place.
+    fn pause(&self, py: Python<'_>, mode: &str, limit_s: f64) -> PyResult<Option<Receipt>> {
+        let mode = match mode {
+            "abort" => Mode::Abort,
+            "retract" => Mode::Retract,
+            "in_place" => Mode::InPlace,
+            other => {
+                let text = format!("{other:?} is not a mode: say abort, retract or in_place");
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let limit = seconds(limit_s)?;
+        if lock(&self.paused).is_some() {
+            return Err(PyRuntimeError::new_err("the gate is paused already: resume it first"));
+        }
+        let pauses = self.inner.clone();
+        let paused = waiting(py, move |clock| pauses.with_clock(clock).pause(mode, limit))?;
+        let paused = paused.map_err(|busy| {
+            Busy::new_err(format!("{busy}; let it reach a checkpoint, or wait longer"))
+        })?;
+        let receipt = paused.receipt().cloned();
+        let raised = lock(&self.raised).take();
+        if let Some(raised) = raised {
+            waiting(py, move |clock| paused.resume_with_clock(Resume::default(), clock))?;
+            return Err(raised);
+        }
+        *lock(&self.paused) = Some(paused);
+        Ok(receipt.map(|receipt| self.releaser.get().receipt(receipt)))
+    }
+
+    /// Returns cached memory to the driver, unless told not to, then opens the gate. Returns `None`
+    /// if nothing was paused.
+    #[pyo3(signature = (empty_cache=true))]
+    fn resume(&self, py: Python<'_>, empty_cache: bool) -> PyResult<Option<Resumed>> {
+        let Some(paused) = lock(&self.paused).take() else { return Ok(None) };
+        let how = Resume { empty_cache };
+        let resumed = waiting(py, move |clock| paused.resume_with_clock(how, clock))?;
+        let receipt = resumed.receipt.map(|receipt| self.releaser.get().receipt(receipt));
+        Ok(Some(Resumed {
+            receipt: receipt.map(|receipt| Py::new(py, receipt)).transpose()?,
+            warning: resumed
+                .warning
+                .map(|warning| Py::new(py, TrendWarning(warning)))
+                .transpose()?,
+        }))
+    }
+
+    /// Returns how many passes are stopped in place, or `None` if nothing is paused.
+    fn parked(&self) -> Option<usize> {
+        lock(&self.paused).as_ref().map(Paused::parked)
+    }
+
+    /// Returns how reserved memory has changed over the resumes.
+    fn trend(&self) -> Trend {
+        let lowtide::Trend { per_update_bytes, samples, rising, .. } = self.inner.trend();
+        Trend { per_update_bytes, samples, rising }
+    }
+}
+
+impl Drop for Pauses {
+    fn drop(&mut self) {
+        let Some(paused) = lock(&self.paused).take() else { return };
+        // Dropping it resumes, which calls the interpreter: this thread must not be attached
+        // meanwhile.
+        Python::try_attach(|py| py.detach(|| drop(paused)));
+    }
+}

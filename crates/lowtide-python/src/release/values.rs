@@ -1,0 +1,159 @@
+//! Values that cross the border between Python and Rust: plain data with named fields.
+//!
+//! Python builds them to report what a device holds, and reads them from receipts and ledgers.
+
+use lowtide::Bytes;
+use pyo3::prelude::*;
+
+use super::json;
+
+/// Total and free memory of a device, as the driver reports it.
+#[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// What processes can use.
+    pub(crate) total_bytes: u64,
+    /// What of it is free.
+    pub(crate) free_bytes: u64,
+}
+
+#[pymethods]
+impl Usage {
+    fn __repr__(&self) -> String {
+        format!("Usage({}, {})", self.total_bytes, self.free_bytes)
+    }
+}
+
+/// What a framework's allocator holds.
+#[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AllocatorCounts {
+    /// In blocks that the program uses.
+    pub(crate) allocated_bytes: u64,
+    /// Taken from the driver: allocated and cached.
+    pub(crate) reserved_bytes: u64,
+}
+
+#[pymethods]
+impl AllocatorCounts {
+    fn __repr__(&self) -> String {
+        format!("AllocatorCounts({}, {})", self.allocated_bytes, self.reserved_bytes)
+    }
+}
+
+/// Device memory of a process.
+#[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessUsage {
+    /// Which process, for people.
+    pub(crate) name: String,
+    /// How much it uses.
+    pub(crate) bytes: u64,
+}
+
+#[pymethods]
+impl ProcessUsage {
+    fn __repr__(&self) -> String {
+        format!("ProcessUsage({:?}, {})", self.name, self.bytes)
+    }
+}
+
+/// Something that a rung touched, with its size if that is known.
+#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Touch {
+    /// What it was.
+    what: String,
+    /// Its size, if it is known.
+    bytes: Option<u64>,
+}
+
+#[pymethods]
+impl Touch {
+    /// Says that something was touched.
+    #[new]
+    #[pyo3(signature = (what, bytes=None))]
+    fn new(what: String, bytes: Option<u64>) -> Touch {
+        Touch { what, bytes }
+    }
+
+    fn __repr__(&self) -> String {
+        match self.bytes {
+            Some(bytes) => format!("Touch({:?}, {bytes})", self.what),
+            None => format!("Touch({:?})", self.what),
+        }
+    }
+}
+
+impl From<&Touch> for lowtide::Touch {
+    fn from(touch: &Touch) -> lowtide::Touch {
+        lowtide::Touch { what: touch.what.clone(), bytes: touch.bytes.map(Bytes) }
+    }
+}
+
+impl From<&lowtide::Touch> for Touch {
+    fn from(touch: &lowtide::Touch) -> Touch {
+        Touch { what: touch.what.clone(), bytes: touch.bytes.map(|bytes| bytes.0) }
+    }
+}
+
+/// A reference that keeps memory alive.
+#[pyclass(frozen, eq, module = "lowtide._native")]
+#[derive(Clone, PartialEq)]
+pub(crate) struct Holder(pub(crate) lowtide::Holder);
+
+#[pymethods]
+impl Holder {
+    /// Says who holds something.
+    #[new]
+    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None))]
+    fn new(
+        path: String,
+        holds: String,
+        count: usize,
+        bytes: Option<u64>,
+        cut: Option<String>,
+    ) -> Holder {
+        Holder(lowtide::Holder { path, holds, count, held: bytes.map(Bytes), cut })
+    }
+
+    /// The path to the reference.
+    #[getter]
+    fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    /// The type of the object that it keeps alive.
+    #[getter]
+    fn holds(&self) -> &str {
+        &self.0.holds
+    }
+
+    /// The number of references by this path.
+    #[getter]
+    fn count(&self) -> usize {
+        self.0.count
+    }
+
+    /// The bytes that are freed with the last reference, if that is known.
+    #[getter]
+    fn bytes(&self) -> Option<u64> {
+        self.0.held.map(|bytes| bytes.0)
+    }
+
+    /// The statement that drops the reference, if it is known.
+    #[getter]
+    fn cut(&self) -> Option<&str> {
+        self.0.cut.as_deref()
+    }
+
+    /// Returns it as plain data.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        json::as_python(py, &self.0)
+    }
+
+    fn __repr__(&self) -> String {
+        let lowtide::Holder { path, holds, count, .. } = &self.0;
+        format!("<Holder {path} holds {holds}, {count} reference(s)>")
+    }
+}
