@@ -1,6 +1,6 @@
-// What a cached block costs in the allocators that lowtide is compared with: free one, take one, by
-// raw address, on one thread. In C++ because Python's own cost would hide theirs. peer_alloc.py
-// compiles this, loads it beside PyTorch's libraries, and hands it the work.
+// Measures a hit in the allocators that lowtide is compared with: free a block and allocate one, by raw
+// address, on one thread. In C++, because Python's own time would hide theirs. peer_alloc.py compiles
+// this, loads it beside PyTorch's libraries, and passes it the work.
 
 #include <algorithm>
 #include <chrono>

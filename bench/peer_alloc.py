@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a cached block costs in the peers' allocators, on a CUDA machine with PyTorch and g++.
+"""Measures a hit in other allocators ("peers") on a CUDA machine with PyTorch and g++.
 
     peer_alloc.py WORK torch | torch-expandable | cuda-async [--rounds N] [--build FOLDER]
 
 torch is PyTorch's caching allocator, torch-expandable the same with expandable segments, cuda-async
-cudaMallocAsync on one stream. WORK is what `lowtide bench alloc --work` wrote: a line SIZE,NEXT for
-each block. All blocks are taken in the order of the lines. A round visits each block once: visit i
-frees block NEXT[i] and takes another in its place. Mode "same" takes the size that was freed; mode
-"other" takes, in round r from 0, SIZE[NEXT[(i + 1 + r) % n]], so sizes rotate by one place a round.
-One JSON line a mode, the median of the rounds. --build keeps the compiled library for the next run.
+cudaMallocAsync on one stream. WORK is the file of `lowtide bench alloc --work`: one line SIZE,NEXT per
+block. All blocks are allocated in the order of the lines. A round visits each block once: visit i frees
+block NEXT[i] and allocates another in its place. Mode "same" allocates the size that was freed; mode
+"other" allocates, in round r from 0, SIZE[NEXT[(i + 1 + r) % n]], so sizes rotate by one per round.
+Prints one JSON line per mode, with the median of the rounds. --build keeps the compiled library.
 """
 import argparse
 import array
@@ -35,7 +35,7 @@ def read_work(path):
 
 
 def header_folders(torch):
-    """PyTorch's own, those of the runtime that it brought, and the toolkit's (crt/ is only there)."""
+    """The header folders of PyTorch, of its CUDA runtime, and of the toolkit (only that one has crt/)."""
     from torch.utils import cpp_extension
     folders = cpp_extension.include_paths()
     packages = Path(torch.__file__).parents[1] / "nvidia"
@@ -65,7 +65,7 @@ def compiled(torch, folder):
 
 
 def prepared(peer):
-    """PyTorch with its allocator set as the peer wants it, and a context."""
+    """Imports PyTorch with the allocator settings of the peer, and creates a context."""
     for name in SETTINGS:
         os.environ.pop(name, None)
     expandable = peer == "torch-expandable"
@@ -111,7 +111,7 @@ def main():
             for mode in MODES:
                 line = measure(library, arguments.peer, mode, sizes, visits, arguments.rounds)
                 print(json.dumps(line), flush=True)
-    except Exception as error:  # whatever it is, it is the reason why this peer has no figure
+    except Exception as error:  # any error is the reason why this peer has no figure
         print(json.dumps({"peer": arguments.peer, "error": first_line(error)}), flush=True)
         sys.exit(1)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Sleep and wake of the peers on one piece of work, on a CUDA machine with PyTorch.
+"""Measures sleep and wake of other tools ("peers") on a CUDA machine with PyTorch.
 
     peer_sleep.py PEERS vllm | tms | tms-retain [--turns N]
 
-PEERS is the folder that `cargo xtask gpu-pack --peers` fills: torch_memory_saver whole, and of vLLM
-its allocator. The work: 14.96 GiB of bf16 weights in 195 tensors, kept across the sleep, and 20 GiB
-of KV that may be lost, both random. `lowtide bench sleep` does the same work.
-One JSON line a turn. tms-retain is tms with `retain_cpu_backup`.
+PEERS is the folder that `cargo xtask gpu-pack --peers` fills: torch_memory_saver, and the allocator of
+vLLM. The work: 14.96 GiB of bf16 weights in 195 tensors, which a sleep keeps, and 20 GiB of KV cache,
+which it discards, both random. `lowtide bench sleep` does the same work.
+Prints one JSON line per turn. tms-retain is tms with `retain_cpu_backup`.
 """
 import argparse
 import importlib.machinery
@@ -76,7 +76,7 @@ def stand_in_for_vllm(folder):
 
 
 def set_up(torch, peer, folder):
-    """The work on the device under the peer's care, and the peer's two verbs."""
+    """Allocates the work with the peer. Returns the tensors, the cache, and the peer's sleep and wake."""
     if peer == "vllm":
         stand_in_for_vllm(folder)
         from vllm.device_allocator.cumem import CuMemAllocator
@@ -133,11 +133,11 @@ def main():
     arguments = parser.parse_args()
     try:
         run(arguments.peers, arguments.peer, arguments.turns)
-    except Exception as error:  # whatever it is, it is the reason why this peer has no figure
+    except Exception as error:  # any error is the reason why this peer has no figure
         why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         print(json.dumps({"peer": arguments.peer, "error": why}), flush=True)
         os._exit(1)
-    # Not through the interpreter's exit: the peers' pools do not always survive it.
+    # Without the interpreter's exit, which the peers' pools do not always survive.
     os._exit(0)
 
 

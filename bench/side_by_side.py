@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""lowtide and its peers on the same work, one after another on one machine, as one table.
+"""Runs lowtide and other tools ("peers") on the same work, one after another on one machine, and prints a table.
 
     side_by_side.py OUT [--lowtide PROGRAM] [--peers FOLDER] [--turns N] [--limit SECONDS]
-    side_by_side.py --from OUT        the table of results that are there already
+    side_by_side.py --from OUT        prints the table of stored results
 
-Each runs in a process of its own under a time limit. Who cannot run is a row that says why, and the
-rest runs on. OUT/side_by_side.json holds what each printed, OUT/side_by_side.txt the table.
---turns is for the peers; lowtide says its own. Ends with 1 where lowtide itself could not run or
-was wrong.
+Each tool runs in its own process with a time limit. A tool that cannot run gets a row with the reason,
+and the others still run. OUT/side_by_side.json contains what each tool printed, OUT/side_by_side.txt the
+table. --turns is for the peers; lowtide has its own default. Ends with 1 if lowtide could not run or its
+content was wrong.
 """
 import argparse
 import datetime
@@ -36,7 +36,7 @@ def first_there(*paths):
 
 
 def said(*command):
-    """What a program says in its first line, where there is such a program."""
+    """The first line that a program prints; "unknown" if there is no such program."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -57,7 +57,7 @@ def machine():
 
 
 def objects(text):
-    """The JSON objects in a text: one document, or one a line among other lines."""
+    """The JSON objects in a text: one document, or one per line among other lines."""
     try:
         whole = json.loads(text)
         return [whole] if isinstance(whole, dict) else []
@@ -73,11 +73,11 @@ def objects(text):
 
 
 def run(command, limit_s):
-    """What one program printed: {"lines": […], "error": None or why, "took_s": …}."""
+    """Runs a program. Returns {"lines": its JSON objects, "error": the reason or None, "took_s": …}."""
     began = time.monotonic()
     out, complaint, error = "", "", None
     try:
-        # A session of its own, so that no child of it keeps device memory from those who come after.
+        # In a session of its own, so that it can be ended with all its children, which may hold device memory.
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  start_new_session=True)
         try:
@@ -98,9 +98,12 @@ def run(command, limit_s):
 
 def reason(code, complaint):
     how = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
-    said = complaint.strip().splitlines() or ["it said nothing"]
-    # Rust programs complain in their first lines, Python in its last.
-    return f"{how}: {next((line for line in said if line.startswith('error')), said[-1])}"
+    lines = complaint.strip().splitlines() or ["it printed nothing"]
+    ours = next((n for n, line in enumerate(lines) if line.startswith("lowtide: ")), None)
+    if ours is not None:  # lowtide wraps its message
+        return f"{how}: {' '.join(line.strip() for line in lines[ours:])}"
+    # Rust programs report an error in their first lines, Python in its last.
+    return f"{how}: {next((line for line in lines if line.startswith('error')), lines[-1])}"
 
 
 def refused(why):
@@ -110,12 +113,12 @@ def refused(why):
 def run_all(out, lowtide, peers, turns, limit_s):
     results = {"machine": machine()}
     for group, names in (("ours", ("sleep", "alloc")), ("sleep_peers", SLEEP_PEERS), ("alloc_peers", ALLOC_PEERS)):
-        results[group] = {name: refused("its turn did not come") for name in names}
+        results[group] = {name: refused("not run") for name in names}
     work = out / "alloc_work.csv"
-    work.unlink(missing_ok=True)  # an old one would be other work than ours
+    work.unlink(missing_ok=True)  # an old file describes other work
 
     def step(group, name, command):
-        """Runs a command, or notes why there is none; stores all so far, should somebody end us."""
+        """Runs a command, or notes why there is none. Stores all results so far, in case this process is ended."""
         print(f"── {group} {name}", file=sys.stderr, flush=True)
         result = refused(command) if isinstance(command, str) else run(command, limit_s)
         print(f"── {group} {name}: {result['error'] or 'done'}, {result['took_s']} s", file=sys.stderr, flush=True)
@@ -124,14 +127,14 @@ def run_all(out, lowtide, peers, turns, limit_s):
         (out / "side_by_side.txt").write_text(table(results))
 
     def ours(*arguments):
-        return [lowtide, "bench", *arguments] if lowtide else "no lowtide program here; name one with --lowtide"
+        return [lowtide, "bench", *arguments] if lowtide else "no lowtide program found; name one with --lowtide"
 
     device = ("--device", "cuda:0", "--json")
     step("ours", "sleep", ours("sleep", *device))
     step("ours", "alloc", ours("alloc", *device, "--work", str(work)))
     for peer in SLEEP_PEERS:
         script = [sys.executable, str(HERE / "peer_sleep.py"), str(peers), peer, "--turns", str(turns)]
-        absent = "its packages are not here; `cargo xtask gpu-pack --peers` packs them"
+        absent = "its packages are missing; `cargo xtask gpu-pack --peers` packs them"
         step("sleep_peers", peer, script if peers and has(peers, peer) else absent)
     with tempfile.TemporaryDirectory() as build:
         for peer in ALLOC_PEERS:
@@ -147,7 +150,7 @@ def has(peers, peer):
 # ── the table: from results to text, nothing else
 
 def sleep_figures(result):
-    """A peer's turns as figures: those after which the content was right. Peers know no unchanged pages."""
+    """The figures of a peer: of the turns after which the content was right. Peers copy unchanged pages too."""
     turns = [line for line in result["lines"] if "turn" in line and line["right"]]
     first = [line["sleep_s"] for line in turns if line["turn"] == 0]
     later = [line["sleep_s"] for line in turns if line["turn"] > 0]
@@ -167,7 +170,7 @@ def alloc_figures(result):
 
 
 def our_figures(ours):
-    """Our figures under the same names, and beside them what a bar is held against."""
+    """The figures of lowtide under the same names, and the ratios that have a target."""
     sleep = next(iter(ours["sleep"]["lines"]), {})
     alloc = next(iter(ours["alloc"]["lines"]), {})
     figures = {
@@ -181,7 +184,7 @@ def our_figures(ours):
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-# What a row shows, its unit, the figure that its bar is held against, the bar and its text.
+# Each row: title, figure, unit, the figure that has a target, the target, the target as text.
 ROWS = (
     ("first sleep", "first", "s", "first", 1.0, "1.000 s"),
     ("later sleep, unchanged", "unchanged", "s", "unchanged", 0.04, "0.040 s"),
@@ -211,11 +214,11 @@ def bar_text(ours, key, bar, text):
 
 
 def table(results):
-    """The table for people."""
+    """The results as a table."""
     ours = our_figures(results["ours"])
     peers = {peer: sleep_figures(result) for peer, result in results["sleep_peers"].items()}
     peers |= {peer: alloc_figures(result) for peer, result in results["alloc_peers"].items()}
-    rows = [("what", "who", "figure", "ours ÷ best peer", "bar")]
+    rows = [("figure", "tool", "value", "lowtide ÷ best peer", "target")]
     for what, name, unit, bar_key, bar, text in ROWS:
         group = results["alloc_peers"] if unit == "ns" else results["sleep_peers"]
         known = [peers[peer][name] for peer in group if name in peers[peer]]
@@ -233,21 +236,21 @@ def heading(results):
     at = results["machine"]
     sleep = next(iter(results["ours"]["sleep"]["lines"]), {})
     alloc = next(iter(results["ours"]["alloc"]["lines"]), {})
-    lines = ["lowtide beside its peers, same machine, same work, one after another",
+    lines = ["lowtide and its peers on the same machine and the same work, one after another",
              f"{at['gpu']}, driver {at['driver']}, PyTorch {at['torch']}, {at['cores']} cores, "
              f"commit {at['commit']}, {at['date']}"]
     if "kept_bytes" in sleep:
         lines.append(f"sleep: {sleep['kept_bytes'] / GIB:.2f} GiB in {sleep['kept_blocks']} blocks kept, "
                      f"{sleep['discarded_bytes'] / GIB:.2f} GiB in {sleep['discarded_blocks']} blocks discarded; "
-                     f"raw copy of what is kept: out {sleep['raw_out_s']:.3f} s, in {sleep['raw_in_s']:.3f} s")
+                     f"raw copy of the kept bytes: out {sleep['raw_out_s']:.3f} s, in {sleep['raw_in_s']:.3f} s")
     if "blocks" in alloc:
-        lines.append(f"hit: one block freed and one taken, {alloc['blocks']:,} blocks, one thread")
-    lines.append("figures are medians of the turns; a peer's first sleep is its first turn")
+        lines.append(f"hit: one block freed and one allocated, {alloc['blocks']:,} blocks, one thread")
+    lines.append("figures are medians of the turns; the first sleep of a peer is its first turn")
     return lines
 
 
 def remarks(results):
-    """Who could not run, and whose content was not what it had been."""
+    """The tools that could not run, and those with wrong content."""
     rows = []
     groups = (("sleep", results["ours"]["sleep"], "lowtide"), ("hit", results["ours"]["alloc"], "lowtide"),
               *(("sleep", result, peer) for peer, result in results["sleep_peers"].items()),
@@ -260,13 +263,13 @@ def remarks(results):
         elif modes:
             rows.append((what, who, "could not run in " + "; ".join(modes)))
         if any(line.get("right") is False for line in result["lines"]):
-            rows.append((what, who, "WRONG: content after the wake was not what it had been"))
+            rows.append((what, who, "WRONG: other content after the wake"))
     return [""] + aligned(rows) if rows else []
 
 
 def aligned(rows):
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    number = 2 if len(rows[0]) == 5 else None  # figures end in one line, text begins in one
+    number = 2 if len(rows[0]) == 5 else None  # figures are aligned right, text left
     def cell(text, column):
         return text.rjust(widths[column]) if column == number else text.ljust(widths[column])
     return ["  ".join(cell(text, column) for column, text in enumerate(row)).rstrip() for row in rows]

@@ -35,6 +35,8 @@ step "doctor" "$here/lowtide" doctor
 step "ps" "$here/lowtide" ps
 step "ps as JSON" bash -c '"$0" ps --json > "$1/ps.json"' "$here/lowtide" "$out"
 step "measure" bash -c '"$0" doctor --measure --json > "$1/doctor.json"' "$here/lowtide" "$out"
+step "demo" "$here/lowtide" demo
+step "demo as JSON" bash -c '"$0" demo --json --hold 300 > "$1/demo.json"' "$here/lowtide" "$out"
 if python3 -c 'import torch' 2> /dev/null; then
     step "a plain pinned copy" bash -c 'set -o pipefail; python3 "$0/plain_copy.py" | tee "$1/plain_copy.json"' "$here" "$out"
 else

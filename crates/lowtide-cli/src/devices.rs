@@ -7,7 +7,7 @@ use lowtide_device::{Device, DeviceId, Error, known_devices};
 /// A device that was named and is not available.
 #[derive(Debug)]
 pub(crate) struct MissingDevice {
-    /// The device.
+    /// The device that was named.
     pub(crate) wanted: DeviceId,
     /// The devices that are available.
     pub(crate) known: Vec<DeviceId>,

@@ -10,14 +10,14 @@ Exit codes:
   2  wrong usage
   3  could not run, for example because the device is missing";
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// Everything was done, and the device confirms it.
+    /// The command did its work, and the device confirms the result.
     Proved,
-    /// Everything was done, and the device does not confirm all of it.
+    /// The command did its work, and the device does not confirm all of it.
     NotProved {
-        /// What is not confirmed.
+        /// The results that are not confirmed.
         what: String,
     },
     /// The command line is wrong; clap has said how.

@@ -31,7 +31,7 @@ pub(crate) enum ChildLine {
     Ready,
     /// The child could not create a context.
     Failed {
-        /// The reason.
+        /// The driver's error, as text.
         reason: String,
     },
     /// The child has tried every operation once.

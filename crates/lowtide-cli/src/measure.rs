@@ -19,7 +19,7 @@ const MOST: Bytes = Bytes::gib(16);
 /// A processor computes digests and copies at a hundredth of the speed.
 const MOST_ON_HOST: Bytes = Bytes::gib(1);
 
-/// Speeds, in GiB/s.
+/// The speeds of a device, in GiB/s.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Speeds {
     /// The bytes of each turn.

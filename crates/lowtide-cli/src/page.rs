@@ -33,7 +33,7 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Whether somebody still reads standard output: `lowtide ps --watch | head -1` stops reading.
+/// The reader of standard output: `lowtide ps --watch | head -1` stops reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     Reads,
@@ -112,6 +112,9 @@ impl Page {
     }
 
     fn wrap(&mut self, text: &str, first: &str, rest: &str) {
+        if text.is_empty() {
+            return self.add(vec![first.into()]);
+        }
         let bound = bind_units(text);
         self.add(textwrap::wrap(&bound, options(self.width, first, rest)));
     }
@@ -253,6 +256,15 @@ mod tests {
             ["    trim          32.0 MiB freed", "                  in 3.2 ms"]
         );
         assert_eq!(lines(12, |page| page.line(" one two three")), [" one two", "   three"]);
+    }
+
+    #[test]
+    fn a_row_without_text_shows_its_name() {
+        assert_eq!(
+            lines(40, |page| page.columns("  plain copy  3.0 ms  ", "")),
+            ["  plain copy  3.0 ms"]
+        );
+        assert_eq!(lines(40, |page| page.title("cuda:0", "")), ["cuda:0"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use terminal_size::{Height, Width, terminal_size_of};
 
 const WIDTH_WITHOUT_TERMINAL: usize = 100;
-/// With fewer columns than this a column of text would be a column of words.
+/// The least width: with fewer columns, a column of text would be a column of words.
 const LEAST_WIDTH: usize = 40;
 
 /// Returns how many columns a line on `stream` may have.

@@ -49,10 +49,10 @@ struct DeviceReport {
     #[serde(flatten)]
     device: Surveyed,
     floor_bytes: Option<Bytes>,
-    /// Why there is no floor, where there is none.
+    /// The reason why there is no floor.
     floor_reason: Option<String>,
     measured: Option<Speeds>,
-    /// Why there are no speeds, although they were asked for.
+    /// The reason why there are no speeds, although they were asked for.
     measured_reason: Option<String>,
     #[serde(skip)]
     floor_is_fresh: bool,

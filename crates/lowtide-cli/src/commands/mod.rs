@@ -35,7 +35,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command.
+    /// Runs the command to its end.
     pub(crate) fn run(&self) -> anyhow::Result<Ending> {
         match self {
             Command::Doctor(options) => doctor::run(options),

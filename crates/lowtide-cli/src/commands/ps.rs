@@ -40,14 +40,14 @@ pub(crate) struct Options {
 /// Every process that uses device memory, by device.
 #[derive(Serialize)]
 struct ProcessList {
-    /// When the devices were asked, in seconds since 1970.
+    /// The time at which the devices were asked, in seconds since 1970.
     at_s: f64,
     devices: Vec<DeviceProcesses>,
-    /// One sentence for each GPU that is there and could not be read.
+    /// A sentence for each GPU that exists and could not be read.
     problems: Vec<String>,
     /// `None` where another device was named.
     host: Option<HostProcesses>,
-    /// Why no GPU is listed, where none is.
+    /// The reason why no GPU is listed.
     reason: Option<String>,
 }
 

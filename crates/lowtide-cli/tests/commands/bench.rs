@@ -83,7 +83,13 @@ fn sleep_measures_beside_the_plain_copy() {
     assert_eq!((&pool["physical_bytes"], &pool["blocks"]), (&json!(0), &json!(195 + 32)));
     assert_eq!(pool["asleep_bytes"], pool["live_bytes"]);
     let text = machine.lowtide(&small).out();
-    for expected in ["kept", " MiB in 195 blocks", " ms  every page changed", "divided by 256"] {
+    for expected in [
+        "kept",
+        "plain copy out ",
+        " MiB in 195 blocks",
+        " ms  every page changed",
+        "divided by 256",
+    ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert!(text.contains("right after every wake"), "{text}");

@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// The number of live blocks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     blocks: u32,
-    /// How often every block is visited; the median counts.
+    /// The number of visits to every block; the median counts.
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// The seed of sizes and order.

@@ -64,7 +64,7 @@ fn weight_sizes(divide: u64) -> Vec<u64> {
 impl Model {
     pub(super) const KEPT_BLOCKS: usize = LAYERS * LAYER.len() + 3;
     pub(super) const DISCARDED_BLOCKS: usize = 32;
-    /// One block in so many is read back and compared byte for byte.
+    /// The distance between two blocks that are compared byte for byte.
     pub(super) const COMPARED: usize = 17;
 
     /// Returns the size of the weights.

@@ -24,7 +24,7 @@ impl Random {
 
 /// The sizes of blocks, and the order in which the blocks are visited.
 pub(super) struct Work {
-    /// In the order of their allocation.
+    /// The sizes of the blocks, in the order of their allocation.
     pub(super) sizes: Vec<u64>,
     /// Every block once, in random order.
     pub(super) visits: Vec<u32>,

@@ -12,7 +12,7 @@ use lowtide::pool::{Block, Pool, Tag};
 use lowtide_device::HostMemory;
 
 const REGION: u64 = 16 << 20;
-/// The largest copy.
+/// The size of the largest copy.
 const PIECE: u64 = REGION / 2;
 /// The distance between the starts of two pieces: an odd number of words, so that offsets repeat late.
 const STRIDE: u64 = 8 * 513;

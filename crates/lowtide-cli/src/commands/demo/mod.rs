@@ -31,7 +31,7 @@ use crate::page;
 
 /// A scenario of the demo.
 struct Entry {
-    /// What the scenario is about, in a line.
+    /// The subject of the scenario, in a line.
     about: &'static str,
     /// Returns the bytes that it fills and compares.
     planned: fn(&Setup) -> Bytes,
@@ -101,7 +101,7 @@ pub(crate) struct Options {
 struct DemoReport {
     device: DeviceId,
     name: String,
-    /// Where the numbers come from, and which processes they count.
+    /// The source of the numbers, and the processes that they count.
     source: Source,
     counts: &'static str,
     floor_bytes: Option<Bytes>,

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Sample {
     way: Way,
-    /// In seconds since 1970.
+    /// The time, in seconds since 1970.
     at_s: f64,
     bytes: Bytes,
 }

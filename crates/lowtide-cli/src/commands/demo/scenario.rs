@@ -15,7 +15,7 @@ use super::watch::{Observed, State, Watch};
 pub(super) struct Scenario {
     pub(super) name: &'static str,
     pub(super) verdict: Verdict,
-    /// What is done, in a line.
+    /// The work that is done, in a line.
     pub(super) how: &'static str,
     pub(super) before_bytes: Bytes,
     pub(super) peak_bytes: Bytes,
@@ -33,7 +33,7 @@ pub(super) struct Scenario {
     pub(super) today: Today,
     pub(super) checks: Vec<Check>,
     pub(super) receipts: Vec<Arc<Receipt>>,
-    /// In the order of time.
+    /// The states that were held, in the order of time.
     pub(super) states: Vec<State>,
     /// Memory over time, in both ways; empty unless the demo prints JSON.
     pub(super) samples: Vec<Sample>,
@@ -73,7 +73,7 @@ pub(super) struct Check {
     pub(super) passed: bool,
 }
 
-/// One way of a scenario: what is done, the device's numbers, and memory over time.
+/// The result of one way: the work in a line, the device's numbers, and memory over time.
 pub(super) type Ran = (&'static str, Observed, Vec<Sample>);
 
 impl Scenario {
@@ -115,7 +115,7 @@ impl Scenario {
         }
     }
 
-    /// Adds a check.
+    /// Adds a check and its result.
     pub(super) fn check(&mut self, passed: bool, what: impl Into<String>) {
         self.checks.push(Check { what: what.into(), passed });
     }

@@ -21,17 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A CUDA context may grow by this when it is used, and does not shrink.
 const GROWTH: Bytes = Bytes::mib(8);
 
-/// What all scenarios share.
+/// The device and everything else that all scenarios share.
 pub(super) struct Setup {
     pub(super) device: Device,
     pub(super) unit: Unit,
     pub(super) content: Content,
     pub(super) hold: Duration,
     pub(super) floor: Floor,
-    /// Whether the driver reports the memory of this process. Otherwise the memory of all processes
+    /// True if the driver reports the memory of this process. Otherwise the memory of all processes
     /// counts.
     pub(super) counts_own: bool,
-    /// Whether memory over time is recorded.
+    /// True if memory over time is recorded.
     pub(super) takes_samples: bool,
     pub(super) progress: Progress,
 }
@@ -41,7 +41,7 @@ pub(super) struct Setup {
 pub(super) struct Floor {
     pub(super) bytes: Option<Bytes>,
     beside: Bytes,
-    /// Why the floor is not known.
+    /// The reason why the floor is not known.
     pub(super) reason: Option<String>,
 }
 
@@ -109,7 +109,7 @@ impl Setup {
         one.0.abs_diff(other.0) <= self.slack().0 + blocks * self.device.info().page.0
     }
 
-    /// Creates a pool.
+    /// Creates a pool on the device.
     pub(super) fn pool(&self) -> anyhow::Result<Pool> {
         Ok(Pool::new(&self.device)?)
     }

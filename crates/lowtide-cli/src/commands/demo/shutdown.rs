@@ -98,7 +98,7 @@ struct Runner {
     pooling: Owned<Pooling>,
 }
 
-/// A registered wrapper.
+/// A wrapper that is registered as a borrower of the model.
 struct Pooling {
     model: Lent<Loaded>,
     buffers: Loaded,
@@ -132,7 +132,7 @@ struct Down {
     plan: Plan,
     pinned: Arc<Receipt>,
     freed: Arc<Receipt>,
-    /// Whether the runner still exists, and is empty.
+    /// True if the runner still exists, and is empty.
     kept: bool,
 }
 

@@ -28,7 +28,7 @@ const SPARE: u64 = 2;
 /// The host memory needed beside backups: patterns, what is read back, the program itself.
 const BESIDE: Bytes = Bytes::mib(96);
 
-/// All sizes are multiples of this.
+/// The size of which all sizes are multiples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unit(Bytes);
 

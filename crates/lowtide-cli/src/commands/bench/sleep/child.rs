@@ -23,12 +23,12 @@ pub(super) const REST: Duration = Duration::from_millis(300);
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ChildLine {
-    /// So many bytes of the work are done.
+    /// A part of the work is done.
     Done {
-        /// Written, put to sleep, woken or copied.
+        /// The bytes that were written, put to sleep, woken or copied.
         bytes: Bytes,
     },
-    /// All of it, at the end.
+    /// The measurements, at the end.
     Measured(Box<Measured>),
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Measured {
     pub(super) wake_at_once_s: Vec<f64>,
     pub(super) raw_out_s: Vec<f64>,
     pub(super) raw_in_s: Vec<f64>,
-    /// In use on the device before the pool was created.
+    /// The device memory in use before the pool was created.
     pub(super) context_bytes: Bytes,
-    /// In use on the device during the first sleep.
+    /// The device memory in use during the first sleep.
     pub(super) asleep_bytes: Bytes,
     pub(super) backup_bytes: Bytes,
     pub(super) right: bool,
@@ -66,7 +66,7 @@ pub(super) fn planned(divide: u64, turns: u32) -> Bytes {
     Bytes(Model::bytes(divide).0 + kept * (2 + turns * (5 + 2 + 2)))
 }
 
-/// Runs the child.
+/// Measures in this process and writes lines for the parent.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let device = devices::open(options.device.context("the parent names the device")?)?;
     let done = |bytes| page::print_json_line(&ChildLine::Done { bytes }).map(drop);

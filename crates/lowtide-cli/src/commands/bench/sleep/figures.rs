@@ -32,8 +32,8 @@ pub(super) struct SleepFigures {
     changed_ratio: f64,
     /// The wake, divided by the plain copy in.
     wake_ratio: f64,
-    /// In use on the device before the pool was created and during the first sleep, in the process in
-    /// which they differ most.
+    /// The device memory in use before the pool was created and during the first sleep, of the process
+    /// in which they differ most.
     context_bytes: Bytes,
     asleep_bytes: Bytes,
     backup_bytes: Bytes,
