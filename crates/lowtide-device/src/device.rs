@@ -26,6 +26,7 @@ use crate::{exit, host_memory};
 /// assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 /// reservation.map(Bytes::ZERO, device.create(Bytes::mib(4))?)?;
 /// assert_eq!(device.usage()?.in_use(), Bytes::mib(4));
+/// assert_eq!(device.id().to_string(), "host");
 /// # Ok(())
 /// # }
 /// ```
@@ -129,6 +130,11 @@ impl Device {
     /// Returns the device's description.
     pub fn info(&self) -> &DeviceInfo {
         self.shared.backend.info()
+    }
+
+    /// Returns the device's name: `host`, `cuda:0`, …
+    pub fn id(&self) -> DeviceId {
+        self.info().id
     }
 
     /// Asks the device how much memory is in use, by all processes.
@@ -236,7 +242,7 @@ impl Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device({})", self.info().id)
+        write!(f, "Device({})", self.id())
     }
 }
 

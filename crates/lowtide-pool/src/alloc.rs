@@ -18,7 +18,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
-    /// and every callback was asked; [`Error::Asleep`] where the tag is asleep; where the policy
+    /// and every callback was asked; [`Error::LargerThanDevice`] and [`Error::NoAddresses`] where
+    /// there are no addresses for this size; [`Error::Asleep`] where the tag is asleep; where the policy
     /// wakes it, the errors of [`Pool::wake`].
     pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
         self.alloc_within(size, stream, tag, Limit::NONE)
@@ -37,7 +38,7 @@ impl Pool {
         limit: Limit<'_>,
     ) -> Result<Address> {
         let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
-            return Err(Error::NoAddresses { size });
+            return Err(Error::no_addresses(size, self.shared.device.info()));
         };
         loop {
             let mut state = self.state();

@@ -1,6 +1,6 @@
 //! The errors of a pool: each variant carries facts, and its message begins with the conclusion.
 
-use lowtide_device::{Address, Bytes, DeviceId};
+use lowtide_device::{Address, Bytes, DeviceId, DeviceInfo};
 use lowtide_types::SleepPolicy;
 
 use crate::tag::Tag;
@@ -38,6 +38,16 @@ pub enum Error {
     NoAddresses {
         /// The size of the block.
         size: Bytes,
+    },
+    /// The block is larger than the whole memory of the device, and than the tag's address space.
+    #[error("a block of {size} is larger than all memory of {device}, {total}; ask for less")]
+    LargerThanDevice {
+        /// The device that the block was for.
+        device: DeviceId,
+        /// The size of the block.
+        size: Bytes,
+        /// The whole memory of the device.
+        total: Bytes,
     },
     /// The tag belongs to another pool.
     #[error("{tag:?} is not a tag of this pool; make one with `Pool::tag`")]
@@ -119,6 +129,19 @@ pub enum Error {
     /// The device refused a call, or is out of memory.
     #[error(transparent)]
     Device(#[from] lowtide_device::Error),
+}
+
+impl Error {
+    // Address space can be had for more than the memory of a device. Where not even that is enough,
+    // the reader is told of the memory.
+    pub(crate) fn no_addresses(size: Bytes, device: &DeviceInfo) -> Error {
+        let DeviceInfo { id, total, .. } = *device;
+        if size > total {
+            Error::LargerThanDevice { device: id, size, total }
+        } else {
+            Error::NoAddresses { size }
+        }
+    }
 }
 
 fn stopped(step: TurnStep, done: Bytes, total: Bytes) -> String {

@@ -214,7 +214,7 @@ impl State {
         let (size, owner) = (request.size(), self.owner_of(request.stream));
         let arena = &mut self.rooms[request.room].arena;
         let best = arena.best_run(size, owner);
-        let (missing, start) = best.ok_or(Error::NoAddresses { size: Bytes(size) })?;
+        let (missing, start) = best.ok_or_else(|| Error::no_addresses(Bytes(size), device))?;
         let run = arena.claim_run(start, size);
         let reservation = arena.reservation.clone();
         let moves = if last {

@@ -43,7 +43,7 @@ pub trait Gauge: Send + Sync {
 
 impl Gauge for Device {
     fn id(&self) -> DeviceId {
-        self.info().id
+        Device::id(self)
     }
 
     fn usage(&self) -> lowtide_device::Result<Usage> {

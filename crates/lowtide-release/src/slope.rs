@@ -20,7 +20,7 @@ const LEAST_SAMPLES: usize = 8;
 /// Growth below a device page does not count.
 const PAGE: Bytes = Bytes::mib(2);
 
-/// The trend of reserved memory.
+/// The trend of reserved memory. `Display` is its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, schemars::JsonSchema)]
 pub struct Trend {
     /// The memory that each update adds, by the fitted line; negative if memory shrinks.
@@ -29,6 +29,20 @@ pub struct Trend {
     pub samples: usize,
     /// Whether memory grows steadily, and by more than noise.
     pub rising: bool,
+}
+
+impl fmt::Display for Trend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Trend { per_update_bytes, samples, rising } = *self;
+        let updates = if samples == 1 { "update" } else { "updates" };
+        let per_update = Bytes(per_update_bytes.unsigned_abs());
+        match per_update_bytes {
+            0 => write!(f, "steady over {samples} {updates}")?,
+            1.. => write!(f, "{per_update} more per update over {samples} {updates}")?,
+            _ => write!(f, "{per_update} less per update over {samples} {updates}")?,
+        }
+        f.write_str(if rising { ", rising" } else { "" })
+    }
 }
 
 /// A warning that reserved memory grows with every update. `Display` is its text.
@@ -304,6 +318,16 @@ mod tests {
         let trend = of((0..32).map(|i| if i < 16 { 0 } else { u64::MAX })).trend();
         assert!(trend.per_update_bytes > 0 && !trend.rising);
         assert_eq!(of([0, u64::MAX]).trend().per_update_bytes, i64::MAX);
+    }
+
+    #[test]
+    fn a_trend_says_how_much_and_over_how_many_updates() {
+        let text = |samples: Vec<u64>| of(samples).trend().to_string();
+        let rising = text((0..10).map(|i| BASE + mib(12) * i).collect());
+        assert_eq!(rising, "12.0 MiB more per update over 10 updates, rising");
+        assert_eq!(text(vec![BASE; 10]), "steady over 10 updates");
+        assert_eq!(text(vec![mib(9), mib(6)]), "3.0 MiB less per update over 2 updates");
+        assert_eq!(text(vec![BASE]), "steady over 1 update");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// let size: Bytes = "1.5GiB".parse().unwrap();
 /// assert_eq!(size, Bytes::mib(1536));
 /// assert_eq!(size.to_string(), "1,536.0 MiB");
-/// assert_eq!("50 MB".parse(), Ok(Bytes(50_000_000)));
+/// assert_eq!("50 MB".parse(), Ok(Bytes::new(50_000_000)));
 /// ```
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
@@ -27,6 +27,11 @@ pub struct Bytes(pub u64);
 impl Bytes {
     /// The size of nothing: zero bytes.
     pub const ZERO: Bytes = Bytes(0);
+
+    /// Returns a size of `n` bytes.
+    pub const fn new(n: u64) -> Bytes {
+        Bytes(n)
+    }
 
     /// Returns a size of `n` KiB.
     pub const fn kib(n: u64) -> Bytes {

@@ -1,5 +1,7 @@
 //! Holders: the references that keep memory alive which a release was meant to free.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,4 +21,33 @@ pub struct Holder {
     pub held: Option<Bytes>,
     /// The statement that removes the reference, where one is known: `del cache["model"]`.
     pub cut: Option<String>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Holder { path, holds, count, held, .. } = self;
+        let references = if *count == 1 { "reference" } else { "references" };
+        write!(f, "{path} holds {holds}, {count} {references}")?;
+        held.map_or(Ok(()), |held| write!(f, ", {held}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_says_what_it_holds_how_often_and_how_much() {
+        let mut holder = Holder {
+            path: "runner.pooling.model".to_owned(),
+            holds: "runner.model".to_owned(),
+            count: 2,
+            held: Some(Bytes::mib(48)),
+            cut: None,
+        };
+        let text = "runner.pooling.model holds runner.model, 2 references, 48.0 MiB";
+        assert_eq!(holder.to_string(), text);
+        (holder.count, holder.held) = (1, None);
+        assert_eq!(holder.to_string(), "runner.pooling.model holds runner.model, 1 reference");
+    }
 }

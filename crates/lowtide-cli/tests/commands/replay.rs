@@ -217,7 +217,7 @@ fn what_is_wrong_is_told() {
                     ),
                 ),
             ],
-            "no addresses left",
+            "is larger than all memory of dry-run",
         ),
     ];
     for (arguments, expected) in cases {

@@ -585,3 +585,29 @@ fn assert_fits(value: &Value, schema: &Value) {
         assert!(fits, "{key} is {value}, by the schema {}", schema["properties"][key]);
     }
 }
+
+#[test]
+fn a_block_larger_than_the_device_is_refused_with_the_memory_of_the_device() {
+    let (device, pool) = books(Bytes::mib(64));
+    for size in [Bytes::gib(1 << 10), Bytes::gib(1 << 20), Bytes::new(u64::MAX)] {
+        let error = pool.block(size).unwrap_err();
+        let text = format!("a block of {size} is larger than all memory of dry-run, 64.0 MiB");
+        assert!(error.to_string().starts_with(&text), "{error}");
+        let Error::LargerThanDevice { device: id, size: asked, total } = error else {
+            panic!("{error}")
+        };
+        assert_eq!((id, asked, total), (device.id(), size, Bytes::mib(64)));
+    }
+    assert_eq!(in_use(&device), Bytes::ZERO);
+    assert!(pool.block(Bytes::mib(64)).is_ok());
+}
+
+#[test]
+fn a_block_of_zero_bytes_has_an_address_and_no_content() {
+    let (_, pool) = books(Bytes::mib(64));
+    let (one, two) = (pool.block(Bytes::ZERO).unwrap(), pool.block(Bytes::ZERO).unwrap());
+    assert_ne!(one.address(), two.address());
+    assert_eq!(one.size(), Bytes::ZERO);
+    let refused = one.write(Bytes::ZERO, b"x").unwrap_err();
+    assert!(matches!(refused, Error::OutsideBlock { .. }), "{refused}");
+}

@@ -44,7 +44,8 @@ impl fmt::Display for Busy {
         if self.closing {
             f.write_str("the gate is closed, or being closed, by another caller")
         } else {
-            write!(f, "work is still running: {}", self.active)
+            let passes = if self.active == 1 { "pass is" } else { "passes are" };
+            write!(f, "{} {passes} still active", self.active)
         }
     }
 }

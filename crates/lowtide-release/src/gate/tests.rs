@@ -337,5 +337,7 @@ fn modes_and_states_are_plain_data() {
     let state = serde_json::to_value(gate.state()).unwrap();
     assert_eq!(state, serde_json::json!({"open": true, "active": 1, "parked": 0, "waiting": 0}));
     let busy = gate.try_close(Mode::Abort).unwrap_err();
-    assert_eq!(busy.to_string(), "work is still running: 1");
+    assert_eq!(busy.to_string(), "1 pass is still active");
+    let two = Busy { active: 2, closing: false };
+    assert_eq!(two.to_string(), "2 passes are still active");
 }

@@ -230,7 +230,7 @@ fn bad_luck_a_release_waits_for_a_task_or_refuses(ground: &Ground) {
     let refused = releaser.release(Request::new("shutdown", Ladder::shutdown()).or_refuse());
     ground.assert_in_use(24, "a task uses it");
     assert_eq!((refused.verdict, refused.rungs.len()), (Verdict::Busy, 0));
-    assert!(refused.advice[0].contains("work is still running: 1"), "{refused}");
+    assert!(refused.advice[0].contains("1 pass is still active"), "{refused}");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| releaser.shutdown());
         while releaser.gate().state().open {
