@@ -16,7 +16,7 @@
 //! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // 64 MiB of this machine's memory; `lowtide::best_device()?` takes the first GPU.
+//! // 64 MiB of this machine's memory. `best_device()?` takes the first GPU, or `host` if there is none.
 //! let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
 //! let pool = Pool::new(&device)?;
 //!
@@ -25,6 +25,7 @@
 //!
 //! pool.sleep(Scope::Whole)?; // the memory leaves the device, the address stays
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO); // the kernel's number, not ours
+//! println!("{}: {}", device.id(), device.usage()?); // host: 0.0 MiB of 64.0 MiB in use, 64.0 MiB free
 //! pool.wake(Scope::Whole)?; // every page is verified
 //!
 //! let mut bytes = [0; 10];
@@ -42,10 +43,23 @@
 //! # }
 //! ```
 //!
+//! A [`Usage`](device::Usage) is the device's report for all processes together: `total`, `free`,
+//! what the driver keeps for itself (`reserved`), and the origin of the numbers (`source`).
+//! `in_use()` is what processes hold.
+//!
+//! In a debug build of your program, `host` copies and digests pages in unoptimised code, at a few
+//! MiB/s. Two lines in your `Cargo.toml` prevent it:
+//!
+//! ```toml
+//! [profile.dev.package.lowtide-device]
+//! opt-level = 2
+//! ```
+//!
 //! # Five practices
 //!
 //! The examples run on `host`, so that they run everywhere. With [`best_device`], or
-//! `Device::open("cuda:0".parse()?)`, the same lines work on a GPU.
+//! `Device::open("cuda:0".parse()?)`, the same lines work on a GPU. [`best_device`] returns `host` on
+//! a machine without a GPU; `device.id()` says which one it is.
 //!
 //! ## Models one after another
 //!
@@ -110,11 +124,19 @@
 //! ## A shutdown that frees everything
 //!
 //! A registry knows the owners of memory and every reference that was lent. A shutdown drops wrappers
-//! before the objects they wrap, while you keep your runner. If a reference keeps memory alive, the
+//! before the objects they wrap, while you keep your engine. If a reference keeps memory alive, the
 //! receipt names it.
 //!
 //! ```
 //! use lowtide::prelude::*;
+//!
+//! struct Engine {
+//!     model: Owned<Block>, // any type; the value is reached through `lend` or `with`
+//! }
+//!
+//! struct Pooling {
+//!     model: Lent<Block>, // a wrapper that knows of no shutdown
+//! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
@@ -122,16 +144,25 @@
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //!
-//! let model = releaser.owners().own("runner.model", pool.block(Bytes::mib(20))?);
-//! let pooling = model.lend("runner.pooling.model"); // a wrapper that knows of no shutdown
+//! let weights = pool.block(Bytes::mib(20))?;
+//! weights.write(Bytes::ZERO, b"weights")?;
+//! let engine = Engine { model: releaser.owners().own("engine.model", weights) };
+//!
+//! let model = engine.model.lend("engine.pooling.model"); // `None` once it was shut down
+//! let pooling = Pooling { model: model.ok_or("the engine was shut down")? };
+//! let mut bytes = [0; 7];
+//! pooling.model.read(Bytes::ZERO, &mut bytes)?; // a `Lent<Block>` is used like a `&Block`
+//! assert_eq!(&bytes, b"weights");
 //!
 //! let receipt = releaser.shutdown();
 //! assert_eq!(receipt.verdict, Verdict::Pinned);
-//! assert_eq!(receipt.holders[0].path, "runner.pooling.model");
+//! let holder = receipt.holders[0].to_string();
+//! assert!(holder.starts_with("engine.pooling.model holds engine.model, 1 reference"));
 //!
 //! drop(pooling);
 //! assert_eq!(releaser.shutdown().verdict, Verdict::Released);
-//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO); // and `model` is still a variable of ours
+//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
+//! assert!(engine.model.lend("engine.retry").is_none()); // `engine` is still a variable of ours
 //! # Ok(())
 //! # }
 //! ```
@@ -174,12 +205,52 @@
 //! # }
 //! ```
 //!
-//! [`IdleThread`] calls `tick` for you on the machine's clock.
+//! A program uses real time: [`SystemClock`], and an [`IdleThread`] that calls `tick`.
+//! [`Idling`](release::Idling) is `Clone`: the thread has one, your tasks have another. The callback
+//! gets every receipt, so look at its verdict: a release that work stopped has one, too. Dropping the
+//! thread's handle ends the watch.
+//!
+//! ```
+//! use std::sync::{Arc, mpsc};
+//! use lowtide::{SystemClock, prelude::*};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
+//! let releaser = lowtide::releaser(&device);
+//! releaser.add_pool(&pool);
+//!
+//! let idle = Idle::new("50ms".parse()?, Arc::new(SystemClock::default())); // "5m" in a program
+//! let idling = Idling::new(&releaser, &idle);
+//! let (send, receipts) = mpsc::channel();
+//! let watch = IdleThread::start(idling.clone())?.on_release(move |receipt| {
+//!     let _ = send.send(receipt.clone()); // on the watching thread: keep it short
+//! });
+//!
+//! let task = idling.work()?;
+//! let _weights = pool.block(Bytes::mib(20))?;
+//! drop(task); // the quiet time begins
+//! let receipt = receipts.iter().find(|receipt| receipt.verdict == Verdict::Released);
+//! println!("{}", receipt.ok_or("the watch has ended")?.line());
+//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
+//! drop(watch);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! ## Pause, update, resume
 //!
 //! Work stops at the gate, the weights change, and cached memory returns to the driver before the gate
 //! opens. The trend of reserved memory over many updates is watched.
+//!
+//! A worker holds a pass of the gate and calls `checkpoint()` wherever it can stop. What it does then is
+//! the [`Step`](release::Step) that the call returns:
+//!
+//! | step | what the worker does |
+//! |---|---|
+//! | `Go` | It continues. After a pause with `Mode::InPlace` the call waits until the gate opens, and returns this. |
+//! | `Abort` | It ends its work and drops its pass: the pause is `Mode::Abort`. The call does not wait. |
+//! | `Retract` | It puts its work back into the queue and drops its pass: the pause is `Mode::Retract`. The call does not wait. |
 //!
 //! ```
 //! use std::time::Duration;
@@ -199,13 +270,19 @@
 //!
 //!     let paused = pauses.pause(Mode::InPlace, Duration::from_secs(1))?;
 //!     drop(pool.block(Bytes::mib(10 + update))?); // new weights come in
-//!     paused.resume(Resume::default()); // trims, then opens the gate
+//!     let resumed = paused.resume(Resume::default()); // trims, then opens the gate
+//!     println!("{}", resumed.receipt.ok_or("the cache was not emptied")?.line());
 //! }
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
-//! assert!(!pauses.trend().rising);
+//! assert_eq!(pauses.trend().to_string(), "steady over 10 updates");
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! `resume` returns a [`Resumed`](release::Resumed). Its `receipt` is what the trim freed, and `None`
+//! only after `Resume { empty_cache: false }`, which trims nothing. Its `warning` is there if reserved
+//! memory grows with every update. A [`Paused`](release::Paused) that is dropped, after an error for
+//! example, trims and opens the gate like `resume(Resume::default())`.
 //!
 //! # More
 //!
@@ -251,7 +328,8 @@ pub mod prelude {
     pub use lowtide_device::Device;
     pub use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
     pub use lowtide_release::{
-        Gate, Idle, Idling, Mode, Pauses, Receipt, Releaser, Resume, Stages, Step, Target, Verdict,
+        Gate, Idle, Idling, Ladder, Lent, Mode, Owned, Pauses, Receipt, Releaser, Request, Resume,
+        Stages, Step, Target, Verdict,
     };
     pub use lowtide_types::{Bytes, DeviceId};
 
