@@ -5,12 +5,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
-use serde_json::Value;
 
+use crate::artifacts::{self, Program};
 use crate::peers;
 use crate::steps::{self, cargo};
 
@@ -49,8 +49,8 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "--no-run",
     ])?);
     for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {
-        let found = programs.iter().find(|(name, _)| name == wanted);
-        let (_, from) = found.with_context(|| format!("cargo built no {wanted}"))?;
+        let found = programs.iter().find(|program| program.target == *wanted);
+        let from = &found.with_context(|| format!("cargo built no {wanted}"))?.executable;
         size += fs::copy(from, to.join(wanted))
             .with_context(|| format!("copying {}", from.display()))?;
     }
@@ -116,23 +116,15 @@ fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<u64> {
     Ok(size)
 }
 
-// Builds and returns each executable by its target's name.
-fn built(arguments: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
+// Builds and returns the programs.
+fn built(arguments: &[&str]) -> anyhow::Result<Vec<Program>> {
     let mut command = cargo(arguments);
     command.args(["--profile", "pack", "--locked", "--message-format", "json-render-diagnostics"]);
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("{command:?} ended with {}", output.status);
     }
-    let text = String::from_utf8(output.stdout)?;
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(messages.filter_map(|message| executable(&message)).collect())
-}
-
-fn executable(message: &Value) -> Option<(String, PathBuf)> {
-    let path = message.get("executable")?.as_str()?;
-    let name = message.get("target")?.get("name")?.as_str()?;
-    Some((name.to_owned(), path.into()))
+    Ok(artifacts::programs(&String::from_utf8(output.stdout)?))
 }
 
 // Results are worth something only beside the commit they are of.

@@ -1,10 +1,11 @@
 //! The developer's commands: `cargo xtask --help`.
 
+mod artifacts;
 mod gpu_pack;
 mod peers;
 mod ptx;
-mod python;
 mod steps;
+mod test;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,11 +21,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run every check and test there is: format, lints, tests, docs, the Python package. Installs
-    /// what it needs.
-    Test,
+    /// Run every check and test: format, lints, tests, docs, the Python package. Installs what it
+    /// needs. Prints one line for each part, and the output of those that fail.
+    Test(test::Options),
     /// Build and test the Python package only.
-    Python,
+    Python(test::Options),
     /// Write the folder that carries the tests and benchmarks to a machine with a GPU and no Rust.
     GpuPack {
         /// Where to.
@@ -53,8 +54,8 @@ fn run() -> anyhow::Result<()> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     std::env::set_current_dir(root.expect("xtask is a folder of the workspace"))?;
     match Arguments::parse().command {
-        Command::Test => steps::test(),
-        Command::Python => python::test(),
+        Command::Test(options) => test::run(options, test::Parts::All),
+        Command::Python(options) => test::run(options, test::Parts::Python),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Ptx => ptx::compile(),
     }

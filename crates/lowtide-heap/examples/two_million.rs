@@ -57,17 +57,17 @@ fn main() {
     let mut watch = Watch { before: counting::begin(), highest: 0, seconds: 0.0 };
     let heap = watch.timed("build", || objects.build(&met, &numbers, model));
     let analysis = Analysis::new(&heap.graph);
-    let (target, class) = ([heap.model], |edge| heap.class(edge));
+    let (target, cost) = ([heap.model], |edge| heap.cost(edge));
 
     watch.seconds = 0.0;
     let path = watch.timed("path", || analysis.path(heap.model)).expect("the model is reached");
     let retained = watch.timed("dominators", || analysis.retained(heap.model));
     let paths = watch.timed("paths", || analysis.paths(heap.model, 5));
-    let smallest = watch.timed("smallest cut", || analysis.smallest_cut(&target, 64, class));
-    let cuts = watch.timed("cuts", || analysis.cuts(&target, 64, class)).expect("there are some");
+    let smallest = watch.timed("smallest cut", || analysis.smallest_cut(&target, 64, cost));
+    let cuts = watch.timed("cuts", || analysis.cuts(&target, 64, cost)).expect("there are some");
     let freed = watch.timed("freed by it", || analysis.freed_by(&cuts[0].edges));
     let shared = most_shared(&heap.graph);
-    let none = watch.timed("cut off a shared int", || analysis.cuts(&[shared], 64, class));
+    let none = watch.timed("cut off a shared int", || analysis.cuts(&[shared], 64, cost));
     let islands = watch.timed("islands", || analysis.islands().len());
 
     let (nodes, edges) = (heap.graph.len(), heap.graph.edges());

@@ -1,44 +1,47 @@
-//! What can be asked of a graph. The groundwork of each answer is done once, when it is first
-//! needed.
+//! The questions that can be asked about a graph. The index that an answer needs is made once, when
+//! it is first needed.
 //!
-//! What that takes, in bytes a node where nodes have four references on average:
+//! Memory in bytes for each node, if nodes have four references on average:
 //!
-//! | | kept | while at it |
+//! | | kept | at work |
 //! |---|---|---|
 //! | graph: rows 4, references 16 | 20 | |
-//! | shortest ways: who led to it 4; the queue 4 | 4 | 4 |
-//! | order: number 4, node 4, rows 4, referrers 16; first meetings 4, how deep we are 8 | 28 | 12 |
-//! | dominators 4; links 8 where it is no leaf, semidominators 4, ways to shorten 4 | 4 | 16 |
-//! | tree: spans 8; sizes 4 | 8 | 4 |
-//! | a cut: levels 4, what was seen 4; for each node that flow passes 50 | | 8 |
+//! | shortest paths: predecessors 4; queue 4 | 4 | 4 |
+//! | order: ranks 4, nodes 4, rows 4, referrers 16; parents 4, the current path 8 | 28 | 12 |
+//! | dominators 4; links 8 for nodes that are no leaves, semidominators 4, compression 4 | 4 | 16 |
+//! | dominator tree: spans 8; sizes 4 | 8 | 4 |
+//! | a cut: levels 4, seen ranks 4; 50 for each node that flow passes | | 8 |
 //!
-//! So 72 stay, and 88 are reached while dominators are looked for. What only deep graphs need (how
-//! deep we are, what flow passes) comes on top of that, and lists that grow are up to twice as long
-//! as what is in them. `tests/graphs/memory.rs` counts: 83 for a heap like an interpreter's, 117 for the
-//! worst that we could think of; it fails at 150.
+//! So 72 bytes stay, and 88 are needed while dominators are computed. Deep graphs need more (the
+//! current path, the nodes that flow passes), and growing lists are up to twice as long as their
+//! content. `tests/graphs/memory.rs` measures 83 for a heap like an interpreter's and 117 for the
+//! worst graph we could think of; it fails at 150.
 
 use std::cell::OnceCell;
 use std::panic::resume_unwind;
 use std::thread;
 
+use crate::cost::CutCost;
 use crate::cut::{self, Cut, NoCut};
-use crate::dead::{self, Island};
 use crate::dominators::dominators;
 use crate::graph::{Edge, Graph, Node};
-use crate::ground::{Class, Ground, Priced, Sinks};
 use crate::hubs::Hubs;
+use crate::indexed::{Indexed, Weighted};
+use crate::islands::{self, Island};
 use crate::lost::Lost;
-use crate::order::Order;
+use crate::order::{Order, Rank};
 use crate::paths::{self, Path};
 use crate::reach::Reach;
-use crate::tree::{Freed, Tree};
+use crate::sinks::Sinks;
+use crate::size::Size;
+use crate::tree::Tree;
 
-/// With fewer nodes a thread costs more than it brings.
+/// With fewer nodes than this a second thread costs more time than it saves.
 const WORTH_A_THREAD: usize = 200_000;
 
-/// Answers about a graph.
+/// Answers questions about a graph.
 ///
-/// Nodes that are not of this graph make it panic.
+/// Its methods panic if they get a node that is not of the graph.
 pub struct Analysis<'g> {
     graph: &'g Graph,
     reach: OnceCell<Reach>,
@@ -48,7 +51,7 @@ pub struct Analysis<'g> {
 }
 
 impl<'g> Analysis<'g> {
-    /// Nothing is computed yet.
+    /// Creates an analysis of `graph`. Nothing is computed yet.
     pub fn new(graph: &'g Graph) -> Analysis<'g> {
         Analysis {
             graph,
@@ -59,130 +62,132 @@ impl<'g> Analysis<'g> {
         }
     }
 
-    /// What is asked about.
+    /// Returns the graph.
     pub fn graph(&self) -> &'g Graph {
         self.graph
     }
 
-    /// Whether a way leads to the node from a root.
+    /// Returns whether a path leads from a root to the node.
     pub fn is_reached(&self, node: Node) -> bool {
-        self.reach().has(node.0)
+        self.reach().has(node)
     }
 
-    /// A shortest way to the node. None, where it is not reached.
+    /// Returns a shortest path to the node, or `None` if it is not reached.
     pub fn path(&self, node: Node) -> Option<Path> {
         paths::shortest(self.graph, self.reach(), node)
     }
 
-    /// Up to `most` ways to the node, shortest first, to show who holds it.
+    /// Returns up to `most` paths to the node, shortest first, which show what holds it.
     ///
-    /// As long as the node has a single holder, all ways pass that one, and its holders are looked
-    /// at instead. At the first node that has several, the ways part: each of its holders has one
-    /// path here, the shortest that leads over it. So all paths end alike and differ before that.
-    /// Whoever is only reached through what it refers to is no holder.
+    /// While a node has a single holder, every path leads over that holder, and the holder's holders
+    /// are looked at instead. Where a node has several holders, the paths fork: each holder gets one
+    /// path, the shortest that leads over it. So all paths have the same end and differ before the
+    /// fork. A node that is reached only through what it refers to does not count as a holder.
     pub fn paths(&self, node: Node, most: usize) -> Vec<Path> {
         if most < 2 {
             return self.path(node).into_iter().take(most).collect();
         }
-        paths::parted(self.ground(), node, most)
+        paths::by_holder(self.indexed(), node, most)
     }
 
-    /// The nearest other node that is on every way to this one. None, where there is no such node,
-    /// and where it is not reached.
+    /// Returns the immediate dominator: the nearest other node that is on every path to this one.
+    /// Returns `None` if there is no such node, or if this one is not reached.
     pub fn dominator(&self, node: Node) -> Option<Node> {
         let (order, tree) = self.ordered();
-        let above = tree.above(order.number(node.0)?);
-        (above != 0).then(|| Node(order.node(above)))
+        let above = tree.above(order.rank(node)?);
+        (above != Rank::ROOTS).then(|| order.node(above))
     }
 
-    /// All nodes that are on every way to this one, nearest first; it is not among them.
+    /// Returns all other nodes that are on every path to this one, nearest first.
     pub fn dominators(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         std::iter::successors(self.dominator(node), |node| self.dominator(*node))
     }
 
-    /// Whether every way to `below` leads over `above`, as it does to itself. Not, where `below` is
-    /// not reached.
+    /// Returns whether every path to `below` leads over `above`. A reached node dominates itself;
+    /// nothing dominates a node that is not reached.
     pub fn dominates(&self, above: Node, below: Node) -> bool {
         let (order, tree) = self.ordered();
-        let numbers = order.number(above.0).zip(order.number(below.0));
-        numbers.is_some_and(|(above, below)| tree.dominates(above, below))
+        let ranks = order.rank(above).zip(order.rank(below));
+        ranks.is_some_and(|(above, below)| tree.dominates(above, below))
     }
 
-    /// What goes when the node goes, itself included. Nothing, where it is not reached.
-    pub fn retained(&self, node: Node) -> Freed {
+    /// Returns the retained size of the node: what would be freed with it, itself included. Zero if
+    /// it is not reached.
+    pub fn retained(&self, node: Node) -> Size {
         let (order, tree) = self.ordered();
-        order.number(node.0).map_or(Freed::default(), |number| tree.retained(number))
+        order.rank(node).map_or(Size::default(), |rank| tree.retained(rank))
     }
 
-    /// What goes when all of these go, themselves included. More than the sum, where some things are
-    /// held by several of them; less, where they hold each other.
-    pub fn retained_together(&self, nodes: &[Node]) -> Freed {
-        let ground = self.ground();
-        let reached = nodes.iter().filter_map(|node| ground.order.number(node.0));
-        let sinks = Sinks::new(ground.tree, reached);
-        Lost::with_nodes(ground, sinks.numbers()).freed(ground)
+    /// Returns the retained size of several nodes together: what would be freed with all of them.
+    ///
+    /// It is more than the sum if they share what they hold, and less if they hold each other.
+    pub fn retained_together(&self, nodes: &[Node]) -> Size {
+        let indexed = self.indexed();
+        let reached = nodes.iter().filter_map(|node| indexed.order.rank(*node));
+        let sinks = Sinks::new(indexed.tree, reached);
+        Lost::with_ranks(indexed, sinks.ranks()).size(indexed)
     }
 
-    /// What becomes unreachable when these references are cut.
-    pub fn freed_by(&self, edges: &[Edge]) -> Freed {
+    /// Returns the size of what becomes unreachable if these references are cut.
+    pub fn freed_by(&self, edges: &[Edge]) -> Size {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
-        Lost::with_edges(self.ground(), &edges).freed(self.ground())
+        Lost::with_edges(self.indexed(), &edges).size(self.indexed())
     }
 
-    /// The nodes that become unreachable when these references are cut.
+    /// Returns the nodes that become unreachable if these references are cut.
     pub fn lost_by(&self, edges: &[Edge]) -> Vec<Node> {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
-        Lost::with_edges(self.ground(), &edges).nodes().collect()
+        Lost::with_edges(self.indexed(), &edges).nodes().collect()
     }
 
-    /// What no root reaches.
-    pub fn unreached(&self) -> Freed {
+    /// Returns the size of everything that no root reaches.
+    pub fn unreached(&self) -> Size {
         let held = self.graph.holding().filter(|(node, _)| !self.is_reached(*node));
-        Freed {
+        Size {
             nodes: self.graph.len() as u64 - self.reach().nodes(),
             bytes: held.map(|(_, bytes)| bytes).sum(),
         }
     }
 
-    /// What no root reaches, in islands; those with most bytes first. Together they are
-    /// [`unreached`](Analysis::unreached).
+    /// Returns everything that no root reaches, in groups, those with most bytes first. Their sizes
+    /// add up to [`unreached`](Analysis::unreached).
     pub fn islands(&self) -> &[Island] {
-        self.islands.get_or_init(|| dead::islands(self.graph, self.reach()))
+        self.islands.get_or_init(|| islands::islands(self.graph, self.reach()))
     }
 
-    /// The cut of least weight that makes all targets unreachable.
+    /// Returns the cut of least weight that makes all targets unreachable.
     ///
-    /// Of several with that weight it is the one that is nearest to the targets, and takes the
-    /// least down beside them: whatever goes with it goes with each of the others, too.
+    /// Of several cuts with that weight it is the one nearest to the targets. It loses the least
+    /// besides them: what is lost with it is lost with each of the others.
     ///
-    /// `class` says which references may be cut; it may be asked about one several times, and has
-    /// to answer the same. That something is a root is never cut. Targets that are not reached
-    /// need no cut. The search ends early where the smallest cut weighs more than `most`.
+    /// `cost` says which references may be cut. It may be called several times for one reference and
+    /// must return the same each time. That a node is a root cannot be cut. Targets that are not
+    /// reached need no cut. The search ends early if the smallest cut weighs more than `most`.
     ///
     /// # Errors
-    /// [`NoCut`] says why there is none.
+    /// [`NoCut`] says why there is no cut.
     ///
     /// # Panics
-    /// If `class` gives a weight of 0.
+    /// If `cost` returns a cost of 0.
     pub fn smallest_cut(
         &self,
         targets: &[Node],
         most: u64,
-        class: impl Fn(Edge) -> Class,
+        cost: impl Fn(Edge) -> CutCost,
     ) -> Result<Cut, NoCut> {
-        cut::smallest(&Priced { ground: self.ground(), class }, targets, most)
+        cut::smallest(&Weighted { indexed: self.indexed(), cost }, targets, most)
     }
 
-    /// Cuts to choose from, for those who would rather cut a few more references than lose more
-    /// than the targets.
+    /// Returns several cuts to choose from: cutting a few more references may lose less besides the
+    /// targets.
     ///
-    /// The first is the gentlest of all: what goes with it goes with every other cut, too. (Where
-    /// that one weighs more than `most`, it is left out.) The last is
-    /// [`smallest_cut`](Analysis::smallest_cut). From each to the next, weight falls, and more
-    /// goes beside the targets. Those between the two are the smallest between a dominator of all
-    /// targets and the next; there may be others, which are not listed.
+    /// The first is the gentlest of all: what is lost with it is lost with every other cut. (It is
+    /// left out if it weighs more than `most`.) The last is
+    /// [`smallest_cut`](Analysis::smallest_cut). From each to the next the weight falls and the
+    /// collateral grows. Those in between are the smallest cuts between one dominator of all targets
+    /// and the next; other cuts may exist and are not listed.
     ///
     /// # Errors
     /// As for `smallest_cut`.
@@ -193,15 +198,15 @@ impl<'g> Analysis<'g> {
         &self,
         targets: &[Node],
         most: u64,
-        class: impl Fn(Edge) -> Class,
+        cost: impl Fn(Edge) -> CutCost,
     ) -> Result<Vec<Cut>, NoCut> {
-        cut::all(&Priced { ground: self.ground(), class }, targets, most)
+        cut::all(&Weighted { indexed: self.indexed(), cost }, targets, most)
     }
 
-    fn ground(&self) -> Ground<'_> {
+    fn indexed(&self) -> Indexed<'_> {
         let is_new = self.reach.get().is_none() && self.ordered.get().is_none();
         if is_new && self.graph.len() >= WORTH_A_THREAD {
-            // Neither needs the other. Where no thread is to be had, one comes after the other.
+            // Neither index needs the other. If no thread can be started, they are made in turn.
             thread::scope(|scope| {
                 let reach = thread::Builder::new().spawn_scoped(scope, || Reach::all(self.graph));
                 self.ordered();
@@ -212,7 +217,7 @@ impl<'g> Analysis<'g> {
             });
         }
         let (order, tree) = self.ordered();
-        Ground { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }
+        Indexed { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }
     }
 
     fn reach(&self) -> &Reach {

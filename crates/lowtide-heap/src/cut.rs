@@ -1,57 +1,62 @@
-//! Which references to cut so that some nodes go, and what goes beside them.
+//! Finding the references to cut so that some nodes become unreachable.
 //!
-//! Every cut has two sides: what is still reached when its references are gone, and what is not.
-//! Three facts about these sides decide how cuts are found here.
+//! A cut divides the nodes into two sides: those that are still reached when its references are
+//! gone, and those that are not. Three facts about the sides decide how cuts are found here.
 //!
-//! 1. *There is a gentlest cut.* What leads to a target over references that may never be cut has
-//!    to go with it, however one cuts. To cut whatever leads to these nodes, and no more, takes the
-//!    least down: what goes with this cut goes with every other one, too.
-//! 2. *Among the smallest cuts one is the gentlest.* If two cuts have the least weight there is, so
-//!    has the one that leaves on the targets' side only what both leave there. Hence one of them
-//!    lies nearest to the targets, and what goes with it goes with each of the others, too. Its side
-//!    is what the flow's last search sees (`flow.rs`). Nothing has to be weighed up: least beside
-//!    the targets and nearest to them are the same.
-//! 3. *Dominators part the problem.* Every way to the targets passes their dominators, one after
-//!    another. A cut that leaves a way open between any two neighbours of that chain leaves one
-//!    open altogether; so a smallest cut closes the ways between some two, and does nothing else.
-//!    The stretches are looked at one by one, from the targets outwards, each only for a cut that
-//!    is smaller than those before. Mostly the first has one of a single reference, and nobody
-//!    looks at the rest of the heap.
+//! 1. *There is a gentlest cut.* If a node leads to a target over references that may never be cut,
+//!    it has to go with the target, whatever the cut. Cutting exactly the references that lead to
+//!    the targets and these nodes loses the least: what is lost with this cut is lost with every
+//!    other.
+//! 2. *Among the smallest cuts one is the gentlest.* If two cuts have the least weight, so has the
+//!    cut whose target side is what their target sides have in common. So one of them is nearest to
+//!    the targets, and what is lost with it is lost with all the others. The last search of the flow
+//!    sees its side (`flow.rs`). Nothing has to be weighed up: losing the least and being nearest to
+//!    the targets is the same.
+//! 3. *Dominators divide the problem.* Every path to the targets leads over their dominators, one
+//!    after another. A cut that leaves a path open between each two neighbours in that chain leaves
+//!    a whole path open. So a smallest cut closes the paths between two neighbours and does nothing
+//!    else. The stretches between neighbours are searched one by one, from the targets outwards,
+//!    each only for a cut that is smaller than those before. Usually the first stretch has a cut of
+//!    one reference, and the rest of the heap is not looked at.
 
 use std::fmt;
 
+use crate::cost::CutCost;
 use crate::flow::Flow;
 use crate::graph::{Edge, Node};
-use crate::ground::{Class, Ground, Priced, Sinks};
+use crate::indexed::{Indexed, Weighted};
 use crate::lost::Lost;
-use crate::tree::Freed;
+use crate::order::Rank;
+use crate::sinks::Sinks;
+use crate::size::Size;
 
-/// References whose cut makes all targets unreachable. None of them can be left out.
+/// A set of references; cutting all of them makes the targets unreachable. Each of them is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// In the order of nodes and places. None, where the targets are unreachable already.
+    /// The references, in the order of nodes and indices. Empty if the targets are not reached
+    /// anyway.
     pub edges: Vec<Edge>,
-    /// What they cost together.
+    /// The sum of their costs.
     pub weight: u64,
-    /// All that becomes unreachable, the targets included.
-    pub freed: Freed,
-    /// The part of it that would stay if only the targets went.
-    pub beside: Freed,
+    /// What becomes unreachable, the targets included.
+    pub freed: Size,
+    /// The part of `freed` that is lost although the targets do not retain it.
+    pub collateral: Size,
 }
 
-/// Why there is no cut.
+/// The reason why there is no cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoCut {
     /// A target is a root, or is reached over references of which none may be cut.
     Never,
-    /// The smallest cut weighs more than this, which was the most that was asked for.
+    /// The smallest cut weighs more than this limit, which the caller set.
     MoreThan(u64),
 }
 
 impl fmt::Display for NoCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoCut::Never => f.write_str("a way leads to it on which nothing may be cut"),
+            NoCut::Never => f.write_str("a path leads to it on which nothing may be cut"),
             NoCut::MoreThan(1) => f.write_str("more than 1 reference would have to be cut"),
             NoCut::MoreThan(most) => write!(f, "more than {most} references would have to be cut"),
         }
@@ -60,29 +65,29 @@ impl fmt::Display for NoCut {
 
 impl std::error::Error for NoCut {}
 
-/// See [`crate::Analysis::smallest_cut`].
-pub(crate) fn smallest<C: Fn(Edge) -> Class>(
-    priced: &Priced<'_, C>,
+/// Finds the smallest cut; see [`crate::Analysis::smallest_cut`].
+pub(crate) fn smallest<C: Fn(Edge) -> CutCost>(
+    weighted: &Weighted<'_, C>,
     targets: &[Node],
     most: u64,
 ) -> Result<Cut, NoCut> {
-    let mut search = Search::new(priced, targets)?;
+    let mut search = Search::new(weighted, targets)?;
     let last = search.outwards(most).pop().ok_or(NoCut::MoreThan(most))?;
     Ok(search.cut(last))
 }
 
-/// See [`crate::Analysis::cuts`].
-pub(crate) fn all<C: Fn(Edge) -> Class>(
-    priced: &Priced<'_, C>,
+/// Finds the cuts to choose from; see [`crate::Analysis::cuts`].
+pub(crate) fn all<C: Fn(Edge) -> CutCost>(
+    weighted: &Weighted<'_, C>,
     targets: &[Node],
     most: u64,
 ) -> Result<Vec<Cut>, NoCut> {
-    let mut search = Search::new(priced, targets)?;
+    let mut search = Search::new(weighted, targets)?;
     let found = search.outwards(most);
     let mut cuts: Vec<Cut> = found.into_iter().map(|edges| search.cut(edges)).collect();
     let first = cuts.first().ok_or(NoCut::MoreThan(most))?;
-    // What takes nothing down beside the targets is the gentlest.
-    if first.beside.nodes > 0 {
+    // A cut without collateral is the gentlest.
+    if first.collateral.nodes > 0 {
         let edges = search.gentlest();
         if (first.weight + 1..=most).contains(&search.weight(&edges)) {
             cuts.insert(0, search.cut(edges));
@@ -92,78 +97,78 @@ pub(crate) fn all<C: Fn(Edge) -> Class>(
 }
 
 struct Search<'a, C> {
-    priced: &'a Priced<'a, C>,
+    weighted: &'a Weighted<'a, C>,
     targets: Sinks,
     flow: Flow,
 }
 
-impl<'a, C: Fn(Edge) -> Class> Search<'a, C> {
-    fn new(priced: &'a Priced<'a, C>, targets: &[Node]) -> Result<Search<'a, C>, NoCut> {
-        let ground = priced.ground;
-        let reached = targets.iter().filter_map(|target| ground.order.number(target.0));
-        let targets = Sinks::new(ground.tree, reached);
-        let mut flow = Flow::new(ground.order);
-        let never = flow.never(priced, &targets);
-        if never { Err(NoCut::Never) } else { Ok(Search { priced, targets, flow }) }
+impl<'a, C: Fn(Edge) -> CutCost> Search<'a, C> {
+    fn new(weighted: &'a Weighted<'a, C>, targets: &[Node]) -> Result<Search<'a, C>, NoCut> {
+        let indexed = weighted.indexed;
+        let reached = targets.iter().filter_map(|target| indexed.order.rank(*target));
+        let targets = Sinks::new(indexed.tree, reached);
+        let mut flow = Flow::new(indexed.order);
+        let is_impossible = flow.see_uncuttable(weighted, &targets);
+        if is_impossible { Err(NoCut::Never) } else { Ok(Search { weighted, targets, flow }) }
     }
 
-    /// The smallest cut of each stretch between dominators, as long as they get smaller.
+    /// Returns the smallest cut of each stretch between dominators that is smaller than those before
+    /// it.
     fn outwards(&mut self, mut most: u64) -> Vec<Vec<Edge>> {
-        let Search { priced, targets, flow } = self;
-        let ground = priced.ground;
+        let Search { weighted, targets, flow } = self;
+        let indexed = weighted.indexed;
         let mut found = Vec::new();
-        let Some(mut source) = targets.source(ground.tree) else { return vec![Vec::new()] };
+        let Some(mut source) = targets.source(indexed.tree) else { return vec![Vec::new()] };
         let mut stretch: Sinks;
         let mut sinks: &Sinks = targets;
         loop {
-            if let Some(weight) = flow.push(priced, source, sinks, most) {
-                found.push(entering(ground, flow, |from| !sinks.dominate(ground.tree, from)));
+            if let Some(weight) = flow.push(weighted, source, sinks, most) {
+                found.push(entering(indexed, flow, |from| !sinks.dominate(indexed.tree, from)));
                 most = weight - 1;
             }
-            if source == 0 || most == 0 {
+            if source == Rank::ROOTS || most == 0 {
                 return found;
             }
-            stretch = Sinks::new(ground.tree, [source]);
+            stretch = Sinks::new(indexed.tree, [source]);
             sinks = &stretch;
-            source = ground.tree.above(source);
+            source = indexed.tree.above(source);
         }
     }
 
-    /// The cut around the targets and what has to go with them.
+    /// Returns the cut around the targets and the nodes that have to go with them.
     fn gentlest(&mut self) -> Vec<Edge> {
-        let Search { priced, targets, flow } = self;
-        let ground = priced.ground;
-        flow.never(priced, targets);
-        let lost = Lost::with_nodes(ground, flow.seen());
-        entering(ground, flow, |from| !lost.has(ground.order.node(from)))
+        let Search { weighted, targets, flow } = self;
+        let indexed = weighted.indexed;
+        flow.see_uncuttable(weighted, targets);
+        let lost = Lost::with_ranks(indexed, flow.seen());
+        entering(indexed, flow, |from| !lost.has(indexed.order.node(from)))
     }
 
     fn weight(&self, edges: &[Edge]) -> u64 {
-        let weight = |edge: &Edge| match (self.priced.class)(*edge) {
-            Class::Cuttable(weight) => u64::from(weight),
-            Class::Never => unreachable!("a cut goes round what may never be cut"),
+        let cost = |edge: &Edge| match (self.weighted.cost)(*edge) {
+            CutCost::Cost(cost) => u64::from(cost),
+            CutCost::Never => unreachable!("a cut avoids references that may never be cut"),
         };
-        edges.iter().map(weight).sum()
+        edges.iter().map(cost).sum()
     }
 
     fn cut(&self, edges: Vec<Edge>) -> Cut {
         let weight = self.weight(&edges);
-        let ground = self.priced.ground;
-        let freed = Lost::with_edges(ground, &edges).freed(ground);
-        let targets = Lost::with_nodes(ground, self.targets.numbers()).freed(ground);
-        let beside = freed.without(targets);
-        Cut { edges, weight, freed, beside }
+        let indexed = self.weighted.indexed;
+        let freed = Lost::with_edges(indexed, &edges).size(indexed);
+        let targets = Lost::with_ranks(indexed, self.targets.ranks()).size(indexed);
+        Cut { edges, weight, freed, collateral: freed.without(targets) }
     }
 }
 
-/// The references that lead into what the flow last saw, from those outside that count.
-fn entering(ground: Ground<'_>, flow: &Flow, counts: impl Fn(u32) -> bool) -> Vec<Edge> {
+/// Returns the references that lead into what the flow last saw, from ranks outside it that count.
+fn entering(indexed: Indexed<'_>, flow: &Flow, counts: impl Fn(Rank) -> bool) -> Vec<Edge> {
     let mut edges = Vec::new();
     for to in flow.seen() {
-        let mut referrers = ground.order.referrers(*to).to_vec();
+        let mut referrers = indexed.order.referrers(*to).to_vec();
         referrers.dedup();
         referrers.retain(|from| !flow.saw(*from) && counts(*from));
-        edges.extend(referrers.into_iter().flat_map(|from| ground.edges(from, *to)));
+        edges.extend(referrers.into_iter().flat_map(|from| indexed.edges(from, *to)));
     }
     edges.sort_unstable();
     edges

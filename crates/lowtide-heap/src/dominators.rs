@@ -1,73 +1,76 @@
-//! Who is on every way to a node: dominators, by the semi-NCA algorithm.
+//! Dominators, by the semi-NCA algorithm. A node's dominators are on every path to it.
 //!
-//! From the last number to the first, each number's semidominator: the lowest number from which a
-//! way leads to it over higher numbers only. Then, from the first to the last, the immediate
-//! dominator: the first ancestor in the tree of first meetings that is not above the semidominator.
+//! First, from the highest rank to the lowest, each rank's semidominator: the lowest rank from which
+//! a path leads to it over higher ranks only. Then, from the lowest to the highest, the immediate
+//! dominator: the first ancestor in the search tree that is not above the semidominator.
 //! (Georgiadis, "Linear-time algorithms for dominators and related problems", 2005.)
 //!
-//! Leaves have the highest numbers, and no way leads over them. Each is looked at where the search
-//! that gave the numbers met it: whoever has a higher number than that was met later.
+//! Leaves have the highest ranks, and no path leads over them. Each is looked at when the loop comes
+//! to the rank at which the depth-first search found it: higher ranks were given later.
 //!
-//! Nothing recurs: ways are shortened with a list of our own.
+//! Nothing recurses: path compression uses a list.
 
-use crate::order::{Order, Parents};
+use crate::order::{Order, Parents, Rank};
 
-/// A number on its way up.
+/// A rank's link towards its ancestors.
 #[derive(Clone, Copy)]
 struct Link {
-    /// An ancestor, farther up the more often the way was shortened.
-    up: u32,
+    /// An ancestor, farther up the more often the path was compressed.
+    up: Rank,
     /// The lowest semidominator from here to just below `up`.
-    low: u32,
+    low: Rank,
 }
 
-/// By number: the nearest that is on every way to it. 0 is its own.
-pub(crate) fn dominators(order: &Order, mut parents: Parents) -> Vec<u32> {
-    let met = (0..).zip(&parents[..order.leaves()]);
-    let mut ways = Ways {
+/// Returns the immediate dominator of each rank. [`Rank::ROOTS`] is its own.
+pub(crate) fn dominators(order: &Order, mut parents: Parents) -> Vec<Rank> {
+    let met = (0..).map(Rank).zip(&parents[..order.leaves()]);
+    let mut forest = Forest {
         order,
         links: met.map(|(low, up)| Link { up: *up, low }).collect(),
         passed: Vec::new(),
     };
-    let mut semis = vec![0; parents.len()];
+    let mut semis = vec![Rank::ROOTS; parents.len()];
     let mut leaves = order.leaves()..order.len();
-    for number in (0..order.leaves()).rev() {
-        while !leaves.is_empty() && parents[leaves.start] as usize == number {
+    for rank in (0..order.leaves()).rev() {
+        let here = Rank(rank as u32);
+        while !leaves.is_empty() && parents[leaves.start] == here {
             let leaf = leaves.start;
-            (semis[leaf], parents[leaf]) = ways.semi(leaf as u32, number as u32);
+            (semis[leaf], parents[leaf]) = forest.semidominator(Rank(leaf as u32), here);
             leaves.start += 1;
         }
-        let (semi, _) = ways.semi(number as u32, number as u32);
-        semis[number] = semi;
-        ways.links[number].low = semi;
+        let (semi, _) = forest.semidominator(here, here);
+        semis[rank] = semi;
+        forest.links[rank].low = semi;
     }
-    drop(ways);
+    drop(forest);
     let mut dominators = parents;
-    for number in 1..dominators.len() {
-        let mut up = dominators[number];
-        while up > semis[number] {
-            up = dominators[up as usize];
+    for rank in 1..dominators.len() {
+        let mut up = dominators[rank];
+        while up > semis[rank] {
+            up = dominators[up.index()];
         }
-        dominators[number] = up;
+        dominators[rank] = up;
     }
     dominators
 }
 
-struct Ways<'o> {
+/// The search tree's ranks that were looked at already, with compressed paths.
+struct Forest<'o> {
     order: &'o Order,
-    /// Of those from which ways lead on.
+    /// By rank, without leaves.
     links: Vec<Link>,
-    passed: Vec<u32>,
+    /// Reused by every compression.
+    passed: Vec<Rank>,
 }
 
-impl Ways<'_> {
-    /// The semidominator of a number that was met when numbers were as far as `at`, and the highest
-    /// up to there that refers to it.
-    fn semi(&mut self, of: u32, at: u32) -> (u32, u32) {
-        let (mut semi, mut parent) = (at, 0);
+impl Forest<'_> {
+    /// Returns the semidominator of a rank that was found when the ranks up to `at` were given, and
+    /// its highest referrer up to there.
+    fn semidominator(&mut self, of: Rank, at: Rank) -> (Rank, Rank) {
+        let (mut semi, mut parent) = (at, Rank::ROOTS);
         for from in self.order.referrers(of) {
-            // Whoever has a lower number is a way of its own; of higher ones the lowest counts
-            // that is passed on the way down from a lower one.
+            // A lower rank is a path by itself. For a higher one, the lowest semidominator counts
+            // that lies on the tree path down to it.
             let low = if *from <= at {
                 parent = *from;
                 *from
@@ -80,17 +83,17 @@ impl Ways<'_> {
     }
 }
 
-/// The lowest semidominator on the way up from `from` that is still above `number`; shortens the
-/// way for whoever comes next.
-fn lowest(links: &mut [Link], from: u32, number: u32, passed: &mut Vec<u32>) -> u32 {
+/// Returns the lowest semidominator on the tree path from `from` up to just below `rank`, and
+/// compresses that path.
+fn lowest(links: &mut [Link], from: Rank, rank: Rank, passed: &mut Vec<Rank>) -> Rank {
     let mut at = from;
-    while links[at as usize].up > number {
+    while links[at.index()].up > rank {
         passed.push(at);
-        at = links[at as usize].up;
+        at = links[at.index()].up;
     }
-    let mut top = links[at as usize];
+    let mut top = links[at.index()];
     while let Some(below) = passed.pop() {
-        let link = &mut links[below as usize];
+        let link = &mut links[below.index()];
         top.low = top.low.min(link.low);
         *link = top;
     }

@@ -1,58 +1,62 @@
-//! How much must be cut between a source and some sinks: the largest flow, pushed along shortest
-//! ways that are looked for from the sinks backwards (Dinic's algorithm over referrers).
+//! The weight of the smallest cut between a source and some sinks: the maximum flow, by Dinic's
+//! algorithm, searched backwards from the sinks over referrers.
 //!
-//! Backwards, because then the last search, the one that does not arrive, sees exactly the nodes
-//! that every smallest cut leaves on the sinks' side. These are what we want to know, and they are
-//! few, while the other side is the whole heap. Flow is kept for pairs of nodes that have any:
-//! real cuts are small, so almost no reference ever has an entry.
+//! Backwards, because the last search, which does not reach the source, then sees exactly the nodes
+//! that every smallest cut leaves on the sinks' side. Those nodes are what we want, and they are few;
+//! the other side is the whole heap. Flow is stored only for pairs of ranks that have any: real cuts
+//! are small, so almost no reference ever has an entry.
 
 use std::collections::BTreeMap;
 
+use crate::cost::CutCost;
 use crate::graph::Edge;
-use crate::ground::{Class, NEVER, Priced, Sinks};
-use crate::order::Order;
+use crate::indexed::{NEVER, Weighted};
+use crate::order::{Order, Rank};
+use crate::sinks::Sinks;
 
-/// A step of a search: from whom we come if we go backwards.
+/// One step of a backwards search.
 #[derive(Clone, Copy)]
-struct Step {
-    from: u32,
-    /// Not over a reference: by taking flow back.
-    undo: bool,
+struct BackStep {
+    /// The rank that it leads back to.
+    from: Rank,
+    /// Whether it takes flow back, instead of using a reference.
+    undoes: bool,
 }
 
-/// A number on the way that is being looked for.
+/// A rank on the path that is being searched.
 #[derive(Clone, Copy)]
-struct Way {
-    to: u32,
-    /// Which of its steps backwards is looked at, or was taken.
+struct OnPath {
+    to: Rank,
+    /// The position among its back steps that is tried next, or was taken.
     at: usize,
-    /// Whether it was taken by taking flow back.
-    undo: bool,
+    /// Whether the step that was taken takes flow back.
+    undoes: bool,
 }
 
-impl Way {
-    fn to(to: u32) -> Way {
-        Way { to, at: 0, undo: false }
+impl OnPath {
+    fn new(to: Rank) -> OnPath {
+        OnPath { to, at: 0, undoes: false }
     }
 
-    fn taken(self, from: Way) -> Step {
-        Step { from: from.to, undo: self.undo }
+    /// The step that was taken from here to the next rank of the path.
+    fn step_to(self, next: OnPath) -> BackStep {
+        BackStep { from: next.to, undoes: self.undoes }
     }
 }
 
-/// In place of a level: not seen.
+/// In place of a level: the search did not see the rank.
 const UNSEEN: u32 = 0;
-/// In place of a level: no way on from here.
-const LOST: u32 = u32::MAX;
+/// In place of a level: no path leads on from the rank.
+const DEAD_END: u32 = u32::MAX;
 
-/// A search's memory, used again and again: it is cleared where it was written.
+/// The state of the searches. It is reused: only entries that were written are cleared.
 pub(crate) struct Flow {
-    /// By number: steps from the sinks, which have 1.
+    /// By rank: the distance from the sinks, which have 1.
     levels: Vec<u32>,
-    /// Whatever has a level, nearest to the sinks first.
-    seen: Vec<u32>,
-    /// How much flows from one number to another.
-    flows: BTreeMap<(u32, u32), u64>,
+    /// The ranks that have a level, nearest to the sinks first.
+    seen: Vec<Rank>,
+    /// The flow from one rank to another.
+    flows: BTreeMap<(Rank, Rank), u64>,
 }
 
 impl Flow {
@@ -60,71 +64,73 @@ impl Flow {
         Flow { levels: vec![UNSEEN; order.len()], seen: Vec::new(), flows: BTreeMap::new() }
     }
 
-    /// Pushes all that goes from `source`, which dominates the sinks: how much, and the last search
-    /// has then seen the sinks' side. None, where more than `most` goes, or where there is no limit
-    /// because a way has nothing on it that may be cut.
-    pub(crate) fn push<C: Fn(Edge) -> Class>(
+    /// Pushes as much flow as possible from `source`, which dominates the sinks, and returns how
+    /// much that is. Afterwards [`seen`](Flow::seen) is the sinks' side of the smallest cut. Returns
+    /// `None` if it is more than `most`, or unlimited because a path has no reference that may be
+    /// cut.
+    pub(crate) fn push<C: Fn(Edge) -> CutCost>(
         &mut self,
-        priced: &Priced<'_, C>,
-        source: u32,
+        weighted: &Weighted<'_, C>,
+        source: Rank,
         sinks: &Sinks,
         most: u64,
     ) -> Option<u64> {
         self.flows.clear();
         let mut total = 0;
-        while self.search(priced, source, sinks, |flow, from, to| {
-            flow.room(priced, to, Step { from, undo: false }) > 0
+        while self.search(weighted, source, sinks, |flow, from, to| {
+            flow.residual(weighted, to, BackStep { from, undoes: false }) > 0
         }) {
-            total += self.push_shortest(priced, source, sinks, most - total)?;
+            total += self.push_shortest(weighted, source, sinks, most - total)?;
         }
         Some(total)
     }
 
-    /// Sees whatever leads to the sinks over references that may never be cut; whether the roots
-    /// do.
-    pub(crate) fn never<C: Fn(Edge) -> Class>(
+    /// Sees whatever leads to the sinks over references that may never be cut. Returns whether such
+    /// a path begins at the roots.
+    pub(crate) fn see_uncuttable<C: Fn(Edge) -> CutCost>(
         &mut self,
-        priced: &Priced<'_, C>,
+        weighted: &Weighted<'_, C>,
         sinks: &Sinks,
     ) -> bool {
         self.flows.clear();
-        self.search(priced, 0, sinks, |_, from, to| priced.weight(from, to) == NEVER)
+        let is_open = |_: &Flow, from, to| weighted.weight(from, to) == NEVER;
+        self.search(weighted, Rank::ROOTS, sinks, is_open)
     }
 
-    /// What the last search saw.
-    pub(crate) fn seen(&self) -> &[u32] {
+    /// Returns the ranks that the last search saw.
+    pub(crate) fn seen(&self) -> &[Rank] {
         &self.seen
     }
 
-    /// Whether the last search saw it.
-    pub(crate) fn saw(&self, number: u32) -> bool {
-        self.levels[number as usize] != UNSEEN
+    /// Returns whether the last search saw the rank.
+    pub(crate) fn saw(&self, rank: Rank) -> bool {
+        self.levels[rank.index()] != UNSEEN
     }
 
-    /// Breadth first from the sinks, over references that are `open` and over flow that can be
-    /// taken back; whether it arrives at the source.
-    fn search<C: Fn(Edge) -> Class>(
+    /// Searches breadth first from the sinks, over references that are open and over flow that can
+    /// be taken back. Returns whether it reaches the source.
+    fn search<C: Fn(Edge) -> CutCost>(
         &mut self,
-        priced: &Priced<'_, C>,
-        source: u32,
+        weighted: &Weighted<'_, C>,
+        source: Rank,
         sinks: &Sinks,
-        open: impl Fn(&Flow, u32, u32) -> bool,
+        is_open: impl Fn(&Flow, Rank, Rank) -> bool,
     ) -> bool {
         for seen in self.seen.drain(..) {
-            self.levels[seen as usize] = UNSEEN;
+            self.levels[seen.index()] = UNSEEN;
         }
-        for sink in sinks.numbers() {
+        for sink in sinks.ranks() {
             self.see(*sink, 1);
         }
         let mut next = 0;
         while let Some(to) = self.seen.get(next).copied() {
             next += 1;
-            let level = self.levels[to as usize] + 1;
-            for from in priced.ground.order.referrers(to) {
-                // Whoever is seen is not asked about again: prices are what takes time here.
+            let level = self.levels[to.index()] + 1;
+            for from in weighted.indexed.order.referrers(to) {
+                // The cost is asked last: that is what takes time here.
                 if self.saw(*from)
-                    || sinks.dominate(priced.ground.tree, *from)
-                    || !open(self, *from, to)
+                    || sinks.dominate(weighted.indexed.tree, *from)
+                    || !is_open(self, *from, to)
                 {
                     continue;
                 }
@@ -136,10 +142,10 @@ impl Flow {
             if self.flows.is_empty() {
                 continue;
             }
-            let flows = self.flows.range((to, 0)..=(to, u32::MAX));
+            let flows = self.flows.range((to, Rank(0))..=(to, Rank(u32::MAX)));
             for ((_, back), _) in flows.filter(|(_, flow)| **flow > 0) {
-                if self.levels[*back as usize] == UNSEEN {
-                    self.levels[*back as usize] = level;
+                if self.levels[back.index()] == UNSEEN {
+                    self.levels[back.index()] = level;
                     self.seen.push(*back);
                 }
             }
@@ -147,40 +153,41 @@ impl Flow {
         false
     }
 
-    fn see(&mut self, number: u32, level: u32) {
-        self.levels[number as usize] = level;
-        self.seen.push(number);
+    fn see(&mut self, rank: Rank, level: u32) {
+        self.levels[rank.index()] = level;
+        self.seen.push(rank);
     }
 
-    /// Pushes until no way is left that is as short as the last search's.
-    fn push_shortest<C: Fn(Edge) -> Class>(
+    /// Pushes flow until no path is left that is as short as the last search's. Returns how much, or
+    /// `None` as for [`push`](Flow::push).
+    fn push_shortest<C: Fn(Edge) -> CutCost>(
         &mut self,
-        priced: &Priced<'_, C>,
-        source: u32,
+        weighted: &Weighted<'_, C>,
+        source: Rank,
         sinks: &Sinks,
         most: u64,
     ) -> Option<u64> {
         let mut total = 0;
-        let mut path: Vec<Way> = Vec::new();
-        for sink in sinks.numbers() {
-            path.push(Way::to(*sink));
-            while let Some(way) = path.last_mut() {
-                let Some((at, step)) = self.step(priced, way.to, way.at) else {
-                    self.levels[way.to as usize] = LOST;
+        let mut path: Vec<OnPath> = Vec::new();
+        for sink in sinks.ranks() {
+            path.push(OnPath::new(*sink));
+            while let Some(last) = path.last_mut() {
+                let Some((at, step)) = self.step(weighted, last.to, last.at) else {
+                    self.levels[last.to.index()] = DEAD_END;
                     path.pop();
                     continue;
                 };
-                let nearer = self.levels[step.from as usize] == self.levels[way.to as usize] + 1;
-                if !nearer || self.room(priced, way.to, step) == 0 {
-                    way.at = at + 1;
+                let is_nearer = self.levels[step.from.index()] == self.levels[last.to.index()] + 1;
+                if !is_nearer || self.residual(weighted, last.to, step) == 0 {
+                    last.at = at + 1;
                     continue;
                 }
-                (way.at, way.undo) = (at, step.undo);
-                path.push(Way::to(step.from));
+                (last.at, last.undoes) = (at, step.undoes);
+                path.push(OnPath::new(step.from));
                 if step.from != source {
                     continue;
                 }
-                total += self.push_along(priced, &mut path)?;
+                total += self.push_along(weighted, &mut path)?;
                 if total > most {
                     return None;
                 }
@@ -189,42 +196,53 @@ impl Flow {
         Some(total)
     }
 
-    /// The next step backwards, and where it is: at first over the referrers, in order; from there
-    /// on over flow, and to whom it goes is how far on.
-    fn step<C>(&self, priced: &Priced<'_, C>, to: u32, at: usize) -> Option<(usize, Step)> {
-        let referrers = priced.ground.order.referrers(to);
+    /// Returns the next back step from position `at` on, and its position. First come the
+    /// referrers, in order; then flow that can be taken back, whose positions are the ranks it goes
+    /// to.
+    fn step<C>(
+        &self,
+        weighted: &Weighted<'_, C>,
+        to: Rank,
+        at: usize,
+    ) -> Option<(usize, BackStep)> {
+        let referrers = weighted.indexed.order.referrers(to);
         if let Some(from) = referrers.get(at) {
-            return Some((at, Step { from: *from, undo: false }));
+            return Some((at, BackStep { from: *from, undoes: false }));
         }
-        let first = u32::try_from(at - referrers.len()).ok()?;
-        let ((_, from), _) = self.flows.range((to, first)..=(to, u32::MAX)).next()?;
-        Some((referrers.len() + *from as usize, Step { from: *from, undo: true }))
+        let first = Rank(u32::try_from(at - referrers.len()).ok()?);
+        let ((_, from), _) = self.flows.range((to, first)..=(to, Rank(u32::MAX))).next()?;
+        Some((referrers.len() + from.index(), BackStep { from: *from, undoes: true }))
     }
 
-    /// How much the step can still take.
-    fn room<C: Fn(Edge) -> Class>(&self, priced: &Priced<'_, C>, to: u32, step: Step) -> u64 {
+    /// Returns how much more flow the step can take.
+    fn residual<C: Fn(Edge) -> CutCost>(
+        &self,
+        weighted: &Weighted<'_, C>,
+        to: Rank,
+        step: BackStep,
+    ) -> u64 {
         let flow = |from, to| self.flows.get(&(from, to)).copied().unwrap_or(0);
-        if step.undo {
+        if step.undoes {
             return flow(to, step.from);
         }
-        match priced.weight(step.from, to) {
+        match weighted.weight(step.from, to) {
             NEVER => NEVER,
             weight => weight - flow(step.from, to),
         }
     }
 
-    /// Pushes what the whole path can take, and leaves of the path what can take more. How much;
-    /// none, if there is no limit.
-    fn push_along<C: Fn(Edge) -> Class>(
+    /// Pushes what the whole path can take, and shortens the path to the part that can take more.
+    /// Returns how much, or `None` if there is no limit.
+    fn push_along<C: Fn(Edge) -> CutCost>(
         &mut self,
-        priced: &Priced<'_, C>,
-        path: &mut Vec<Way>,
+        weighted: &Weighted<'_, C>,
+        path: &mut Vec<OnPath>,
     ) -> Option<u64> {
         let (mut pushed, mut narrowest) = (NEVER, 0);
         for (at, pair) in path.windows(2).enumerate() {
-            let room = self.room(priced, pair[0].to, pair[0].taken(pair[1]));
-            if room < pushed {
-                (pushed, narrowest) = (room, at);
+            let residual = self.residual(weighted, pair[0].to, pair[0].step_to(pair[1]));
+            if residual < pushed {
+                (pushed, narrowest) = (residual, at);
             }
         }
         if pushed == NEVER {
@@ -232,7 +250,7 @@ impl Flow {
         }
         for pair in path.windows(2) {
             let (from, to) = (pair[1].to, pair[0].to);
-            if pair[0].undo {
+            if pair[0].undoes {
                 self.flows.entry((to, from)).and_modify(|flow| *flow -= pushed);
             } else {
                 *self.flows.entry((from, to)).or_default() += pushed;

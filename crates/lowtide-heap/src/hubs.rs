@@ -1,8 +1,8 @@
-//! Nodes with very many references, asked again and again which of them lead to a certain node.
+//! Fast lookup in nodes that have very many references.
 //!
-//! Most rows are short and read faster than anything could be looked up. But where a thousand
-//! targets are in one dict, its row would be read a thousand times; so a long row that is asked
-//! about often is sorted, once.
+//! Most rows are short, and reading one is faster than any lookup. But if a dict holds a thousand
+//! targets, its row would be read a thousand times. So a long row that is searched often is sorted,
+//! once.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,24 +10,31 @@ use std::sync::Arc;
 
 use crate::graph::{Edge, Graph, Node};
 
-/// References from which on a row is long.
+/// A row with at least this many references is long.
 const LONG: usize = 64;
-/// Questions after which sorting is cheaper than reading on.
+/// After this many searches of a row, sorting it is cheaper than reading it again.
 const OFTEN: u32 = 16;
 
-/// The targets of a row and their places, in order.
-type Sorted = Arc<[(u32, u32)]>;
+/// A row's targets and their indices, sorted.
+type SortedRow = Arc<[(Node, u32)]>;
 
 #[derive(Default)]
-pub(crate) struct Hubs(RefCell<HashMap<u32, (u32, Option<Sorted>)>>);
+struct Hub {
+    searches: u32,
+    sorted: Option<SortedRow>,
+}
+
+/// The long rows that were searched.
+#[derive(Default)]
+pub(crate) struct Hubs(RefCell<HashMap<Node, Hub>>);
 
 impl Hubs {
-    /// Every reference between the two.
+    /// Returns every reference from one node to another.
     pub(crate) fn edges<'g>(
         &self,
         graph: &'g Graph,
-        from: u32,
-        to: u32,
+        from: Node,
+        to: Node,
     ) -> impl Iterator<Item = Edge> + use<'g> {
         let row = graph.row(from);
         let sorted = if row.len() < LONG { None } else { self.sorted(row, from) };
@@ -37,46 +44,45 @@ impl Hubs {
             first..first + len
         });
         range.filter_map(move |at| {
-            let place = sorted.as_ref().map_or(at as u32, |sorted| sorted[at].1);
-            let found = row[place as usize] == to;
-            found.then_some(Edge { from: Node(from), place, to: Node(to) })
+            let index = sorted.as_ref().map_or(at as u32, |sorted| sorted[at].1);
+            (row[index as usize] == to).then_some(Edge { from, index, to })
         })
     }
 
-    fn sorted(&self, row: &[u32], from: u32) -> Option<Sorted> {
+    fn sorted(&self, row: &[Node], from: Node) -> Option<SortedRow> {
         let mut hubs = self.0.borrow_mut();
-        let (asked, sorted) = hubs.entry(from).or_default();
-        *asked = asked.saturating_add(1);
-        if sorted.is_none() && *asked > OFTEN {
-            let mut pairs: Vec<(u32, u32)> = row.iter().copied().zip(0..).collect();
+        let hub = hubs.entry(from).or_default();
+        hub.searches = hub.searches.saturating_add(1);
+        if hub.sorted.is_none() && hub.searches > OFTEN {
+            let mut pairs: Vec<(Node, u32)> = row.iter().copied().zip(0..).collect();
             pairs.sort_unstable();
-            *sorted = Some(pairs.into());
+            hub.sorted = Some(pairs.into());
         }
-        sorted.clone()
+        hub.sorted.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GraphBuilder;
+    use crate::builder::GraphBuilder;
 
     #[test]
-    fn a_row_says_the_same_before_and_after_it_is_sorted() {
+    fn a_row_has_the_same_references_before_and_after_it_is_sorted() {
         let mut builder = GraphBuilder::default();
         let nodes: Vec<Node> = (0..300).map(|_| builder.node()).collect();
-        for place in 0..500 {
-            builder.edge(nodes[0], nodes[place * 7 % 299]);
+        for index in 0..500 {
+            builder.edge(nodes[0], nodes[index * 7 % 299]);
         }
         let graph = builder.finish();
         let hubs = Hubs::default();
         for _ in 0..=OFTEN {
-            for to in [0, 1, 2, 150, 298, 299] {
-                let found: Vec<Edge> = hubs.edges(&graph, 0, to).collect();
-                let all = graph.references(nodes[0]).filter(|edge| edge.to.0 == to);
-                assert_eq!(found, all.collect::<Vec<_>>(), "{to}");
+            for to in [0, 1, 2, 150, 298, 299].map(Node) {
+                let found: Vec<Edge> = hubs.edges(&graph, nodes[0], to).collect();
+                let all = graph.references(nodes[0]).filter(|edge| edge.to == to);
+                assert_eq!(found, all.collect::<Vec<_>>(), "{to:?}");
             }
         }
-        assert!(hubs.0.borrow()[&0].1.is_some());
+        assert!(hubs.0.borrow()[&nodes[0]].sorted.is_some());
     }
 }

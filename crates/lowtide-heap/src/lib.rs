@@ -1,14 +1,14 @@
-//! Object graphs, language-neutral: who holds what, and which references to cut.
+//! Object graphs for any language: which references keep an object alive, and which to cut.
 //!
-//! Somebody walks the objects of a program and tells a [`GraphBuilder`] who refers to whom, which
-//! objects are alive by themselves, and which few of them hold device memory. An [`Analysis`] of the
-//! [`Graph`] says why something is still there and what would free it:
+//! A walker visits the objects of a program and adds them to a [`GraphBuilder`]: the references
+//! between them, the roots, and the device memory that a few of them hold. An [`Analysis`] of the
+//! [`Graph`] then answers why an object is still alive and what would free it:
 //!
 //! ```
+//! use lowtide_heap::{Analysis, CutCost, Edge, GraphBuilder};
 //! use lowtide_types::Bytes;
-//! use lowtide_heap::{Analysis, Class, Edge, GraphBuilder};
 //!
-//! // main.runner.model and main.cache[0] are the same model; so is model.owner.model.
+//! // main.runner.model, main.cache[0] and model.owner.model are the same model.
 //! let mut builder = GraphBuilder::default();
 //! let [main, runner, cache, model, owner] = std::array::from_fn(|_| builder.node());
 //! builder.edge(main, runner);
@@ -23,46 +23,51 @@
 //!
 //! let heap = Analysis::new(&graph);
 //! let paths = heap.paths(model, 5);
-//! assert_eq!(paths.len(), 2, "the model's owner is reached only through the model");
+//! assert_eq!(paths.len(), 2, "the owner is reached only through the model");
 //! assert_eq!(paths[0].nodes().collect::<Vec<_>>(), [main, runner, model]);
-//! assert_eq!(heap.retained(runner).bytes, Bytes::ZERO, "the cache holds it, too");
+//! assert_eq!(heap.retained(runner).bytes, Bytes::ZERO, "the cache holds the model, too");
 //! assert_eq!(heap.retained(main).bytes, Bytes::gib(2));
 //!
-//! let cut = heap.smallest_cut(&[model], 16, |_| Class::Cuttable(1)).unwrap();
+//! let cut = heap.smallest_cut(&[model], 16, |_| CutCost::Cost(1)).unwrap();
 //! let holders: Vec<_> = cut.edges.iter().map(|edge| edge.from).collect();
 //! assert_eq!(holders, [runner, cache]);
 //! assert_eq!((cut.freed.bytes, cut.freed.nodes), (Bytes::gib(2), 2));
-//! assert_eq!(cut.beside.nodes, 0, "nothing goes but the model and its owner");
+//! assert_eq!(cut.collateral.nodes, 0, "only the model and its owner are lost");
 //!
-//! // Where nobody may touch what is in the cache, the cache has to go.
-//! let class = |edge: Edge| if edge.from == cache { Class::Never } else { Class::Cuttable(1) };
-//! let cut = heap.smallest_cut(&[model], 16, class).unwrap();
+//! // If nothing may be removed from the cache, the cache itself has to go.
+//! let cost = |edge: Edge| if edge.from == cache { CutCost::Never } else { CutCost::Cost(1) };
+//! let cut = heap.smallest_cut(&[model], 16, cost).unwrap();
 //! assert!(cut.edges.iter().any(|edge| edge.to == cache));
-//! assert_eq!(cut.beside.nodes, 1, "the cache itself");
+//! assert_eq!(cut.collateral.nodes, 1, "the cache");
 //! ```
 //!
-//! Nothing in here recurs, so a graph may be as deep as it is large. Every answer is the same each
-//! time: ties go to what the walker named first.
+//! Nothing in this crate recurses, so a graph may be as deep as it is large. Every answer is the
+//! same each time: ties are decided by the order in which the walker named nodes and references.
 
 mod analysis;
+mod bit_set;
+mod builder;
+mod cost;
 mod cut;
-mod dead;
 mod dominators;
 mod flow;
 mod graph;
-mod ground;
 mod hubs;
+mod indexed;
+mod islands;
 mod lost;
-mod marks;
 mod order;
 mod paths;
 mod reach;
+mod sinks;
+mod size;
 mod tree;
 
 pub use analysis::Analysis;
+pub use builder::GraphBuilder;
+pub use cost::CutCost;
 pub use cut::{Cut, NoCut};
-pub use dead::Island;
-pub use graph::{Edge, Graph, GraphBuilder, Node};
-pub use ground::Class;
+pub use graph::{Edge, Graph, Node};
+pub use islands::Island;
 pub use paths::Path;
-pub use tree::Freed;
+pub use size::Size;

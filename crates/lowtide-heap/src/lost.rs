@@ -1,113 +1,122 @@
-//! What is lost when references or nodes go, found without looking at what is not.
+//! What becomes unreachable when references or nodes go, found without visiting the rest.
 //!
-//! We have a tree of shortest ways to every node. Whose way in the tree leads over nothing that
-//! goes is still reached. Only the others are in doubt: those that hang, in the tree, on what goes.
-//! Of them stays whom somebody refers to who is not in doubt, or stays; the rest is lost. That
-//! looks at what goes and its neighbours, as a rule a few thousand nodes of millions.
+//! The breadth-first tree has a shortest path to every node. A node whose tree path uses nothing
+//! that goes is still reached. Only the others are in doubt: those below, in the tree, what goes. Of
+//! these a node stays if a node refers to it that is not in doubt or stays; the rest is lost. That
+//! visits what goes and its neighbours, usually a few thousand of millions of nodes.
 
+use crate::bit_set::BitSet;
 use crate::graph::{Edge, Node};
-use crate::ground::Ground;
-use crate::marks::Marks;
-use crate::tree::Freed;
+use crate::indexed::Indexed;
+use crate::order::Rank;
+use crate::size::Size;
 
-/// Nodes that are lost.
+/// The nodes that become unreachable.
 pub(crate) struct Lost {
-    marks: Marks,
-    /// Whatever was in doubt.
-    doubted: Vec<u32>,
+    /// The nodes that are in doubt, at the end those that are lost.
+    lost: BitSet,
+    /// Every node that was in doubt.
+    doubted: Vec<Node>,
 }
 
 impl Lost {
-    /// When these numbers go.
-    pub(crate) fn with_nodes(ground: Ground<'_>, numbers: &[u32]) -> Lost {
-        let mut gone = Marks::new(ground.order.len());
-        for number in numbers {
-            gone.set(*number);
+    /// Finds what is lost when these ranks go.
+    pub(crate) fn with_ranks(indexed: Indexed<'_>, ranks: &[Rank]) -> Lost {
+        let mut gone = BitSet::new(indexed.order.len());
+        for rank in ranks {
+            gone.insert(rank.index());
         }
-        let nodes = numbers.iter().map(|number| ground.order.node(*number));
-        Lost::new(ground, nodes, |_, to| gone.has(to))
+        let nodes = ranks.iter().map(|rank| indexed.order.node(*rank));
+        Lost::new(indexed, nodes, |_, to| gone.contains(to.index()))
     }
 
-    /// When these references go. They are in order.
-    pub(crate) fn with_edges(ground: Ground<'_>, edges: &[Edge]) -> Lost {
-        // One bit says of nearly every number that none of its references is among these.
-        let mut from_here = Marks::new(ground.order.len());
+    /// Finds what is lost when these references go, which must be sorted.
+    pub(crate) fn with_edges(indexed: Indexed<'_>, edges: &[Edge]) -> Lost {
+        // One bit says of almost every rank that none of its references goes.
+        let mut have_some = BitSet::new(indexed.order.len());
         for edge in edges {
-            ground.order.number(edge.from.0).map(|from| from_here.set(from));
+            indexed.order.rank(edge.from).map(|from| have_some.insert(from.index()));
         }
-        let gone = |edge: Edge| edges.binary_search(&edge).is_ok();
-        let heads = edges.iter().filter(|edge| ground.reach.leads(edge.from.0, edge.to.0));
-        Lost::new(ground, heads.map(|edge| edge.to.0), |from, to| {
-            from_here.has(from) && ground.edges(from, to).all(gone)
+        let is_gone = |edge: Edge| edges.binary_search(&edge).is_ok();
+        let broken = edges.iter().filter(|edge| indexed.reach.leads(edge.from, edge.to));
+        Lost::new(indexed, broken.map(|edge| edge.to), |from, to| {
+            have_some.contains(from.index()) && indexed.edges(from, to).all(is_gone)
         })
     }
 
-    /// `nodes` is where ways in the tree are broken, `shut` whether no reference leads from one
-    /// number to another any more.
+    /// `nodes` are those whose tree paths are broken; `is_shut` says whether no reference is left
+    /// from one rank to another.
     fn new(
-        ground: Ground<'_>,
-        nodes: impl Iterator<Item = u32>,
-        shut: impl Fn(u32, u32) -> bool,
+        indexed: Indexed<'_>,
+        nodes: impl Iterator<Item = Node>,
+        is_shut: impl Fn(Rank, Rank) -> bool,
     ) -> Lost {
-        let mut lost = Lost { marks: Marks::new(ground.graph.len()), doubted: Vec::new() };
+        let mut lost = Lost { lost: BitSet::new(indexed.graph.len()), doubted: Vec::new() };
         nodes.for_each(|node| lost.doubt(node));
         let mut next = 0;
         while let Some(from) = lost.doubted.get(next).copied() {
             next += 1;
-            let hanging = ground.graph.row(from).iter().filter(|to| ground.reach.leads(from, **to));
-            hanging.for_each(|to| lost.doubt(*to));
+            let row = indexed.graph.row(from).iter();
+            let below = row.filter(|to| indexed.reach.leads(from, **to));
+            below.for_each(|to| lost.doubt(*to));
         }
-        lost.keep(ground, shut);
+        lost.keep_reached(indexed, is_shut);
         lost
     }
 
-    fn doubt(&mut self, node: u32) {
-        if self.marks.set(node) {
+    fn doubt(&mut self, node: Node) {
+        if self.lost.insert(node.index()) {
             self.doubted.push(node);
         }
     }
 
-    /// Whom somebody refers to who is not in doubt is not, either; and so on.
-    fn keep(&mut self, Ground { graph, order, .. }: Ground<'_>, shut: impl Fn(u32, u32) -> bool) {
+    /// Removes the nodes that are still reached: those with a referrer that is not in doubt, and
+    /// what these lead to.
+    fn keep_reached(
+        &mut self,
+        Indexed { graph, order, .. }: Indexed<'_>,
+        is_shut: impl Fn(Rank, Rank) -> bool,
+    ) {
         let mut kept = Vec::new();
         for node in &self.doubted {
-            let to = order.reached(*node);
-            // Who has 0 among its referrers is a root, and that is only in doubt if it goes.
-            let holds =
-                |from: &u32| *from != 0 && !self.marks.has(order.node(*from)) && !shut(*from, to);
+            let to = order.rank_of_reached(*node);
+            // A root has `ROOTS` among its referrers, and is in doubt only if it goes itself.
+            let holds = |from: &Rank| {
+                *from != Rank::ROOTS && !self.has(order.node(*from)) && !is_shut(*from, to)
+            };
             if order.referrers(to).iter().any(holds) {
-                self.marks.clear(*node);
+                self.lost.remove(node.index());
                 kept.push(*node);
             }
         }
         while let Some(node) = kept.pop() {
-            let from = order.reached(node);
+            let from = order.rank_of_reached(node);
             for to in graph.row(node) {
-                if self.marks.has(*to) && !shut(from, order.reached(*to)) {
-                    self.marks.clear(*to);
+                if self.has(*to) && !is_shut(from, order.rank_of_reached(*to)) {
+                    self.lost.remove(to.index());
                     kept.push(*to);
                 }
             }
         }
     }
 
-    /// Whether a node is lost.
-    pub(crate) fn has(&self, node: u32) -> bool {
-        self.marks.has(node)
+    /// Returns whether the node is lost.
+    pub(crate) fn has(&self, node: Node) -> bool {
+        self.lost.contains(node.index())
     }
 
-    /// All of them.
+    /// Returns all nodes that are lost.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
-        self.doubted.iter().filter(|node| self.has(**node)).map(|node| Node(*node))
+        self.doubted.iter().copied().filter(|node| self.has(*node))
     }
 
-    /// What they come to.
-    pub(crate) fn freed(&self, ground: Ground<'_>) -> Freed {
-        let mut freed = Freed::default();
+    /// Returns the size of what is lost.
+    pub(crate) fn size(&self, indexed: Indexed<'_>) -> Size {
+        let mut size = Size::default();
         for node in self.nodes() {
-            freed.nodes += 1;
-            freed.bytes += ground.graph.bytes(node);
+            size.nodes += 1;
+            size.bytes += indexed.graph.bytes(node);
         }
-        freed
+        size
     }
 }

@@ -1,97 +1,113 @@
-//! Depth first from the roots: the numbers that dominators are found by, and who refers to whom
-//! read backwards.
+//! Depth-first search from the roots: the ranks by which dominators are found, and the referrers of
+//! every node.
 //!
-//! Number 0 is what holds the roots. Then come the nodes that are reached and refer to something, in
-//! the order in which they are first met; then the *leaves*, which refer to nothing, last met first.
-//! Most nodes are leaves, and no way leads on from them: what is kept for ways is kept for the
-//! others only, and stays in the processor's cache the longer.
+//! Rank 0 is a virtual node that refers to all roots. Then come the reached nodes that have
+//! references, in the order in which the search finds them; then the *leaves*, which have none, last
+//! found first. Most nodes are leaves, and no path leads on from them: tables that are needed for
+//! paths have no entries for leaves, and fit into the processor's cache longer.
 //!
-//! Rows of referrers are kept by these numbers and not by nodes: the search for dominators reads
-//! them one after another, and what is near in this order is near in memory. Nodes that nobody
-//! reaches have no part in it.
+//! Rows of referrers are kept by rank, not by node: the search for dominators reads them one after
+//! another, and ranks that are close together are close in memory. Nodes that are not reached have
+//! no rank.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 
-pub(crate) struct Order {
-    /// By node; 0 where it is not reached.
-    numbers: Vec<u32>,
-    /// By number; what stands at 0 is no node.
-    nodes: Vec<u32>,
-    /// The first number of a leaf; while searching, the last that was given.
-    leaves: usize,
-    /// Where each number's referrers begin, and where the last one's end.
-    rows: Vec<u32>,
-    referrers: Vec<u32>,
+/// A reached node's position in the depth-first order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank(pub(crate) u32);
+
+impl Rank {
+    /// The virtual node that refers to all roots.
+    pub(crate) const ROOTS: Rank = Rank(0);
+
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
-/// By number: who met it first. What holds the roots is its own. Of a leaf: how far numbers were when
-/// it was met. Who met it is the highest up to there that refers to it: whoever came between the two
-/// has been left, and would have met it.
-pub(crate) type Parents = Vec<u32>;
+/// The reached nodes in depth-first order, with their referrers.
+pub(crate) struct Order {
+    /// By node; [`Rank::ROOTS`] where it is not reached.
+    ranks: Vec<Rank>,
+    /// By rank; the entry of [`Rank::ROOTS`] means nothing.
+    nodes: Vec<Node>,
+    /// The lowest rank of a leaf; during the search, the last that was given.
+    leaves: usize,
+    /// The start of each rank's row in `referrers`, and the end of the last row.
+    rows: Vec<u32>,
+    referrers: Vec<Rank>,
+}
+
+/// The parent of each rank in the search tree. [`Rank::ROOTS`] is its own. For a leaf it is instead
+/// the highest rank given when the leaf was found: the parent is then the highest referrer up to
+/// there, because the search has left any other rank in between and would have found the leaf from
+/// it.
+pub(crate) type Parents = Vec<Rank>;
 
 struct Search<'g> {
     graph: &'g Graph,
     order: Order,
     parents: Parents,
-    /// The next number of a node that refers to something.
+    /// The next rank of a node that has references.
     next: usize,
 }
 
 impl<'g> Search<'g> {
     fn new(graph: &'g Graph) -> Search<'g> {
         let most = graph.len() + 1;
-        // Leaves are numbered from the far end: how many others there will be is not known yet.
+        // Leaves are ranked from the far end: the number of other nodes is not known yet.
         let order = Order {
-            numbers: vec![0; graph.len()],
-            nodes: vec![0; most],
+            ranks: vec![Rank::ROOTS; graph.len()],
+            nodes: vec![Node(0); most],
             leaves: most,
-            // While counting: one ahead of the number, how many refer to it.
+            // While counting: at the next higher index, how many refer to a rank.
             rows: vec![0; most + 1],
             referrers: Vec::new(),
         };
-        Search { graph, order, parents: vec![0; most], next: 1 }
+        Search { graph, order, parents: vec![Rank::ROOTS; most], next: 1 }
     }
 
-    /// Counts a reference; its number, if there is one to follow: it is new and no leaf.
-    fn meet(&mut self, from: u32, to: u32) -> Option<u32> {
+    /// Counts a reference. Returns the target's rank if the search must go on there: it is new and
+    /// no leaf.
+    fn find(&mut self, from: Rank, to: Node) -> Option<Rank> {
         let order = &mut self.order;
-        let known = order.numbers[to as usize] as usize;
-        if known != 0 {
-            order.rows[known + 1] += 1;
+        let known = order.ranks[to.index()];
+        if known != Rank::ROOTS {
+            order.rows[known.index() + 1] += 1;
             return None;
         }
-        let leaf = self.graph.row(to).is_empty();
-        let (number, parent) = if leaf {
+        let is_leaf = self.graph.row(to).is_empty();
+        let (rank, parent) = if is_leaf {
             order.leaves -= 1;
-            (order.leaves, self.next as u32 - 1)
+            (order.leaves, Rank(self.next as u32 - 1))
         } else {
             self.next += 1;
             (self.next - 1, from)
         };
-        order.numbers[to as usize] = number as u32;
-        order.nodes[number] = to;
-        order.rows[number + 1] = 1;
-        self.parents[number] = parent;
-        (!leaf).then_some(number as u32)
+        order.ranks[to.index()] = Rank(rank as u32);
+        order.nodes[rank] = to;
+        order.rows[rank + 1] = 1;
+        self.parents[rank] = parent;
+        (!is_leaf).then_some(Rank(rank as u32))
     }
 
     fn run(&mut self) {
-        // A number, and which of its references is next. A list of our own and not the thread's
-        // stack: linked lists are as deep as they are long.
-        let mut path: Vec<(u32, u32)> = vec![(0, 0)];
-        'deeper: while let Some((number, mut place)) = path.pop() {
-            let row = self.order.row(self.graph, number);
-            while let Some(to) = row.get(place as usize) {
-                place += 1;
-                if let Some(next) = self.meet(number, *to) {
-                    path.extend([(number, place), (next, 0)]);
+        // A rank, and the index of its next reference. A list on the heap instead of recursion:
+        // linked lists are as deep as they are long.
+        let mut path: Vec<(Rank, u32)> = vec![(Rank::ROOTS, 0)];
+        'deeper: while let Some((rank, mut index)) = path.pop() {
+            let row = self.order.row(self.graph, rank);
+            while let Some(to) = row.get(index as usize) {
+                index += 1;
+                if let Some(next) = self.find(rank, *to) {
+                    path.extend([(rank, index), (next, 0)]);
                     continue 'deeper;
                 }
             }
         }
     }
 
-    /// Closes the gap of numbers that nobody got, as there are nodes that nobody reaches.
+    /// Closes the gap between the two kinds of ranks: nodes that are not reached got none.
     fn finish(self) -> (Order, Parents) {
         let Search { mut order, mut parents, next, .. } = self;
         let gap = next..order.leaves;
@@ -100,8 +116,8 @@ impl<'g> Search<'g> {
             order.nodes.drain(gap.clone());
             parents.drain(gap);
             order.leaves = next;
-            for (number, node) in (0..).zip(&order.nodes).skip(next) {
-                order.numbers[*node as usize] = number;
+            for (rank, node) in (0..).map(Rank).zip(&order.nodes).skip(next) {
+                order.ranks[node.index()] = rank;
             }
         }
         (order, parents)
@@ -117,104 +133,112 @@ impl Order {
         (order, parents)
     }
 
-    /// What a number refers to.
-    fn row<'g>(&self, graph: &'g Graph, number: u32) -> &'g [u32] {
-        if number == 0 { graph.root_nodes() } else { graph.row(self.nodes[number as usize]) }
+    /// The targets of a rank's references.
+    fn row<'g>(&self, graph: &'g Graph, rank: Rank) -> &'g [Node] {
+        if rank == Rank::ROOTS { graph.root_nodes() } else { graph.row(self.nodes[rank.index()]) }
     }
 
-    /// Rows from counts, then every reference into its row.
+    /// Turns the counts into row starts, then writes every referrer into its row.
     fn fill(&mut self, graph: &Graph) {
         let mut sum = 0;
         for row in &mut self.rows {
             sum += std::mem::replace(row, sum);
         }
-        self.referrers = vec![0; sum as usize];
-        for from in 0..self.leaves as u32 {
+        self.referrers = vec![Rank::ROOTS; sum as usize];
+        for from in (0..self.leaves as u32).map(Rank) {
             for to in self.row(graph, from) {
-                // From here on: one ahead of the number, where its next referrer goes. When all are
-                // there that is where the next row begins, as it should be.
-                let next = &mut self.rows[self.numbers[*to as usize] as usize + 1];
+                // At the next higher index stands where the rank's next referrer goes. When all are
+                // written, that is the start of the next row, as it should be.
+                let next = &mut self.rows[self.ranks[to.index()].index() + 1];
                 self.referrers[*next as usize] = from;
                 *next += 1;
             }
         }
     }
 
-    /// The first number of a leaf: from here on nobody refers to anything.
+    /// Returns the lowest index of a leaf: from here on ranks have no references.
     pub(crate) fn leaves(&self) -> usize {
         self.leaves
     }
 
-    /// How many numbers there are: the reached nodes and what holds the roots.
+    /// Returns the number of ranks: the reached nodes and [`Rank::ROOTS`].
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Its number, where it is reached.
-    pub(crate) fn number(&self, node: u32) -> Option<u32> {
-        Some(self.numbers[node as usize]).filter(|number| *number != 0)
+    /// Returns the node's rank, if it is reached.
+    pub(crate) fn rank(&self, node: Node) -> Option<Rank> {
+        Some(self.ranks[node.index()]).filter(|rank| *rank != Rank::ROOTS)
     }
 
-    /// For nodes that a reached node refers to, which are reached therefore.
-    pub(crate) fn reached(&self, node: u32) -> u32 {
-        self.numbers[node as usize]
+    /// Returns the rank of a node that is known to be reached.
+    pub(crate) fn rank_of_reached(&self, node: Node) -> Rank {
+        self.ranks[node.index()]
     }
 
-    /// Of a number that is not 0.
-    pub(crate) fn node(&self, number: u32) -> u32 {
-        self.nodes[number as usize]
+    /// Returns the node of a rank other than [`Rank::ROOTS`].
+    pub(crate) fn node(&self, rank: Rank) -> Node {
+        self.nodes[rank.index()]
     }
 
-    /// Who refers to it, by number: once for each reference, lowest first. A root has 0 among them.
-    pub(crate) fn referrers(&self, number: u32) -> &[u32] {
-        &self.referrers
-            [self.rows[number as usize] as usize..self.rows[number as usize + 1] as usize]
+    /// Returns the ranks that refer to this one: once for each reference, lowest first. A root has
+    /// [`Rank::ROOTS`] among them.
+    pub(crate) fn referrers(&self, rank: Rank) -> &[Rank] {
+        let start = self.rows[rank.index()] as usize;
+        &self.referrers[start..self.rows[rank.index() + 1] as usize]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GraphBuilder;
+    use crate::builder::GraphBuilder;
 
-    #[test]
-    fn numbers_go_deep_first_and_rows_are_read_backwards() {
+    fn graph(nodes: usize, roots: &[usize], edges: &[(usize, usize)]) -> Graph {
         let mut builder = GraphBuilder::default();
-        let n: Vec<_> = (0..5).map(|_| builder.node()).collect();
-        for (from, to) in [(0, 1), (0, 2), (1, 3), (2, 3), (2, 3), (3, 0), (4, 3)] {
-            builder.edge(n[from], n[to]);
+        let n: Vec<_> = (0..nodes).map(|_| builder.node()).collect();
+        for (from, to) in edges {
+            builder.edge(n[*from], n[*to]);
         }
-        builder.root(n[0]);
-        builder.root(n[3]);
-        let (order, parents) = Order::new(&builder.finish());
-        let numbers: Vec<_> = (0..5).map(|node| order.number(node)).collect();
-        assert_eq!(numbers, [Some(1), Some(2), Some(4), Some(3), None]);
-        assert_eq!(parents, [0, 0, 1, 2, 1]);
-        assert_eq!(order.len(), 5);
-        assert_eq!(order.referrers(1), [0, 3]);
-        assert_eq!(order.referrers(2), [1]);
-        assert_eq!(order.referrers(3), [0, 2, 4, 4], "not from 4, which nobody reaches");
-        assert_eq!(order.node(4), 2);
+        for root in roots {
+            builder.root(n[*root]);
+        }
+        builder.finish()
+    }
+
+    fn ranks(order: &Order, nodes: u32) -> Vec<Option<u32>> {
+        (0..nodes).map(|node| order.rank(Node(node)).map(|rank| rank.0)).collect()
+    }
+
+    fn referrers(order: &Order, rank: u32) -> Vec<u32> {
+        order.referrers(Rank(rank)).iter().map(|from| from.0).collect()
     }
 
     #[test]
-    fn leaves_come_last_and_nobody_else_takes_a_number() {
-        let mut builder = GraphBuilder::default();
-        let n: Vec<_> = (0..7).map(|_| builder.node()).collect();
-        // Nothing leads on from 3 and 4, which 1 meets; nobody reaches 5 and 6.
-        for (from, to) in [(0, 2), (0, 1), (0, 4), (1, 4), (1, 3), (2, 0), (5, 4), (5, 6)] {
-            builder.edge(n[from], n[to]);
-        }
-        builder.root(n[0]);
-        builder.root(n[4]);
-        let (order, parents) = Order::new(&builder.finish());
-        let numbers: Vec<_> = (0..7).map(|node| order.number(node)).collect();
-        assert_eq!(numbers, [Some(1), Some(3), Some(2), Some(4), Some(5), None, None]);
+    fn ranks_go_deep_first_and_referrers_are_the_rows_backwards() {
+        let edges = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 3), (3, 0), (4, 3)];
+        let (order, parents) = Order::new(&graph(5, &[0, 3], &edges));
+        assert_eq!(ranks(&order, 5), [Some(1), Some(2), Some(4), Some(3), None]);
+        assert_eq!(parents, [0, 0, 1, 2, 1].map(Rank));
+        assert_eq!(order.len(), 5);
+        assert_eq!(referrers(&order, 1), [0, 3]);
+        assert_eq!(referrers(&order, 2), [1]);
+        assert_eq!(referrers(&order, 3), [0, 2, 4, 4], "not node 4, which is not reached");
+        assert_eq!(order.node(Rank(4)), Node(2));
+    }
+
+    #[test]
+    fn leaves_come_last_and_unreached_nodes_have_no_rank() {
+        // Nodes 3 and 4 are leaves, found from 1; nodes 5 and 6 are not reached.
+        let edges = [(0, 2), (0, 1), (0, 4), (1, 4), (1, 3), (2, 0), (5, 4), (5, 6)];
+        let (order, parents) = Order::new(&graph(7, &[0, 4], &edges));
+        let wanted = [Some(1), Some(3), Some(2), Some(4), Some(5), None, None];
+        assert_eq!(ranks(&order, 7), wanted);
         assert_eq!((order.leaves(), order.len()), (4, 6));
-        assert_eq!([4, 5].map(|number| order.node(number)), [3, 4], "last met first");
-        assert_eq!(parents, [0, 0, 1, 1, 3, 3], "of leaves, how far numbers were");
-        assert_eq!(order.referrers(5), [0, 1, 3], "and not 5, which nobody reaches");
-        assert_eq!(order.referrers(4), [3]);
-        assert_eq!(order.referrers(1), [0, 2]);
+        assert_eq!([4, 5].map(|rank| order.node(Rank(rank))), [3, 4].map(Node), "last found first");
+        assert_eq!(parents, [0, 0, 1, 1, 3, 3].map(Rank), "of leaves, the highest rank then");
+        assert_eq!(referrers(&order, 5), [0, 1, 3], "not node 5, which is not reached");
+        assert_eq!(referrers(&order, 4), [3]);
+        assert_eq!(referrers(&order, 1), [0, 2]);
     }
 }

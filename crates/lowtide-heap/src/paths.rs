@@ -1,91 +1,104 @@
-//! How a node is reached: a shortest way from a root, and others where there are others.
+//! Paths from the roots to a node: a shortest one, and one for each holder.
 
+use crate::bit_set::BitSet;
 use crate::graph::{Edge, Graph, Node};
-use crate::ground::Ground;
-use crate::marks::Marks;
-use crate::reach::{Reach, Step};
+use crate::indexed::Indexed;
+use crate::order::Rank;
+use crate::reach::{Reach, Visit};
 
-/// A way from a root. No node is on it twice.
+/// A path from a root to a node. No node is on it twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// Where it begins.
+    /// The root that it begins at.
     pub root: Node,
-    /// From the root on; none where the root itself is what was asked for. Of several references
-    /// between the same two nodes, the first.
+    /// The references from the root on. Empty if the root is the node that was asked for. Of
+    /// several references between the same two nodes it has the first.
     pub edges: Vec<Edge>,
 }
 
 impl Path {
-    /// Every node on it, the root first.
+    /// Returns every node on the path, the root first.
     pub fn nodes(&self) -> impl Iterator<Item = Node> + '_ {
         std::iter::once(self.root).chain(self.edges.iter().map(|edge| edge.to))
     }
 
-    /// From the nodes, last first.
-    fn backwards(graph: &Graph, mut back: Vec<u32>) -> Option<Path> {
+    /// Makes a path from its nodes, last first. Returns `None` if there are none.
+    fn from_back(graph: &Graph, mut back: Vec<Node>) -> Option<Path> {
         back.reverse();
-        let root = Node(*back.first()?);
-        let edge = |pair: &[u32]| graph.between(pair[0], pair[1]).expect("the search went over it");
+        let root = *back.first()?;
+        let edge = |pair: &[Node]| graph.between(pair[0], pair[1]).expect("the search used it");
         Some(Path { root, edges: back.windows(2).map(edge).collect() })
     }
 }
 
-/// A shortest one.
+/// Returns a shortest path to the target.
 pub(crate) fn shortest(graph: &Graph, reach: &Reach, target: Node) -> Option<Path> {
-    Path::backwards(graph, reach.back(target.0).collect())
+    Path::from_back(graph, reach.back(target).collect())
 }
 
-/// One for each of the nearest `most` nodes that hold the target, where ways to it part.
-///
-/// As long as there is one holder only, it is passed on every way, and who holds *it* is asked
-/// instead. Nodes that are only reached through what they hold are no holders.
-pub(crate) fn parted(ground: Ground<'_>, target: Node, most: usize) -> Vec<Path> {
-    let Ground { graph, order, tree, .. } = ground;
-    let Some(mut number) = order.number(target.0) else { return Vec::new() };
-    let mut tail = vec![target.0];
-    let holders = loop {
-        let mut holders = order.referrers(number).to_vec();
-        holders.dedup();
-        holders.retain(|holder| !tree.dominates(number, *holder));
-        match holders[..] {
-            [only] if only != 0 => {
-                number = only;
-                tail.push(order.node(only));
-            }
-            _ => break holders,
-        }
-    };
-    let node = order.node(number);
-    let mut wanted = Marks::new(graph.len());
-    let mut found = Vec::new();
+/// Returns a path for each holder of the target, up to `most`, nearest first; see
+/// [`crate::Analysis::paths`].
+pub(crate) fn by_holder(indexed: Indexed<'_>, target: Node, most: usize) -> Vec<Path> {
+    let Indexed { graph, order, .. } = indexed;
+    let Some(rank) = order.rank(target) else { return Vec::new() };
+    let Fork { at, holders, tail } = fork(indexed, rank);
     let mut left = most.min(holders.len());
-    // The roots' own hold is the nearest there is.
-    if holders.first() == Some(&0) && left > 0 {
+    let mut found = Vec::new();
+    // That it is a root is the nearest hold there is.
+    if holders.first() == Some(&Rank::ROOTS) && left > 0 {
         left -= 1;
-        found.extend(Path::backwards(graph, tail.clone()));
-    }
-    for holder in holders.iter().filter(|holder| **holder != 0) {
-        wanted.set(order.node(*holder));
+        found.extend(Path::from_back(graph, tail.clone()));
     }
     if left == 0 {
         return found;
     }
+    let mut wanted = BitSet::new(graph.len());
+    for holder in holders.iter().filter(|holder| **holder != Rank::ROOTS) {
+        wanted.insert(order.node(*holder).index());
+    }
     let mut nearest = Vec::with_capacity(left);
-    let reach = Reach::search(graph, |at| {
-        if at == node {
-            return Step::Avoid;
+    let reach = Reach::search(graph, |node| {
+        if node == at {
+            return Visit::Skip;
         }
-        if wanted.has(at) {
-            nearest.push(at);
+        if wanted.contains(node.index()) {
+            nearest.push(node);
             if nearest.len() == left {
-                return Step::Stop;
+                return Visit::Stop;
             }
         }
-        Step::Enter
+        Visit::Enter
     });
     found.extend(nearest.iter().filter_map(|holder| {
         let back = tail.iter().copied().chain(reach.back(*holder)).collect();
-        Path::backwards(graph, back)
+        Path::from_back(graph, back)
     }));
     found
+}
+
+/// Where the paths to a target fork.
+struct Fork {
+    at: Node,
+    /// Lowest rank first.
+    holders: Vec<Rank>,
+    /// The nodes from the target back to `at`.
+    tail: Vec<Node>,
+}
+
+/// Goes back from the target as long as there is a single holder, since every path leads over it. A
+/// node that is reached only through what it refers to is no holder.
+fn fork(Indexed { order, tree, .. }: Indexed<'_>, target: Rank) -> Fork {
+    let (mut rank, mut tail) = (target, vec![order.node(target)]);
+    loop {
+        let mut holders = order.referrers(rank).to_vec();
+        holders.dedup();
+        holders.retain(|holder| !tree.dominates(rank, *holder));
+        match holders[..] {
+            [only] if only != Rank::ROOTS => {
+                rank = only;
+                tail.push(order.node(only));
+            }
+            _ => return Fork { at: order.node(rank), holders, tail },
+        }
+    }
 }

@@ -1,40 +1,43 @@
-//! Breadth first from the roots: who is reached at all, and through whom on a shortest way.
+//! Breadth-first search from the roots: which nodes are reached, and a shortest path to each.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 
-/// In place of who led to a node: nobody did.
-const UNREACHED: u32 = u32::MAX;
-/// In place of who led to a node: it is a root.
-const ROOT: u32 = u32::MAX - 1;
+/// In place of a predecessor: the node is not reached.
+const UNREACHED: Node = Node(u32::MAX);
+/// In place of a predecessor: the node is a root.
+const ROOT: Node = Node(u32::MAX - 1);
 
-/// What a search does with a node that a reference leads to.
+/// What a search does with a node that it finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Visit {
     Enter,
-    /// Leave it alone, whoever leads to it.
-    Avoid,
-    /// Enter it, and that was all.
+    /// Pass it over, however often it is found.
+    Skip,
+    /// Enter it and end the search.
     Stop,
 }
 
-/// A tree of shortest ways.
+/// A tree of shortest paths from the roots.
 pub(crate) struct Reach {
-    via: Vec<u32>,
+    /// The predecessor of each node on its path.
+    via: Vec<Node>,
     nodes: u64,
 }
 
 impl Reach {
+    /// Searches the whole graph.
     pub(crate) fn all(graph: &Graph) -> Reach {
-        Reach::search(graph, |_| Step::Enter)
+        Reach::search(graph, |_| Visit::Enter)
     }
 
-    /// Nodes nearer to the roots are entered first, so whoever stops at the first node of a kind
-    /// has the nearest. Ties go to the earlier reference of the earlier node.
-    pub(crate) fn search(graph: &Graph, mut step: impl FnMut(u32) -> Step) -> Reach {
+    /// Searches as `visit` decides. Nodes nearer to the roots are found first, so a search that
+    /// stops at the first node of a kind has found the nearest. Of several predecessors the one
+    /// found first counts, with its first reference.
+    pub(crate) fn search(graph: &Graph, mut visit: impl FnMut(Node) -> Visit) -> Reach {
         let mut reach = Reach { via: vec![UNREACHED; graph.len()], nodes: 0 };
         let mut queue = Vec::new();
         for root in graph.root_nodes() {
-            if !reach.enter(ROOT, *root, &mut queue, &mut step) {
+            if !reach.enter(ROOT, *root, &mut queue, &mut visit) {
                 return reach;
             }
         }
@@ -42,8 +45,8 @@ impl Reach {
         while let Some(from) = queue.get(next).copied() {
             next += 1;
             for to in graph.row(from) {
-                if reach.via[*to as usize] == UNREACHED
-                    && !reach.enter(from, *to, &mut queue, &mut step)
+                if reach.via[to.index()] == UNREACHED
+                    && !reach.enter(from, *to, &mut queue, &mut visit)
                 {
                     return reach;
                 }
@@ -52,42 +55,42 @@ impl Reach {
         reach
     }
 
-    /// Whether the search goes on.
+    /// Returns whether the search goes on.
     fn enter(
         &mut self,
-        from: u32,
-        to: u32,
-        queue: &mut Vec<u32>,
-        step: &mut impl FnMut(u32) -> Step,
+        from: Node,
+        to: Node,
+        queue: &mut Vec<Node>,
+        visit: &mut impl FnMut(Node) -> Visit,
     ) -> bool {
-        let step = step(to);
-        if step != Step::Avoid {
-            self.via[to as usize] = from;
+        let visit = visit(to);
+        if visit != Visit::Skip {
+            self.via[to.index()] = from;
             self.nodes += 1;
             queue.push(to);
         }
-        step != Step::Stop
+        visit != Visit::Stop
     }
 
-    pub(crate) fn has(&self, node: u32) -> bool {
-        self.via[node as usize] != UNREACHED
+    pub(crate) fn has(&self, node: Node) -> bool {
+        self.via[node.index()] != UNREACHED
     }
 
-    /// Whether the way to `to` is the way to `from` and one reference more.
-    pub(crate) fn leads(&self, from: u32, to: u32) -> bool {
-        self.via[to as usize] == from
+    /// Returns whether the path to `to` is the path to `from` and one reference more.
+    pub(crate) fn leads(&self, from: Node, to: Node) -> bool {
+        self.via[to.index()] == from
     }
 
-    /// How many were reached.
+    /// Returns the number of nodes that were reached.
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// From the node back to its root, both included. Nothing, where it was not reached.
-    pub(crate) fn back(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+    /// Returns the path from the node back to its root, both included. Empty if it is not reached.
+    pub(crate) fn back(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let first = self.has(node).then_some(node);
         std::iter::successors(first, |at| {
-            let via = self.via[*at as usize];
+            let via = self.via[at.index()];
             (via != ROOT).then_some(via)
         })
     }

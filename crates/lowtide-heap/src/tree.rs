@@ -1,63 +1,50 @@
-//! The tree of dominators, asked: who is on every way, and what goes when a node goes.
+//! The dominator tree: which node dominates which, and what each retains.
 //!
-//! Every number gets a span so that whatever it dominates lies in it. Then "dominates" is two
-//! comparisons, and retained bytes are a difference of sums over the few nodes that have any: no
-//! number needs a sum of its own.
+//! Every rank gets a span of positions that contains the spans of all ranks it dominates. So
+//! "dominates" takes two comparisons, and the retained memory is a difference of two sums over the
+//! few nodes that hold memory; no rank needs a sum of its own.
 
 use std::ops::Range;
 
 use lowtide_types::Bytes;
 
 use crate::graph::Graph;
-use crate::order::Order;
+use crate::order::{Order, Rank};
+use crate::size::Size;
 
-/// Nodes, and what they hold on a device together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Freed {
-    /// How many.
-    pub nodes: u64,
-    /// What they hold.
-    pub bytes: Bytes,
-}
-
-impl Freed {
-    /// What this has more than `less`, which is part of it.
-    pub(crate) fn without(self, less: Freed) -> Freed {
-        Freed { nodes: self.nodes - less.nodes, bytes: self.bytes - less.bytes }
-    }
-}
-
+/// The dominator tree.
 pub(crate) struct Tree {
-    /// By number, as are the next two.
-    dominators: Vec<u32>,
+    /// By rank, as are the next two.
+    dominators: Vec<Rank>,
     starts: Vec<u32>,
     ends: Vec<u32>,
-    /// By start, for nodes with bytes: what all before it hold; at the end, what all hold.
-    sums: Vec<(u32, u64)>,
+    /// For each node that holds memory, in the order of positions: its position, and what all nodes
+    /// before it hold. The last entry has what all nodes hold.
+    sums: Vec<(u32, Bytes)>,
 }
 
 impl Tree {
-    pub(crate) fn new(graph: &Graph, order: &Order, dominators: Vec<u32>) -> Tree {
-        // A dominator has the lower number: backwards, sizes are complete when they are added;
-        // forwards, a span is known before it is dealt out.
+    pub(crate) fn new(graph: &Graph, order: &Order, dominators: Vec<Rank>) -> Tree {
+        // A dominator has the lower rank. So from high to low, a size is complete when it is added
+        // to the next; from low to high, a span is known before parts of it are given away.
         let mut sizes = vec![1; dominators.len()];
-        for number in (1..dominators.len()).rev() {
-            sizes[dominators[number] as usize] += sizes[number];
+        for rank in (1..dominators.len()).rev() {
+            sizes[dominators[rank].index()] += sizes[rank];
         }
         let mut starts = vec![0; dominators.len()];
         let mut ends = vec![1; dominators.len()];
-        for number in 1..dominators.len() {
-            let above = dominators[number] as usize;
-            starts[number] = ends[above];
-            ends[above] += sizes[number];
-            ends[number] = starts[number] + 1;
+        for rank in 1..dominators.len() {
+            let above = dominators[rank].index();
+            starts[rank] = ends[above];
+            ends[above] += sizes[rank];
+            ends[rank] = starts[rank] + 1;
         }
-        let reached = graph.holding().filter_map(|(node, bytes)| {
-            order.number(node.0).map(|number| (starts[number as usize], bytes.0))
-        });
-        let mut sums: Vec<(u32, u64)> = reached.collect();
+        let reached = graph
+            .holding()
+            .filter_map(|(node, bytes)| Some((starts[order.rank(node)?.index()], bytes)));
+        let mut sums: Vec<(u32, Bytes)> = reached.collect();
         sums.sort_unstable();
-        let mut sum = 0;
+        let mut sum = Bytes::ZERO;
         for (_, bytes) in &mut sums {
             sum += std::mem::replace(bytes, sum);
         }
@@ -65,32 +52,32 @@ impl Tree {
         Tree { dominators, starts, ends, sums }
     }
 
-    /// The nearest on every way to `number`; 0 where that is only what holds the roots.
-    pub(crate) fn above(&self, number: u32) -> u32 {
-        self.dominators[number as usize]
+    /// Returns the immediate dominator.
+    pub(crate) fn above(&self, rank: Rank) -> Rank {
+        self.dominators[rank.index()]
     }
 
-    /// What lies in here is dominated by `number`, itself at the front.
-    pub(crate) fn span(&self, number: u32) -> Range<u32> {
-        self.starts[number as usize]..self.ends[number as usize]
+    /// Returns the positions of `rank`, at the front, and of all that it dominates.
+    pub(crate) fn span(&self, rank: Rank) -> Range<u32> {
+        self.start(rank)..self.ends[rank.index()]
     }
 
-    /// Where it lies.
-    pub(crate) fn start(&self, number: u32) -> u32 {
-        self.starts[number as usize]
+    /// Returns the position of `rank`.
+    pub(crate) fn start(&self, rank: Rank) -> u32 {
+        self.starts[rank.index()]
     }
 
-    pub(crate) fn dominates(&self, above: u32, below: u32) -> bool {
+    pub(crate) fn dominates(&self, above: Rank, below: Rank) -> bool {
         self.span(above).contains(&self.start(below))
     }
 
-    /// What goes when `number` goes.
-    pub(crate) fn retained(&self, number: u32) -> Freed {
-        let span = self.span(number);
+    /// Returns the size of what `rank` dominates, itself included.
+    pub(crate) fn retained(&self, rank: Rank) -> Size {
+        let span = self.span(rank);
         let before = |start: u32| self.sums[self.sums.partition_point(|(at, _)| *at < start)].1;
-        Freed {
+        Size {
             nodes: u64::from(span.end - span.start),
-            bytes: Bytes(before(span.end) - before(span.start)),
+            bytes: before(span.end) - before(span.start),
         }
     }
 }

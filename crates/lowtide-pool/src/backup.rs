@@ -10,9 +10,10 @@ use lowtide_device::digest::{Digest, PAGE_BYTES};
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::memory::Memory;
 use crate::room::RoomId;
+use crate::turn_step::TurnStep;
 
 /// The size of a page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;

@@ -15,9 +15,10 @@ use lowtide_device::{Bytes, Device, Mark, Stream};
 use crate::feed::{Feed, Job, Load};
 use crate::handover::Way;
 use crate::lanes::{self, Haul};
-use crate::limit::{Limit, TurnStep};
+use crate::limit::Limit;
 use crate::piece::{DirectPiece, PIECE, Piece, StagedPiece, StagingBuffer};
 use crate::retry::twice;
+use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:

@@ -11,10 +11,11 @@ use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, Device, PendingDigests, Reservation, Stream, headroom};
 
 use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved, SavedPages};
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::piece::{PIECE, Piece};
 use crate::policy::Policy;
 use crate::room::RoomId;
+use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// Digests that are taken before a limit is asked again: some milliseconds of a GPU's time.

@@ -3,8 +3,8 @@
 use lowtide_device::{Address, Bytes, DeviceId};
 use lowtide_types::SleepPolicy;
 
-use crate::limit::TurnStep;
 use crate::tag::Tag;
+use crate::turn_step::TurnStep;
 
 /// The reasons why a pool refuses.
 #[derive(Debug, thiserror::Error)]

@@ -47,19 +47,21 @@ mod tags;
 pub mod trace;
 mod trim;
 mod turn;
+mod turn_step;
 mod wake;
 mod wake_part;
 
 pub use block::Block;
 pub use error::{Error, Result};
 pub use fence::{Fence, StreamFence, StreamId};
-pub use limit::{Limit, TurnStep};
+pub use limit::Limit;
 pub use policy::Policy;
 pub use pool::{Pool, PoolBuilder};
 pub use pressure::{Pressure, PressureAnswer, Subscription};
 pub use record::Recording;
 pub use state::PoolCounts;
 pub use tag::{Scope, Tag};
+pub use turn_step::TurnStep;
 
 pub use lowtide_types::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
 

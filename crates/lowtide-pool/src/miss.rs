@@ -10,12 +10,13 @@ use std::ops::Range;
 use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, Reservation};
 
 use crate::arena::Run;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::moves::Move;
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::{BlockRequest, PoolCounts, State};
+use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// The number of times that an allocation waits for jobs of other threads, before it is refused.

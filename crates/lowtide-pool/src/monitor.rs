@@ -14,10 +14,11 @@
 use lowtide_types::Phase;
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
 use crate::tag::Scope;
 use crate::tags::{Tags, Turning};
+use crate::turn_step::TurnStep;
 
 /// A lock around a pool's state, with what threads wait for.
 pub struct Monitor<T> {

@@ -10,9 +10,10 @@ use crate::backup::{BackupLocation, Backups, PAGE, Saved};
 use crate::carry::Carriers;
 use crate::feed::Feed;
 use crate::handover::Way;
-use crate::limit::{Limit, TurnStep};
+use crate::limit::Limit;
 use crate::memory::Memory;
 use crate::piece::{PIECE, Piece};
+use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
 
 /// Chunks on their way back.

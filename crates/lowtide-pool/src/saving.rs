@@ -12,10 +12,11 @@ use crate::carry::Carriers;
 use crate::changes::{self, Changed};
 use crate::feed::Feed;
 use crate::handover::Way;
-use crate::limit::{Limit, TurnStep};
+use crate::limit::Limit;
 use crate::piece::Piece;
 use crate::retry::unmap;
 use crate::sleep_part::{HeldChunks, SleepPart};
+use crate::turn_step::TurnStep;
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
 /// case one fails, and early enough that the driver's part is done before the last one.

@@ -3,10 +3,11 @@
 use lowtide_types::Phase;
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::pool::Pool;
 use crate::state::State;
 use crate::streams::Seen;
+use crate::turn_step::TurnStep;
 
 impl Pool {
     /// Asks the fence about every stream, or waits for each, and lets anybody have what the streams

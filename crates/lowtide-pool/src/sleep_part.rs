@@ -5,9 +5,10 @@ use std::ops::Range;
 use lowtide_device::{Bytes, Chunk, Reservation};
 
 use crate::Result;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::retry::{twice, unmap};
 use crate::room::RoomId;
+use crate::turn_step::TurnStep;
 
 /// A room that falls asleep.
 pub(crate) struct SleepPart {

@@ -15,7 +15,7 @@ use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
 use crate::backup::{BackupLocation, Backups, PAGE};
 use crate::carry::Carriers;
-use crate::limit::{Limit, Progress, TurnStep};
+use crate::limit::{Limit, Progress};
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
@@ -23,6 +23,7 @@ use crate::restoring::Restoring;
 use crate::state::State;
 use crate::tag::Scope;
 use crate::turn::Turn;
+use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
 use crate::{Error, Result};
 

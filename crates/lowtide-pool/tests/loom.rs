@@ -1,7 +1,7 @@
 //! Turns, jobs and the hand-over between copying threads under a model checker: every order in which
 //! two threads can come, and for three every order with few changes of thread that nobody asked for.
 //!
-//! `cargo test -p lowtide-pool --features loom --test loom --release`. Loom sees a lost wake-up as a
+//! `cargo test -p lowtide-pool --features loom --test loom`. Loom sees a lost wake-up as a
 //! deadlock and says so.
 
 #![cfg(feature = "loom")]

@@ -95,6 +95,12 @@ impl Climb {
         !self.is_stopped() && !self.clock.is_interrupted()
     }
 
+    /// Returns whether the climb has ended. A rung that exceeded its limit and was left behind begins
+    /// nothing new then: work may be running again.
+    pub fn is_over(&self) -> bool {
+        self.alive.strong_count() == 0
+    }
+
     /// Whether the caller of this release wants it to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.go_on.as_ref().is_some_and(|go_on| !go_on())
@@ -103,7 +109,7 @@ impl Climb {
     /// Whether this climb, or one that it was asked for in, is a climb of this releaser and has not
     /// ended: a release of that releaser would wait for itself.
     pub(crate) fn is_climb_of(&self, releaser: &Arc<()>) -> bool {
-        let is_own = Arc::ptr_eq(&self.releaser, releaser) && self.alive.strong_count() > 0;
+        let is_own = Arc::ptr_eq(&self.releaser, releaser) && !self.is_over();
         is_own || self.outer.as_ref().is_some_and(|outer| outer.is_climb_of(releaser))
     }
 
@@ -135,7 +141,7 @@ impl Climb {
 
 impl fmt::Debug for Climb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.alive.strong_count() > 0 { "under way" } else { "over" };
+        let state = if self.is_over() { "over" } else { "under way" };
         write!(f, "Climb({state})")
     }
 }

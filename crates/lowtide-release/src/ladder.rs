@@ -169,8 +169,9 @@ pub(crate) struct Placed {
 impl Ladder {
     /// Returns the ladder of a name.
     pub fn named(name: LadderName) -> Ladder {
-        let ladder = Ladder::of_names(name.rungs()).expect("a named ladder has no custom rungs");
-        ladder.attempts(name.attempts())
+        // A named ladder has no custom rungs, so each name has its rung.
+        let rungs = name.rungs().iter().filter_map(rungs::of_name);
+        Ladder::of(rungs.collect()).attempts(name.attempts())
     }
 
     /// Returns [`LadderName::Cache`].
@@ -321,6 +322,9 @@ mod tests {
 
     #[test]
     fn whole_and_gradual_have_every_rung_once() {
+        for name in LadderName::ALL {
+            assert_eq!(Ladder::named(name).names(), name.rungs(), "each name has its rung");
+        }
         for ladder in [Ladder::whole(), Ladder::gradual()] {
             let names = ladder.names();
             assert_eq!(names.len(), RungName::ALL.len(), "{names:?}");

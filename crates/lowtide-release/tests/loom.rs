@@ -1,7 +1,7 @@
 //! The gate and the idle policy under a model checker: every interleaving of two threads, and for
 //! three threads every interleaving with a few preemptions.
 //!
-//! `cargo test -p lowtide-release --features loom --test loom --release`. Loom reports a lost wake-up
+//! `cargo test -p lowtide-release --features loom --test loom`. Loom reports a lost wake-up
 //! as a deadlock, and lets a relaxed load return any value that the memory model allows: so a gate
 //! that orders too little fails in [`Room::visit`].
 

@@ -7,6 +7,8 @@ pub mod double;
 mod keys;
 pub mod raw;
 pub mod rules;
+mod share;
 pub mod suite;
 
 pub use dice::Dice;
+pub use share::{is_long_run, share};

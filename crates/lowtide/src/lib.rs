@@ -1,77 +1,103 @@
-//! lowtide gives accelerator memory back, and proves it.
+//! lowtide frees GPU memory in running programs and verifies the result with the driver's own
+//! numbers.
 //!
-//! A [`Device`] is memory we manage: a GPU, or pages of this machine. A [`Pool`] hands out blocks of
-//! it, which can leave the device and come back under the same addresses. A [`Releaser`] gives memory
-//! back and writes a [`Receipt`]: before and after by the driver's own numbers, and a [`Verdict`].
-//! Nothing counts as freed because a call returned.
+//! | module | what it has |
+//! |---|---|
+//! | [`device`] | [`Device`](device::Device): a GPU (`cuda:N`), or pages of this machine (`host`) |
+//! | [`pool`] | [`Pool`](pool::Pool): an allocator whose blocks can sleep and wake |
+//! | [`release`] | [`Releaser`](release::Releaser): frees memory and writes a [`Receipt`](release::Receipt) |
+//! | [`prelude`] | the names that most programs need |
+//!
+//! A receipt has the device's numbers before and after, what is left, and a
+//! [`Verdict`](release::Verdict). Nothing counts as freed because a call returned.
 //!
 //! ```
-//! use lowtide::{Bytes, Device, HostOptions, Policy, Pool, StreamId, Tag, Verdict};
+//! use lowtide::device::HostOptions;
+//! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 64 MiB of this machine's memory; `lowtide::best_device()?` takes the first GPU.
 //! let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
 //! let pool = Pool::new(&device)?;
+//!
+//! let weights = pool.block(Bytes::mib(20))?;
+//! weights.write(Bytes::ZERO, b"real bytes")?;
+//!
+//! pool.sleep(Scope::Whole)?; // the memory leaves the device, the address stays
+//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO); // the kernel's number, not ours
+//! pool.wake(Scope::Whole)?; // every page is verified
+//!
+//! let mut bytes = [0; 10];
+//! weights.read(Bytes::ZERO, &mut bytes)?;
+//! assert_eq!(&bytes, b"real bytes");
+//!
+//! drop(weights); // the block is freed; its memory stays in the pool's cache
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
-//!
-//! drop(pool.block(Bytes::mib(20))?); // freed, and still cached
 //! let receipt = releaser.empty_cache();
 //! assert_eq!(receipt.verdict, Verdict::Released);
-//! assert_eq!(receipt.freed_bytes, Some(20 << 20)); // says the kernel
-//! println!("{receipt}");
+//! assert_eq!(receipt.freed_bytes, Some(20 << 20));
+//! println!("{receipt}"); // `receipt.detailed()` adds every step
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Five practices
 //!
-//! The examples below run on `host`, so that they run everywhere; with
-//! [`Device::open`]`("cuda:0".parse()?)`, or [`best_device`], the same lines work on a GPU.
+//! The examples run on `host`, so that they run everywhere. With [`best_device`], or
+//! `Device::open("cuda:0".parse()?)`, the same lines work on a GPU.
 //!
-//! ## Stages that hand the device on
+//! ## Models one after another
 //!
-//! Models one after another in one process: each is torn down by its `Drop`, what it cached goes back
-//! to the driver, and a receipt stands between each two. The peak is the largest, never the sum.
+//! Each model is torn down by its `Drop`, its cached memory returns to the driver, and a receipt
+//! stands between each two. The peak is the largest model, never the sum.
 //!
 //! ```
-//! use lowtide::{Block, Bytes, Device, HostOptions, Policy, Pool, Stages, StreamId, Tag};
+//! use lowtide::prelude::*;
 //!
-//! struct Reranker { _weights: Block } // any type: its `Drop` is the contract
+//! struct Reranker {
+//!     _weights: Block, // any type: its `Drop` frees the memory
+//! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device)?;
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
+//!
 //! let stages = Stages::new(&releaser).budget(Bytes::mib(32));
 //! for size in [Bytes::mib(16), Bytes::mib(24)] {
-//!     let load = || Ok(Reranker { _weights: pool.block(size)? });
-//!     let reranker = stages.load_needing::<_, lowtide::PoolError>("reranker", size, load)?;
+//!     let load = || Ok::<_, lowtide::pool::Error>(Reranker { _weights: pool.block(size)? });
+//!     let reranker = stages.load_needing("reranker", size, load)?;
 //!     // … use it …
 //!     println!("{}", reranker.finish().line());
 //! }
 //! let report = stages.report();
 //! assert_eq!(report.peak_bytes, report.largest_bytes);
 //! assert!(report.peak_bytes < report.sum_bytes);
+//! println!("{report}");
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! ## Between tasks
 //!
-//! Collect first, then trim: buffers of one task are with the driver before the next begins.
+//! The buffers of one task return to the driver before the next task begins: first the collectors
+//! run, then the caches are trimmed.
 //!
 //! ```
-//! use lowtide::{Bytes, Device, HostOptions, Policy, Pool, Stages, StreamId, Tag, Verdict};
+//! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device)?;
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
+//!
 //! let stages = Stages::new(&releaser);
 //! for task in ["video", "image"] {
 //!     let frames = pool.block(Bytes::mib(30))?;
+//!     frames.fill(7)?;
 //!     drop(frames); // the task is done; its memory is still taken from the device
 //!     assert_eq!(device.usage()?.in_use(), Bytes::mib(30));
 //!     assert_eq!(stages.between(task).verdict, Verdict::Released);
@@ -81,22 +107,23 @@
 //! # }
 //! ```
 //!
-//! ## A shutdown that really frees
+//! ## A shutdown that frees everything
 //!
-//! Who owns what is on record, and who borrows it. A shutdown drops wrappers before what they wrap,
-//! while you keep your runner; and where something survives, it says who holds it.
+//! A registry knows the owners of memory and every reference that was lent. A shutdown drops wrappers
+//! before the objects they wrap, while you keep your runner. If a reference keeps memory alive, the
+//! receipt names it.
 //!
 //! ```
-//! use lowtide::{Block, Bytes, Device, HostOptions, Policy, Pool, StreamId, Tag, Verdict};
+//! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device)?;
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
-//! let weights: Block = pool.block(Bytes::mib(20))?;
-//! let model = releaser.owners().own("runner.model", weights);
-//! let pooling = model.lend("runner.pooling.model"); // a wrapper that nobody told of the shutdown
+//!
+//! let model = releaser.owners().own("runner.model", pool.block(Bytes::mib(20))?);
+//! let pooling = model.lend("runner.pooling.model"); // a wrapper that knows of no shutdown
 //!
 //! let receipt = releaser.shutdown();
 //! assert_eq!(receipt.verdict, Verdict::Pinned);
@@ -104,68 +131,75 @@
 //!
 //! drop(pooling);
 //! assert_eq!(releaser.shutdown().verdict, Verdict::Released);
-//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO); // and `model` is still ours
+//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO); // and `model` is still a variable of ours
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! ## Free on idle
 //!
-//! Off unless switched on (`LOWTIDE_FREE_ON_IDLE=5m`). Work holds a guard; when none is left for long
-//! enough, the eight steps run until the target is met. The next task finds everything as it was.
+//! Off unless it is switched on (`LOWTIDE_FREE_ON_IDLE=5m`). Each task holds a guard. When no guard
+//! has existed for five minutes, an idle release runs until its target is met. The next task finds
+//! everything as it was. A task that arrives during the release stops it at the next safe point.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use lowtide::{Bytes, Device, HostOptions, Idle, Idling, ManualClock, Policy, Pool, Releaser};
-//! use lowtide::{StreamId, Tag, Tick, Verdict};
+//! use lowtide::prelude::*;
+//! use lowtide::release::{ManualClock, Tick};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device)?;
-//! let clock = Arc::new(ManualClock::default()); // `SystemClock` outside of tests
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
+//! let clock = Arc::new(ManualClock::default()); // a program uses `lowtide::SystemClock`
 //! let releaser = Releaser::new(&device, clock.clone());
 //! releaser.add_pool(&pool);
 //! let idling = Idling::new(&releaser, &Idle::new("5m".parse()?, clock.clone()));
 //!
 //! let task = idling.work()?;
 //! let weights = pool.block(Bytes::mib(20))?;
+//! weights.write(Bytes::ZERO, b"weights")?;
 //! drop(task);
 //! assert!(matches!(idling.tick(), Tick::No(_))); // too early
 //! clock.advance(Duration::from_secs(300));
-//! let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
+//! let Tick::Released(receipt) = idling.tick() else { panic!("five minutes have passed") };
 //! assert_eq!(receipt.verdict, Verdict::Released);
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 //!
-//! let task = idling.work()?; // awake again, every page checked, at the same addresses
-//! # assert_eq!(device.usage()?.in_use(), Bytes::mib(20));
-//! # drop((task, weights));
+//! let task = idling.work()?; // awake again: the same bytes at the same addresses
+//! let mut bytes = [0; 7];
+//! weights.read(Bytes::ZERO, &mut bytes)?;
+//! assert_eq!(&bytes, b"weights");
+//! # drop(task);
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! [`IdleThread`] calls `tick` for you on the machine's clock.
+//!
 //! ## Pause, update, resume
 //!
-//! Work stops at the gate; weights change; what is cached goes back before the gate opens; and the
-//! slope of reserved memory over many updates is watched.
+//! Work stops at the gate, the weights change, and cached memory returns to the driver before the gate
+//! opens. The trend of reserved memory over many updates is watched.
 //!
 //! ```
 //! use std::time::Duration;
-//! use lowtide::{Bytes, Device, HostOptions, Mode, Pauses, Policy, Pool, Resume, Step, StreamId, Tag};
+//! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
-//! # let pool = Pool::new(&device)?;
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
+//!
 //! let pauses = Pauses::new(&releaser);
 //! for update in 0..10 {
-//!     let mut request = releaser.gate().enter(); // what a worker does
+//!     let mut request = releaser.gate().enter(); // in a worker
 //!     assert_eq!(request.checkpoint(), Step::Go);
 //!     drop(request);
 //!
 //!     let paused = pauses.pause(Mode::InPlace, Duration::from_secs(1))?;
 //!     drop(pool.block(Bytes::mib(10 + update))?); // new weights come in
-//!     paused.resume(Resume::default()); // trims, then opens
+//!     paused.resume(Resume::default()); // trims, then opens the gate
 //! }
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 //! assert!(!pauses.trend().rising);
@@ -173,12 +207,15 @@
 //! # }
 //! ```
 //!
-//! # What else there is
+//! # More
 //!
-//! - [`Pool::sleep`] and [`Pool::wake`]: content leaves the device and comes back, checked.
-//! - [`Releaser::ledger`]: where every byte in use is, adding up to the driver's number.
-//! - [`Ladder`], [`Rung`]: a release of your own. [`Releaser::add_hook`]: what a host language adds.
-//! - [`Owners::plan`], [`Owners::audit`]: what a shutdown would do; whether a new path has appeared.
+//! - [`Pool::tag`](pool::Pool::tag): groups of blocks that sleep on their own, each with a
+//!   [`SleepPolicy`](pool::SleepPolicy).
+//! - [`Releaser::ledger`](release::Releaser::ledger): a breakdown of all device memory in use.
+//! - [`Ladder`](release::Ladder), [`Rung`](release::Rung): a release of your own.
+//! - [`Releaser::release`](release::Releaser::release): a release towards a
+//!   [`Target`](release::Target).
+//! - [`Owners::plan`](release::Owners::plan): what a shutdown would do.
 
 mod clock;
 mod idle;
@@ -187,29 +224,54 @@ use std::sync::Arc;
 
 pub use clock::SystemClock;
 pub use idle::IdleThread;
-pub use lowtide_device::{
-    Address, Bytes, Device, DeviceId, DeviceInfo, Error as DeviceError, HostOptions, Source,
-    Stream, Usage, known_devices,
-};
-pub use lowtide_pool::{
-    Block, Error as PoolError, Phase, Policy, Pool, Scope, SleepPolicy, SleepReport, StreamFence,
-    StreamId, Tag, WakeReport,
-};
-pub use lowtide_release::*;
 
-/// The best device of this machine: the first GPU, or `host` where there is none.
+use device::{Device, DeviceId};
+use release::Releaser;
+
+/// Devices: memory that lowtide manages, with the driver's or the kernel's own numbers.
+pub mod device {
+    pub use lowtide_device::{
+        Address, Device, DeviceInfo, Error, HostMemory, HostOptions, Result, Stream, known_devices,
+    };
+    pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
+}
+
+/// Allocation: blocks of device memory that can sleep and wake under the same addresses.
+pub mod pool {
+    pub use lowtide_pool::*;
+}
+
+/// Releases: ways to free memory, and receipts that say what came of it.
+pub mod release {
+    pub use lowtide_release::*;
+}
+
+/// The names that most programs need: `use lowtide::prelude::*;`.
+pub mod prelude {
+    pub use lowtide_device::Device;
+    pub use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
+    pub use lowtide_release::{
+        Gate, Idle, Idling, Mode, Pauses, Receipt, Releaser, Resume, Stages, Step, Target, Verdict,
+    };
+    pub use lowtide_types::{Bytes, DeviceId};
+
+    pub use crate::{IdleThread, best_device, releaser};
+}
+
+/// Opens the first GPU of this machine, or `host` if there is none.
 ///
 /// # Errors
-/// Where that GPU cannot be used.
-pub fn best_device() -> Result<Device, DeviceError> {
-    let gpu = known_devices().into_iter().find(|id| *id != DeviceId::Host);
+/// If that GPU cannot be used.
+pub fn best_device() -> device::Result<Device> {
+    let gpu = device::known_devices().into_iter().find(|id| *id != DeviceId::Host);
     Device::open(gpu.unwrap_or(DeviceId::Host))
 }
 
-/// A releaser for a device, on the machine's clock, with the floor that `lowtide doctor` measured.
+/// Creates a releaser for a device, on the machine's clock, with the floor that `lowtide doctor`
+/// measured.
 pub fn releaser(device: &Device) -> Releaser {
     let releaser = Releaser::new(device, Arc::new(SystemClock::default()));
-    if let Some(floor) = floor::of(device.info()) {
+    if let Some(floor) = lowtide_release::floor::of(device.info()) {
         releaser.set_floor(floor);
     }
     releaser

@@ -1,19 +1,19 @@
 //! What all of it takes, counted by the allocator: under 150 bytes a node.
 
-use lowtide_heap::{Analysis, Class, Edge, Graph, GraphBuilder, Node};
+use lowtide_heap::{Analysis, CutCost, Edge, Graph, GraphBuilder, Node};
 
 use crate::{counting, pythonic};
 
 const BYTES_MOST: usize = 150;
 
 /// At the highest, from nothing to every answer; in bytes a node.
-fn highest(make: impl FnOnce() -> (Graph, Node), class: impl Fn(Edge) -> Class) -> usize {
+fn highest(make: impl FnOnce() -> (Graph, Node), cost: impl Fn(Edge) -> CutCost) -> usize {
     let before = counting::begin();
     let (graph, target) = make();
     let heap = Analysis::new(&graph);
     assert!(heap.path(target).is_some());
     assert!(!heap.paths(target, 3).is_empty());
-    heap.cuts(&[target], 64, class).unwrap();
+    heap.cuts(&[target], 64, cost).unwrap();
     heap.islands();
     let each = counting::highest_above(before) / graph.len();
     println!("{} nodes, {} references: {each} bytes a node", graph.len(), graph.edges());
@@ -63,13 +63,13 @@ fn under_150_bytes_a_node() {
         let heap = objects.build(&met, &numbers, model);
         (heap.graph, heap.model)
     };
-    assert!(highest(make, |edge| kinds.class(edge)) < BYTES_MOST);
+    assert!(highest(make, |edge| kinds.cost(edge)) < BYTES_MOST);
 
     // Just above a power of two, lists that double are nearly half empty.
     for length in [1 << 19, (1 << 19) + 10, 800_000] {
-        let class = |edge: Edge| Class::Cuttable(if edge.to == Node(1) { 1 } else { 2 });
-        assert!(highest(|| list(length), class) < BYTES_MOST);
-        let class = |edge: Edge| if edge.to.0 < 4 { Class::Cuttable(1) } else { Class::Never };
-        assert!(highest(|| rails(length / 2), class) < BYTES_MOST);
+        let cost = |edge: Edge| CutCost::Cost(if edge.to == Node(1) { 1 } else { 2 });
+        assert!(highest(|| list(length), cost) < BYTES_MOST);
+        let cost = |edge: Edge| if edge.to.0 < 4 { CutCost::Cost(1) } else { CutCost::Never };
+        assert!(highest(|| rails(length / 2), cost) < BYTES_MOST);
     }
 }

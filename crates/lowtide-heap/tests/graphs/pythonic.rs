@@ -2,7 +2,7 @@
 //! nearly everything reaches nearly everything), classes, instances, lists of lists, and more leaves
 //! than all of these. Somewhere in it a model, eight references deep, that a cache holds, too.
 
-use lowtide_heap::{Class, Edge, Graph, GraphBuilder, Node};
+use lowtide_heap::{CutCost, Edge, Graph, GraphBuilder, Node};
 use lowtide_types::Bytes;
 
 /// What an object is, as far as cutting is concerned.
@@ -32,11 +32,11 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// What a person would cut.
-    pub(crate) fn class(&self, edge: Edge) -> Class {
+    /// The cost of cutting a reference, as a person would judge it.
+    pub(crate) fn cost(&self, edge: Edge) -> CutCost {
         match self.kinds[edge.from.index()] {
-            Kind::Container => Class::Cuttable(1),
-            Kind::Modules | Kind::Fixed => Class::Never,
+            Kind::Container => CutCost::Cost(1),
+            Kind::Modules | Kind::Fixed => CutCost::Never,
         }
     }
 }

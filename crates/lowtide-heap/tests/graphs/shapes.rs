@@ -1,6 +1,6 @@
 //! Graphs with a shape: as deep as they are large, as wide, with loops, without anything.
 
-use lowtide_heap::{Analysis, Class, Cut, Edge, Freed, Graph, GraphBuilder, NoCut, Node};
+use lowtide_heap::{Analysis, Cut, CutCost, Edge, Graph, GraphBuilder, NoCut, Node, Size};
 use lowtide_types::Bytes;
 
 /// On a stack that any recursion over the nodes would end.
@@ -20,8 +20,8 @@ fn graph(nodes: u32, roots: &[u32], edges: &[(u32, u32)]) -> Graph {
     builder.finish()
 }
 
-fn one(_: Edge) -> Class {
-    Class::Cuttable(1)
+fn one(_: Edge) -> CutCost {
+    CutCost::Cost(1)
 }
 
 fn ends(cut: &Cut) -> Vec<(u32, u32)> {
@@ -48,20 +48,20 @@ fn a_list_of_two_million() {
         assert_eq!(heap.paths(last, 3).len(), 1);
         assert_eq!(heap.dominators(last).count(), LENGTH as usize - 1);
         assert!(heap.dominates(middle, last) && !heap.dominates(last, middle));
-        let below = Freed { nodes: u64::from(LENGTH / 2), bytes: Bytes(7) };
+        let below = Size { nodes: u64::from(LENGTH / 2), bytes: Bytes(7) };
         assert_eq!(heap.retained(middle), below);
-        assert_eq!(heap.smallest_cut(&[last], 9, one).unwrap().beside.nodes, 0);
+        assert_eq!(heap.smallest_cut(&[last], 9, one).unwrap().collateral.nodes, 0);
         // Everywhere 3, but 2 in the middle and 1 near the root: each is worth a thought.
-        let class = |edge: Edge| match edge.to {
-            to if to == middle => Class::Cuttable(2),
-            Node(1) => Class::Cuttable(1),
-            _ => Class::Cuttable(3),
+        let cost = |edge: Edge| match edge.to {
+            to if to == middle => CutCost::Cost(2),
+            Node(1) => CutCost::Cost(1),
+            _ => CutCost::Cost(3),
         };
-        let cuts = heap.cuts(&[last], 9, class).unwrap();
+        let cuts = heap.cuts(&[last], 9, cost).unwrap();
         assert_eq!(cuts.iter().map(|cut| cut.weight).collect::<Vec<_>>(), [3, 2, 1]);
         assert_eq!(cuts[1].freed, below);
         assert_eq!(cuts[2].freed.nodes, u64::from(LENGTH - 1));
-        assert_eq!(heap.smallest_cut(&[last], 9, |_| Class::Never), Err(NoCut::Never));
+        assert_eq!(heap.smallest_cut(&[last], 9, |_| CutCost::Never), Err(NoCut::Never));
         assert_eq!(heap.smallest_cut(&[first], 9, one), Err(NoCut::Never), "a root");
         // With most of the list as targets, they are one.
         let most: Vec<Node> = (1..LENGTH).map(Node).collect();
@@ -102,10 +102,10 @@ fn rails_of_a_million() {
         let cut = heap.smallest_cut(&[end], 9, one).unwrap();
         assert_eq!((cut.weight, cut.freed.nodes), (2, 1));
         // The last that may be cut are near the roots.
-        let class = |edge: Edge| if edge.to.0 < 4 { Class::Cuttable(1) } else { Class::Never };
-        let cut = heap.smallest_cut(&[end], 9, class).unwrap();
+        let cost = |edge: Edge| if edge.to.0 < 4 { CutCost::Cost(1) } else { CutCost::Never };
+        let cut = heap.smallest_cut(&[end], 9, cost).unwrap();
         assert_eq!((cut.weight, cut.freed.nodes), (4, 1_999_999));
-        assert_eq!(heap.smallest_cut(&[end], 3, class), Err(NoCut::MoreThan(3)));
+        assert_eq!(heap.smallest_cut(&[end], 3, cost), Err(NoCut::MoreThan(3)));
     });
 }
 
@@ -121,11 +121,11 @@ fn a_dead_list_that_ends_where_it_begins() {
         builder.bytes(nodes[5], Bytes(9));
         let graph = builder.finish();
         let heap = Analysis::new(&graph);
-        let all = Freed { nodes: u64::from(LENGTH), bytes: Bytes(9) };
+        let all = Size { nodes: u64::from(LENGTH), bytes: Bytes(9) };
         assert_eq!(heap.unreached(), all);
         let [island] = heap.islands() else { panic!("one island") };
-        assert!(island.cycle && island.freed == all);
-        assert_eq!(heap.retained(nodes[5]), Freed::default());
+        assert!(island.is_cycle && island.size == all);
+        assert_eq!(heap.retained(nodes[5]), Size::default());
     });
 }
 
@@ -149,9 +149,9 @@ fn a_million_references_out_of_one_node_and_into_another() {
     assert_eq!(heap.paths(end, 4).len(), 4);
     let cut = heap.smallest_cut(&[end], 64, one).unwrap();
     assert_eq!(ends(&cut), [(0, 1)]);
-    assert_eq!(cut.beside.nodes, u64::from(WIDTH) + 1);
-    let class = |edge: Edge| if edge.from == root { Class::Never } else { Class::Cuttable(1) };
-    assert_eq!(heap.smallest_cut(&[end], 64, class), Err(NoCut::MoreThan(64)));
+    assert_eq!(cut.collateral.nodes, u64::from(WIDTH) + 1);
+    let cost = |edge: Edge| if edge.from == root { CutCost::Never } else { CutCost::Cost(1) };
+    assert_eq!(heap.smallest_cut(&[end], 64, cost), Err(NoCut::MoreThan(64)));
     // Every item a target: each is held once, all of them together by the list.
     let cuts = heap.cuts(&items, 2 * u64::from(WIDTH), one).unwrap();
     assert_eq!(cuts.iter().map(|cut| cut.weight).collect::<Vec<_>>(), [u64::from(WIDTH), 1]);
@@ -183,14 +183,14 @@ fn every_reference_between_two_nodes_has_to_go() {
     let graph = graph(3, &[0], &[(0, 0), (0, 1), (0, 1), (0, 1), (1, 1), (1, 2), (2, 1), (2, 2)]);
     let heap = Analysis::new(&graph);
     let cut = heap.smallest_cut(&[Node(1)], 9, one).unwrap();
-    assert_eq!(cut.edges.iter().map(|edge| edge.place).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(cut.edges.iter().map(|edge| edge.index).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(cut.freed.nodes, 2);
-    assert_eq!(heap.freed_by(&cut.edges[1..]), Freed::default(), "one is left");
+    assert_eq!(heap.freed_by(&cut.edges[1..]), Size::default(), "one is left");
     let more = heap.smallest_cut(&[Node(1)], 2, one).unwrap_err();
     assert_eq!(more, NoCut::MoreThan(2));
     assert_eq!(more.to_string(), "more than 2 references would have to be cut");
-    let class = |edge: Edge| if edge.place == 2 { Class::Never } else { Class::Cuttable(1) };
-    assert_eq!(heap.smallest_cut(&[Node(1)], 9, class), Err(NoCut::Never));
+    let cost = |edge: Edge| if edge.index == 2 { CutCost::Never } else { CutCost::Cost(1) };
+    assert_eq!(heap.smallest_cut(&[Node(1)], 9, cost), Err(NoCut::Never));
     assert_eq!(heap.paths(Node(1), 9).len(), 1);
 }
 
@@ -201,12 +201,12 @@ fn a_few_more_references_for_a_lot_less_loss() {
     let heap = Analysis::new(&graph);
     let cuts = heap.cuts(&[Node(4)], 9, one).unwrap();
     assert_eq!(cuts.iter().map(ends).collect::<Vec<_>>(), [vec![(2, 4), (3, 4)], vec![(0, 1)]]);
-    assert_eq!(cuts.iter().map(|cut| cut.beside.nodes).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!(cuts.iter().map(|cut| cut.collateral.nodes).collect::<Vec<_>>(), [0, 3]);
     assert_eq!(heap.smallest_cut(&[Node(4)], 9, one).as_ref(), Ok(&cuts[1]));
     assert_eq!(heap.cuts(&[Node(4)], 1, one).unwrap(), cuts[1..]);
     // If what the wrappers hold is theirs, they have to go, and that is the gentlest.
-    let class = |edge: Edge| if edge.to == Node(4) { Class::Never } else { Class::Cuttable(1) };
-    let cuts = heap.cuts(&[Node(4)], 9, class).unwrap();
+    let cost = |edge: Edge| if edge.to == Node(4) { CutCost::Never } else { CutCost::Cost(1) };
+    let cuts = heap.cuts(&[Node(4)], 9, cost).unwrap();
     assert_eq!(cuts.iter().map(ends).collect::<Vec<_>>(), [vec![(1, 2), (1, 3)], vec![(0, 1)]]);
 }
 
@@ -220,7 +220,7 @@ fn several_roots_and_targets_that_are_roots() {
     assert_eq!(heap.paths(Node(1), 9).len(), 2, "by itself, and from 0 over 2");
     assert_eq!(heap.smallest_cut(&[Node(3), Node(1)], 9, one), Err(NoCut::Never));
     let cut = heap.smallest_cut(&[Node(2), Node(3)], 9, one).unwrap();
-    assert_eq!((ends(&cut), cut.beside), (vec![(0, 2), (1, 2)], Freed::default()));
+    assert_eq!((ends(&cut), cut.collateral), (vec![(0, 2), (1, 2)], Size::default()));
 }
 
 #[test]
@@ -228,27 +228,27 @@ fn nothing_to_do_is_done() {
     let empty = GraphBuilder::default().finish();
     assert!(empty.is_empty());
     let heap = Analysis::new(&empty);
-    assert_eq!((heap.unreached(), heap.islands()), (Freed::default(), [].as_slice()));
+    assert_eq!((heap.unreached(), heap.islands()), (Size::default(), [].as_slice()));
     assert_eq!(heap.smallest_cut(&[], 0, one).unwrap().weight, 0);
-    assert_eq!(heap.freed_by(&[]), Freed::default());
+    assert_eq!(heap.freed_by(&[]), Size::default());
 
     let rootless = graph(2, &[], &[(0, 1)]);
     let heap = Analysis::new(&rootless);
     let node = Node(1);
     assert!(!heap.is_reached(node) && heap.path(node).is_none() && heap.paths(node, 3).is_empty());
     assert!(!heap.dominates(node, node) && heap.dominator(node).is_none());
-    let cuts = heap.cuts(&[node], 0, |_| Class::Never).unwrap();
+    let cuts = heap.cuts(&[node], 0, |_| CutCost::Never).unwrap();
     assert_eq!(cuts.len(), 1);
-    assert_eq!((cuts[0].edges.len(), cuts[0].weight, cuts[0].freed), (0, 0, Freed::default()));
+    assert_eq!((cuts[0].edges.len(), cuts[0].weight, cuts[0].freed), (0, 0, Size::default()));
     let edge = rootless.references(Node(0)).next().unwrap();
-    assert_eq!(heap.freed_by(&[edge]), Freed::default());
+    assert_eq!(heap.freed_by(&[edge]), Size::default());
     let [island] = heap.islands() else { panic!("one island") };
-    assert!(!island.cycle && island.head == Node(0) && island.freed.nodes == 2);
+    assert!(!island.is_cycle && island.head == Node(0) && island.size.nodes == 2);
 }
 
 #[test]
-#[should_panic(expected = "costs something")]
+#[should_panic(expected = "must cost at least 1")]
 fn no_reference_is_cut_for_nothing() {
     let graph = graph(2, &[0], &[(0, 1)]);
-    let _ = Analysis::new(&graph).smallest_cut(&[Node(1)], 9, |_| Class::Cuttable(0));
+    let _ = Analysis::new(&graph).smallest_cut(&[Node(1)], 9, |_| CutCost::Cost(0));
 }

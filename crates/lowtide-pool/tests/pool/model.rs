@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::game::{ByHand, Game, Ground, any_size};
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Fence, Pool, StreamId, Tag};
-use lowtide_testing::Dice;
+use lowtide_testing::{Dice, share};
 
 #[test]
 fn a_million_operations_on_books() {
     for (seed, fenced) in [(1, false), (2, true), (3, false), (4, true)] {
         let (device, _) = Device::dry_run(Bytes::mib(512));
         let mut game = Game::new(&device, seed, fenced, Ground::Books);
-        for _ in 0..250_000 {
+        for _ in share(0..250_000) {
             game.step(48, 64 << 20);
             game.check();
         }
@@ -29,7 +29,7 @@ fn real_pages_keep_their_bytes() {
         let options = HostOptions { budget: Some(Bytes::mib(96)), small_pages: true };
         let device = Device::host(options).unwrap();
         let mut game = Game::new(&device, seed, fenced, Ground::Bytes);
-        for _ in 0..10_000 {
+        for _ in share(0..10_000) {
             game.step(40, 16 << 20);
             game.check();
             game.check_device(Bytes::ZERO);

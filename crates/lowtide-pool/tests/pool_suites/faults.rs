@@ -7,6 +7,7 @@ use crate::hands::{Hands, noise};
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::double::Double;
+use lowtide_testing::is_long_run;
 use lowtide_testing::suite::{Case, Target};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -160,15 +161,21 @@ impl World {
 fn every_call_fails_once(turn: Turn) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let policies = policies().into_iter();
+    let policies = policies().into_iter().enumerate();
     // One of them is enough for the part in which a bounded sleep differs.
     let skipped = if turn == Turn::BoundedSleep { 2 } else { 0 };
-    for policy in policies.skip(skipped) {
-        every_call_fails_once_with(*double, turn, policy);
+    for (index, policy) in policies.skip(skipped) {
+        every_call_fails_once_with(*double, turn, policy, index);
     }
 }
 
-fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy) {
+/// Whether a failure is among those to try with the policy of this index: every third, another third
+/// with each policy, and all of them in a long run.
+fn is_tried(failure: u64, index: usize) -> bool {
+    is_long_run() || (failure + index as u64).is_multiple_of(3)
+}
+
+fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index: usize) {
     let mut world = World::new(policy);
     world.before(turn, 1);
     double.reset_calls();
@@ -177,7 +184,7 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy) {
     assert!(calls.len() > 8, "a {turn:?} makes many kinds of calls: {calls:?}");
     let (mut seed, mut refused) = (1, 0);
     for (name, count) in calls {
-        for nth in 1..=count {
+        for nth in (1..=count).filter(|nth| is_tried(*nth, index)) {
             seed += 1;
             let code = [2, 999][usize::from(seed % 2 == 0)];
             world.before(turn, seed);
@@ -216,11 +223,11 @@ fn a_call_that_fails_for_ever(_: Target) {
         // Each kind of sleep with backups of each kind, some of which are kept.
         let is_bounded = (index + index / 2) % 2 == 1;
         let sleep = if is_bounded { Turn::BoundedSleep } else { Turn::Sleep };
-        every_call_fails_for_ever(*double, policy, sleep);
+        every_call_fails_for_ever(*double, policy, sleep, index);
     }
 }
 
-fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn) {
+fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn, index: usize) {
     let mut world = World::new(policy);
     let calls = [
         "cuMemUnmap",
@@ -236,7 +243,7 @@ fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn) {
         "cuLaunchKernel",
         "cuStreamSynchronize",
     ];
-    for (seed, call) in (1..).zip(calls) {
+    for (seed, call) in (1..).zip(calls).filter(|(seed, _)| is_tried(*seed, index)) {
         for turn in [sleep, Turn::Wake] {
             world.before(turn, seed);
             double.fail_always(call, 999);

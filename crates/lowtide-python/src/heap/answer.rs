@@ -160,7 +160,7 @@ impl Answering<'_, '_> {
         let paths = self.analysis.paths(node, PATHS_MOST);
         let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
         let paths = paths.collect::<PyResult<Vec<_>>>()?;
-        let cuts = self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.class(edge));
+        let cuts = self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.cut_cost(edge));
         let (cuts, why_no_cut) = match cuts {
             Ok(cuts) => {
                 let cuts = cuts.iter().map(|cut| self.cut(cut, node));
@@ -203,7 +203,7 @@ impl Answering<'_, '_> {
         let found = HeapCut {
             edges: self.list(edges)?,
             freed: cut.freed.into(),
-            beside: cut.beside.into(),
+            beside: cut.collateral.into(),
             kept_bytes: kept.0,
             hidden,
         };
@@ -249,7 +249,7 @@ impl Answering<'_, '_> {
     /// by us alone.
     fn islands(&self) -> impl Iterator<Item = &Island> {
         let islands = self.analysis.islands().iter();
-        islands.filter(|island| island.cycle && self.heap.kind(island.head) != Kind::Ours)
+        islands.filter(|island| island.is_cycle && self.heap.kind(island.head) != Kind::Ours)
     }
 
     /// Returns whether only unreachable objects lead to a node, and not this question alone.
@@ -273,13 +273,13 @@ impl Answering<'_, '_> {
     fn dead(&self) -> PyResult<Dead> {
         let mut dead = Dead::default();
         for island in self.islands().filter(|_| !self.one_by_one) {
-            dead.bytes += island.freed.bytes;
+            dead.bytes += island.size.bytes;
             let frozen = self.heap.is_frozen(island.head);
             if frozen {
-                dead.frozen_bytes += island.freed.bytes;
+                dead.frozen_bytes += island.size.bytes;
             }
-            if dead.shown.len() < DEAD_MOST && island.freed.bytes > Bytes::ZERO {
-                let (head, size) = (self.object(island.head), island.freed.into());
+            if dead.shown.len() < DEAD_MOST && island.size.bytes > Bytes::ZERO {
+                let (head, size) = (self.object(island.head), island.size.into());
                 let cycle = DeadCycle { head, size, frozen };
                 dead.shown.push(Py::new(self.py, cycle)?);
             }

@@ -3,7 +3,7 @@
 //! Python names them (`_why/naming.py`). Each class shows its references to the collector, so that
 //! another walk at the same time can explain them.
 
-use lowtide_heap::Freed;
+use lowtide_heap::Size;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -20,9 +20,9 @@ pub(crate) struct RetainedSize {
     pub(crate) bytes: u64,
 }
 
-impl From<Freed> for RetainedSize {
-    fn from(freed: Freed) -> RetainedSize {
-        RetainedSize { objects: freed.nodes, bytes: freed.bytes.0 }
+impl From<Size> for RetainedSize {
+    fn from(size: Size) -> RetainedSize {
+        RetainedSize { objects: size.nodes, bytes: size.bytes.0 }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use lowtide_device::Bytes;
-use lowtide_heap::{Class, Edge, Graph, Node};
+use lowtide_heap::{CutCost, Edge, Graph, Node};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
@@ -88,7 +88,7 @@ impl Heap<'_> {
     }
 
     /// Returns whether a person can cut a reference.
-    pub(crate) fn class(&self, edge: Edge) -> Class {
+    pub(crate) fn cut_cost(&self, edge: Edge) -> CutCost {
         let can = match (self.kind(edge.from), self.kind(edge.to)) {
             (Kind::Dict | Kind::Namespace | Kind::Container, _) => true,
             (Kind::Instance | Kind::Model, Kind::Dict) => {
@@ -111,7 +111,7 @@ impl Heap<'_> {
             (Kind::Tensor, to) => to != Kind::Tensor,
             _ => false,
         };
-        if can { Class::Cuttable(1) } else { Class::Never }
+        if can { CutCost::Cost(1) } else { CutCost::Never }
     }
 
     /// Returns whether a reference leads to what belongs to its holder, rather than to what

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide::Clock;
+use lowtide::release::Clock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 
 /// A climb, as Python carries it.
 #[pyclass(frozen, module = "lowtide._native")]
-struct Climb(lowtide::Climb);
+struct Climb(lowtide::release::Climb);
 
 fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -23,7 +23,7 @@ fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 /// Calls Python as a part of a climb.
 pub(crate) fn within<T>(
     py: Python<'_>,
-    climb: &lowtide::Climb,
+    climb: &lowtide::release::Climb,
     call: impl FnOnce() -> PyResult<T>,
 ) -> PyResult<T> {
     let variable = variable(py)?;
@@ -34,7 +34,7 @@ pub(crate) fn within<T>(
 }
 
 /// Returns the climb that the running Python code is part of.
-pub(crate) fn current(py: Python<'_>) -> PyResult<Option<lowtide::Climb>> {
+pub(crate) fn current(py: Python<'_>) -> PyResult<Option<lowtide::release::Climb>> {
     let climb = variable(py)?.call_method1("get", (py.None(),))?;
     if climb.is_none() {
         return Ok(None);

@@ -6,10 +6,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lowtide::{
-    Allocator, AllocatorCounts, Bytes, DeviceError, DeviceId, Failure, Gauge, LedgerLine, Source,
-    Usage,
-};
+use lowtide::device::{Bytes, DeviceId, Error as DeviceError, Source, Usage};
+use lowtide::release::{Allocator, AllocatorCounts, Failure, Gauge, LedgerLine};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

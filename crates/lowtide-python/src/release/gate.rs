@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lowtide::Step;
+use lowtide::release::Step;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -10,10 +10,10 @@ use super::call::held;
 
 /// A gate that work passes and that a pause or a release closes.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Gate(lowtide::Gate);
+pub(crate) struct Gate(lowtide::release::Gate);
 
 impl Gate {
-    pub(crate) fn of(releaser: &lowtide::Releaser) -> Gate {
+    pub(crate) fn of(releaser: &lowtide::release::Releaser) -> Gate {
         Gate(releaser.gate().clone())
     }
 }
@@ -38,7 +38,7 @@ impl Gate {
 
     /// Returns the state of the gate.
     fn state(&self) -> GateState {
-        let lowtide::GateState { open, active, parked, waiting } = self.0.state();
+        let lowtide::release::GateState { open, active, parked, waiting } = self.0.state();
         GateState { open, active, parked, waiting }
     }
 }
@@ -69,12 +69,12 @@ impl GateState {
 /// Work that has entered a gate, until it leaves.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Pass {
-    gate: lowtide::Gate,
-    pass: Mutex<Option<lowtide::Pass<'static>>>,
+    gate: lowtide::release::Gate,
+    pass: Mutex<Option<lowtide::release::Pass<'static>>>,
 }
 
 impl Pass {
-    fn of(pass: lowtide::Pass<'static>, gate: &lowtide::Gate) -> Pass {
+    fn of(pass: lowtide::release::Pass<'static>, gate: &lowtide::release::Gate) -> Pass {
         Pass { gate: gate.clone(), pass: Mutex::new(Some(pass)) }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide::{Bytes, Failure, Hook, HookCall, Restore, Setting, Touch};
+use lowtide::device::Bytes;
+use lowtide::release::{Failure, Hook, HookCall, Restore, Setting, Touch};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -38,16 +39,16 @@ pub(crate) enum HookPoint {
     Fallback,
 }
 
-impl From<HookPoint> for lowtide::HookPoint {
-    fn from(point: HookPoint) -> lowtide::HookPoint {
+impl From<HookPoint> for lowtide::release::HookPoint {
+    fn from(point: HookPoint) -> lowtide::release::HookPoint {
         match point {
-            HookPoint::ToHost => lowtide::HookPoint::ToHost,
-            HookPoint::Sessions => lowtide::HookPoint::Sessions,
-            HookPoint::Caches => lowtide::HookPoint::Caches,
-            HookPoint::Collect => lowtide::HookPoint::Collect,
-            HookPoint::Libraries => lowtide::HookPoint::Libraries,
-            HookPoint::ContextReset => lowtide::HookPoint::ContextReset,
-            HookPoint::Fallback => lowtide::HookPoint::Fallback,
+            HookPoint::ToHost => lowtide::release::HookPoint::ToHost,
+            HookPoint::Sessions => lowtide::release::HookPoint::Sessions,
+            HookPoint::Caches => lowtide::release::HookPoint::Caches,
+            HookPoint::Collect => lowtide::release::HookPoint::Collect,
+            HookPoint::Libraries => lowtide::release::HookPoint::Libraries,
+            HookPoint::ContextReset => lowtide::release::HookPoint::ContextReset,
+            HookPoint::Fallback => lowtide::release::HookPoint::Fallback,
         }
     }
 }
@@ -61,7 +62,7 @@ struct PythonHook {
 }
 
 /// Makes a hook of a Python object. Returns it with the rung that runs it.
-pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::HookPoint, Hook)> {
+pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::HookPoint, Hook)> {
     let PythonHook { point, name, limit_s } = object.extract()?;
     let limit = Duration::try_from_secs_f64(limit_s)
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;

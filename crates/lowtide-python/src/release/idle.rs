@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::{IdleOptions, Idling};
+use lowtide::release::{IdleOptions, Idling};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -28,10 +28,11 @@ impl Idle {
     #[new]
     #[pyo3(signature = (releaser, switch, *, to=None))]
     fn new(releaser: Py<Releaser>, switch: &str, to: Option<Bound<'_, PyAny>>) -> PyResult<Idle> {
-        let options: IdleOptions = switch
-            .parse()
-            .map_err(|error: lowtide::ParseIdleError| PyValueError::new_err(error.to_string()))?;
-        let policy = lowtide::Idle::new(options, Arc::new(CallClock::default()));
+        let options: IdleOptions =
+            switch.parse().map_err(|error: lowtide::release::ParseIdleError| {
+                PyValueError::new_err(error.to_string())
+            })?;
+        let policy = lowtide::release::Idle::new(options, Arc::new(CallClock::default()));
         let mut idling = Idling::new(&releaser.get().inner, &policy);
         if let Some(to) = to {
             idling = idling.to(target(&to)?);
@@ -70,11 +71,11 @@ impl Idle {
         let idling = self.idling.clone();
         let tick = waiting(py, move |clock| idling.with_clock(clock).tick())?;
         Ok(match tick {
-            lowtide::Tick::Released(receipt) => {
+            lowtide::release::Tick::Released(receipt) => {
                 let receipt = Py::new(py, self.releaser.get().receipt(receipt))?;
                 Tick { receipt: Some(receipt), why_not: None }
             }
-            lowtide::Tick::No(decision) => {
+            lowtide::release::Tick::No(decision) => {
                 Tick { receipt: None, why_not: Some(decision.to_string()) }
             }
         })
@@ -92,7 +93,7 @@ impl Idle {
                     attached(|py| pause.bind(py).call1((left.as_secs_f64(),))?.is_truthy());
                 goes_on.unwrap_or(false)
             };
-            let on_release = |receipt: &Arc<lowtide::Receipt>| {
+            let on_release = |receipt: &Arc<lowtide::release::Receipt>| {
                 let receipt = releaser.receipt(Arc::clone(receipt));
                 // It logs its own errors: nobody else could.
                 let _ = attached(|py| on_release.bind(py).call1((receipt,)).map(drop));
@@ -114,12 +115,12 @@ pub(crate) struct Tick {
 /// A running task. Nothing is released while it lasts.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Working {
-    gate: lowtide::Gate,
-    working: Mutex<Option<lowtide::Working>>,
+    gate: lowtide::release::Gate,
+    working: Mutex<Option<lowtide::release::Working>>,
 }
 
 impl Working {
-    fn take(&self) -> Option<lowtide::Working> {
+    fn take(&self) -> Option<lowtide::release::Working> {
         self.working.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -1,6 +1,6 @@
 //! The ledger for Python: its lines, which a device in Python reports, and the whole of it.
 
-use lowtide::Bytes;
+use lowtide::device::Bytes;
 use pyo3::prelude::*;
 
 use super::json;
@@ -30,28 +30,28 @@ pub(crate) enum LedgerKind {
     Others,
 }
 
-impl From<LedgerKind> for lowtide::LedgerKind {
-    fn from(kind: LedgerKind) -> lowtide::LedgerKind {
+impl From<LedgerKind> for lowtide::release::LedgerKind {
+    fn from(kind: LedgerKind) -> lowtide::release::LedgerKind {
         match kind {
-            LedgerKind::Live => lowtide::LedgerKind::Live,
-            LedgerKind::Cached => lowtide::LedgerKind::Cached,
-            LedgerKind::Graphs => lowtide::LedgerKind::Graphs,
-            LedgerKind::Libraries => lowtide::LedgerKind::Libraries,
-            LedgerKind::Context => lowtide::LedgerKind::Context,
-            LedgerKind::Others => lowtide::LedgerKind::Others,
+            LedgerKind::Live => lowtide::release::LedgerKind::Live,
+            LedgerKind::Cached => lowtide::release::LedgerKind::Cached,
+            LedgerKind::Graphs => lowtide::release::LedgerKind::Graphs,
+            LedgerKind::Libraries => lowtide::release::LedgerKind::Libraries,
+            LedgerKind::Context => lowtide::release::LedgerKind::Context,
+            LedgerKind::Others => lowtide::release::LedgerKind::Others,
         }
     }
 }
 
-impl From<lowtide::LedgerKind> for LedgerKind {
-    fn from(kind: lowtide::LedgerKind) -> LedgerKind {
+impl From<lowtide::release::LedgerKind> for LedgerKind {
+    fn from(kind: lowtide::release::LedgerKind) -> LedgerKind {
         match kind {
-            lowtide::LedgerKind::Live => LedgerKind::Live,
-            lowtide::LedgerKind::Cached => LedgerKind::Cached,
-            lowtide::LedgerKind::Graphs => LedgerKind::Graphs,
-            lowtide::LedgerKind::Libraries => LedgerKind::Libraries,
-            lowtide::LedgerKind::Context => LedgerKind::Context,
-            lowtide::LedgerKind::Others => LedgerKind::Others,
+            lowtide::release::LedgerKind::Live => LedgerKind::Live,
+            lowtide::release::LedgerKind::Cached => LedgerKind::Cached,
+            lowtide::release::LedgerKind::Graphs => LedgerKind::Graphs,
+            lowtide::release::LedgerKind::Libraries => LedgerKind::Libraries,
+            lowtide::release::LedgerKind::Context => LedgerKind::Context,
+            lowtide::release::LedgerKind::Others => LedgerKind::Others,
         }
     }
 }
@@ -75,22 +75,26 @@ impl LedgerLine {
     }
 }
 
-impl From<&LedgerLine> for lowtide::LedgerLine {
-    fn from(line: &LedgerLine) -> lowtide::LedgerLine {
+impl From<&LedgerLine> for lowtide::release::LedgerLine {
+    fn from(line: &LedgerLine) -> lowtide::release::LedgerLine {
         let LedgerLine { kind, name, bytes } = line;
-        lowtide::LedgerLine { kind: (*kind).into(), name: name.clone(), bytes: Bytes(*bytes) }
+        lowtide::release::LedgerLine {
+            kind: (*kind).into(),
+            name: name.clone(),
+            bytes: Bytes(*bytes),
+        }
     }
 }
 
-impl From<&lowtide::LedgerLine> for LedgerLine {
-    fn from(line: &lowtide::LedgerLine) -> LedgerLine {
+impl From<&lowtide::release::LedgerLine> for LedgerLine {
+    fn from(line: &lowtide::release::LedgerLine) -> LedgerLine {
         LedgerLine { kind: line.kind.into(), name: line.name.clone(), bytes: line.bytes.0 }
     }
 }
 
 /// A breakdown of all device memory in use. It adds up to the driver's number.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Ledger(pub(crate) lowtide::Ledger);
+pub(crate) struct Ledger(pub(crate) lowtide::release::Ledger);
 
 #[pymethods]
 impl Ledger {

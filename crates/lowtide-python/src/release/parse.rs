@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lowtide::{Bytes, IdleOptions, Target};
+use lowtide::device::Bytes;
+use lowtide::release::{IdleOptions, Target};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lowtide::{Mode, Paused, Resume};
+use lowtide::release::{Mode, Paused, Resume};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -42,7 +42,7 @@ impl Trend {
 
 /// A warning that reserved memory grows with every update.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct TrendWarning(lowtide::TrendWarning);
+pub(crate) struct TrendWarning(lowtide::release::TrendWarning);
 
 #[pymethods]
 impl TrendWarning {
@@ -70,7 +70,7 @@ pub(crate) struct Resumed {
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Pauses {
     releaser: Py<Releaser>,
-    inner: lowtide::Pauses,
+    inner: lowtide::release::Pauses,
     paused: Mutex<Option<Paused>>,
     /// The exception that the flush raised.
     raised: Arc<Mutex<Option<PyErr>>>,
@@ -83,7 +83,7 @@ impl Pauses {
     #[new]
     #[pyo3(signature = (releaser, flush=None))]
     fn new(releaser: Py<Releaser>, flush: Option<Py<PyAny>>) -> Pauses {
-        let mut pauses = lowtide::Pauses::new(&releaser.get().inner);
+        let mut pauses = lowtide::release::Pauses::new(&releaser.get().inner);
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
         if let Some(flush) = flush {
             let slot = Arc::clone(&raised);
@@ -150,7 +150,7 @@ impl Pauses {
 
     /// Returns how reserved memory has changed over the resumes.
     fn trend(&self) -> Trend {
-        let lowtide::Trend { per_update_bytes, samples, rising, .. } = self.inner.trend();
+        let lowtide::release::Trend { per_update_bytes, samples, rising, .. } = self.inner.trend();
         Trend { per_update_bytes, samples, rising }
     }
 }

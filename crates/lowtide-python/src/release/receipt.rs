@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, LogLevel, RungOutcome, log_text};
+use lowtide::device::Bytes;
+use lowtide::release::{LogLevel, RungOutcome, log_text};
 use pyo3::prelude::*;
 
 use super::json;
@@ -13,11 +14,11 @@ use super::values::{Holder, Touch};
 ///
 /// Printing it shows the verdict, what is left and what to do; `detailed()` adds every rung.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Receipt(pub(crate) Arc<lowtide::Receipt>);
+pub(crate) struct Receipt(pub(crate) Arc<lowtide::release::Receipt>);
 
 impl Receipt {
     /// Adds lines of advice that were not known when the receipt was written.
-    pub(crate) fn with(receipt: Arc<lowtide::Receipt>, advice: Vec<String>) -> Receipt {
+    pub(crate) fn with(receipt: Arc<lowtide::release::Receipt>, advice: Vec<String>) -> Receipt {
         if advice.is_empty() {
             return Receipt(receipt);
         }
@@ -100,7 +101,7 @@ impl Receipt {
     /// The rung at which the release was stopped because work arrived, or `None`.
     #[getter]
     fn stopped_at(&self) -> Option<&str> {
-        self.0.stopped_at.as_ref().map(lowtide::RungName::as_str)
+        self.0.stopped_at.as_ref().map(lowtide::release::RungName::as_str)
     }
 
     /// How long the release took, in seconds.
@@ -172,7 +173,7 @@ impl Receipt {
 
 /// The numbers of the device and of the allocators at one moment.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Reading(pub(crate) lowtide::Reading);
+pub(crate) struct Reading(pub(crate) lowtide::release::Reading);
 
 #[pymethods]
 impl Reading {
@@ -213,7 +214,7 @@ impl Reading {
     }
 
     fn __repr__(&self) -> String {
-        let lowtide::Reading { driver, own, allocated, reserved, .. } = self.0;
+        let lowtide::release::Reading { driver, own, allocated, reserved, .. } = self.0;
         let text = |bytes: Option<Bytes>| {
             bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string())
         };
@@ -227,7 +228,7 @@ impl Reading {
 
 /// What one rung did in one attempt.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct RungReceipt(lowtide::RungReceipt);
+pub(crate) struct RungReceipt(lowtide::release::RungReceipt);
 
 #[pymethods]
 impl RungReceipt {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, floor};
+use lowtide::device::Bytes;
+use lowtide::release::floor;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -17,13 +18,13 @@ use super::request::{Ladder, Options, request};
 /// Frees memory on one device and verifies the result.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Releaser {
-    pub(crate) inner: lowtide::Releaser,
+    pub(crate) inner: lowtide::release::Releaser,
     pub(crate) device: Option<Arc<PythonDevice>>,
 }
 
 impl Releaser {
     /// Makes a receipt for Python, with the questions that failed meanwhile as advice.
-    pub(crate) fn receipt(&self, receipt: Arc<lowtide::Receipt>) -> Receipt {
+    pub(crate) fn receipt(&self, receipt: Arc<lowtide::release::Receipt>) -> Receipt {
         let device = self.device.as_ref();
         let failed = device.map(|device| device.take_failed_questions()).unwrap_or_default();
         Receipt::with(receipt, failed)
@@ -39,10 +40,13 @@ impl Releaser {
     fn new(device: Option<&Bound<'_, PyAny>>, hooks: &Bound<'_, PyAny>) -> PyResult<Releaser> {
         let clock = Arc::new(CallClock::default());
         let Some(object) = device else {
-            return Ok(Releaser { inner: lowtide::Releaser::without_device(clock), device: None });
+            return Ok(Releaser {
+                inner: lowtide::release::Releaser::without_device(clock),
+                device: None,
+            });
         };
         let device = Arc::new(PythonDevice::new(object)?);
-        let inner = lowtide::Releaser::with_gauge(Some(Arc::clone(&device) as _), clock);
+        let inner = lowtide::release::Releaser::with_gauge(Some(Arc::clone(&device) as _), clock);
         inner.add_allocator(Arc::clone(&device) as _).keep();
         for object in hooks.try_iter()? {
             let (point, hook) = hook(&object?)?;
@@ -124,7 +128,7 @@ impl Releaser {
 
     fn __repr__(&self) -> String {
         match &self.device {
-            Some(device) => format!("<Releaser of {}>", lowtide::Gauge::id(&**device)),
+            Some(device) => format!("<Releaser of {}>", lowtide::release::Gauge::id(&**device)),
             None => "<Releaser without a device>".to_owned(),
         }
     }

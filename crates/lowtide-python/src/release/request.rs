@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::rungs::Parts;
-use lowtide::{
-    Bytes, Climb, Climbed, Expectation, Failure, Inventory, Request, Rung, RungName, Touch,
-    WhenBusy,
+use lowtide::device::Bytes;
+use lowtide::release::rungs::Parts;
+use lowtide::release::{
+    Climb, Climbed, Expectation, Failure, Inventory, Request, Rung, RungName, Touch, WhenBusy,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -42,9 +42,9 @@ pub(crate) enum Ladder {
 }
 
 impl Ladder {
-    fn rungs(self) -> lowtide::Ladder {
+    fn rungs(self) -> lowtide::release::Ladder {
         match self {
-            Ladder::Cache => lowtide::Ladder::cache(),
+            Ladder::Cache => lowtide::release::Ladder::cache(),
             Ladder::Stage => of_names(&[RungName::Drop, RungName::Collect, RungName::Trim]),
             Ladder::StageWithLibraries => of_names(&[
                 RungName::Quiesce,
@@ -53,14 +53,14 @@ impl Ladder {
                 RungName::Collect,
                 RungName::Trim,
             ]),
-            Ladder::Shutdown => lowtide::Ladder::shutdown(),
-            Ladder::Gradual => lowtide::Ladder::gradual(),
+            Ladder::Shutdown => lowtide::release::Ladder::shutdown(),
+            Ladder::Gradual => lowtide::release::Ladder::gradual(),
         }
     }
 }
 
-fn of_names(names: &[RungName]) -> lowtide::Ladder {
-    lowtide::Ladder::of_names(names).expect("rungs that lowtide brings")
+fn of_names(names: &[RungName]) -> lowtide::release::Ladder {
+    lowtide::release::Ladder::of_names(names).expect("rungs that lowtide brings")
 }
 
 /// What Python may ask of a release, beside its name and its ladder.
@@ -131,7 +131,10 @@ pub(crate) fn request(
     Ok(request)
 }
 
-fn holders_named_by(witness: &Py<PyAny>, device: Option<&PythonDevice>) -> Vec<lowtide::Holder> {
+fn holders_named_by(
+    witness: &Py<PyAny>,
+    device: Option<&PythonDevice>,
+) -> Vec<lowtide::release::Holder> {
     let named = attached(|py| {
         let holders: Vec<Py<Holder>> = witness.bind(py).call0()?.extract()?;
         Ok(holders.iter().map(|holder| holder.get().0.clone()).collect())

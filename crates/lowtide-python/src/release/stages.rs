@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide::StageError;
+use lowtide::release::StageError;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -26,7 +26,7 @@ create_exception!(
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Stages {
     releaser: Py<Releaser>,
-    stages: Arc<lowtide::Stages>,
+    stages: Arc<lowtide::release::Stages>,
 }
 
 #[pymethods]
@@ -35,7 +35,7 @@ impl Stages {
     #[new]
     #[pyo3(signature = (releaser, budget=None))]
     fn new(releaser: Py<Releaser>, budget: Option<Bound<'_, PyAny>>) -> PyResult<Stages> {
-        let mut stages = lowtide::Stages::new(&releaser.get().inner);
+        let mut stages = lowtide::release::Stages::new(&releaser.get().inner);
         if let Some(budget) = budget {
             stages = stages.budget(size(&budget)?);
         }
@@ -133,10 +133,10 @@ impl Stages {
 
 /// A stage that has begun.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Opened(Mutex<Option<lowtide::Opened>>);
+pub(crate) struct Opened(Mutex<Option<lowtide::release::Opened>>);
 
 impl Opened {
-    fn take(&self) -> Option<lowtide::Opened> {
+    fn take(&self) -> Option<lowtide::release::Opened> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -147,13 +147,13 @@ impl Opened {
     #[getter]
     fn before_bytes(&self) -> Option<u64> {
         let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.as_ref().and_then(lowtide::Opened::before).map(|bytes| bytes.0)
+        opened.as_ref().and_then(lowtide::release::Opened::before).map(|bytes| bytes.0)
     }
 }
 
 /// What one stage used, and what its end freed.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct StageReport(lowtide::StageReport);
+pub(crate) struct StageReport(lowtide::release::StageReport);
 
 #[pymethods]
 impl StageReport {
@@ -190,7 +190,7 @@ impl StageReport {
 
 /// What all stages of a sequence used.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct StagesReport(lowtide::StagesReport);
+pub(crate) struct StagesReport(lowtide::release::StagesReport);
 
 #[pymethods]
 impl StagesReport {

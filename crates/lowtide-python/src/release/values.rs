@@ -2,7 +2,7 @@
 //!
 //! Python builds them to report what a device holds, and reads them from receipts and ledgers.
 
-use lowtide::Bytes;
+use lowtide::device::Bytes;
 use pyo3::prelude::*;
 
 use super::json;
@@ -85,14 +85,14 @@ impl Touch {
     }
 }
 
-impl From<&Touch> for lowtide::Touch {
-    fn from(touch: &Touch) -> lowtide::Touch {
-        lowtide::Touch { what: touch.what.clone(), bytes: touch.bytes.map(Bytes) }
+impl From<&Touch> for lowtide::release::Touch {
+    fn from(touch: &Touch) -> lowtide::release::Touch {
+        lowtide::release::Touch { what: touch.what.clone(), bytes: touch.bytes.map(Bytes) }
     }
 }
 
-impl From<&lowtide::Touch> for Touch {
-    fn from(touch: &lowtide::Touch) -> Touch {
+impl From<&lowtide::release::Touch> for Touch {
+    fn from(touch: &lowtide::release::Touch) -> Touch {
         Touch { what: touch.what.clone(), bytes: touch.bytes.map(|bytes| bytes.0) }
     }
 }
@@ -100,7 +100,7 @@ impl From<&lowtide::Touch> for Touch {
 /// A reference that keeps memory alive.
 #[pyclass(frozen, eq, module = "lowtide._native")]
 #[derive(Clone, PartialEq)]
-pub(crate) struct Holder(pub(crate) lowtide::Holder);
+pub(crate) struct Holder(pub(crate) lowtide::release::Holder);
 
 #[pymethods]
 impl Holder {
@@ -114,7 +114,7 @@ impl Holder {
         bytes: Option<u64>,
         cut: Option<String>,
     ) -> Holder {
-        Holder(lowtide::Holder { path, holds, count, held: bytes.map(Bytes), cut })
+        Holder(lowtide::release::Holder { path, holds, count, held: bytes.map(Bytes), cut })
     }
 
     /// The path to the reference.
@@ -153,7 +153,7 @@ impl Holder {
     }
 
     fn __repr__(&self) -> String {
-        let lowtide::Holder { path, holds, count, .. } = &self.0;
+        let lowtide::release::Holder { path, holds, count, .. } = &self.0;
         format!("<Holder {path} holds {holds}, {count} reference(s)>")
     }
 }

@@ -53,7 +53,7 @@ impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = self.named.iter().map(|HeldPath { holds, path }| format!("{path} -> {holds}"));
         let unnamed =
-            self.unnamed.iter().map(|(holds, count)| format!("{} -> {holds} ({count})", UNNAMED));
+            self.unnamed.iter().map(|(holds, count)| format!("{UNNAMED} -> {holds} ({count})"));
         f.write_str(&named.chain(unnamed).collect::<Vec<_>>().join(", "))
     }
 }

@@ -41,7 +41,8 @@ impl Rung for Sleep {
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         for pool in inventory.pools() {
-            if !climb.go_on() {
+            // Once the gate is open nobody would wake what is put to sleep.
+            if climb.is_over() || !climb.go_on() {
                 break;
             }
             climbed.attempt_rung("pool", || sleep(&pool, climb));

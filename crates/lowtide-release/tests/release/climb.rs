@@ -122,7 +122,7 @@ fn a_release_of_another_releaser_is_granted_and_its_hooks_may_not_come_back() {
 }
 
 #[test]
-fn a_climb_that_has_ended_refuses_nobody() {
+fn a_climb_that_has_ended_refuses_nobody_and_puts_nothing_to_sleep() {
     let (world, kept) = (World::new(), Arc::new(Mutex::new(None)));
     let keeps = Arc::clone(&kept);
     let hook = Hook::new("keeps its climb", move |call| {
@@ -135,6 +135,12 @@ fn a_climb_that_has_ended_refuses_nobody() {
     let climb = kept.lock().unwrap().take().unwrap();
     let request = Request::new("later", Ladder::cache()).within(&climb);
     assert_eq!(world.releaser.release(request).verdict, Verdict::Released);
+    // A rung of it that was left behind puts nothing to sleep any more.
+    let weights = world.block(4);
+    assert!(climb.is_over());
+    rungs::Sleep.climb(world.releaser.inventory(), &climb).unwrap();
+    assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
+    drop(weights);
 }
 
 /// A rung that counts, and says no more when it has been climbed so often.

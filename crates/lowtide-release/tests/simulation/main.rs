@@ -7,7 +7,8 @@
 //! say the same. `checks.rs` is the list.
 //!
 //! A failure prints its seed. `LOWTIDE_SEED=N` plays just that one and shows its receipts;
-//! `LOWTIDE_SEEDS=N` plays so many:
+//! `LOWTIDE_SEEDS=N` plays so many; without it the first tenth of them runs, and all of them in a
+//! long run (`LOWTIDE_LONG=1`):
 //!
 //! ```text
 //! LOWTIDE_SEED=4711 cargo test -p lowtide-release --test simulation -- --nocapture
@@ -40,7 +41,7 @@ use std::time::Instant;
 use lowtide_release::{Receipt, RungOutcome, Settling};
 
 use checks::Case;
-use lowtide_testing::Dice;
+use lowtide_testing::{Dice, share};
 use plan::Plan;
 use world::{Asked, World};
 
@@ -79,7 +80,7 @@ fn reported_bytes_are_the_devices_whatever_goes_wrong() {
         println!("seed {seed}: {:#?}", play(seed, true));
         return;
     }
-    let (seeds, began) = (number("LOWTIDE_SEEDS").unwrap_or(SEEDS), Instant::now());
+    let (seeds, began) = (number("LOWTIDE_SEEDS").unwrap_or(share(0..SEEDS).end), Instant::now());
     let threads = thread::available_parallelism().map_or(1, usize::from);
     println!("seeds 0 to {}, on {threads} threads", seeds.saturating_sub(1));
     let tally = play_all(seeds, threads);

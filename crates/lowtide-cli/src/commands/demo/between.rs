@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
-use lowtide::{Bytes, Pool, Receipt, Stages, Tag, Verdict};
+use lowtide::device::Bytes;
+use lowtide::pool::{Pool, Tag};
+use lowtide::release::{Receipt, Stages, Verdict};
 
 use super::samples;
 use super::scenario::{Cleaning, Scenario};

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lowtide::{Block, Bytes, Device, Pool, Stream, Tag};
+use lowtide::device::{Bytes, Device, Stream};
+use lowtide::pool::{Block, Pool, Tag};
 use lowtide_device::HostMemory;
 
 const REGION: u64 = 16 << 20;
@@ -135,7 +136,7 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide::HostOptions;
+    use lowtide::device::HostOptions;
 
     #[test]
     fn a_byte_that_changed_is_found_and_blocks_differ() {

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use lowtide::{
-    Address, Bytes, Idle, IdleOptions, Idling, Pool, Receipt, SleepPolicy, SystemClock, Tick,
-    Verdict,
-};
+use lowtide::SystemClock;
+use lowtide::device::{Address, Bytes};
+use lowtide::pool::{Pool, SleepPolicy};
+use lowtide::release::{Idle, IdleOptions, Idling, Receipt, Tick, Verdict};
 
 use super::content::Loaded;
 use super::samples;

@@ -20,7 +20,7 @@ mod watch;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lowtide::{Bytes, DeviceId, Source};
+use lowtide::device::{Bytes, DeviceId, Source};
 use serde::Serialize;
 
 use self::scenario::Scenario;

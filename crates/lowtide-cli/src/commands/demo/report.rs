@@ -1,6 +1,6 @@
 //! The text of the demo: each scenario when it is over, and the table at the end.
 
-use lowtide::Bytes;
+use lowtide::device::Bytes;
 
 use super::scenario::{Cleaning, Scenario};
 use crate::page::Page;

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use lowtide::Bytes;
+use lowtide::device::Bytes;
 use serde::Serialize;
 
 use super::setup::Setup;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, Holder, Planned, Receipt, StagesReport, Verdict};
+use lowtide::device::Bytes;
+use lowtide::release::{Holder, Planned, Receipt, StagesReport, Verdict};
 use serde::Serialize;
 
 use super::samples::Sample;

@@ -4,7 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lowtide::{Bytes, Device, DeviceId, Gauge, HostOptions, Pool, Releaser, Scope, Tag, Target};
+use lowtide::device::{Bytes, Device, DeviceId, HostOptions};
+use lowtide::pool::{Pool, Scope, Tag};
+use lowtide::release::{Gauge, Releaser, Target};
 use lowtide_device::survey::{Survey, survey};
 
 use super::content::{Content, Filled, Loaded};

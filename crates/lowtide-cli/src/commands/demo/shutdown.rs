@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use lowtide::{Bytes, Lent, Owned, Plan, Pool, Receipt, Releaser, SleepPolicy, Verdict};
+use lowtide::device::Bytes;
+use lowtide::pool::{Pool, SleepPolicy};
+use lowtide::release::{Lent, Owned, Plan, Receipt, Releaser, Verdict};
 
 use super::content::Loaded;
 use super::samples;

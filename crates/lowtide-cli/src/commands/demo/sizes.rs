@@ -1,7 +1,7 @@
 //! The sizes of all scenarios, in units: the same scenarios run on a large GPU and on a small machine.
 
 use anyhow::Context;
-use lowtide::{Bytes, Device, DeviceError};
+use lowtide::device::{Bytes, Device, Error as DeviceError};
 use lowtide_device::headroom;
 
 /// The models of a pipeline, in units. Their sum, which the usual way uses, is the most memory that any

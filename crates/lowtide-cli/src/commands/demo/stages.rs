@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use lowtide::{Bytes, Receipt, StageError, Stages, Tag, Verdict};
+use lowtide::device::Bytes;
+use lowtide::pool::Tag;
+use lowtide::release::{Receipt, StageError, Stages, Verdict};
 
 use super::content::Loaded;
 use super::samples;

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use lowtide::{
-    Bytes, Mode, Pass, Pauses, Pool, Receipt, Resume, SleepPolicy, Step, Tag, Trend, Verdict,
-};
+use lowtide::device::Bytes;
+use lowtide::pool::{Pool, SleepPolicy, Tag};
+use lowtide::release::{Mode, Pass, Pauses, Receipt, Resume, Step, Trend, Verdict};
 
 use super::content::{Content, Loaded};
 use super::samples;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lowtide::Bytes;
+use lowtide::device::Bytes;
 use serde::Serialize;
 
 use super::setup::Setup;

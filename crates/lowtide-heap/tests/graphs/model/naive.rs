@@ -5,18 +5,19 @@ use std::cmp::Reverse;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use lowtide_heap::{Edge, Freed, Graph, GraphBuilder, Node};
+use lowtide_heap::{Edge, Graph, GraphBuilder, Node, Size};
 use lowtide_types::Bytes;
 
-use lowtide_testing::Dice;
+use lowtide_testing::{Dice, share};
 
-/// Holds thousands of cases to their definition; if one is wrong, says which.
+/// Checks a case for each seed of the share that runs. If one fails, prints its seed and the case.
 pub(crate) fn each<Case: std::fmt::Debug>(
     seeds: Range<u64>,
     size: (u64, u64),
     roll: impl Fn(&mut Dice, (u64, u64)) -> Case,
     check: impl Fn(&Case),
 ) {
+    let seeds = share(seeds);
     println!("seeds {seeds:?}, up to {} nodes and {} references", size.0, size.1);
     for seed in seeds {
         let case = roll(&mut Dice(seed * 0x9e37_79b9 + 1), size);
@@ -135,9 +136,9 @@ impl Small {
     }
 
     /// A set of nodes as the crate would say it.
-    pub(crate) fn freed(&self, set: u64) -> Freed {
+    pub(crate) fn freed(&self, set: u64) -> Size {
         let held = self.bytes.iter().filter(|(node, _)| set >> node & 1 == 1);
-        Freed {
+        Size {
             nodes: u64::from(set.count_ones()),
             bytes: Bytes(held.map(|(_, bytes)| bytes).sum()),
         }
@@ -146,7 +147,7 @@ impl Small {
     /// The index of a reference of the graph.
     pub(crate) fn index(&self, edge: Edge) -> usize {
         let row = self.edges.partition_point(|(from, _)| *from < edge.from.0);
-        let index = row + edge.place as usize;
+        let index = row + edge.index as usize;
         assert_eq!(self.edges[index], (edge.from.0, edge.to.0), "{edge:?} is a reference");
         index
     }

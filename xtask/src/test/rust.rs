@@ -1,0 +1,75 @@
+//! The parts that cargo does: lints, test programs, doc tests, models, docs.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+
+use super::Report;
+use crate::artifacts::{self, Kind, Program};
+use crate::steps::cargo;
+
+/// The gate, the idle policy, turns and copies under a model checker, which brings its own locks.
+const MODELS: [&str; 4] =
+    ["--features", "lowtide-release/loom,lowtide-pool/loom", "--test", "loom"];
+
+/// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
+/// the same features of all dependencies each time and compiles them once.
+pub(super) fn test(report: &Report) {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        if !has(subcommand) {
+            let mut install = Command::new("rustup");
+            report.run(component, install.args(["component", "add", component]));
+        }
+    }
+    report.run("format", &mut cargo(&["fmt", "--all", "--check"]));
+    let workspace = |subcommand| cargo(&[subcommand, "--workspace", "--locked"]);
+    let deny = ["--", "-D", "warnings"];
+    report.run("lints", workspace("clippy").arg("--all-targets").args(deny));
+    report.run("lints of models", workspace("clippy").args(MODELS).args(deny));
+    let json = ["--message-format", "json-render-diagnostics"];
+    let mut build = workspace("test");
+    // `--tests` leaves out the examples, which the lints have compiled and nobody runs here.
+    build.args(["--tests", "--no-run"]).args(json);
+    match report.run("build", &mut build) {
+        Some(output) => run_all(report, artifacts::programs(&output)),
+        None => report.not_run("tests", "the build failed"),
+    }
+    report.run("doc tests", workspace("test").arg("--doc"));
+    report.run("models", workspace("test").args(MODELS));
+    let docs = ["--no-deps", "--document-private-items"];
+    report.run("docs", workspace("doc").args(docs).env("RUSTDOCFLAGS", "-D warnings"));
+}
+
+fn has(subcommand: &str) -> bool {
+    cargo(&[subcommand, "--version"]).output().is_ok_and(|output| output.status.success())
+}
+
+/// Runs test programs, as many at once as there are cores.
+fn run_all(report: &Report, mut programs: Vec<Program>) {
+    programs.retain(|program| program.kind != Kind::Program);
+    // The long ones first, so that none of them runs alone at the end.
+    programs.sort_by_key(|program| (program.kind, program.package.clone()));
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while let Some(program) = programs.get(next.fetch_add(1, SeqCst)) {
+                    report.run(&name(program), &mut command(program));
+                }
+            });
+        }
+    });
+}
+
+fn name(program: &Program) -> String {
+    let target = if program.kind == Kind::UnitTests { "unit tests" } else { &program.target };
+    format!("{}: {target}", program.package_name())
+}
+
+/// As cargo would run it: in the folder of its package.
+fn command(program: &Program) -> Command {
+    let mut command = Command::new(&program.executable);
+    command.current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package);
+    command
+}
