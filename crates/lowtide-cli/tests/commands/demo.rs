@@ -59,7 +59,7 @@ fn five_scenarios_run_and_are_proved_on_host() {
     let stages = scenario(&answer, "stages");
     assert_eq!(bytes(&stages["today"]["peak_bytes"]), 40 * unit, "the sum");
     assert_eq!(bytes(&stages["peak_bytes"]), 16 * unit, "the largest");
-    assert!(stages["refused"].as_str().unwrap().contains("\"all at once\" needs"));
+    assert!(stages["refused"].as_str().unwrap().contains("\"all at once\" does not fit: it needs"));
     let share = scenario(&answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
     assert!((0.0..1.0).contains(&share), "{share}");
     let idle = scenario(&answer, "idle");
