@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 #[global_allocator]
 static ALLOCATOR: huge::HugePages = huge::HugePages;
 
-/// What Python cannot do itself: walking its heap, and climbing ladders.
+/// The native module: it walks the heap and climbs ladders, which Python cannot do itself.
 #[pymodule]
 mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};

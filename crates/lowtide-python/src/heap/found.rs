@@ -14,9 +14,9 @@ use super::roots::RootKind;
 #[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RetainedSize {
-    /// How many.
+    /// The number of objects.
     pub(crate) objects: u64,
-    /// How large they are together.
+    /// The bytes that they retain together.
     pub(crate) bytes: u64,
 }
 
@@ -86,13 +86,14 @@ impl CutEdge {
 pub(crate) struct HeapCut {
     /// The references.
     pub(crate) edges: Py<PyList>,
-    /// What the cut frees.
+    /// The objects and bytes that the cut frees.
     pub(crate) freed: RetainedSize,
-    /// What of that nobody asked for.
+    /// The part of it that nobody asked for.
     pub(crate) beside: RetainedSize,
-    /// What stays although the references are cut, because of references that are not seen.
+    /// The bytes that stay although the references are cut, because of references that are not
+    /// seen.
     pub(crate) kept_bytes: u64,
-    /// How many such references lead to the object.
+    /// The number of such references that lead to the object.
     pub(crate) hidden: u64,
 }
 
@@ -142,7 +143,7 @@ impl HeldObject {
 pub(crate) struct DeadCycle {
     /// An object of the cycle.
     pub(crate) head: Option<Py<PyAny>>,
-    /// What is freed with it.
+    /// The objects and bytes that are freed with it.
     pub(crate) size: RetainedSize,
     /// Whether it is frozen, so that the collector does not free it.
     pub(crate) frozen: bool,
@@ -173,7 +174,7 @@ impl NativeObject {
     }
 }
 
-/// What a walk over the heap found.
+/// The result of a walk over the heap.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Examination {
     /// The objects that hold memory, largest first; or those that were asked about.
@@ -184,7 +185,7 @@ pub(crate) struct Examination {
     pub(crate) dead: Py<PyList>,
     /// The memory of all such cycles.
     pub(crate) dead_bytes: u64,
-    /// What of that is frozen.
+    /// The frozen part of it.
     pub(crate) dead_frozen_bytes: u64,
     /// Objects that only native code holds.
     pub(crate) native: Py<PyList>,
@@ -209,7 +210,7 @@ impl Examination {
     }
 }
 
-/// What one of an object's references leads to.
+/// The memory and tensors that one of an object's references leads to.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Lead {
     /// The device memory.
@@ -220,12 +221,12 @@ pub(crate) struct Lead {
     pub(crate) values: usize,
 }
 
-/// What the references of an object lead to.
+/// The memory and tensors that the references of an object lead to.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Leads {
-    /// What each value leads to.
+    /// One entry for each value.
     pub(crate) by_value: Py<PyList>,
-    /// What is freed when all of them are cut.
+    /// The bytes that are freed when all of them are cut.
     pub(crate) freed_bytes: u64,
     /// Every tensor that they lead to.
     pub(crate) tensors: Py<PyList>,

@@ -9,7 +9,7 @@ use pyo3::types::PyType;
 use super::kind::{Kind, TypeKind};
 use super::table::Table;
 
-/// What is known of a type.
+/// The facts about a type that the walk needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Info {
     pub(crate) kind: Kind,

@@ -17,7 +17,7 @@ pub(crate) struct Walked {
     pub(crate) table: Table,
     /// By node: the address of the object; 0 if it is no object.
     pub(crate) addresses: Vec<usize>,
-    /// By node.
+    /// The kind of each node.
     pub(crate) kinds: Vec<Kind>,
     /// By node: references to it that are not explained yet.
     pub(crate) left: Vec<i32>,

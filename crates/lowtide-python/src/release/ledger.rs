@@ -16,17 +16,17 @@ use super::json;
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LedgerKind {
-    /// In live blocks.
+    /// Memory in live blocks.
     Live,
-    /// Kept by an allocator and used by no live block.
+    /// Memory that an allocator keeps and no live block uses.
     Cached,
-    /// Of captured graphs.
+    /// Memory of captured graphs.
     Graphs,
-    /// Of libraries: workspaces, sessions, communicators.
+    /// Memory of libraries: workspaces, sessions, communicators.
     Libraries,
     /// The floor: what a bare context uses.
     Context,
-    /// Of other processes.
+    /// Memory of other processes.
     Others,
 }
 

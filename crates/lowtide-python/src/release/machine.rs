@@ -16,12 +16,12 @@ use super::values::{AllocatorCounts, ProcessUsage, Usage};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "a number carries its unit")]
 pub(crate) struct ProcessMemory {
-    /// What the machine has.
+    /// The memory of the machine.
     total_bytes: u64,
-    /// What of it is free.
+    /// The free part of it.
     free_bytes: u64,
-    /// What this process uses: resident anonymous and shared pages. Mapped files are not counted,
-    /// because the kernel reclaims those by itself.
+    /// The memory of this process: resident anonymous and shared pages. Mapped files are not
+    /// counted, because the kernel reclaims those by itself.
     own_bytes: u64,
 }
 
@@ -92,9 +92,9 @@ fn symbol(name: &CStr) -> PyResult<*mut libc::c_void> {
 pub(crate) struct NvmlUsage {
     /// The whole GPU.
     usage: Py<Usage>,
-    /// What this process uses, if NVML reports it.
+    /// The memory of this process, if NVML reports it.
     own_bytes: Option<u64>,
-    /// What other processes use.
+    /// The memory of other processes.
     others: Vec<Py<ProcessUsage>>,
 }
 

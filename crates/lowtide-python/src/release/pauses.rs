@@ -20,7 +20,7 @@ create_exception!(
     "Raised if work continues past the time limit of a pause. Nothing was stopped."
 );
 
-/// How reserved memory has changed over the resumes.
+/// The change of reserved memory over the resumes.
 #[pyclass(frozen, eq, get_all, module = "lowtide._native")]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Trend {

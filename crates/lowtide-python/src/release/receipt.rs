@@ -226,7 +226,7 @@ impl Reading {
     }
 }
 
-/// What one rung did in one attempt.
+/// The receipt of one rung in one attempt.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct RungReceipt(lowtide::release::RungReceipt);
 

@@ -63,7 +63,7 @@ fn of_names(names: &[RungName]) -> lowtide::release::Ladder {
     lowtide::release::Ladder::of_names(names).expect("rungs that lowtide brings")
 }
 
-/// What Python may ask of a release, beside its name and its ladder.
+/// The options of a release, as Python gives them.
 pub(crate) struct Options<'py> {
     pub(crate) to: Option<Bound<'py, PyAny>>,
     pub(crate) steps: Option<Bound<'py, PyList>>,

@@ -151,7 +151,7 @@ impl Opened {
     }
 }
 
-/// What one stage used, and what its end freed.
+/// The report of one stage: the memory that it used and that its end freed.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct StageReport(lowtide::release::StageReport);
 
@@ -188,7 +188,7 @@ impl StageReport {
     }
 }
 
-/// What all stages of a sequence used.
+/// The report of a sequence of stages.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct StagesReport(lowtide::release::StagesReport);
 

@@ -11,9 +11,9 @@ use super::json;
 #[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// What processes can use.
+    /// The memory that processes can use.
     pub(crate) total_bytes: u64,
-    /// What of it is free.
+    /// The free part of it.
     pub(crate) free_bytes: u64,
 }
 
@@ -24,13 +24,13 @@ impl Usage {
     }
 }
 
-/// What a framework's allocator holds.
+/// The numbers of a framework's allocator.
 #[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AllocatorCounts {
-    /// In blocks that the program uses.
+    /// The bytes in blocks that the program uses.
     pub(crate) allocated_bytes: u64,
-    /// Taken from the driver: allocated and cached.
+    /// The bytes taken from the driver, allocated and cached.
     pub(crate) reserved_bytes: u64,
 }
 
@@ -47,7 +47,7 @@ impl AllocatorCounts {
 pub(crate) struct ProcessUsage {
     /// Which process, for people.
     pub(crate) name: String,
-    /// How much it uses.
+    /// The device memory that it uses.
     pub(crate) bytes: u64,
 }
 
@@ -62,7 +62,7 @@ impl ProcessUsage {
 #[pyclass(frozen, eq, get_all, module = "lowtide._native")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Touch {
-    /// What it was.
+    /// The name of it, for people.
     what: String,
     /// Its size, if it is known.
     bytes: Option<u64>,
