@@ -134,7 +134,6 @@ impl Core {
     }
 
     /// Wakes memory, if no other work has done so meanwhile. The caller has a pass.
-    #[cold]
     pub(super) fn wake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let _one_at_a_time = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
         if self.word.read().is_asleep() {

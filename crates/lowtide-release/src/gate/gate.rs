@@ -25,6 +25,23 @@ use crate::sync::Arc;
 /// closed.open();
 /// assert!(gate.try_enter().is_some());
 /// ```
+///
+/// # Cost
+///
+/// Entering an open gate is one atomic read-modify-write, leaving it is another, and a checkpoint is
+/// one load. None of them takes a mutex; waiting and closing do. [`Gate::enter_awake`] learns from the
+/// same word whether memory has to be woken first.
+///
+/// | on one thread | time |
+/// |---|---|
+/// | [`enter`](Gate::enter) and leave | 21 ns |
+/// | [`enter_awake`](Gate::enter_awake) and leave, with memory awake | 27 ns |
+/// | [`enter_within`](Gate::enter_within) and leave | 18 ns |
+/// | [`checkpoint`](Pass::checkpoint) of an open gate | 3 ns |
+/// | for comparison: a mutex, locked and unlocked twice | 38 ns |
+///
+/// These figures are from a virtual Intel Xeon with 2 cores, 2026-11-15. `cargo run --release -p
+/// lowtide-release --example pass_cost` prints those of your machine.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     core: Arc<Core>,
@@ -85,11 +102,16 @@ impl Gate {
     /// # Errors
     /// What `wake` returned. The work has not begun then, and the next caller tries again.
     pub fn enter_awake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<Pass<'_>, E> {
-        let seen = self.core.enter();
-        let pass = Pass::counted(&self.core);
-        if seen.is_asleep() {
-            self.core.wake(wake)?;
+        if self.core.enter().is_asleep() {
+            return self.wake_within_pass(wake);
         }
+        Ok(Pass::counted(&self.core))
+    }
+
+    #[cold]
+    fn wake_within_pass<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<Pass<'_>, E> {
+        let pass = Pass::counted(&self.core);
+        self.core.wake(wake)?;
         Ok(pass)
     }
 

@@ -9,14 +9,6 @@
 //! closed again before its threads run. Opening counts the waiting work as active, so no work starves
 //! behind a chain of closers, and the next closer waits for it.
 //!
-//! # Cost
-//!
-//! Entering an open gate is one atomic read-modify-write, leaving it is another, and a checkpoint is
-//! one load. None of them takes a mutex; waiting and closing do. [`Gate::enter_awake`] learns from
-//! the same word whether memory has to be woken first. A pair of enter and leave takes about 11 ns
-//! on one thread, of which two uncontended atomic operations are nearly all (`cargo run --release
-//! --example pass_cost` prints the figures of your machine).
-//!
 //! The gate has no clock. [`Gate::close`] sleeps until the last work stops; [`Gate::close_within`]
 //! polls by the clock that it is given.
 //!
