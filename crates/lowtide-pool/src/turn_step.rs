@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A step of a sleep, a wake or an allocation at which a [`Limit`] can stop it.
+/// A step of a sleep, a wake or an allocation at which a [`Limit`](crate::Limit) can stop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TurnStep {

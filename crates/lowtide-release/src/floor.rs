@@ -51,7 +51,7 @@ pub fn of(device: &DeviceInfo) -> Option<Bytes> {
 /// Stores floors, in the place of all that were stored before.
 ///
 /// # Errors
-/// Those of the file system; `NotFound` if [`file`] has no answer.
+/// Those of the file system; `NotFound` if [`file()`] has no answer.
 pub fn remember(floors: &[Floor]) -> io::Result<()> {
     let missing =
         || io::Error::new(io::ErrorKind::NotFound, "neither XDG_CACHE_HOME nor HOME is set");

@@ -3,9 +3,9 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`device`] | [`Device`](device::Device): a GPU (`cuda:N`), or pages of this machine (`host`) |
+//! | [`device`] | [`device::Device`]: a GPU (`cuda:N`), or pages of this machine (`host`) |
 //! | [`pool`] | [`Pool`](pool::Pool): an allocator whose blocks can sleep and wake |
-//! | [`release`] | [`Releaser`](release::Releaser): frees memory and writes a [`Receipt`](release::Receipt) |
+//! | [`release`] | [`release::Releaser`]: frees memory and writes a [`Receipt`](release::Receipt) |
 //! | [`prelude`] | the names that most programs need |
 //!
 //! A receipt has the device's numbers before and after, what is left, and a
