@@ -32,16 +32,8 @@ use crate::sync::Arc;
 /// one load. None of them takes a mutex; waiting and closing do. [`Gate::enter_awake`] learns from the
 /// same word whether memory has to be woken first.
 ///
-/// | on one thread | time |
-/// |---|---|
-/// | [`enter`](Gate::enter) and leave | 21 ns |
-/// | [`enter_awake`](Gate::enter_awake) and leave, with memory awake | 27 ns |
-/// | [`enter_within`](Gate::enter_within) and leave | 18 ns |
-/// | [`checkpoint`](Pass::checkpoint) of an open gate | 3 ns |
-/// | for comparison: a mutex, locked and unlocked twice | 38 ns |
-///
-/// These figures are from a virtual Intel Xeon with 2 cores, 2026-11-15. `cargo run --release -p
-/// lowtide-release --example pass_cost` prints those of your machine.
+/// `cargo run --release -p lowtide-release --example pass_cost` prints what each costs on your machine,
+/// beside a mutex that is locked and unlocked twice.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     core: Arc<Core>,
