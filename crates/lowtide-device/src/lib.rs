@@ -14,6 +14,7 @@
 //! | [`HostPages`] | plain host memory in huge pages, for backups |
 //! | [`Stream`] | work in order, done later; it keeps alive what the work uses |
 //! | [`digest`] | 128 bits per page that tell whether the page changed |
+//! | [`private_files`] | files that no other user can plant, exchange or read |
 //! | [`process`] | how something notices that it is in a forked child |
 //! | [`processes`] | the memory of a device by process |
 //! | [`survey`] | what this machine can do |
@@ -66,6 +67,7 @@ mod info;
 mod library;
 mod mapping_table;
 pub mod nvml;
+pub mod private_files;
 pub mod process;
 pub mod processes;
 mod reservation;
