@@ -75,6 +75,7 @@ mod shared;
 mod staging;
 mod stream;
 pub mod survey;
+mod sync;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;

@@ -77,7 +77,8 @@ impl Pool {
         let (mut last, mut waits) = (false, 0);
         loop {
             self.settle_streams(last, limit)?;
-            let mut state = self.state();
+            let _change = self.shared.monitor.change("an allocation");
+            let mut state = self.state()?;
             if !state.is_awake(request.room) {
                 return Ok(Tried::Turned);
             }
@@ -89,7 +90,7 @@ impl Pool {
             let plan = state.plan(&self.shared.policy, self.shared.device.info(), request, last)?;
             drop(state);
             let applied = self.apply(&plan);
-            let mut state = self.state();
+            let mut state = self.state()?;
             let address = state.commit(&plan, &applied, request);
             self.shared.monitor.notify();
             let full = applied.error.as_ref().is_some_and(lowtide_device::Error::is_out_of_memory);
