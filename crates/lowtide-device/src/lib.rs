@@ -14,6 +14,7 @@
 //! | [`HostPages`] | plain host memory in huge pages, for backups |
 //! | [`Stream`] | work in order, done later; it keeps alive what the work uses |
 //! | [`digest`] | 128 bits per page that tell whether the page changed |
+//! | [`private_files`] | files that no other user can plant, exchange or read |
 //! | [`processes`] | the memory of a device by process |
 //! | [`survey`] | what this machine can do |
 //! | [`cuda`] | the driver: loaded, or built from entry points that a caller has |
@@ -65,6 +66,7 @@ mod info;
 mod library;
 mod mapping_table;
 pub mod nvml;
+pub mod private_files;
 pub mod processes;
 mod reservation;
 mod shared;
