@@ -85,8 +85,10 @@ impl Receipt {
             let held = held.map_or_else(String::new, |held| format!(", {held}"));
             writeln!(f, "  held: {holds} by {path}, {count} {references}{held}")?;
         }
-        if let Some(ledger) = &self.ledger {
-            writeln!(f, "{ledger}")?;
+        match &self.ledger {
+            Some(ledger) if self.verdict.is_proved() => writeln!(f, "  left: {}", ledger.line())?,
+            Some(ledger) => writeln!(f, "{ledger}")?,
+            None => {}
         }
         if !self.not_run.is_empty() {
             writeln!(f, "  not run: {}", self.not_run.join(", "))?;

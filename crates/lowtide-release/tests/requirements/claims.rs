@@ -230,5 +230,5 @@ fn r45_what_is_left_is_in_every_receipt(ground: &Ground) {
     let receipt = ground.releaser.empty_cache();
     assert_eq!(receipt.verdict, Verdict::Released);
     let text = receipt.to_string();
-    assert!(text.contains("live               24.0 MiB"), "{text}");
+    assert!(text.contains("left: ") && text.contains("live 24.0 MiB default"), "{text}");
 }
