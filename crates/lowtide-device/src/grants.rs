@@ -9,13 +9,14 @@
     reason = "keeps the book of this process behind a pointer that a fork outlives"
 )]
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::{fmt, process};
 
 use crate::grant_records::{RecordError, Records};
 use crate::headroom::{HostHeadroom, MARGIN};
+use crate::process::Generation;
 use crate::{Bytes, Error, Result};
 
 /// The record on disk is renewed when this much has become resident: until then it says too much, which
@@ -100,7 +101,7 @@ pub fn require(requested: Bytes) -> Result<()> {
 /// The grants of one process.
 struct Book {
     /// A forked child has its parent's book, and makes its own.
-    process: u32,
+    made_in: Generation,
     /// Where the kernel's numbers are.
     root: PathBuf,
     state: Mutex<State>,
@@ -129,14 +130,15 @@ fn book() -> &'static Book {
     // SAFETY: null, or a book that `install` leaked.
     let book = unsafe { known.as_ref() };
     match book {
-        Some(book) if book.process == process::id() => book,
+        Some(book) if book.made_in.is_current() => book,
         _ => install(known, book.map_or(Path::new("/"), |book| &book.root)),
     }
 }
 
 fn install(known: *mut Book, root: &Path) -> &'static Book {
     let state = State { granted: Bytes::ZERO, written: Bytes::ZERO, records: Known::Unopened };
-    let book = Book { process: process::id(), root: root.to_owned(), state: Mutex::new(state) };
+    let book =
+        Book { made_in: Generation::current(), root: root.to_owned(), state: Mutex::new(state) };
     // One per process: grants refer to it until the end.
     let fresh = Box::into_raw(Box::new(book));
     match CURRENT.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
@@ -193,7 +195,7 @@ impl Book {
 
     fn give_back(&self, size: Bytes) {
         // In a forked child it was the parent's.
-        if size == Bytes::ZERO || self.process != process::id() {
+        if size == Bytes::ZERO || !self.made_in.is_current() {
             return;
         }
         let mut state = self.state();

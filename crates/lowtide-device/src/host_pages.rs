@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fmt, slice};
 
 use crate::headroom::HostGrant;
+use crate::process::Generation;
 use crate::{Bytes, Error, Result, exit, headroom};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
@@ -33,6 +34,7 @@ pub(crate) const SMALL_PAGE: usize = 4096;
 /// ```
 pub struct HostPages {
     base: NonNull<u8>,
+    made_in: Generation,
     /// A thread that has a page's lock has the page to itself. The value says whether the page was
     /// written and so takes memory.
     locks: Box<[Mutex<bool>]>,
@@ -52,7 +54,6 @@ impl HostPages {
     /// [`Error::NoHostHeadroom`] if the machine or a control group around this process has less left;
     /// [`Error::Os`] if the kernel refuses.
     pub fn new(size: Bytes) -> Result<HostPages> {
-        exit::refuse_after_fork()?;
         let pages = size.0.div_ceil(HUGE_PAGE.0).max(1);
         HostPages::granted(headroom::grant(Bytes(pages * HUGE_PAGE.0))?)
     }
@@ -62,11 +63,11 @@ impl HostPages {
     /// # Errors
     /// [`Error::Os`] if the kernel refuses.
     pub fn granted(grant: HostGrant) -> Result<HostPages> {
-        exit::refuse_after_fork()?;
         exit::watch(&exit::OF_DEVICES);
         let pages = grant.size().0.div_ceil(HUGE_PAGE.0).max(1);
         let base = map_huge(Bytes(pages * HUGE_PAGE.0))?;
-        Ok(HostPages { base, locks: (0..pages).map(|_| Mutex::default()).collect(), grant })
+        let locks = (0..pages).map(|_| Mutex::default()).collect();
+        Ok(HostPages { base, made_in: Generation::current(), locks, grant })
     }
 
     /// Returns the size, in whole huge pages.
@@ -113,6 +114,9 @@ impl HostPages {
     /// # Panics
     /// If the offset is past the end of the pages.
     pub fn give_up(&self, offset: Bytes) -> bool {
+        if !self.made_in.is_current() {
+            return false;
+        }
         let page = &self.locks[(offset.0 / HUGE_PAGE.0) as usize];
         let mut written = page.lock().unwrap_or_else(PoisonError::into_inner);
         if *written {
@@ -151,7 +155,7 @@ impl HostPages {
 
     // In the order of addresses, so that two threads that want the same pages do not deadlock.
     fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, bool>>)> {
-        exit::refuse_after_fork()?;
+        self.made_in.check()?;
         let end = offset.0.checked_add(size.0).filter(|end| *end <= self.size().0);
         let end = end.expect("a range of these pages");
         let pages = (offset.0 / HUGE_PAGE.0) as usize..end.div_ceil(HUGE_PAGE.0) as usize;
@@ -165,7 +169,7 @@ impl HostPages {
 impl Drop for HostPages {
     fn drop(&mut self) {
         // A forked child does not have them, and may have something else there.
-        if exit::refuse_after_fork().is_ok() {
+        if self.made_in.is_current() {
             unmap_huge(self.base, self.size());
         }
     }
