@@ -5,6 +5,7 @@ mod gpu_pack;
 mod peers;
 mod ptx;
 mod steps;
+mod storm;
 mod test;
 
 use std::path::PathBuf;
@@ -35,13 +36,16 @@ enum Command {
         #[arg(long)]
         peers: bool,
     },
+    /// Run pools, the gate, idle and releases in many threads, with faults, forks, panics and kill -9,
+    /// and check every byte. Exits with 1, and prints the seed, if anything is wrong.
+    Storm(storm::Options),
     /// Compile kernels/digest.cu to PTX anew. Takes NVIDIA's runtime compiler from the Python registry.
     Ptx,
 }
 
 fn main() -> ExitCode {
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -49,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> anyhow::Result<()> {
+fn run() -> anyhow::Result<ExitCode> {
     // Wherever it is called from, paths are the workspace's.
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     std::env::set_current_dir(root.expect("xtask is a folder of the workspace"))?;
@@ -58,5 +62,7 @@ fn run() -> anyhow::Result<()> {
         Command::Python(options) => test::run(options, test::Parts::Python),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Ptx => ptx::compile(),
-    }
+        Command::Storm(options) => return storm::run(&options),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

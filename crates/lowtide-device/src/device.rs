@@ -12,9 +12,9 @@ use crate::cuda::{Context, CudaBackend, Driver};
 use crate::dry_run::{DryRunBackend, DryRunCost};
 use crate::facts::SizeRule;
 use crate::host::{HostBackend, HostOptions};
+use crate::host_memory;
 use crate::shared::Shared;
 use crate::{Backend, Chunk, DeviceInfo, Error, HostMemory, Reservation, Result, Stream};
-use crate::{exit, host_memory};
 
 /// A device. Cheap to clone, and shared between threads.
 ///
@@ -142,6 +142,7 @@ impl Device {
     /// # Errors
     /// The error of the driver or the kernel.
     pub fn usage(&self) -> Result<Usage> {
+        self.shared.check_process()?;
         self.shared.backend.usage()
     }
 
@@ -150,7 +151,7 @@ impl Device {
     /// # Errors
     /// [`Error::BadSize`], or the driver's error.
     pub fn reserve(&self, size: Bytes) -> Result<Reservation> {
-        exit::refuse_after_fork()?;
+        self.shared.check_process()?;
         self.check_size("reserve", size)?;
         self.shared.sweep();
         Reservation::new(&self.shared, size)
@@ -161,7 +162,7 @@ impl Device {
     /// # Errors
     /// [`Error::BadSize`], or [`Error::OutOfMemory`] with what is free.
     pub fn create(&self, size: Bytes) -> Result<Chunk> {
-        exit::refuse_after_fork()?;
+        self.shared.check_process()?;
         self.check_size("create", size)?;
         self.shared.sweep();
         Chunk::new(&self.shared, size)
@@ -172,7 +173,7 @@ impl Device {
     /// # Errors
     /// The driver's error.
     pub fn stream(&self) -> Result<Stream> {
-        exit::refuse_after_fork()?;
+        self.shared.check_process()?;
         self.shared.sweep();
         Stream::new(&self.shared)
     }
@@ -198,7 +199,7 @@ impl Device {
     }
 
     fn host_memory_by(&self, size: Bytes, threads: usize) -> Result<Arc<HostMemory>> {
-        exit::refuse_after_fork()?;
+        self.shared.check_process()?;
         self.shared.sweep();
         HostMemory::new(&self.shared, size, threads).map(Arc::new)
     }
@@ -215,7 +216,7 @@ impl Device {
     /// being captured in the context, whatever the capture mode, and the capture is lost: call it only
     /// where nothing captures.
     pub fn synchronize(&self) -> Result<()> {
-        exit::refuse_after_fork()?;
+        self.shared.check_process()?;
         self.shared.backend.synchronize()
     }
 

@@ -156,10 +156,10 @@ pub enum Error {
         what: &'static str,
     },
 
-    /// Device work in a forked child.
+    /// Work in a forked child with something that was made before the fork.
     #[error(
-        "this process was forked, and its devices belong to the parent; start a new program instead \
-         (in Python: the `spawn` start method)"
+        "this process was forked, and what was made before belongs to its parent; make a new one here, \
+         or start a new program instead of a fork (in Python: the `spawn` start method)"
     )]
     Forked,
 

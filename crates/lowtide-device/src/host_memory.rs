@@ -13,7 +13,7 @@ use crate::facts::{RangeProblem, SizeRule};
 use crate::host_pages::HUGE_PAGE;
 use crate::host_region::{HostRegion, PART};
 use crate::shared::Shared;
-use crate::{Bytes, Error, Result, copying, exit, headroom};
+use crate::{Bytes, Error, Result, copying, headroom};
 
 const MOST_THREADS: usize = 16;
 
@@ -137,7 +137,7 @@ impl HostMemory {
 
     fn lock(&self, operation: &'static str, offset: Bytes, length: usize) -> Result<Locked<'_>> {
         // A forked child does not have these pages.
-        exit::refuse_after_fork()?;
+        self.device.check_process()?;
         let size = Bytes(length as u64);
         let at = self.at(operation, offset, size)?;
         let mut users = self.users();
@@ -181,6 +181,7 @@ impl HostMemory {
         offset: Bytes,
         size: Bytes,
     ) -> Result<HostPin> {
+        self.device.check_process()?;
         self.at(operation, offset, size)?;
         let mut users = self.users();
         while users.threads > 0 {
@@ -251,7 +252,7 @@ impl HostPin {
 
     /// Lets the memory go, before the pin itself does. May be called twice.
     pub(crate) fn let_go(&mut self) {
-        if std::mem::take(&mut self.is_held) {
+        if std::mem::take(&mut self.is_held) && self.memory.device.is_own() {
             self.memory.users().copies -= 1;
         }
     }

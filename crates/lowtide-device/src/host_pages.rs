@@ -13,6 +13,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::process::Generation;
 use crate::{Bytes, Error, Result, exit, headroom};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
@@ -31,6 +32,7 @@ pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
 /// ```
 pub struct HostPages {
     base: NonNull<u8>,
+    made_in: Generation,
     /// A thread that has a page's lock has the page to itself.
     locks: Box<[Mutex<()>]>,
 }
@@ -47,12 +49,12 @@ impl HostPages {
     /// [`Error::NoHostHeadroom`] if the machine or a control group around this process has less left;
     /// [`Error::Os`] if the kernel refuses.
     pub fn new(size: Bytes) -> Result<HostPages> {
-        exit::refuse_after_fork()?;
         exit::watch(&exit::OF_DEVICES);
         headroom::require(size)?;
         let pages = size.0.div_ceil(HUGE_PAGE.0).max(1);
         let base = map_huge(Bytes(pages * HUGE_PAGE.0))?;
-        Ok(HostPages { base, locks: (0..pages).map(|_| Mutex::default()).collect() })
+        let locks = (0..pages).map(|_| Mutex::default()).collect();
+        Ok(HostPages { base, made_in: Generation::current(), locks })
     }
 
     /// Returns the size, in whole huge pages.
@@ -94,7 +96,7 @@ impl HostPages {
 
     // In the order of addresses, so that two threads that want the same pages do not deadlock.
     fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, ()>>)> {
-        exit::refuse_after_fork()?;
+        self.made_in.check()?;
         let end = offset.0.checked_add(size.0).filter(|end| *end <= self.size().0);
         let end = end.expect("a range of these pages");
         let pages = (offset.0 / HUGE_PAGE.0) as usize..end.div_ceil(HUGE_PAGE.0) as usize;
@@ -108,7 +110,7 @@ impl HostPages {
 impl Drop for HostPages {
     fn drop(&mut self) {
         // A forked child does not have them, and may have something else there.
-        if exit::refuse_after_fork().is_ok() {
+        if self.made_in.is_current() {
             unmap_huge(self.base, self.size());
         }
     }

@@ -15,6 +15,7 @@
 //! | [`Stream`] | work in order, done later; it keeps alive what the work uses |
 //! | [`digest`] | 128 bits per page that tell whether the page changed |
 //! | [`private_files`] | files that no other user can plant, exchange or read |
+//! | [`process`] | how something notices that it is in a forked child |
 //! | [`processes`] | the memory of a device by process |
 //! | [`survey`] | what this machine can do |
 //! | [`cuda`] | the driver: loaded, or built from entry points that a caller has |
@@ -67,6 +68,7 @@ mod library;
 mod mapping_table;
 pub mod nvml;
 pub mod private_files;
+pub mod process;
 pub mod processes;
 mod reservation;
 mod shared;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::path::Path;
-use std::process;
 use std::sync::{Arc, Mutex};
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -12,12 +11,14 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use serde::Serialize;
 
 use crate::facts::{Attempt, DriverLibrary};
+use crate::process::Generation;
 use crate::{Bytes, Error, Result, Usage, exit, library};
 use lowtide_types::Source;
 
 /// The NVML library, loaded and initialised.
 pub struct Nvml {
     nvml: ManuallyDrop<nvml_wrapper::Nvml>,
+    made_in: Generation,
 }
 
 /// The GPU memory of one process, as NVML reports it.
@@ -44,15 +45,15 @@ impl Nvml {
     /// # Errors
     /// As [`Nvml::load`]; a failure is not kept.
     pub fn kept() -> Result<Arc<Nvml>> {
-        static KEPT: Mutex<Option<(u32, Arc<Nvml>)>> = Mutex::new(None);
+        static KEPT: Mutex<Option<Arc<Nvml>>> = Mutex::new(None);
         // Never waited for: a fork may have left it locked by a thread that is not there any more.
         let Ok(mut kept) = KEPT.try_lock() else { return Ok(Arc::new(Nvml::load()?)) };
         match &*kept {
-            Some((owner, nvml)) if *owner == process::id() => Ok(Arc::clone(nvml)),
+            Some(nvml) if nvml.made_in.is_current() => Ok(Arc::clone(nvml)),
             _ => {
                 let nvml = Arc::new(Nvml::load()?);
                 // The parent's, in a child, is the parent's to shut down.
-                std::mem::forget(kept.replace((process::id(), Arc::clone(&nvml))));
+                std::mem::forget(kept.replace(Arc::clone(&nvml)));
                 Ok(nvml)
             }
         }
@@ -67,7 +68,13 @@ impl Nvml {
             nvml.map_err(|error| error.to_string())
         };
         let (tried, found) = DriverLibrary::Nvml.find(open);
-        (tried, found.map(|(nvml, _)| Nvml { nvml: ManuallyDrop::new(nvml) }))
+        (
+            tried,
+            found.map(|(nvml, _)| {
+                let made_in = Generation::current();
+                Nvml { nvml: ManuallyDrop::new(nvml), made_in }
+            }),
+        )
     }
 
     /// Returns the driver's release, such as `580.159.04`.
@@ -124,7 +131,8 @@ impl Nvml {
 impl Drop for Nvml {
     fn drop(&mut self) {
         // Shutting a library down that is itself shutting down is not safe.
-        if !exit::has_begun() {
+        // In a forked child it is the parent's to shut down.
+        if self.made_in.is_current() && !exit::has_begun() {
             #[allow(unsafe_code, reason = "drops what is dropped only here")]
             // SAFETY: `self` is going, and nothing uses it afterwards.
             unsafe {

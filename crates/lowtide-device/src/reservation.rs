@@ -99,14 +99,15 @@ impl Reservation {
         self.space.size
     }
 
-    /// Returns how much memory is mapped into it.
+    /// Returns how much memory is mapped into it. In a forked child nothing of a parent's is.
     pub fn mapped(&self) -> Bytes {
-        self.space.table().mapped()
+        if self.space.device.is_own() { self.space.table().mapped() } else { Bytes::ZERO }
     }
 
-    /// Returns everything that is mapped into it, in the order of addresses.
+    /// Returns everything that is mapped into it, in the order of addresses. In a forked child nothing of
+    /// a parent's is.
     pub fn mappings(&self) -> Vec<Mapping> {
-        self.space.table().mappings()
+        if self.space.device.is_own() { self.space.table().mappings() } else { Vec::new() }
     }
 
     /// Maps a chunk at an offset. The device cannot use it before [`Reservation::open`].
@@ -228,6 +229,7 @@ impl Space {
     }
 
     fn claim_hole(&self, offset: Bytes, size: Bytes) -> Result<()> {
+        self.device.check_process()?;
         let range = self.range("map", offset, size)?;
         let page = self.device.backend.info().page;
         if !offset.is_multiple_of(page) {
@@ -245,6 +247,7 @@ impl Space {
         size: Bytes,
         purpose: ClaimFor,
     ) -> Result<Vec<Claim>> {
+        self.device.check_process()?;
         let range = self.range(operation, offset, size)?;
         let claimed = self.table().claim(range, purpose);
         claimed.map_err(|problem| self.bad_range(operation, (offset, size), problem))
@@ -305,6 +308,7 @@ impl Space {
         offset: Bytes,
         size: Bytes,
     ) -> Result<Pin> {
+        self.device.check_process()?;
         let range = self.range(operation, offset, size)?;
         let pinned = self.table().pin(range);
         let id = pinned.map_err(|problem| self.bad_range(operation, (offset, size), problem))?;
@@ -314,6 +318,11 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
+        if !self.device.is_own() {
+            // A thread of the parent may have been in the middle of a change when this process was forked.
+            std::mem::forget(std::mem::take(&mut self.table));
+            return;
+        }
         let chunks = self.table().take_all().into_iter();
         let (base, size) = (self.base, self.size);
         // The steps that are left, in order; a step that succeeded is not done again. Bare handles,
@@ -348,7 +357,9 @@ pub(crate) struct Pin {
 impl Pin {
     /// Lets the range go, before the pin itself does. May be called twice.
     pub(crate) fn let_go(&self) {
-        self.space.table().unpin(self.id);
+        if self.space.device.is_own() {
+            self.space.table().unpin(self.id);
+        }
     }
 }
 

@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lowtide_types::DeviceId;
 
 use crate::backend::Backend;
+use crate::process::Generation;
 use crate::staging::{Staging, StagingCache};
 use crate::{Result, exit};
 
 /// The state of one device, kept alive by the device and by everything taken from it.
 pub(crate) struct Shared {
     pub(crate) backend: Box<dyn Backend>,
+    /// The process whose device this is.
+    made_in: Generation,
     staging: StagingCache,
     leftovers: Mutex<Vec<Leftover>>,
 }
@@ -28,11 +31,28 @@ impl Shared {
     pub(crate) fn new(backend: impl Backend + 'static) -> Arc<Shared> {
         exit::watch(&exit::OF_DEVICES);
         let (staging, leftovers) = (StagingCache::default(), Mutex::default());
-        Arc::new(Shared { backend: Box::new(backend), staging, leftovers })
+        let made_in = Generation::current();
+        Arc::new(Shared { backend: Box::new(backend), made_in, staging, leftovers })
     }
 
     pub(crate) fn id(&self) -> DeviceId {
         self.backend.info().id
+    }
+
+    /// Refuses work in a forked child of the process whose device this is.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.made_in.check()
+    }
+
+    /// Returns whether the device is this process's own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.made_in.is_current()
+    }
+
+    /// Returns whether a drop may give something back: not in a forked child, and not once the process
+    /// exits.
+    pub(crate) fn takes_back(&self) -> bool {
+        self.is_own() && !exit::has_begun()
     }
 
     /// Takes staging memory for the digests of this many pages.
@@ -47,7 +67,7 @@ impl Shared {
 
     /// Returns how many things the driver has not taken back.
     pub(crate) fn leftover_count(&self) -> usize {
-        self.leftovers().len()
+        if self.is_own() { self.leftovers().len() } else { 0 }
     }
 
     fn leftovers(&self) -> MutexGuard<'_, Vec<Leftover>> {
@@ -61,7 +81,7 @@ impl Shared {
         what: &'static str,
         mut give_back: impl FnMut(&dyn Backend) -> Result<()> + Send + 'static,
     ) {
-        if exit::has_begun() {
+        if !self.takes_back() {
             return;
         }
         match give_back(self.backend.as_ref()) {
@@ -90,7 +110,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if exit::has_begun() {
+        if !self.is_own() {
+            // A thread of the parent may have been in the middle of a change when this process was forked.
+            std::mem::forget(std::mem::take(&mut self.staging));
+            std::mem::forget(std::mem::take(&mut self.leftovers));
+        }
+        if !self.takes_back() {
             return;
         }
         for staging in self.staging.drain() {

@@ -19,7 +19,7 @@ use crate::host_memory::HostPiece;
 use crate::in_flight::{InFlight, Pins, WorkNumber};
 use crate::shared::Shared;
 use crate::staging::Staging;
-use crate::{Bytes, Error, HostMemory, Reservation, Result, exit};
+use crate::{Bytes, Error, HostMemory, Reservation, Result};
 
 /// A queue of device work. Dropping it waits for the work it was given.
 ///
@@ -220,7 +220,7 @@ impl Stream {
     /// # Errors
     /// The driver's error.
     pub fn mark(&self) -> Result<Mark> {
-        exit::refuse_after_fork()?;
+        self.device.check_process()?;
         let given = self.in_flight.given();
         let raw = self.raw.mark()?;
         Ok(Mark { device: Arc::clone(&self.device), stream: Arc::clone(&self.raw), raw, given })
@@ -236,7 +236,7 @@ impl Stream {
     /// If the mark belongs to another stream.
     pub fn wait(&self, mark: &Mark) -> Result<()> {
         assert!(Arc::ptr_eq(&self.raw, &mark.stream), "a mark is waited for on its own stream");
-        exit::refuse_after_fork()?;
+        self.device.check_process()?;
         // SAFETY: the mark is of this stream and was not forgotten: it lives.
         unsafe { self.raw.wait(mark.raw) }?;
         self.in_flight.passed(mark.given);
@@ -248,7 +248,7 @@ impl Stream {
     /// # Errors
     /// The error of that work, or the driver's error.
     pub fn synchronize(&self) -> Result<()> {
-        exit::refuse_after_fork()?;
+        self.device.check_process()?;
         let given = self.in_flight.given();
         self.raw.synchronize()?;
         self.in_flight.passed(given);
@@ -261,7 +261,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::synchronize`].
     pub fn has_passed(&self) -> Result<bool> {
-        exit::refuse_after_fork()?;
+        self.device.check_process()?;
         let given = self.in_flight.given();
         let done = self.raw.is_done()?;
         if done {
@@ -271,7 +271,7 @@ impl Stream {
     }
 
     fn give(&self, pins: Pins, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        exit::refuse_after_fork()?;
+        self.device.check_process()?;
         let given = work();
         self.in_flight.keep(pins);
         given
@@ -280,7 +280,12 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if exit::has_begun() {
+        if !self.device.is_own() {
+            // A thread of the parent may have been at work here when this process was forked.
+            std::mem::forget((std::mem::take(&mut self.in_flight), Arc::clone(&self.raw)));
+            return;
+        }
+        if !self.device.takes_back() {
             return;
         }
         let raw = Arc::clone(&self.raw);
@@ -295,6 +300,9 @@ impl Drop for Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.device.is_own() {
+            return write!(f, "Stream({}, of a parent process)", self.device.id());
+        }
         write!(f, "Stream({}, {} in flight)", self.device.id(), self.in_flight.count())
     }
 }
@@ -326,7 +334,7 @@ impl PendingDigests<'_> {
 impl Drop for PendingDigests<'_> {
     fn drop(&mut self) {
         let Some(staging) = self.staging.take() else { return };
-        if exit::has_begun() {
+        if !self.stream.device.takes_back() {
             return;
         }
         // The kernel may still write to it, so it is used again only once the stream has passed; and

@@ -352,6 +352,18 @@ impl Arena {
         runs
     }
 
+    /// Adds up the chunks without a live byte.
+    pub(crate) fn without_live_bytes(&self) -> u64 {
+        let (live, mut next) = (self.live_pages(), 0);
+        let is_free = |chunk: &Range<u64>| {
+            while live.get(next).is_some_and(|run| run.end <= chunk.start) {
+                next += 1;
+            }
+            live.get(next).is_none_or(|run| run.start >= chunk.end)
+        };
+        self.chunks().into_iter().filter(is_free).map(|chunk| chunk.end - chunk.start).sum()
+    }
+
     /// Finds a live block that overlaps a range.
     pub(crate) fn live_block_in(&self, range: &Range<u64>) -> Option<u64> {
         let over = |block: &Block| block.start < range.end && range.start < block.end();

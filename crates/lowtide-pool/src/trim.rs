@@ -19,6 +19,15 @@ impl Pool {
         self.trim_while(keep, || true)
     }
 
+    /// Returns how much a trim would give back: the chunks of awake tags without a live byte. Blocks
+    /// whose stream has not passed count as free, because a trim waits for it.
+    pub fn trimmable(&self) -> Bytes {
+        let mut state = self.state();
+        state.clear_shelves();
+        let rooms = state.awake_rooms();
+        rooms.into_iter().map(|room| Bytes(state.rooms[room].arena.without_live_bytes())).sum()
+    }
+
     /// Trims for as long as `go_on` returns `true`. It is asked before each chunk, the largest first.
     /// Nothing is held while it is asked: it may allocate, free, sleep or wake.
     ///

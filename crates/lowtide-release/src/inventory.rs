@@ -142,6 +142,11 @@ impl Inventory {
         here.filter_map(|(_, hook)| hook.upgrade()).collect()
     }
 
+    /// Returns what a trim of this allocator can return to the driver; nothing if it panics.
+    pub(crate) fn trimmable(&self, allocator: &dyn Allocator) -> Bytes {
+        or_default(|| allocator.trimmable())
+    }
+
     pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {
         registered(&self.settings)
     }

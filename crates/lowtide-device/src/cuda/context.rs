@@ -15,6 +15,7 @@ use cudarc::driver::sys::{CUcontext, CUfunction, CUmodule};
 use super::card::Card;
 use super::driver::Driver;
 use super::entry_points::CoreCalls;
+use crate::process::Generation;
 use crate::{DeviceId, Error, Result, exit};
 
 /// Compiled from `kernels/digest.cu`; `cargo xtask ptx` makes it anew.
@@ -62,6 +63,7 @@ pub(super) struct Session {
     /// True for the primary context, which this session retains.
     is_retained: bool,
     kernel: Mutex<Option<Kernel>>,
+    made_in: Generation,
     /// Calls made in the context; what makes it current is not counted.
     calls: AtomicU64,
 }
@@ -98,7 +100,8 @@ impl Session {
             Context::Borrowed(context) => (context.0.as_ptr().cast(), false),
         };
         let (kernel, calls) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Session { driver, id, card, context, is_retained, kernel, calls })
+        let made_in = Generation::current();
+        Ok(Session { driver, id, card, context, is_retained, kernel, made_in, calls })
     }
 
     /// Makes one driver call in the context, and restores what the caller had.
@@ -153,7 +156,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if exit::has_begun() {
+        if !self.made_in.is_current() || exit::has_begun() {
             return;
         }
         let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).take();

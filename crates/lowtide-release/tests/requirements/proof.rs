@@ -149,7 +149,7 @@ fn r45_noise_of_a_device_proves_nothing(ground: &Ground) {
     let gauge = Arc::new(Noisy(ground.device.clone()));
     let releaser = ground.releaser_with(gauge, Arc::new(ground.clock.clone()));
     releaser.add_pool(&ground.pool);
-    for (mib, verdict) in [(8, Verdict::NoEffect), (10, Verdict::Released)] {
+    for (mib, verdict) in [(8, Verdict::Unverified), (10, Verdict::Released)] {
         drop(ground.block(mib));
         let receipt = releaser.empty_cache();
         ground.assert_in_use(0, "trimmed");

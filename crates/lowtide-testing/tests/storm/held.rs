@@ -1,0 +1,110 @@
+//! A block that somebody holds, and what is known of its content.
+
+use lowtide_device::Bytes;
+use lowtide_pool::{Block, SleepPolicy};
+use lowtide_testing::Dice;
+
+use crate::content::{Content, difference};
+use crate::figures;
+use crate::trail::{fail, note};
+use crate::world::{Group, World};
+
+/// The most that one check reads.
+const READ_MOST: u64 = 3 << 20;
+
+/// A block with the content that it should have.
+pub(crate) struct Held {
+    block: Block,
+    pub(crate) group: Group,
+    content: Content,
+    /// Whether the block was written to its end since its last failed write.
+    is_written: bool,
+    /// For a `Discard` tag: the number of sleeps that had begun when the block was written, if none was
+    /// under way. Until another one begins, the content may not be lost.
+    safe_since: Option<u64>,
+}
+
+impl Held {
+    /// Allocates a block and writes it. `None` if one of the two was refused.
+    pub(crate) fn new(world: &World, group: Group, size: Bytes) -> Option<Held> {
+        let (pool, tag) = world.pool_and_tag(group);
+        let block = world.allowed("alloc", pool.block_tagged(size, tag))?;
+        let content = Content { block: world.next_number(), version: 0 };
+        let mut held = Held { block, group, content, is_written: false, safe_since: None };
+        held.write(world);
+        Some(held)
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let Content { block, version } = self.content;
+        let (size, address) = (self.block.size(), self.block.address());
+        let Group { pool, tag } = self.group;
+        format!(
+            "block {block}, version {version}, {} bytes at {address:?}, pool {pool} tag {tag}",
+            size.0
+        )
+    }
+
+    /// Writes the next version.
+    pub(crate) fn write(&mut self, world: &World) {
+        self.content.version += 1;
+        self.is_written = false;
+        let sleeps = world.sleeps_if_none();
+        let bytes = self.content.bytes(0, self.block.size().as_usize());
+        if world.allowed("write", self.block.write(Bytes::ZERO, &bytes)).is_some() {
+            self.is_written = true;
+            self.safe_since = sleeps;
+        }
+    }
+
+    /// Reads a part of the block, or all of it, and checks every byte. Returns whether it could be read.
+    pub(crate) fn check(&mut self, world: &World, dice: &mut Dice) -> bool {
+        let size = self.block.size().0;
+        let start = if size > READ_MOST || dice.one_in(4) { dice.roll(size.max(1)) } else { 0 };
+        let length = (size - start).min(READ_MOST);
+        self.check_range(world, start, length)
+    }
+
+    /// Checks every byte of the block.
+    pub(crate) fn check_all(&mut self, world: &World) -> bool {
+        self.check_range(world, 0, self.block.size().0)
+    }
+
+    fn check_range(&mut self, world: &World, start: u64, length: u64) -> bool {
+        let mut found = vec![0; length as usize];
+        if world.allowed("read", self.block.read(Bytes(start), &mut found)).is_none() {
+            return false;
+        }
+        if !self.is_written {
+            return true;
+        }
+        figures::with(|figures| figures.bytes_checked += length);
+        let expected = self.content.bytes(start, length as usize);
+        if found == expected {
+            return true;
+        }
+        let may_be_lost = self.group.policy() == SleepPolicy::Discard
+            && (self.safe_since.is_none() || self.safe_since != Some(world.sleeps_begun()));
+        if !may_be_lost {
+            fail(format!("{}: {}", self.describe(), difference(&found, &expected, start)));
+        }
+        self.is_written = false;
+        true
+    }
+
+    /// Gives the block back.
+    pub(crate) fn free(self) {
+        note(format_args!("free {}", self.describe()));
+        drop(self);
+    }
+
+    /// Returns a size: most blocks are small, some are several pages.
+    pub(crate) fn roll_size(dice: &mut Dice) -> Bytes {
+        let most = dice.pick(&[600, 20 << 10, 300 << 10, 3 << 20, 7 << 20]);
+        Bytes(dice.roll(most + 1))
+    }
+
+    pub(crate) fn size(&self) -> Bytes {
+        self.block.size()
+    }
+}

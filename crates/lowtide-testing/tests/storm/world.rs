@@ -1,0 +1,350 @@
+//! A world: one device with two pools and a releaser, from the beginning to the proof that nothing of
+//! it is left.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_pool::{
+    Error, Limit, Phase, Policy, Pool, Result, Scope, SleepPolicy, Subscription, Tag,
+};
+use lowtide_release::{Idle, IdleOptions, Idling, Pauses, Registration, Releaser, Stages};
+use lowtide_testing::Dice;
+use lowtide_testing::double::Double;
+use lowtide_testing::suite::Target;
+
+use crate::clock::{FastClock, SPEED};
+use crate::figures;
+use crate::held::Held;
+use crate::trail::{fail, note};
+
+/// The policies of the tags of every pool, in this order.
+pub(crate) const POLICIES: [SleepPolicy; 4] =
+    [SleepPolicy::Offload, SleepPolicy::Offload, SleepPolicy::Discard, SleepPolicy::Keep];
+
+/// A tag of one of the pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) pool: usize,
+    pub(crate) tag: usize,
+}
+
+impl Group {
+    pub(crate) fn policy(self) -> SleepPolicy {
+        POLICIES[self.tag]
+    }
+}
+
+struct Tagged {
+    pool: Pool,
+    tags: [Tag; POLICIES.len()],
+}
+
+pub(crate) struct World {
+    pub(crate) target: Target,
+    pub(crate) device: Device,
+    /// What was in use before the first allocation.
+    base: Bytes,
+    pools: Vec<Tagged>,
+    pub(crate) releaser: Releaser,
+    pub(crate) idling: Idling,
+    pub(crate) stages: Stages,
+    pub(crate) pauses: Pauses,
+    /// Blocks that one thread leaves to another.
+    pub(crate) market: Mutex<Vec<Held>>,
+    /// Whether calls of the driver fail on purpose in this world. In one without, an error of the
+    /// device is a failure.
+    pub(crate) has_faults: bool,
+    /// Set when the threads are to stop.
+    pub(crate) is_over: AtomicBool,
+    /// The number of hooks that are running.
+    pub(crate) hooks: AtomicUsize,
+    /// The dice of callbacks, which run on any thread.
+    pub(crate) dice: Mutex<Dice>,
+    sleeps_begun: AtomicU64,
+    sleeps_ended: AtomicU64,
+    numbers: AtomicU64,
+    plugged: Mutex<(Vec<Subscription>, Vec<Registration>)>,
+}
+
+/// Counts a sleep as under way, for content that a sleep may discard.
+pub(crate) struct Sleeping<'a>(&'a World);
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.sleeps_ended.fetch_add(1, SeqCst);
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, target: Target) -> Arc<World> {
+        let mut dice = Dice::new(seed);
+        let device = open(target, &mut dice);
+        let base = device.usage().unwrap_or_else(|error| fail(error)).in_use();
+        let clock = Arc::new(FastClock::default());
+        let releaser = Releaser::new(&device, clock.clone());
+        if target == Target::Double {
+            releaser.set_floor(base);
+        }
+        let pools: Vec<Tagged> = (0..2).map(|_| tagged(&device, &mut dice)).collect();
+        for tagged in &pools {
+            releaser.add_pool(&tagged.pool);
+        }
+        let after = SPEED * Duration::from_millis(dice.pick(&[0, 5, 40]));
+        let options = IdleOptions { enabled: true, after, calm: 2 };
+        let idle = Idle::new(options, clock);
+        Arc::new(World {
+            target,
+            base,
+            pools,
+            idling: Idling::new(&releaser, &idle),
+            stages: Stages::new(&releaser),
+            pauses: Pauses::new(&releaser),
+            releaser,
+            device,
+            market: Mutex::default(),
+            has_faults: target == Target::Double && dice.one_in(2),
+            is_over: AtomicBool::new(false),
+            hooks: AtomicUsize::new(0),
+            dice: Mutex::new(Dice::new(dice.roll(u64::MAX))),
+            sleeps_begun: AtomicU64::new(0),
+            sleeps_ended: AtomicU64::new(0),
+            numbers: AtomicU64::new(seed << 20),
+            plugged: Mutex::default(),
+        })
+    }
+
+    /// Keeps subscriptions and registrations until the world ends.
+    pub(crate) fn plug(&self, subscriptions: Vec<Subscription>, registrations: Vec<Registration>) {
+        let mut plugged = lock(&self.plugged);
+        plugged.0.extend(subscriptions);
+        plugged.1.extend(registrations);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, SeqCst)
+    }
+
+    pub(crate) fn pool_and_tag(&self, Group { pool, tag }: Group) -> (&Pool, Tag) {
+        (&self.pools[pool].pool, self.pools[pool].tags[tag])
+    }
+
+    pub(crate) fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.iter().map(|tagged| &tagged.pool)
+    }
+
+    pub(crate) fn roll_group(&self, dice: &mut Dice) -> Group {
+        Group { pool: dice.index(self.pools.len()), tag: dice.index(POLICIES.len()) }
+    }
+
+    fn groups(&self) -> impl Iterator<Item = Group> {
+        (0..self.pools.len())
+            .flat_map(|pool| (0..POLICIES.len()).map(move |tag| Group { pool, tag }))
+    }
+
+    /// Says that a sleep may begin from now on, until the guard is dropped.
+    pub(crate) fn sleeping(&self) -> Sleeping<'_> {
+        self.sleeps_begun.fetch_add(1, SeqCst);
+        Sleeping(self)
+    }
+
+    pub(crate) fn sleeps_begun(&self) -> u64 {
+        self.sleeps_begun.load(SeqCst)
+    }
+
+    /// Returns how many sleeps have begun, if none is under way.
+    pub(crate) fn sleeps_if_none(&self) -> Option<u64> {
+        let ended = self.sleeps_ended.load(SeqCst);
+        let begun = self.sleeps_begun.load(SeqCst);
+        (begun == ended).then_some(begun)
+    }
+
+    /// Returns the value, or `None` for a refusal that a storm brings. Any other error is a failure.
+    pub(crate) fn allowed<T>(&self, operation: &str, result: Result<T>) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        let why = match &error {
+            Error::Asleep { .. } => "asleep",
+            Error::NoRoom { .. } => "no room to wake",
+            Error::Stopped { .. } => "stopped by its limit",
+            Error::BackupLimit { .. } => "limit of backups",
+            Error::Device(device) if device.is_out_of_memory() => "out of memory",
+            Error::Device(lowtide_device::Error::NoHostHeadroom { .. }) => "no host memory",
+            Error::Device(_) if self.has_faults => "device error",
+            _ => fail(format!("{operation}: {error}")),
+        };
+        note(format_args!("{operation} refused: {error}"));
+        figures::refusal(why);
+        None
+    }
+
+    /// Checks and frees everything at a quiet moment: no thread but this one uses the world.
+    pub(crate) fn end(self: Arc<World>, mut held: Vec<Held>) {
+        note("the world ends");
+        if self.target == Target::Double {
+            let double = Double::load();
+            double.clear_faults();
+            double.configure("foreign=off");
+        }
+        drop(std::mem::take(&mut *lock(&self.plugged)));
+        held.append(&mut lock(&self.market));
+        self.sweep();
+        self.check_numbers();
+        self.check_asleep();
+        self.check_blocks(held);
+        let receipt = self.releaser.shutdown();
+        crate::receipts::check(&self, &receipt);
+        for pool in self.pools() {
+            note("the last trim");
+            pool.trim(Bytes::ZERO).unwrap_or_else(|error| fail(format!("the last trim: {error}")));
+            let counts = pool.counts();
+            if counts.blocks > 0 || counts.physical > Bytes::ZERO {
+                fail(format!("a pool without blocks has memory: {counts:?}"));
+            }
+        }
+        self.sweep();
+        let in_use = self.in_use();
+        if in_use != self.base {
+            fail(format!("{} in use at the end, {} at the beginning", in_use, self.base));
+        }
+        let target = self.target;
+        let Ok(world) = Arc::try_unwrap(self).map_err(drop) else {
+            fail("somebody still has the world");
+        };
+        drop(world);
+        if target == Target::Double {
+            let live = Double::load().live();
+            let nothing = lowtide_testing::double::Live {
+                stack_depth: live.stack_depth,
+                ..Default::default()
+            };
+            if live != nothing {
+                fail(format!("the driver still has objects of a world that has ended: {live:?}"));
+            }
+        }
+    }
+
+    fn in_use(&self) -> Bytes {
+        self.device.usage().unwrap_or_else(|error| fail(error)).in_use()
+    }
+
+    /// Has the device take back what its driver refused before.
+    fn sweep(&self) {
+        let page = self.device.info().page;
+        drop(self.device.reserve(page).unwrap_or_else(|error| fail(error)));
+        if self.device.leftovers() > 0 {
+            fail(format!("{} leftovers stay without a fault", self.device.leftovers()));
+        }
+    }
+
+    /// Checks that the pools' numbers, the ledger and the device agree.
+    fn check_numbers(&self) {
+        note("check the numbers");
+        self.pools().for_each(Pool::check);
+        let physical: Bytes = self.pools().map(|pool| pool.counts().physical).sum();
+        let in_use = self.in_use();
+        if in_use != self.base + physical {
+            let base = self.base;
+            fail(format!(
+                "{in_use} in use, but {base} at the beginning and {physical} of the pools"
+            ));
+        }
+        let ledger = self.releaser.ledger().unwrap_or_else(|| fail("no ledger"));
+        if ledger.sum() != ledger.driver_bytes.0.cast_signed() || ledger.driver_bytes != in_use {
+            fail(format!("the ledger does not add up to {in_use}:\n{ledger}"));
+        }
+    }
+
+    /// Puts everything to sleep, where there is host memory for it: only `Keep` tags stay.
+    fn check_asleep(&self) {
+        for pool in self.pools() {
+            note("the last sleep");
+            let _sleeping = self.sleeping();
+            match pool.sleep_within(Scope::Whole, Limit::NONE) {
+                Ok(_) => {}
+                Err(Error::BackupLimit { .. }) => return,
+                Err(error) => fail(format!("the last sleep: {error}")),
+            }
+        }
+        let kept: Bytes = self
+            .pools()
+            .flat_map(|pool| pool.snapshot().tags)
+            .filter(|tag| tag.policy == SleepPolicy::Keep)
+            .map(|tag| tag.physical_bytes)
+            .sum();
+        let in_use = self.in_use();
+        if in_use != self.base + kept {
+            fail(format!("{in_use} in use while all is asleep, of which {kept} are kept"));
+        }
+        self.check_numbers();
+    }
+
+    /// Wakes one tag after another, checks every byte and frees the blocks. What is awake goes first, so
+    /// that there is room for the rest.
+    fn check_blocks(&self, mut held: Vec<Held>) {
+        let mut groups: Vec<Group> = self.groups().collect();
+        groups.sort_by_key(|group| {
+            let (pool, tag) = self.pool_and_tag(*group);
+            pool.phase(tag).unwrap_or_else(|error| fail(error)) != Phase::Awake
+        });
+        for group in groups {
+            note(format_args!("the last check of {group:?}"));
+            let (pool, tag) = self.pool_and_tag(group);
+            if let Err(error) = pool.wake(Scope::Tags(&[tag])) {
+                fail(format!("the last wake of {group:?}: {error}"));
+            }
+            let own: Vec<Held> = held.extract_if(.., |held| held.group == group).collect();
+            for mut held in own {
+                if !held.check_all(self) {
+                    fail(format!("{} could not be read", held.describe()));
+                }
+                held.free();
+            }
+            pool.check();
+            pool.trim(Bytes::ZERO).unwrap_or_else(|error| fail(format!("a last trim: {error}")));
+        }
+    }
+}
+
+fn open(target: Target, dice: &mut Dice) -> Device {
+    let budget = Bytes::mib(32 + 16 * dice.roll(4));
+    let device = if target == Target::Host {
+        Device::host(HostOptions { budget: Some(budget), small_pages: dice.one_in(2) })
+    } else {
+        let late_us = dice.pick(&[0, 20, 200]);
+        let total_mib = 16 + (budget.0 >> 20);
+        let settings =
+            format!("total={total_mib}MiB,context=16MiB,reserved=0MiB,late_us={late_us}");
+        Double::load().configure(&settings);
+        Device::cuda(0)
+    };
+    device.unwrap_or_else(|error| fail(format!("the device could not be opened: {error}")))
+}
+
+fn tagged(device: &Device, dice: &mut Dice) -> Tagged {
+    let policy = Policy::default()
+        .keep_backups(dice.one_in(2))
+        .wake_on_alloc(dice.one_in(2))
+        .direct_backups(dice.pick(&[Bytes::ZERO, Bytes::mib(6), Bytes(u64::MAX)]))
+        .backup_most(dice.pick(&[None, None, Some(Bytes::mib(24)), Some(Bytes::mib(4))]));
+    let pool = Pool::builder(device).policy(policy).build();
+    let pool = pool.unwrap_or_else(|error| fail(format!("no pool: {error}")));
+    let mut index = 0;
+    let tags = POLICIES.map(|policy| {
+        index += 1;
+        let tag = pool.tag(&format!("tag {index}"), policy);
+        tag.unwrap_or_else(|error| fail(format!("no tag: {error}")))
+    });
+    Tagged { pool, tags }
+}
