@@ -13,6 +13,7 @@ pub(super) struct Settings {
     pub(super) copy_us: u64,
     pub(super) oom_at: u64,
     pub(super) accounting: bool,
+    pub(super) breathing: u64,
     pub(super) pid_offset: i64,
 }
 
@@ -107,6 +108,7 @@ fn apply(setting: Setting) {
         Setting::CopyUs(us) => requests().settings.copy_us = us,
         Setting::OomAt(bytes) => requests().settings.oom_at = bytes,
         Setting::Accounting(on) => requests().settings.accounting = on,
+        Setting::Breathing(bytes) => requests().settings.breathing = bytes,
         Setting::PidOffset(offset) => requests().settings.pid_offset = offset,
         Setting::Fail(fault) => requests().faults.push(fault),
         Setting::Defaults => {
