@@ -23,6 +23,16 @@ impl Pool {
         self.trim_while(keep, || true)
     }
 
+    /// Returns how much a trim would give back: the chunks of awake tags without a live byte. Blocks
+    /// whose stream has not passed count as free, because a trim waits for it.
+    /// Zero where the pool refuses all work.
+    pub fn trimmable(&self) -> Bytes {
+        let Ok(mut state) = self.state() else { return Bytes::ZERO };
+        state.clear_shelves();
+        let rooms = state.awake_rooms();
+        rooms.into_iter().map(|room| Bytes(state.rooms[room].arena.without_live_bytes())).sum()
+    }
+
     /// Trims for as long as `go_on` returns `true`. It is asked before each chunk, the largest first.
     /// Nothing is held while it is asked: it may allocate, free, sleep or wake.
     ///
@@ -56,7 +66,33 @@ impl Pool {
             }
             given_back += self.give_chunk_back(chunk)?;
         }
+        if given_back < enough && go_on() {
+            given_back += self.give_stuck_back()?;
+        }
         tracing::debug!(%given_back, "trimmed");
+        Ok(given_back)
+    }
+
+    /// Tries again to give back what could be neither opened nor unmapped. Returns how much went.
+    ///
+    /// # Errors
+    /// What the device refused first; the others are tried, too.
+    pub(crate) fn give_stuck_back(&self) -> Result<Bytes> {
+        let _change = self.shared.monitor.change("a trim");
+        let claimed = self.state()?.claim_stuck();
+        let (mut given_back, mut refused) = (Bytes::ZERO, Ok(()));
+        for stuck in &claimed {
+            let freed = stuck.unmap().map(|chunk| chunk.size());
+            self.state()?.settle_stuck(stuck, freed.is_ok());
+            match freed {
+                Ok(size) => given_back += size,
+                Err(error) => refused = refused.and(Err(error)),
+            }
+        }
+        if !claimed.is_empty() {
+            self.shared.monitor.notify();
+        }
+        refused?;
         Ok(given_back)
     }
 

@@ -1,7 +1,7 @@
 //! Advice: what is left after a release that missed its target, and what would free it.
 
 use lowtide_types::{
-    Bytes, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict, signed,
+    Bytes, ClaimBasis, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict, signed,
 };
 
 /// Smaller amounts get no line.
@@ -32,8 +32,14 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
             None => format!("drop {}, which holds {}", holder.path, holder.holds),
         });
     }
-    if receipt.target.is_none() {
-        return lines;
+    match receipt.claim.map(|claim| claim.basis) {
+        Some(ClaimBasis::Owned | ClaimBasis::Target) => {}
+        Some(ClaimBasis::Level) => {
+            lines.extend(above_level(receipt));
+            return lines;
+        }
+        // Live memory was not claimed, so that nothing is to be done about it.
+        _ => return lines,
     }
     if receipt.target == Some(Target::Floor) && receipt.verdict == Verdict::Unverified {
         lines.push("the floor of this device is unknown: `lowtide doctor` measures it".to_owned());
@@ -42,6 +48,14 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
         lines.extend(left(ledger, receipt));
     }
     lines
+}
+
+/// Says how much more is in use than the level that was claimed.
+fn above_level(receipt: &Receipt) -> Option<String> {
+    let claimed = receipt.claim?.bytes.0.cast_signed();
+    let above = claimed - receipt.freed_bytes?;
+    let above = Bytes(u64::try_from(above).ok().filter(|above| *above >= WORTH)?);
+    Some(format!("{above} more are in use than after the first task: a task keeps memory"))
 }
 
 fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
@@ -70,13 +84,20 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
         ledger.of(LedgerKind::Context),
         "are the bare context: only a suspended or ended process frees it (suspend is a later rung)",
     );
+    line(
+        ledger.of(LedgerKind::ContextAndLibraries),
+        "are the context and libraries: `lowtide doctor` measures the context; only a suspended or ended \
+         process frees it",
+    );
     let others = names(LedgerKind::Others);
     line(ledger.of(LedgerKind::Others), &format!("belong to other processes ({others})"));
     if ledger.unknown_bytes.unsigned_abs() >= WORTH {
         let unknown = signed(ledger.unknown_bytes);
-        lines.push(format!(
-            "{unknown} are unknown: the floor may be part of it; `lowtide doctor` measures it"
-        ));
+        let is_told = [LedgerKind::Context, LedgerKind::ContextAndLibraries]
+            .iter()
+            .any(|kind| ledger.of(*kind) > Bytes::ZERO);
+        let floor = ": the floor may be part of it; `lowtide doctor` measures it";
+        lines.push(format!("{unknown} are unknown{}", if is_told { "" } else { floor }));
     }
     lines
 }

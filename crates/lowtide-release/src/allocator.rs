@@ -26,6 +26,13 @@ pub trait Allocator: Send + Sync {
     /// Returns the allocator's lines of the ledger. They add up to `reserved`.
     fn lines(&self) -> Vec<LedgerLine>;
 
+    /// Returns how much of the memory a trim can return to the driver now. Memory that shares a segment
+    /// with a live block stays.
+    fn trimmable(&self) -> Bytes {
+        let counts = self.counts();
+        counts.reserved.saturating_sub(counts.allocated)
+    }
+
     /// Returns why a trim would have no effect now; `None` if it may have one.
     fn why_not_trim(&self) -> Option<String> {
         None
@@ -61,6 +68,10 @@ impl Allocator for Pool {
         }
         lines.retain(|line| line.bytes > Bytes::ZERO);
         lines
+    }
+
+    fn trimmable(&self) -> Bytes {
+        Pool::trimmable(self)
     }
 
     fn trim(&self) -> Result<Bytes, Failure> {

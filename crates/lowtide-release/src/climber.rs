@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lowtide_types::{Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict};
 
 use crate::advice::advise;
+use crate::claiming::{claim, hooks_not_run, tolerance};
 use crate::climb::Climb;
 use crate::failure::message;
 use crate::gauge::{Gauge, read_settled};
@@ -14,7 +15,7 @@ use crate::inventory::Inventory;
 use crate::ladder::Placed;
 use crate::request::Request;
 use crate::rung::{Climbed, Expectation, Rung};
-use crate::verdict::{Evidence, Reached, judge};
+use crate::verdict::{Evidence, Reached, is_blurred, judge};
 
 /// One climb, and what it needs.
 pub(crate) struct Climber<'a> {
@@ -54,35 +55,51 @@ impl Climber<'_> {
         let Climber { inventory, request, .. } = self;
         let (last, settling) = self.read();
         let before = request.done.as_ref().map_or(last, |done| done.before);
+        let claim = claim(request, inventory, &before);
         let rungs = request.done.iter().cloned().collect();
         let mut progress = Progress { rungs, last, settling, stopped_at: None };
         self.climb_ladder(&mut progress);
         let Progress { rungs, last, settling, stopped_at } = progress;
 
         let mut holders = inventory.owners().holders();
-        let mut is_held = !holders.is_empty();
-        holders.extend(request.survivors());
-        is_held |= request.pins() && !holders.is_empty();
+        // Another release's survivors are named, and are not what this one was to free.
+        let has_dropped = rungs.iter().any(|rung| rung.rung == RungName::Drop && rung.is_climbed());
+        let mut is_held = has_dropped && !holders.is_empty();
+        let survivors = request.survivors();
+        is_held |= request.pins() && !survivors.is_empty();
+        holders.extend(survivors);
+        let tolerance = tolerance(request, inventory, &last);
+        let is_blurred = is_blurred(&before, &last, tolerance);
         let verdict = judge(&Evidence {
-            reached: match (request.to, self.is_met(&last)) {
-                (None, _) => Reached::NoTarget,
-                (Some(_), Some(true)) => Reached::Met,
-                (Some(_), Some(false)) => Reached::Missed,
-                (Some(_), None) => Reached::Unknown,
-            },
+            claim,
+            reached: request.to.map(|_| match self.is_met(&last) {
+                Some(true) => Reached::Met,
+                Some(false) => Reached::Missed,
+                None => Reached::Unknown,
+            }),
             freed: last.freed_since(&before),
-            noise: self.noise(),
+            tolerance,
             is_held,
             is_in_use: !holders.is_empty(),
+            is_blurred,
             is_stopped: stopped_at.is_some(),
             rungs: &rungs,
         });
         let mut receipt = receipt(inventory, request, verdict, (before, last));
+        receipt.claim = Some(claim);
+        receipt.not_run = hooks_not_run(request, inventory);
         (receipt.rungs, receipt.holders) = (rungs, holders);
         if let Some(rung) = &stopped_at {
             receipt.advice.push(format!("it was stopped at {rung}: work arrived"));
         }
         receipt.stopped_at = stopped_at;
+        if verdict == Verdict::Unverified && is_blurred {
+            receipt.advice.push(
+                "this process's own number is not reported here, and others moved the device's: \
+                 nothing is proved"
+                    .to_owned(),
+            );
+        }
         if settling == Settling::Falling {
             receipt.advice.push("the number was still falling: ask again in a moment".to_owned());
         }

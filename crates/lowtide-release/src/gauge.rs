@@ -39,6 +39,12 @@ pub trait Gauge: Send + Sync {
     fn noise(&self) -> Bytes {
         Bytes::ZERO
     }
+
+    /// Returns the unit in which the device counts. An object that is smaller may be freed without a
+    /// change of the number.
+    fn grain(&self) -> Bytes {
+        Bytes(1)
+    }
 }
 
 impl Gauge for Device {
@@ -63,6 +69,10 @@ impl Gauge for Device {
             }
             DeviceId::Named(_) => None,
         }
+    }
+
+    fn grain(&self) -> Bytes {
+        self.info().page
     }
 
     fn synchronize(&self) -> lowtide_device::Result<()> {

@@ -4,11 +4,11 @@
 //! hooks at fixed points of the ladder; their order, isolation, time limits and guards are ours.
 
 use std::fmt;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Touch};
+use lowtide_types::{Bytes, RungName, Touch};
 
 use crate::climb::Climb;
 use crate::failure::Failure;
@@ -30,6 +30,32 @@ pub enum HookPoint {
     ContextReset,
     /// The last resort, when no other rung was enough.
     Fallback,
+}
+
+impl HookPoint {
+    /// Every point.
+    pub(crate) const ALL: [HookPoint; 7] = [
+        HookPoint::ToHost,
+        HookPoint::Sessions,
+        HookPoint::Caches,
+        HookPoint::Collect,
+        HookPoint::Libraries,
+        HookPoint::ContextReset,
+        HookPoint::Fallback,
+    ];
+
+    /// Returns the rung that runs the hooks of this point.
+    pub(crate) fn rung(self) -> RungName {
+        match self {
+            HookPoint::ToHost => RungName::ToHost,
+            HookPoint::Sessions => RungName::Sessions,
+            HookPoint::Caches => RungName::Caches,
+            HookPoint::Collect => RungName::Collect,
+            HookPoint::Libraries => RungName::Libraries,
+            HookPoint::ContextReset => RungName::ContextReset,
+            HookPoint::Fallback => RungName::Fallback,
+        }
+    }
 }
 
 /// The default time limit of a hook: less than that of its rung, so that the next hook still runs.
@@ -66,6 +92,7 @@ pub struct Hook {
     name: String,
     expect: Option<Box<Expect>>,
     unless: Option<Box<Unless>>,
+    is_costly: bool,
     limit: Duration,
     run: Box<Run>,
 }
@@ -77,7 +104,7 @@ impl Hook {
         run: impl Fn(&HookCall) -> Result<Vec<Touch>, Failure> + Send + Sync + 'static,
     ) -> Hook {
         let (name, run) = (name.into(), Box::new(run));
-        Hook { name, expect: None, unless: None, limit: HOOK_LIMIT, run }
+        Hook { name, expect: None, unless: None, is_costly: false, limit: HOOK_LIMIT, run }
     }
 
     /// Sets the time limit. A hook that exceeds it is left behind and named as failed; the next hook
@@ -103,6 +130,18 @@ impl Hook {
         self
     }
 
+    /// Says that the program has to do costly work again after this hook, such as compiling. It is not
+    /// run between tasks.
+    #[must_use]
+    pub fn costly(mut self) -> Hook {
+        self.is_costly = true;
+        self
+    }
+
+    pub(crate) fn is_costly(&self) -> bool {
+        self.is_costly
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -111,6 +150,11 @@ impl Hook {
     pub(crate) fn why_not(&self) -> Option<String> {
         let why = self.unless.as_ref().and_then(|unless| unless())?;
         Some(format!("{}: {why}", self.name))
+    }
+
+    /// Returns whether the hook would do something now. One that panics when asked is counted.
+    pub(crate) fn applies(&self) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.why_not().is_none())).unwrap_or(true)
     }
 
     pub(crate) fn expected(&self) -> Option<Bytes> {

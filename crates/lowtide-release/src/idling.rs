@@ -80,20 +80,20 @@ impl Idling {
 
     /// Releases if it is time. Never waits for work, and stops when work arrives.
     pub fn tick(&self) -> Tick {
-        let claim = match self.idle.due(|| self.has_something()) {
-            Decision::Release(claim) => claim,
+        let ticket = match self.idle.due(|| self.has_something()) {
+            Decision::Release(ticket) => ticket,
             decision => return Tick::No(decision),
         };
-        let (gate, is_stale) = (self.releaser.gate().clone(), claim.staleness());
+        let (gate, is_stale) = (self.releaser.gate().clone(), ticket.staleness());
         let request = Request::new("idle", Ladder::idle())
             .to(self.target)
             .or_refuse()
             .go_on_while(move || !is_stale() && gate.state().waiting == 0);
         let receipt = self.releaser.release(request);
         if receipt.verdict == Verdict::Busy {
-            claim.put_back();
+            ticket.put_back();
         } else {
-            claim.done();
+            ticket.done();
         }
         Tick::Released(receipt)
     }

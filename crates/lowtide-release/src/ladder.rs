@@ -28,6 +28,9 @@ const ATTEMPTS: u32 = 3;
 pub enum LadderName {
     /// Frees cached memory while work goes on: collect, trim.
     Cache,
+    /// Cleans up between two tasks while work goes on: clears the caches that are cheap to fill again,
+    /// collects, trims.
+    Between,
     /// Drops owners and returns what that freed to the driver: the ladder of a shutdown.
     Shutdown,
     /// Every rung, gentle ones first, each only while the target is missed (R30): the ladder of a
@@ -41,8 +44,9 @@ pub enum LadderName {
 
 impl LadderName {
     /// Every ladder.
-    pub const ALL: [LadderName; 5] = [
+    pub const ALL: [LadderName; 6] = [
         LadderName::Cache,
+        LadderName::Between,
         LadderName::Shutdown,
         LadderName::Gradual,
         LadderName::Idle,
@@ -53,6 +57,7 @@ impl LadderName {
     pub fn as_str(self) -> &'static str {
         match self {
             LadderName::Cache => "cache",
+            LadderName::Between => "between",
             LadderName::Shutdown => "shutdown",
             LadderName::Gradual => "gradual",
             LadderName::Idle => "idle",
@@ -67,6 +72,7 @@ impl LadderName {
         };
         match self {
             LadderName::Cache => &[Collect, Trim],
+            LadderName::Between => &[Caches, Collect, Trim],
             LadderName::Shutdown => &[Quiesce, Drop, Libraries, Caches, Collect, Trim],
             LadderName::Gradual => &[
                 Quiesce,
@@ -115,7 +121,7 @@ impl LadderName {
     fn attempts(self) -> u32 {
         match self {
             LadderName::Gradual | LadderName::Idle => ATTEMPTS,
-            LadderName::Cache | LadderName::Shutdown | LadderName::Whole => 1,
+            LadderName::Cache | LadderName::Between | LadderName::Shutdown | LadderName::Whole => 1,
         }
     }
 }
@@ -137,7 +143,9 @@ impl FromStr for LadderName {
 
 /// Text that names no ladder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no ladder {value:?}; the ladders are cache, shutdown, gradual, idle and whole")]
+#[error(
+    "there is no ladder {value:?}; the ladders are cache, between, shutdown, gradual, idle and whole"
+)]
 pub struct ParseLadderError {
     /// The text.
     pub value: String,
@@ -171,12 +179,25 @@ impl Ladder {
     pub fn named(name: LadderName) -> Ladder {
         // A named ladder has no custom rungs, so each name has its rung.
         let rungs = name.rungs().iter().filter_map(rungs::of_name);
-        Ladder::of(rungs.collect()).attempts(name.attempts())
+        let ladder = Ladder::of(rungs.collect()).attempts(name.attempts());
+        if name == LadderName::Between { ladder.with_cheap_caches() } else { ladder }
     }
 
     /// Returns [`LadderName::Cache`].
     pub fn cache() -> Ladder {
         Ladder::named(LadderName::Cache)
+    }
+
+    /// Returns [`LadderName::Between`].
+    pub fn between() -> Ladder {
+        Ladder::named(LadderName::Between)
+    }
+
+    /// Clears only the caches that are cheap to fill again, and lets work go on meanwhile.
+    #[must_use]
+    pub fn with_cheap_caches(self) -> Ladder {
+        let rung: Arc<dyn Rung> = Arc::new(rungs::CHEAP_CACHES);
+        self.replace(&RungName::Caches, &rung)
     }
 
     /// Returns [`LadderName::Shutdown`].

@@ -17,6 +17,7 @@
 
 mod advice;
 mod allocator;
+mod claiming;
 mod climb;
 mod climber;
 mod clock;
@@ -49,14 +50,14 @@ pub use failure::Failure;
 pub use gate::{Busy, Closed, Gate, GateState, Mode, Pass, Step};
 pub use gauge::Gauge;
 pub use hooks::{Hook, HookCall, HookPoint, Registration, Restore, Setting};
-pub use idle::{Claim, Decision, Idle, IdleOptions, ParseIdleError, Task};
+pub use idle::{Decision, Idle, IdleOptions, ParseIdleError, Task, Ticket};
 pub use idling::{Idling, Tick, Working};
 pub use inventory::Inventory;
 pub use ladder::{Ladder, LadderName, NoSuchRung, ParseLadderError};
 pub use log::{LogLevel, log_text};
 pub use lowtide_types::{
-    Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt, RungName, RungOutcome, RungReceipt,
-    Settling, Target, Touch, Verdict,
+    Claim, ClaimBasis, Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt, RungName,
+    RungOutcome, RungReceipt, Settling, Target, Touch, Verdict,
 };
 pub use owners::{
     Cycle, DropOutcome, Dropped, HeldPath, Lent, NewPaths, Owned, Owners, Paths, Plan, Planned,

@@ -1,21 +1,24 @@
 //! What a release writes to a log: at which level, and in which words. The one place that decides
 //! this, for `tracing` and for the logging of a host language.
 
-use lowtide_types::{Receipt, Verdict};
+use lowtide_types::{Bytes, ClaimBasis, Receipt, Verdict};
 
 /// The level of a release's log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// The release is proved, or there was nothing to prove.
     Info,
-    /// A target was missed, or references hold memory that should be gone.
+    /// A claim was missed, or references hold memory that should be gone.
     Warning,
 }
 
 impl LogLevel {
     /// Returns the level for a receipt.
     pub fn of(receipt: &Receipt) -> LogLevel {
-        let missed = receipt.target.is_some() && !receipt.verdict.is_proved();
+        let missed = receipt.claim.is_some_and(|claim| {
+            claim.basis != ClaimBasis::Cached
+                && (claim.bytes > Bytes::ZERO || receipt.target.is_some())
+        }) && !receipt.verdict.is_proved();
         match receipt.verdict {
             // The caller stopped it: nothing is wrong with what it left.
             _ if receipt.stopped_at.is_some() => LogLevel::Info,

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_types::{Holder, RungReceipt, Target};
+use lowtide_types::{Bytes, Holder, Reading, RungReceipt, Target};
 
 use crate::climb::{Climb, GoOn};
 use crate::ladder::Ladder;
@@ -27,6 +27,18 @@ pub(crate) struct Witness {
     pins: bool,
 }
 
+/// How the claim of a release without a target is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claiming {
+    /// By the ladder: the memory of the owners if it drops them, otherwise cached memory.
+    ByLadder,
+    /// The caller has counted the memory of what it drops.
+    Owned(Bytes),
+    /// The memory above an earlier reading. Growth outside the allocators may be that of libraries,
+    /// which load once what no release can take back.
+    Level { level: Reading, may_be_libraries: bool },
+}
+
 /// What a caller asks of a release.
 #[derive(Clone)]
 pub struct Request {
@@ -44,6 +56,7 @@ pub struct Request {
     pub planned: Duration,
     /// Whether the caller writes the log line.
     pub(crate) quiet: bool,
+    pub(crate) claiming: Claiming,
     /// A rung that was climbed before the release began and belongs to it.
     pub(crate) done: Option<RungReceipt>,
     pub(crate) witness: Option<Witness>,
@@ -63,6 +76,7 @@ impl Request {
             every_rung: false,
             planned: Duration::ZERO,
             quiet: false,
+            claiming: Claiming::ByLadder,
             done: None,
             witness: None,
             alone: false,
@@ -75,6 +89,15 @@ impl Request {
     #[must_use]
     pub fn to(mut self, target: Target) -> Request {
         self.to = Some(target);
+        self
+    }
+
+    /// Sets the claim: the memory of the objects that this release drops, as the caller counted it.
+    /// Without it, a ladder that drops owners claims everything that the owners measure and the
+    /// allocators have, and any other ladder the cached memory. A target is a claim of its own.
+    #[must_use]
+    pub fn claiming(mut self, owned: Bytes) -> Request {
+        self.claiming = Claiming::Owned(owned);
         self
     }
 
@@ -161,7 +184,8 @@ impl Request {
         let is_plain = |request: &Request| request.done.is_none() && !request.alone;
         is_plain(self)
             && is_plain(other)
-            && (self.to, self.every_rung) == (other.to, other.every_rung)
+            && (self.to, self.every_rung, self.claiming)
+                == (other.to, other.every_rung, other.claiming)
             && self.ladder.names() == other.ladder.names()
     }
 }

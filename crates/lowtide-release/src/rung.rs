@@ -4,12 +4,14 @@
 //! reports what it acted on. What that freed is measured by the releaser.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
 
 use crate::climb::Climb;
 use crate::failure::{Failure, message};
+use crate::hooks::Hook;
 use crate::inventory::Inventory;
 
 /// The default time limit of a rung.
@@ -90,6 +92,11 @@ pub trait Rung: Send + Sync {
 
     /// Returns how much the rung expects to free, or why it does not apply now.
     fn expect(&self, inventory: &Inventory) -> Expectation;
+
+    /// Returns the registered hooks that the rung runs.
+    fn hooks(&self, _: &Inventory) -> Vec<Arc<Hook>> {
+        Vec::new()
+    }
 
     /// Frees memory. A rung that takes long asks [`Climb::go_on`] at every safe point.
     ///

@@ -14,12 +14,15 @@ use lowtide_types::{
     Bytes, DeviceId, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
 };
 
+use crate::claiming::outside_growth;
 use crate::clock::Clock;
 use crate::failure::message;
 use crate::gauge::Gauge;
+use crate::inventory::Inventory;
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
-use crate::request::Request;
+use crate::request::{Claiming, Request};
+use crate::slope::{Slope, Trend};
 use crate::stages_report::{StageReport, StagesReport};
 
 /// The reason why a stage did not begin.
@@ -63,6 +66,17 @@ struct Done {
     stages: Vec<StageReport>,
     between: Vec<Arc<Receipt>>,
     peak: Bytes,
+    level: Option<Level>,
+    slope: Slope,
+}
+
+/// The numbers after the first task was cleaned up. Later tasks are held to them.
+#[derive(Clone, Copy)]
+struct Level {
+    reading: Reading,
+    /// Whether memory outside the allocators grew during the last task. Libraries load once; growth in
+    /// two tasks in a row is not theirs.
+    has_grown: bool,
 }
 
 impl Stages {
@@ -99,6 +113,8 @@ impl Stages {
             Stage { stages: self, opened: self.open(name), module: None, receipt: None };
         stage.module = Some(load().map_err(StageError::Load)?);
         stage.look();
+        stage.opened.loaded =
+            stage.opened.peak.saturating_sub(stage.opened.before().unwrap_or_default());
         Ok(stage)
     }
 
@@ -120,7 +136,9 @@ impl Stages {
     /// is [closed](Stages::close).
     pub fn open(&self, name: &str) -> Opened {
         let before = self.releaser.inventory().read();
-        Opened { name: name.to_owned(), before, peak: before.in_use().unwrap_or_default() }
+        self.done().level = None;
+        let peak = before.in_use().unwrap_or_default();
+        Opened { name: name.to_owned(), before, peak, loaded: Bytes::ZERO }
     }
 
     /// Reads what is in use now, for the peak of a stage.
@@ -150,7 +168,10 @@ impl Stages {
             teardown_s: self.releaser.clock().since(began).as_secs_f64(),
             receipt: Arc::clone(receipt),
         };
-        self.done().stages.push(report);
+        let mut done = self.done();
+        done.stages.push(report);
+        // The tasks of another stage have another level.
+        done.level = None;
     }
 
     /// Checks that there is room for a stage. If there is none, frees cached memory first.
@@ -183,12 +204,41 @@ impl Stages {
         }
     }
 
-    /// Cleans up between two tasks: collects, then trims.
+    /// Cleans up between two tasks: clears cheap caches, collects, then trims.
+    ///
+    /// The first call claims what is cached, and the number after it is the level of the later ones:
+    /// they are `released` only if no more is in use than then. A stage that begins or ends, ends the
+    /// level with it.
     pub fn between(&self, name: &str) -> Arc<Receipt> {
-        let request = Request::new(format!("after {name}"), Ladder::cache());
+        let mut request = Request::new(format!("after {name}"), Ladder::between());
+        let level = self.done().level;
+        if let Some(Level { reading, has_grown }) = level {
+            request.claiming = Claiming::Level { level: reading, may_be_libraries: !has_grown };
+        }
         let receipt = self.releaser.release(request);
-        self.done().between.push(Arc::clone(&receipt));
+        self.cleaned(&receipt);
         receipt
+    }
+
+    /// Records a clean-up: the level of the next one, and the trend.
+    fn cleaned(&self, receipt: &Arc<Receipt>) {
+        let inventory = self.releaser.inventory();
+        let mut done = self.done();
+        done.between.push(Arc::clone(receipt));
+        let Some(in_use) = receipt.after.in_use() else { return };
+        match &mut done.level {
+            Some(level) => level.follow(inventory, &receipt.after),
+            None => done.level = Some(Level { reading: receipt.after, has_grown: false }),
+        }
+        if let Some(warning) = done.slope.add(in_use) {
+            let (per_task, tasks) = (warning.per_update, warning.updates);
+            tracing::warn!(%per_task, tasks, "memory in use grows by {per_task} with every task, over {tasks} tasks");
+        }
+    }
+
+    /// Returns the trend of memory in use over the tasks so far.
+    pub fn trend(&self) -> Trend {
+        self.done().slope.trend()
     }
 
     /// Runs a task and cleans up behind it, even if it panics.
@@ -226,6 +276,18 @@ impl Stages {
     }
 }
 
+impl Level {
+    /// Adds the growth of libraries, which no release can take back, to the level.
+    fn follow(&mut self, inventory: &Inventory, after: &Reading) {
+        let grown = outside_growth(inventory, &self.reading, after);
+        let has_grown = grown > inventory.noise();
+        if has_grown && !self.has_grown {
+            self.reading.own = self.reading.own.map(|own| own + grown);
+        }
+        self.has_grown = has_grown;
+    }
+}
+
 impl fmt::Debug for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stages({:?}, {} done)", self.releaser, self.done().stages.len())
@@ -239,9 +301,17 @@ pub struct Opened {
     name: String,
     before: Reading,
     peak: Bytes,
+    /// By how much the device's number rose while the model was loaded.
+    loaded: Bytes,
 }
 
 impl Opened {
+    /// Returns what the stage has taken: what its model took when it was loaded, or the growth of the
+    /// allocators since, if that is more.
+    pub fn taken(&self, now: &Reading) -> Bytes {
+        self.loaded.max(now.reserved.saturating_sub(self.before.reserved))
+    }
+
     /// Returns what was in use before the stage, where the device could be asked.
     pub fn before(&self) -> Option<Bytes> {
         self.before.in_use()
@@ -276,14 +346,13 @@ impl<M> Stage<'_, M> {
         let began = releaser.clock().now();
         let done = self.drop_module(began);
         let name = format!("stage {}", self.opened.name);
-        let mut request = Request::new(name, Ladder::cache()).every_rung().after(done);
-        if let Some(before) = self.opened.before() {
-            // A context grows by a little when it is first used, and keeps that.
-            let gauge = releaser.inventory().gauge();
-            let grows = matches!(gauge.map(Gauge::id), Some(DeviceId::Cuda(_)));
-            let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
-            request = request.to(Target::Under(before + grown));
-        }
+        // A context grows by a little when it is first used, and keeps that.
+        let gauge = releaser.inventory().gauge();
+        let grows = matches!(gauge.map(Gauge::id), Some(DeviceId::Cuda(_)));
+        let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
+        let claim = self.opened.taken(&done.before).saturating_sub(grown);
+        let request =
+            Request::new(name, Ladder::between()).every_rung().claiming(claim).after(done);
         let receipt = releaser.release(request);
         self.stages.closed(&self.opened, began, &receipt);
         self.receipt = Some(Arc::clone(&receipt));

@@ -309,7 +309,7 @@ fn idle() -> Idle {
 }
 
 #[test]
-fn r26_no_claim_is_given_while_a_task_is_active() {
+fn r26_no_ticket_is_given_while_a_task_is_active() {
     check(None, || {
         let (idle, running) = (idle(), Arc::new(AtomicUsize::new(0)));
         // One has finished before, so that only the active one is in the way.
@@ -327,11 +327,11 @@ fn r26_no_claim_is_given_while_a_task_is_active() {
         };
         let looked_at = running.clone();
         let asked = move || looked_at.fetch_add(0, Relaxed) < 2;
-        if let Decision::Release(claim) = idle.due(asked) {
-            // A task that runs now began before the claim, or the claim knows of it.
+        if let Decision::Release(ticket) = idle.due(asked) {
+            // A task that runs now began before the ticket, or the ticket knows of it.
             let active = running.fetch_add(0, Relaxed);
-            assert!(active == 0 || claim.is_stale());
-            claim.done();
+            assert!(active == 0 || ticket.is_stale());
+            ticket.done();
         }
         worker.join().unwrap();
         drop(idle.task());
@@ -345,14 +345,14 @@ fn there_are_never_two_claims() {
         let (idle, room) = (idle(), Arc::new(Room::default()));
         drop(idle.task());
         let claims = |idle: &Idle, room: &Room, then_task: bool| match idle.due(|| true) {
-            Decision::Release(claim) => {
+            Decision::Release(ticket) => {
                 room.visit();
                 if then_task {
                     // It makes the next release due while this one is at work.
                     drop(idle.task());
                 }
                 room.visit();
-                claim.done();
+                ticket.done();
                 1
             }
             _ => 0,
@@ -379,9 +379,9 @@ fn a_task_that_finished_is_never_forgotten() {
         let releases = {
             let idle = idle.clone();
             thread::spawn(move || match idle.due(|| true) {
-                Decision::Release(claim) => {
-                    let stale = claim.is_stale();
-                    claim.done();
+                Decision::Release(ticket) => {
+                    let stale = ticket.is_stale();
+                    ticket.done();
                     Some(stale)
                 }
                 _ => None,
@@ -396,7 +396,7 @@ fn a_task_that_finished_is_never_forgotten() {
 }
 
 #[test]
-fn a_claim_that_is_put_back_loses_no_task() {
+fn a_ticket_that_is_put_back_loses_no_task() {
     check(None, || {
         let idle = idle();
         drop(idle.task());
@@ -404,8 +404,8 @@ fn a_claim_that_is_put_back_loses_no_task() {
             let idle = idle.clone();
             thread::spawn(move || drop(idle.task()))
         };
-        if let Decision::Release(claim) = idle.due(|| true) {
-            claim.put_back();
+        if let Decision::Release(ticket) = idle.due(|| true) {
+            ticket.put_back();
         }
         worker.join().unwrap();
         assert!(matches!(idle.due(|| true), Decision::Release(_)));

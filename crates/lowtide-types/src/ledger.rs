@@ -24,6 +24,9 @@ pub enum LedgerKind {
     Libraries,
     /// The floor: memory that a bare context uses.
     Context,
+    /// The context and the libraries of this process together, where no floor is known that would tell
+    /// them apart.
+    ContextAndLibraries,
     /// Memory of other processes.
     Others,
 }
@@ -68,6 +71,20 @@ impl Ledger {
         known.cast_signed() + self.unknown_bytes
     }
 
+    /// Returns the breakdown in one line: `64.0 MiB in use (live 64.0 MiB weights)`.
+    pub fn line(&self) -> String {
+        let lines = self
+            .lines
+            .iter()
+            .map(|LedgerLine { kind, name, bytes }| format!("{kind} {bytes} {name}"));
+        let unknown =
+            (self.unknown_bytes != 0).then(|| format!("unknown {}", signed(self.unknown_bytes)));
+        let parts: Vec<String> = lines.chain(unknown).collect();
+        let breakdown =
+            if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
+        format!("{} in use{breakdown}", self.driver_bytes)
+    }
+
     /// Returns the sum of the lines of one category.
     pub fn of(&self, kind: LedgerKind) -> Bytes {
         self.lines.iter().filter(|line| line.kind == kind).map(|line| line.bytes).sum()
@@ -82,6 +99,7 @@ impl fmt::Display for LedgerKind {
             LedgerKind::Graphs => "graphs",
             LedgerKind::Libraries => "libraries",
             LedgerKind::Context => "context",
+            LedgerKind::ContextAndLibraries => "context and libraries",
             LedgerKind::Others => "others",
         })
     }
@@ -89,11 +107,13 @@ impl fmt::Display for LedgerKind {
 
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.lines.iter().map(|line| line.kind.to_string().len());
+        let width = widths.max().unwrap_or_default().max(10);
         for LedgerLine { kind, name, bytes } in &self.lines {
-            writeln!(f, "  {kind:<10} {:>16}  {name}", bytes.to_string())?;
+            writeln!(f, "  {kind:<width$} {:>16}  {name}", bytes.to_string())?;
         }
-        writeln!(f, "  {:<10} {:>16}", "unknown", signed(self.unknown_bytes))?;
-        write!(f, "  {:<10} {:>16}", "in use", self.driver_bytes.to_string())
+        writeln!(f, "  {:<width$} {:>16}", "unknown", signed(self.unknown_bytes))?;
+        write!(f, "  {:<width$} {:>16}", "in use", self.driver_bytes.to_string())
     }
 }
 
@@ -119,6 +139,11 @@ mod tests {
         let over = Ledger::new(DeviceId::Host, Bytes::mib(10), vec![line(LedgerKind::Live, 12)]);
         assert_eq!((over.unknown_bytes, over.sum()), (-2 << 20, 10 << 20));
         assert!(over.to_string().contains("−2.0 MiB"), "{over}");
+        assert_eq!(
+            ledger.line(),
+            "10.0 MiB in use (live 5.0 MiB x, cached 3.0 MiB x, unknown 2.0 MiB)"
+        );
+        assert_eq!(Ledger::new(DeviceId::Host, Bytes(0), Vec::new()).line(), "0.0 MiB in use");
         let whole = Ledger::new(DeviceId::Host, Bytes::mib(5), vec![line(LedgerKind::Live, 5)]);
         assert!(whole.to_string().contains("unknown             0.0 MiB"), "{whole}");
     }

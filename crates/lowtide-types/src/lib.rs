@@ -12,11 +12,12 @@
 //! | [`Reading`] | the device's and the allocators' numbers at one moment |
 //! | [`Ledger`] | a breakdown of all device memory in use |
 //! | [`RungName`] | one way to free memory |
-//! | [`Receipt`] | the result of a release, with its [`Verdict`] |
+//! | [`Receipt`] | the result of a release: its [`Claim`] and its [`Verdict`] |
 //! | [`PoolSnapshot`] | a pool's numbers, by tag; [`SleepReport`] and [`WakeReport`] are results |
 //! | [`Holder`] | a reference that keeps memory alive |
 
 mod bytes;
+mod claim;
 mod device_id;
 mod holder;
 mod ledger;
@@ -30,6 +31,7 @@ mod usage;
 mod verdict;
 
 pub use bytes::{Bytes, ParseBytesError, signed};
+pub use claim::{Claim, ClaimBasis};
 pub use device_id::{DeviceId, DeviceName, ParseDeviceIdError};
 pub use holder::Holder;
 pub use ledger::{Ledger, LedgerKind, LedgerLine};

@@ -5,8 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, DeviceId, Holder, Ledger, Reading, RungName, RungOutcome, Settling, Target, Touch,
-    Verdict,
+    Bytes, Claim, DeviceId, Holder, Ledger, Reading, RungName, RungOutcome, Settling, Target,
+    Touch, Verdict,
 };
 
 /// The result of one rung in one attempt.
@@ -37,6 +37,13 @@ pub struct RungReceipt {
     pub took_s: f64,
 }
 
+impl RungReceipt {
+    /// Returns whether the rung was climbed, to its end or not.
+    pub fn is_climbed(&self) -> bool {
+        !matches!(self.outcome, RungOutcome::Skipped { .. })
+    }
+}
+
 /// The result of a release. Its JSON schema is `docs/schemas/receipt.json`.
 ///
 /// `Display` prints the verdict, what is left and what to do; [`Receipt::detailed`] adds the numbers
@@ -50,6 +57,9 @@ pub struct Receipt {
     pub device: Option<DeviceId>,
     /// The target of the release, where it had one.
     pub target: Option<Target>,
+    /// What the release said it would free; `None` where it did not start.
+    #[serde(default)]
+    pub claim: Option<Claim>,
     /// The result in one word.
     pub verdict: Verdict,
     /// The numbers before the release.
@@ -64,6 +74,9 @@ pub struct Receipt {
     /// if the release was not stopped.
     #[serde(default)]
     pub stopped_at: Option<RungName>,
+    /// Hooks that apply and were not run, because their rung is not part of this ladder.
+    #[serde(default)]
+    pub not_run: Vec<String>,
     /// References that keep alive what should be gone.
     pub holders: Vec<Holder>,
     /// A breakdown of what is left; `None` where the device could not be asked.
@@ -86,12 +99,14 @@ impl Receipt {
             name: name.into(),
             device,
             target: None,
+            claim: None,
             verdict,
             before,
             after,
             freed_bytes: after.freed_since(&before),
             rungs: Vec::new(),
             stopped_at: None,
+            not_run: Vec::new(),
             holders: Vec::new(),
             ledger: None,
             advice: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, signed};
+use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling};
 
 /// A receipt with its numbers and every rung: [`Receipt::detailed`].
 #[derive(Debug, Clone, Copy)]
@@ -17,14 +17,18 @@ impl Receipt {
     /// Returns one line for a log.
     pub fn line(&self) -> String {
         let device = self.device.map_or_else(|| "no device".to_owned(), |id| id.to_string());
-        let freed = self.freed_bytes.map_or_else(|| "unknown".to_owned(), signed);
+        let freed = freed_text(self.freed_bytes);
+        let claimed = match self.claim {
+            Some(claim) if claim.bytes > Bytes::ZERO => format!(" of {} claimed", claim.bytes),
+            _ => String::new(),
+        };
         let Receipt { name, verdict, took_s, .. } = self;
         let numbers = match (self.before.in_use(), self.after.in_use()) {
             (Some(before), Some(after)) => format!(" ({before} → {after} in use)"),
             _ => String::new(),
         };
         let took_ms = took_s * 1e3;
-        format!("{name} on {device}: {verdict}, {freed} freed{numbers} in {took_ms:.1} ms")
+        format!("{name} on {device}: {verdict}, {freed}{claimed}{numbers} in {took_ms:.1} ms")
     }
 
     /// Returns the line about reserved memory before and after, in MB to one decimal (R42).
@@ -81,13 +85,27 @@ impl Receipt {
             let held = held.map_or_else(String::new, |held| format!(", {held}"));
             writeln!(f, "  held: {holds} by {path}, {count} {references}{held}")?;
         }
-        if let Some(ledger) = self.ledger.as_ref().filter(|_| !self.verdict.is_proved()) {
-            writeln!(f, "{ledger}")?;
+        match &self.ledger {
+            Some(ledger) if self.verdict.is_proved() => writeln!(f, "  left: {}", ledger.line())?,
+            Some(ledger) => writeln!(f, "{ledger}")?,
+            None => {}
+        }
+        if !self.not_run.is_empty() {
+            writeln!(f, "  not run: {}", self.not_run.join(", "))?;
         }
         for advice in &self.advice {
             writeln!(f, "  → {advice}")?;
         }
         Ok(())
+    }
+}
+
+/// Says how much was freed. A number that rose is told as what it is.
+fn freed_text(freed: Option<i64>) -> String {
+    match freed {
+        None => "an unknown amount freed".to_owned(),
+        Some(freed) if freed < 0 => format!("{} more in use", Bytes(freed.unsigned_abs())),
+        Some(freed) => format!("{} freed", Bytes(freed.unsigned_abs())),
     }
 }
 
@@ -128,19 +146,16 @@ impl fmt::Display for Detailed<'_> {
 impl fmt::Display for RungReceipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<14}", self.rung)?;
-        let freed = self.freed_bytes.map_or_else(|| "unknown".to_owned(), signed);
+        let freed = freed_text(self.freed_bytes);
         match &self.outcome {
             RungOutcome::Skipped { why } => return write!(f, "skipped: {why}"),
-            RungOutcome::Done => write!(f, "{freed:>14} freed")?,
-            RungOutcome::Failed { why } => write!(f, "{freed:>14} freed; failed: {why}")?,
+            RungOutcome::Done => write!(f, "{freed:>20}")?,
+            RungOutcome::Failed { why } => write!(f, "{freed:>20}; failed: {why}")?,
             RungOutcome::Panicked { message } => {
-                write!(f, "{freed:>14} freed; panicked: {message}")?;
+                write!(f, "{freed:>20}; panicked: {message}")?;
             }
             RungOutcome::CutOff { limit_ms } => {
-                write!(
-                    f,
-                    "{freed:>14} freed; cut off after {limit_ms} ms, it may still be running"
-                )?;
+                write!(f, "{freed:>20}; cut off after {limit_ms} ms, it may still be running")?;
             }
         }
         if let Some(expected) = self.expected_bytes.filter(|expected| *expected > Bytes::ZERO) {

@@ -37,6 +37,16 @@ impl Target {
             }
         }
     }
+
+    /// Returns by how much a reading is above the target; `None` where the number or the floor is
+    /// unknown.
+    pub fn excess(self, reading: &Reading, floor: Option<Bytes>) -> Option<Bytes> {
+        match self {
+            Target::Under(most) => Some(reading.in_use()?.saturating_sub(most)),
+            Target::Free(least) => Some(least.saturating_sub(reading.free?)),
+            Target::Floor => Some(reading.in_use()?.saturating_sub(floor?)),
+        }
+    }
 }
 
 impl fmt::Display for Target {
@@ -64,6 +74,9 @@ mod tests {
         let met = |target: Target| target.is_met(&reading, Some(Bytes::mib(52)));
         assert_eq!(met(Target::Under(Bytes::mib(60))), Some(true), "others do not count");
         assert_eq!(met(Target::Under(Bytes::mib(59))), Some(false));
+        assert_eq!(Target::Under(Bytes::mib(59)).excess(&reading, None), Some(Bytes::mib(1)));
+        assert_eq!(Target::Free(Bytes::mib(130)).excess(&reading, None), Some(Bytes::mib(30)));
+        assert_eq!(Target::Floor.excess(&reading, None), None);
         assert_eq!(met(Target::Free(Bytes::mib(100))), Some(true));
         assert_eq!(met(Target::Free(Bytes::mib(101))), Some(false));
         assert_eq!(met(Target::Floor), Some(true));

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The target is met; without a target, memory was freed.
+    /// The device's number confirms the claim: it fell by as much, and nothing of it is alive.
     Released,
-    /// Less memory was freed than the target asks for.
+    /// Less memory was freed than was claimed.
     Partial,
-    /// No memory was freed.
+    /// No memory was freed, and some was claimed; or there was nothing to free.
     NoEffect,
     /// References keep the memory alive; the receipt names them.
     Pinned,
     /// Work was running, so nothing was touched.
     Busy,
-    /// The device's number is not available, so nothing is claimed.
+    /// The device's number is not available, or other processes moved it: it proves nothing.
     Unverified,
     /// There is no device, so nothing was done.
     NoDevice,
@@ -29,9 +29,9 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns whether the release is proved, or there was nothing to prove.
+    /// Returns whether the device's number confirms the claim. Nothing is proved without a device.
     pub fn is_proved(self) -> bool {
-        matches!(self, Verdict::Released | Verdict::NoDevice)
+        self == Verdict::Released
     }
 }
 

@@ -112,7 +112,7 @@ fn people_get_receipts_and_a_table() {
         "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
         "      held: runner.model by profiler.hooks, 2 references, 16.0 MiB",
         "      → drop profiler.hooks, which holds runner.model",
-        "    idle on cuda:0: released, 32.0 MiB freed (96.0 MiB → 64.0 MiB in use)",
+        "    idle on cuda:0: released, 32.0 MiB freed of 32.0 MiB claimed (96.0 MiB",
         "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
         "scenario        today: peak         left  lowtide: peak         left  verdict",
         "stages            144.0 MiB    144.0 MiB       96.0 MiB     64.0 MiB  released",

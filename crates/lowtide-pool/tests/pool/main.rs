@@ -6,6 +6,7 @@ mod bytes;
 mod forked;
 mod game;
 mod hands;
+mod host_memory;
 mod limits;
 mod model;
 mod pool;

@@ -1,4 +1,4 @@
-//! What the idle policy remembers: tasks, the last claim, and the quiet time it has learned.
+//! What the idle policy remembers: tasks, the last ticket, and the quiet time it has learned.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ pub(super) struct Activity {
     pub(super) active: usize,
     /// The number of tasks that ever began.
     pub(super) began: u64,
-    /// When the last task finished, if one has since the last claim.
+    /// When the last task finished, if one has since the last ticket.
     pub(super) finished: Option<Duration>,
-    /// Whether a claim exists.
-    pub(super) claimed: bool,
+    /// Whether a ticket exists.
+    pub(super) has_ticket: bool,
     /// When the last release ended, if no task has begun since.
     pub(super) released: Option<Duration>,
     /// The quiet time, as a multiple of the configured one.
@@ -22,7 +22,14 @@ pub(super) struct Activity {
 
 impl Activity {
     pub(super) fn new() -> Activity {
-        Activity { active: 0, began: 0, finished: None, claimed: false, released: None, times: 1 }
+        Activity {
+            active: 0,
+            began: 0,
+            finished: None,
+            has_ticket: false,
+            released: None,
+            times: 1,
+        }
     }
 
     /// Returns the quiet time that a release waits for.

@@ -14,4 +14,4 @@ mod policy;
 mod tests;
 
 pub use options::{IdleOptions, ParseIdleError};
-pub use policy::{Claim, Decision, Idle, Task};
+pub use policy::{Decision, Idle, Task, Ticket};

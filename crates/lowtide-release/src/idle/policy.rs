@@ -11,13 +11,13 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Whether a release is due, and if not, why.
 #[derive(Debug)]
-#[must_use = "a claim that nobody takes counts as a release"]
+#[must_use = "a ticket that nobody takes counts as a release"]
 pub enum Decision {
-    /// A release is due. This is the only claim until it is dropped.
-    Release(Claim),
+    /// A release is due. This is the only ticket until it is dropped.
+    Release(Ticket),
     /// The policy is switched off.
     Off,
-    /// An earlier claim still exists.
+    /// An earlier ticket still exists.
     Underway,
     /// Tasks are running.
     Active {
@@ -69,9 +69,9 @@ struct Inner {
 /// drop(idle.task());
 /// assert!(matches!(idle.due(|| true), Decision::Wait { .. }));
 /// clock.advance(Duration::from_secs(30));
-/// if let Decision::Release(claim) = idle.due(|| true) {
+/// if let Decision::Release(ticket) = idle.due(|| true) {
 ///     // … release …
-///     claim.done();
+///     ticket.done();
 /// }
 /// assert!(matches!(idle.due(|| true), Decision::NothingRan));
 /// # Ok::<(), lowtide_release::ParseIdleError>(())
@@ -117,15 +117,15 @@ impl Idle {
         if !something_to_unload() {
             return Decision::NothingToUnload;
         }
-        // A task may have begun during that call, or another caller have claimed.
+        // A task may have begun during that call, or another caller have taken the ticket.
         let mut activity = self.activity();
         if let Some(decision) = self.missing(&activity, now) {
             return decision;
         }
-        activity.claimed = true;
+        activity.has_ticket = true;
         // From here on only tasks that finish later count towards the next release.
         activity.finished = None;
-        Decision::Release(Claim { idle: self.clone(), began: activity.began, released: true })
+        Decision::Release(Ticket { idle: self.clone(), began: activity.began, released: true })
     }
 
     /// Returns the condition that is not met, except the last.
@@ -134,7 +134,7 @@ impl Idle {
         if !options.enabled {
             return Some(Decision::Off);
         }
-        if activity.claimed {
+        if activity.has_ticket {
             return Some(Decision::Underway);
         }
         if activity.active > 0 {
@@ -186,17 +186,17 @@ impl Drop for Task {
 /// The right to release. There is one at a time.
 #[derive(Debug)]
 #[must_use = "dropping it says that the release was done"]
-pub struct Claim {
+pub struct Ticket {
     idle: Idle,
-    /// The number of tasks that had begun when the claim was given.
+    /// The number of tasks that had begun when the ticket was given.
     began: u64,
     /// Whether there was a release, as far as is known.
     released: bool,
 }
 
-impl Claim {
+impl Ticket {
     /// Says that the release ran, whatever its verdict. The next one needs another task to finish.
-    /// Dropping the claim says the same, so a release that fails is not repeated again and again.
+    /// Dropping the ticket says the same, so a release that fails is not repeated again and again.
     pub fn done(self) {
         drop(self);
     }
@@ -207,24 +207,24 @@ impl Claim {
         self.released = false;
     }
 
-    /// Returns whether a task has begun since the claim was given. It will need the memory that is
+    /// Returns whether a task has begun since the ticket was given. It will need the memory that is
     /// being freed.
     pub fn is_stale(&self) -> bool {
         self.idle.activity().began != self.began
     }
 
-    /// Returns a function that answers as [`Claim::is_stale`], for the release to ask on any thread.
+    /// Returns a function that answers as [`Ticket::is_stale`], for the release to ask on any thread.
     pub fn staleness(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (idle, began) = (self.idle.clone(), self.began);
         move || idle.activity().began != began
     }
 }
 
-impl Drop for Claim {
+impl Drop for Ticket {
     fn drop(&mut self) {
         let now = self.idle.now();
         let mut activity = self.idle.activity();
-        activity.claimed = false;
+        activity.has_ticket = false;
         if !self.released {
             activity.finished = activity.finished.max(Some(now));
         } else if activity.began == self.began {

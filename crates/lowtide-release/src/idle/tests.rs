@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Claim, Decision, Idle, IdleOptions};
+use super::{Decision, Idle, IdleOptions, Ticket};
 use crate::clock::{Clock, ManualClock};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -13,9 +13,9 @@ fn idle(after: Duration) -> (Idle, ManualClock) {
     (Idle::new(options, std::sync::Arc::new(clock.clone())), clock)
 }
 
-fn claim(idle: &Idle) -> Claim {
+fn ticket(idle: &Idle) -> Ticket {
     match idle.due(|| true) {
-        Decision::Release(claim) => claim,
+        Decision::Release(ticket) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -33,7 +33,7 @@ fn round(idle: &Idle, clock: &ManualClock) -> u64 {
     drop(idle.task());
     let quiet = left(idle);
     clock.advance(Duration::from_secs(quiet));
-    claim(idle).done();
+    ticket(idle).done();
     quiet
 }
 
@@ -105,16 +105,16 @@ fn the_quiet_time_counts_from_the_last_task_that_finished() {
     drop(idle.task());
     assert_eq!(left(&idle), 10);
     clock.advance(10 * SECOND);
-    claim(&idle).done();
+    ticket(&idle).done();
 }
 
 #[test]
 fn r26_a_release_needs_a_task_that_finished_since_the_last() {
     let (idle, clock) = idle(SECOND);
-    for ends in [Claim::done, drop] {
+    for ends in [Ticket::done, drop] {
         drop(idle.task());
         clock.advance(60 * SECOND);
-        ends(claim(&idle));
+        ends(ticket(&idle));
         clock.advance(60 * SECOND);
         assert!(matches!(idle.due(|| true), Decision::NothingRan));
     }
@@ -122,24 +122,24 @@ fn r26_a_release_needs_a_task_that_finished_since_the_last() {
     drop(idle.task());
     clock.advance(60 * SECOND);
     assert!(matches!(idle.due(|| false), Decision::NothingToUnload));
-    claim(&idle).done();
+    ticket(&idle).done();
 }
 
 #[test]
-fn there_is_one_claim_at_a_time_and_it_knows_that_a_task_came() {
+fn there_is_one_ticket_at_a_time_and_it_knows_that_a_task_came() {
     let (idle, clock) = idle(SECOND);
     drop(idle.task());
     clock.advance(SECOND);
-    let claim_one = claim(&idle);
+    let ticket_one = ticket(&idle);
     assert!(matches!(idle.due(|| true), Decision::Underway));
-    assert!(!claim_one.is_stale());
+    assert!(!ticket_one.is_stale());
     drop(idle.task());
-    assert!(claim_one.is_stale(), "it began and is over already");
+    assert!(ticket_one.is_stale(), "it began and is over already");
     clock.advance(60 * SECOND);
     assert!(matches!(idle.due(|| true), Decision::Underway));
-    claim_one.done();
-    // That task counts for the next release: what it loaded came after the claim.
-    assert!(!claim(&idle).is_stale());
+    ticket_one.done();
+    // That task counts for the next release: what it loaded came after the ticket.
+    assert!(!ticket(&idle).is_stale());
 }
 
 #[test]
@@ -158,15 +158,15 @@ fn a_task_that_begins_while_the_memory_is_looked_at_is_seen() {
 }
 
 #[test]
-fn a_claim_that_is_put_back_is_due_again_after_the_quiet_time() {
+fn a_ticket_that_is_put_back_is_due_again_after_the_quiet_time() {
     let (idle, clock) = idle(10 * SECOND);
     drop(idle.task());
     clock.advance(60 * SECOND);
-    claim(&idle).put_back();
+    ticket(&idle).put_back();
     assert_eq!(left(&idle), 10);
     clock.advance(10 * SECOND);
     // Nothing was freed, so a task that comes now is not too soon.
-    claim(&idle).put_back();
+    ticket(&idle).put_back();
     drop(idle.task());
     assert_eq!(left(&idle), 10);
 }
@@ -193,10 +193,10 @@ fn a_task_that_comes_during_the_release_is_too_soon() {
     let (idle, clock) = idle(10 * SECOND);
     drop(idle.task());
     clock.advance(10 * SECOND);
-    let claim_one = claim(&idle);
+    let ticket_one = ticket(&idle);
     clock.advance(60 * SECOND);
     let task = idle.task();
-    claim_one.done();
+    ticket_one.done();
     drop(task);
     assert_eq!(left(&idle), 20);
     // Only once: the next task has seen no other release.

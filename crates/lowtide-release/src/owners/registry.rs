@@ -63,6 +63,11 @@ impl Owners {
         Owners::default()
     }
 
+    /// Returns whether nothing is registered.
+    pub fn is_empty(&self) -> bool {
+        self.table().is_empty()
+    }
+
     /// Returns what a shutdown would drop now, in order.
     pub fn plan(&self) -> Plan {
         self.plan_with_values().0

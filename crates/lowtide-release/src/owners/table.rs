@@ -95,6 +95,10 @@ impl OwnerTable {
         self.last_number
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     pub(super) fn declare(&mut self, name: Arc<str>) -> EntryId {
         let id = EntryId(self.number());
         let entry = OwnerEntry { name, borrows: BTreeSet::new(), measure: None, value: None };

@@ -1,12 +1,14 @@
 //! The rung `collect`.
 
+use std::sync::Arc;
+
 use lowtide_types::RungName;
 
 use super::hooked::{expect, run_at};
 use super::trim::trim_all;
 use crate::climb::Climb;
 use crate::failure::Failure;
-use crate::hooks::HookPoint;
+use crate::hooks::{Hook, HookPoint};
 use crate::inventory::Inventory;
 use crate::rung::{Climbed, Expectation, Rung};
 
@@ -31,6 +33,10 @@ impl Rung for Collect {
     fn expect(&self, inventory: &Inventory) -> Expectation {
         let none = "no collector of a host language is registered";
         expect(&inventory.hooks(HookPoint::Collect), none)
+    }
+
+    fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
+        inventory.hooks(HookPoint::Collect)
     }
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {

@@ -19,6 +19,8 @@ pub struct Hooked {
     point: HookPoint,
     /// The reason to skip the rung when no hook is registered.
     none: &'static str,
+    /// Whether hooks that are [costly](Hook::costly) are left out, and work may go on.
+    is_cheap: bool,
 }
 
 /// Moves models to host memory.
@@ -26,24 +28,36 @@ pub const TO_HOST: Hooked = Hooked {
     name: RungName::ToHost,
     point: HookPoint::ToHost,
     none: "no model can be moved to the host",
+    is_cheap: false,
 };
 /// Closes sessions of inference runtimes.
 pub const SESSIONS: Hooked = Hooked {
     name: RungName::Sessions,
     point: HookPoint::Sessions,
     none: "no inference runtime is known",
+    is_cheap: false,
 };
 /// Clears registered caches.
-pub const CACHES: Hooked =
-    Hooked { name: RungName::Caches, point: HookPoint::Caches, none: "no cache is registered" };
+pub const CACHES: Hooked = Hooked {
+    name: RungName::Caches,
+    point: HookPoint::Caches,
+    none: "no cache is registered",
+    is_cheap: false,
+};
+/// Clears the registered caches that are cheap to fill again, while work goes on.
+pub const CHEAP_CACHES: Hooked = Hooked { is_cheap: true, ..CACHES };
 /// Frees workspaces, communicators and leftovers of other processes.
-pub const LIBRARIES: Hooked =
-    Hooked { name: RungName::Libraries, point: HookPoint::Libraries, none: "no library is known" };
+pub const LIBRARIES: Hooked = Hooked {
+    name: RungName::Libraries,
+    point: HookPoint::Libraries,
+    none: "no library is known",
+    is_cheap: false,
+};
 
 impl Hooked {
     /// Runs the hooks as a part of another rung.
     pub(super) fn run(&self, inventory: &Inventory, climb: &Climb, climbed: &mut Climbed) {
-        run_at(self.point, inventory, climb, 0, climbed);
+        run(&self.hooks(inventory), climb, 0, climbed);
     }
 }
 
@@ -52,8 +66,18 @@ impl Rung for Hooked {
         self.name.clone()
     }
 
+    fn lets_work_go_on(&self) -> bool {
+        self.is_cheap
+    }
+
+    fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
+        let mut hooks = inventory.hooks(self.point);
+        hooks.retain(|hook| !(self.is_cheap && hook.is_costly()));
+        hooks
+    }
+
     fn expect(&self, inventory: &Inventory) -> Expectation {
-        expect(&inventory.hooks(self.point), self.none)
+        expect(&self.hooks(inventory), self.none)
     }
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {

@@ -1,5 +1,6 @@
 //! The rungs `context_reset` and `fallback`: the last of a ladder.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_types::RungName;
@@ -10,7 +11,7 @@ use super::sleep::{SLEEP_LIMIT, Sleep};
 use super::trim::Trim;
 use crate::climb::Climb;
 use crate::failure::Failure;
-use crate::hooks::HookPoint;
+use crate::hooks::{Hook, HookPoint};
 use crate::inventory::Inventory;
 use crate::rung::{Climbed, Expectation, Rung};
 
@@ -30,6 +31,10 @@ impl Rung for ContextReset {
             return Expectation::Skip(why.to_owned());
         }
         expect(&inventory.hooks(HookPoint::ContextReset), "no hook can reset the context")
+    }
+
+    fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
+        inventory.hooks(HookPoint::ContextReset)
     }
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
@@ -55,6 +60,12 @@ impl Rung for Fallback {
 
     fn expect(&self, _: &Inventory) -> Expectation {
         Expectation::Bytes(None)
+    }
+
+    fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
+        let rungs: [&dyn Rung; 4] = [&TO_HOST, &SESSIONS, &CACHES, &Collect];
+        let of_rungs = rungs.iter().flat_map(|rung| rung.hooks(inventory));
+        of_rungs.chain(inventory.hooks(HookPoint::Fallback)).collect()
     }
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {

@@ -16,7 +16,7 @@ use lowtide_types::RungName;
 pub use self::collect::Collect;
 pub use self::drop::DropOwners;
 pub use self::fraction::Fraction;
-pub use self::hooked::{CACHES, Hooked, LIBRARIES, Parts, SESSIONS, TO_HOST};
+pub use self::hooked::{CACHES, CHEAP_CACHES, Hooked, LIBRARIES, Parts, SESSIONS, TO_HOST};
 pub use self::last_resort::{ContextReset, Fallback};
 pub use self::quiesce::Quiesce;
 pub use self::sleep::Sleep;

@@ -63,7 +63,7 @@ fn a_receipt_reads_like_this() {
     let first = text.lines().next().unwrap();
     assert!(
         first.starts_with(
-            "stage reranker on host: partial, 4.0 MiB freed (10.0 MiB → 6.0 MiB in use) in "
+            "stage reranker on host: partial, 4.0 MiB freed of 9.0 MiB claimed (10.0 MiB → 6.0 MiB in use) in "
         ) && first.ends_with(" ms, target: at most 1.0 MiB"),
         "{first}"
     );

@@ -5,6 +5,7 @@
 //! these with a rung in its place that does nothing: then it has to fail. So no proof passes because
 //! it looks at nothing. (`LOWTIDE_TELL=1` prints with what each of them failed.)
 
+mod claims;
 mod docs;
 mod ground;
 mod idle;
@@ -56,7 +57,7 @@ macro_rules! proofs {
 pub(crate) use proofs;
 
 /// All of them, by the file they are in.
-fn files() -> [(&'static str, &'static [Proof]); 8] {
+fn files() -> [(&'static str, &'static [Proof]); 9] {
     [
         ("stages", stages::PROOFS),
         ("tasks", tasks::PROOFS),
@@ -66,6 +67,7 @@ fn files() -> [(&'static str, &'static [Proof]); 8] {
         ("told", told::PROOFS),
         ("pause", pause::PROOFS),
         ("proof", proof::PROOFS),
+        ("claims", claims::PROOFS),
     ]
 }
 

@@ -116,7 +116,7 @@ fn r40_a_second_trim_is_a_harmless_no_op(ground: &Ground) {
     ground.assert_in_use(16, "once");
     let second = ground.releaser.empty_cache();
     ground.assert_in_use(16, "twice");
-    assert_eq!((second.verdict, second.freed_bytes), (Verdict::NoEffect, Some(0)));
+    assert_eq!((second.verdict, second.freed_bytes), (Verdict::Released, Some(0)));
     assert!(second.rungs.iter().all(|rung| rung.touched.is_empty()), "{second}");
     hands.assert_is_whole(&ground.pool, &kv, 40);
 }

@@ -1,0 +1,81 @@
+//! Claims, counted before a release starts, and what they are held to afterwards.
+
+use std::sync::Arc;
+
+use lowtide_types::{Bytes, Claim, ClaimBasis, Reading, RungName};
+
+use crate::gauge::Gauge;
+use crate::hooks::{Hook, HookPoint};
+use crate::inventory::Inventory;
+use crate::request::{Claiming, Request};
+
+/// Counts what a release says it will free.
+pub(crate) fn claim(request: &Request, inventory: &Inventory, before: &Reading) -> Claim {
+    if let Some(target) = request.to {
+        let excess = target.excess(before, inventory.floor());
+        return Claim::new(ClaimBasis::Target, excess.unwrap_or_default());
+    }
+    match request.claiming {
+        Claiming::Owned(bytes) => Claim::new(ClaimBasis::Owned, bytes),
+        Claiming::Level { level, .. } => {
+            let (now, level) = (before.in_use(), level.in_use());
+            let above = now.zip(level).map(|(now, level)| now.saturating_sub(level));
+            Claim::new(ClaimBasis::Level, above.unwrap_or_default())
+        }
+        Claiming::ByLadder if drops(request) && !inventory.owners().is_empty() => {
+            let plan = inventory.owners().plan();
+            let measured = plan.steps.iter().filter_map(|step| step.bytes).sum::<Bytes>();
+            // An owner that measures nothing may have any block, so all of them are claimed.
+            Claim::new(ClaimBasis::Owned, measured.max(before.reserved))
+        }
+        Claiming::ByLadder => {
+            let allocators = inventory.allocators();
+            let cached = allocators.iter().map(|allocator| inventory.trimmable(&**allocator));
+            Claim::new(ClaimBasis::Cached, cached.sum())
+        }
+    }
+}
+
+fn drops(request: &Request) -> bool {
+    request.ladder.names().contains(&RungName::Drop)
+}
+
+/// Returns by how much a claim may be missed: the noise of the device's number, what is less than its
+/// unit, and for a level the growth of libraries.
+pub(crate) fn tolerance(request: &Request, inventory: &Inventory, after: &Reading) -> i64 {
+    let unit = inventory.gauge().map_or(Bytes(1), Gauge::grain).0.saturating_sub(1);
+    let libraries = match request.claiming {
+        Claiming::Level { level, may_be_libraries: true } if request.to.is_none() => {
+            outside_growth(inventory, &level, after)
+        }
+        _ => Bytes::ZERO,
+    };
+    (inventory.noise().0.max(unit) + libraries.0).cast_signed()
+}
+
+/// Returns by how much this process's memory outside the allocators has grown since an earlier
+/// reading: loaded modules and workspaces. A device without a context has no such memory.
+pub(crate) fn outside_growth(inventory: &Inventory, earlier: &Reading, now: &Reading) -> Bytes {
+    if inventory.floor() == Some(Bytes::ZERO) {
+        return Bytes::ZERO;
+    }
+    let outside = |reading: &Reading| Some(reading.own?.saturating_sub(reading.reserved));
+    let grown = outside(now).zip(outside(earlier));
+    grown.map_or(Bytes::ZERO, |(now, earlier)| now.saturating_sub(earlier))
+}
+
+/// Names the hooks that apply and that the rungs of a ladder do not run.
+pub(crate) fn hooks_not_run(request: &Request, inventory: &Inventory) -> Vec<String> {
+    let run: Vec<Arc<Hook>> = {
+        let rungs = request.ladder.rungs().iter();
+        rungs.flat_map(|placed| placed.rung.hooks(inventory)).collect()
+    };
+    let mut not_run = Vec::new();
+    for point in HookPoint::ALL {
+        let hooks = inventory.hooks(point).into_iter();
+        let left_out = hooks.filter(|hook| !run.iter().any(|other| Arc::ptr_eq(hook, other)));
+        let applying = left_out.filter(|hook| hook.applies());
+        not_run.extend(applying.map(|hook| format!("{}: {}", point.rung(), hook.name())));
+    }
+    not_run
+}
