@@ -19,6 +19,7 @@ mod hand;
 mod handles;
 mod handover;
 mod lanes;
+mod leaving;
 mod limit;
 mod memory;
 mod miss;

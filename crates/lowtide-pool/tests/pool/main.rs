@@ -12,5 +12,6 @@ mod model;
 mod pool;
 mod room;
 mod sleep;
+mod strays;
 mod together;
 mod written;
