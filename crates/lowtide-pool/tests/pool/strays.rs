@@ -53,6 +53,12 @@ impl Content {
     }
 }
 
+fn assert_all_whole(contents: &[Content], after: &str) {
+    for content in contents {
+        content.assert_is_whole(after);
+    }
+}
+
 fn pointer(address: Address, at: usize) -> *mut u8 {
     with_exposed_provenance_mut(address.0 as usize + at)
 }
@@ -152,7 +158,7 @@ fn a_byte_that_changes_during_a_sleep_is_the_one_that_wakes() {
                 world.pool.check();
                 let woke = world.pool.wake(Scope::Whole);
                 woke.unwrap_or_else(|error| panic!("{error} after {after}"));
-                contents.iter().for_each(|content| content.assert_is_whole(&after));
+                assert_all_whole(&contents, &after);
                 assert_eq!(slept.copied_again as u64, times, "after {after}");
                 check(&world.pool);
             }
@@ -177,14 +183,14 @@ fn a_page_that_was_not_to_be_copied_is_looked_at_again() {
             let slept = world.pool.sleep_quiet(Scope::Whole, Limit::NONE).unwrap();
             world.faults.leave_alone();
             world.pool.wake(Scope::Whole).unwrap();
-            contents.iter().for_each(|content| content.assert_is_whole("a stray write"));
+            assert_all_whole(&contents, "a stray write");
             assert_eq!((slept.copied, slept.copied_again), (Bytes::ZERO, 1), "{policy:?}");
             check(&world.pool);
             // The backup has it now.
             let again = world.pool.sleep(Scope::Whole).unwrap();
             assert_eq!((again.copied, again.copied_again), (Bytes::ZERO, 0));
             world.pool.wake(Scope::Whole).unwrap();
-            contents.iter().for_each(|content| content.assert_is_whole("another sleep"));
+            assert_all_whole(&contents, "another sleep");
         }
     }
 }
@@ -212,14 +218,15 @@ fn a_page_that_keeps_changing_fails_the_sleep_by_name() {
                 assert_eq!(world.pool.phase(tag).unwrap(), Phase::Awake, "{refused}");
             }
             contents[0].bytes[at] = get(block, at);
-            contents.iter().chain([&lost]).for_each(|content| content.assert_is_whole("it failed"));
+            assert_all_whole(&contents, "it failed");
+            lost.assert_is_whole("it failed");
             check(&world.pool);
             // The bytes of the first look again: what was saved of them meanwhile does not count.
             contents[0].bytes[at] = first;
             put(block, at, first);
             world.pool.sleep(Scope::Whole).unwrap();
             world.pool.wake(Scope::Whole).unwrap();
-            contents.iter().for_each(|content| content.assert_is_whole("it was left alone"));
+            assert_all_whole(&contents, "it was left alone");
             check(&world.pool);
         }
     }
@@ -317,7 +324,7 @@ fn strays_at_random_moments_lose_nothing() {
             }
             world.pool.check();
             world.pool.wake(Scope::Whole).unwrap_or_else(|error| panic!("{error} after {after}"));
-            blocks.lock().unwrap().iter().for_each(|content| content.assert_is_whole(&after));
+            assert_all_whole(&blocks.lock().unwrap(), &after);
             check(&world.pool);
         }
     }
