@@ -157,8 +157,8 @@ fn a_trace_that_asks_for_more_than_there_is_is_an_error() {
     let path = machine.path("trace.csv");
     let all = u64::MAX.to_string();
     for size in ["2000000000000", "9223372036854775807", &all] {
-        let lines: String =
-            (1..=3).map(|block| format!("1,0,allocate,0x{block},{size},0\n")).collect();
+        let blocks = [1, 2, 3].map(|block| format!("1,0,allocate,0x{block},{size},0"));
+        let lines = blocks.join("\n");
         fs::write(&path, format!("Thread,Time,Action,Pointer,Size,Stream\n{lines}")).unwrap();
         let path = path.display().to_string();
         for more in [
