@@ -32,6 +32,15 @@ class CpuDevice(Device):
     def counts(self) -> AllocatorCounts:
         return _native.malloc_counts()
 
+    def taken(self) -> int:
+        from .._why.question import Question
+
+        # The C library's heap has the interpreter's memory, too: only tensors count.
+        return _native.examine(Question(device=self.name)).memory.bytes
+
+    def trimmable(self) -> int:
+        return _native.malloc_trimmable()
+
     def trim(self) -> int:
         before = _native.malloc_counts().reserved_bytes
         _native.malloc_trim()
