@@ -1,8 +1,10 @@
 //! The floor: the device memory that a bare context uses, measured in a child process and stored.
 //!
-//! The driver's number is read before the child has a context, while it has one, and after the child
-//! has ended. Only if the first and the last agree did no other process interfere, and the difference
-//! belongs to the child. The floor depends on device and driver, so it is stored for each pair.
+//! The driver reports the memory of the child, so other processes may come and go meanwhile. Where it
+//! does not (some containers), the device's number is read before the child has a context, while it has
+//! one, and after it has ended. A process that allocated and freed in between would go unnoticed: such
+//! a floor is uncertain, and is not stored. The floor depends on device and driver, so it is stored for
+//! each pair.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use lowtide_device::nvml::Nvml;
 use lowtide_device::survey::Surveyed;
 use lowtide_device::{Bytes, DeviceId};
@@ -41,53 +43,86 @@ pub(crate) enum ChildLine {
     },
 }
 
-/// Returns the floor of a GPU, stored or measured now, and whether it was measured now.
-pub(crate) fn of(
-    device: &Surveyed,
-    driver: &str,
-    measure_anew: bool,
-) -> anyhow::Result<(Floor, bool)> {
+/// The number that a floor was taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum From {
+    /// The driver's number for the child.
+    Process,
+    /// The difference of the device's numbers: uncertain, since others use the device too.
+    Difference,
+}
+
+/// The floor of a device as it is known now.
+pub(crate) struct Known {
+    pub(crate) floor: Floor,
+    pub(crate) from: From,
+    /// True if it was measured just now.
+    pub(crate) is_fresh: bool,
+}
+
+/// Returns the floor of a GPU, stored or measured now.
+pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow::Result<Known> {
     let uuid = device.info.uuid.clone().context("this GPU has no UUID")?;
-    let mut remembered = recall();
+    let (mut remembered, mut unused) = match recall() {
+        Ok(remembered) => (remembered, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
     let known = remembered.iter().position(|floor| floor.uuid == uuid && floor.driver == driver);
-    match known {
+    if let Some(floor) = known.map(|index| remembered.swap_remove(index)) {
+        unused = floor.on(device.info.total).err();
         // A trial that failed may succeed today.
-        Some(index) if !measure_anew && remembered[index].trial_failure.is_none() => {
-            return Ok((remembered.swap_remove(index), false));
+        if unused.is_none() && !measure_anew && floor.trial_failure.is_none() {
+            return Ok(Known { floor, from: From::Process, is_fresh: false });
         }
-        Some(index) => drop(remembered.swap_remove(index)),
-        None => {}
     }
-    let (bytes, trial_failure) = measure(device.info.id, &uuid)?;
+    let (bytes, from, trial_failure) = measure(device.info.id, &uuid)?;
+    ensure!(!driver.is_empty(), "NVML does not report the version of the driver");
     let measured_at_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let floor = Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure };
+    floor.on(device.info.total).context("the measurement cannot be right")?;
     remembered.push(floor.clone());
-    if let Err(error) = remember(&remembered) {
-        page::complain(&format!("the floor could not be stored: {error}"));
+    let stored = if from == From::Process { remember(&remembered) } else { Ok(()) };
+    match (stored, unused) {
+        (Err(error), _) => page::complain(&format!("the floor could not be stored: {error}")),
+        (Ok(()), Some(error)) => {
+            page::complain(&format!("the stored floor is not used: {error}"));
+        }
+        (Ok(()), None) => {}
     }
-    Ok((floor, true))
+    Ok(Known { floor, from, is_fresh: true })
 }
 
-fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, Option<String>)> {
+fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, From, Option<String>)> {
     let nvml = Nvml::load()?;
     for _ in 0..TRIES {
         let before = nvml.usage(uuid)?.in_use();
+        let listed = nvml.processes(uuid)?;
         let mut child = FloorChild::start(id)?;
+        let pid = child.child.id();
         match child.next_line()? {
             ChildLine::Ready => {}
             ChildLine::Failed { reason } => bail!("{reason}"),
             ChildLine::Tried { .. } => bail!("the child wrote a line out of order"),
         }
         let with = nvml.usage(uuid)?.in_use();
+        // Inside a container the driver may report PIDs of another namespace. A process that had this
+        // number before is not the child.
+        let is_new = listed.iter().all(|process| process.pid != pid);
+        let own = nvml.processes(uuid)?.into_iter().find(|process| is_new && process.pid == pid);
+        let own = own.and_then(|child| child.used).filter(|used| *used > Bytes::ZERO);
         child.go_on()?;
         let ChildLine::Tried { failure } = child.next_line()? else {
             bail!("the child wrote a line out of order")
         };
         child.finish();
+        if let Some(own) = own {
+            return Ok((own, From::Process, failure));
+        }
         let after = nvml.usage(uuid)?.in_use();
         if before == after {
-            return Ok((with.saturating_sub(before), failure));
+            return Ok((with.saturating_sub(before), From::Difference, failure));
         }
     }
     bail!(

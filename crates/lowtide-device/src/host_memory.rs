@@ -10,6 +10,7 @@ use std::time::Instant;
 use std::{fmt, ptr, slice, thread};
 
 use crate::facts::{RangeProblem, SizeRule};
+use crate::headroom::HostGrant;
 use crate::host_pages::HUGE_PAGE;
 use crate::host_region::{HostRegion, PART};
 use crate::shared::Shared;
@@ -57,13 +58,41 @@ struct Users {
 
 impl HostMemory {
     /// Allocates host memory and prepares it on this many threads, the calling one among them.
-    pub(crate) fn new(device: &Arc<Shared>, size: Bytes, threads: usize) -> Result<HostMemory> {
+    /// Its memory comes out of the grant, or is granted now where that is too small. After a failure
+    /// the grant is as it was.
+    pub(crate) fn new(
+        device: &Arc<Shared>,
+        size: Bytes,
+        threads: usize,
+        grant: Option<&mut HostGrant>,
+    ) -> Result<HostMemory> {
         if size == Bytes::ZERO {
             let (device, operation) = (device.id(), "host_memory");
             return Err(Error::BadSize { device, operation, size, rule: SizeRule::NotEmpty });
         }
-        headroom::require(size)?;
         let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
+        let Some(grant) = grant else {
+            // Kept until the pages are there.
+            let mut grant = headroom::grant(mapped)?;
+            return HostMemory::new(device, size, threads, Some(&mut grant));
+        };
+        if let Some(missing) = mapped.0.checked_sub(grant.size().0).filter(|missing| *missing > 0) {
+            grant.join(headroom::grant(Bytes(missing))?);
+        }
+        let used = grant.split(mapped);
+        let made = HostMemory::prepared(device, size, mapped, threads);
+        if made.is_err() {
+            grant.join(used);
+        }
+        made
+    }
+
+    fn prepared(
+        device: &Arc<Shared>,
+        size: Bytes,
+        mapped: Bytes,
+        threads: usize,
+    ) -> Result<HostMemory> {
         let region = HostRegion::map(mapped)?;
         let memory = HostMemory {
             device: Arc::clone(device),

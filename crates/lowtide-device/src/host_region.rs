@@ -10,10 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::backend::Backend;
-use crate::host_pages::{HUGE_PAGE, map_huge, unmap_huge};
+use crate::host_pages::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap_huge};
 use crate::{Bytes, Result};
 
-const SMALL_PAGE: usize = 4096;
 /// The size of a registration: small enough that preparing and registering overlap, large enough that
 /// its fixed cost does not count. No copy crosses from one into the next.
 pub(crate) const PART: Bytes = Bytes::mib(512);

@@ -56,6 +56,8 @@ mod dry_run;
 mod error;
 mod exit;
 mod facts;
+mod grant_records;
+mod grants;
 pub mod headroom;
 mod host;
 mod host_memory;

@@ -57,7 +57,32 @@ impl Pool {
             }
             given_back += self.give_chunk_back(chunk)?;
         }
+        if given_back < enough && go_on() {
+            given_back += self.give_stuck_back()?;
+        }
         tracing::debug!(%given_back, "trimmed");
+        Ok(given_back)
+    }
+
+    /// Tries again to give back what could be neither opened nor unmapped. Returns how much went.
+    ///
+    /// # Errors
+    /// What the device refused first; the others are tried, too.
+    pub(crate) fn give_stuck_back(&self) -> Result<Bytes> {
+        let claimed = self.state().claim_stuck();
+        let (mut given_back, mut refused) = (Bytes::ZERO, Ok(()));
+        for stuck in &claimed {
+            let freed = stuck.unmap().map(|chunk| chunk.size());
+            self.state().settle_stuck(stuck, freed.is_ok());
+            match freed {
+                Ok(size) => given_back += size,
+                Err(error) => refused = refused.and(Err(error)),
+            }
+        }
+        if !claimed.is_empty() {
+            self.shared.monitor.notify();
+        }
+        refused?;
         Ok(given_back)
     }
 

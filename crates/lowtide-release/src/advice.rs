@@ -84,13 +84,20 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
         ledger.of(LedgerKind::Context),
         "are the bare context: only a suspended or ended process frees it (suspend is a later rung)",
     );
+    line(
+        ledger.of(LedgerKind::ContextAndLibraries),
+        "are the context and libraries: `lowtide doctor` measures the context; only a suspended or ended \
+         process frees it",
+    );
     let others = names(LedgerKind::Others);
     line(ledger.of(LedgerKind::Others), &format!("belong to other processes ({others})"));
     if ledger.unknown_bytes.unsigned_abs() >= WORTH {
         let unknown = signed(ledger.unknown_bytes);
-        lines.push(format!(
-            "{unknown} are unknown: the floor may be part of it; `lowtide doctor` measures it"
-        ));
+        let is_told = [LedgerKind::Context, LedgerKind::ContextAndLibraries]
+            .iter()
+            .any(|kind| ledger.of(*kind) > Bytes::ZERO);
+        let floor = ": the floor may be part of it; `lowtide doctor` measures it";
+        lines.push(format!("{unknown} are unknown{}", if is_told { "" } else { floor }));
     }
     lines
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, Ledger, LedgerKind, LedgerLine, Reading};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target};
 
 use crate::allocator::{Allocator, AllocatorCounts};
 use crate::gauge::{Gauge, take_reading};
@@ -25,6 +25,8 @@ struct Account {
 pub struct Inventory {
     gauge: Option<Arc<dyn Gauge>>,
     floor: AtomicU64,
+    /// This process's share of the memory in use at the last reading.
+    own: AtomicU64,
     disposable: AtomicBool,
     owners: Owners,
     pools: Mutex<Vec<Pool>>,
@@ -35,14 +37,15 @@ pub struct Inventory {
     kept: Arc<Kept>,
 }
 
-/// The value of `floor` while it is unknown.
-const NO_FLOOR: u64 = u64::MAX;
+/// The value of `floor` and of `own` while they are unknown.
+const UNKNOWN: u64 = u64::MAX;
 
 impl Inventory {
     pub(crate) fn new(gauge: Option<Arc<dyn Gauge>>) -> Inventory {
         Inventory {
             gauge,
-            floor: AtomicU64::new(NO_FLOOR),
+            floor: AtomicU64::new(UNKNOWN),
+            own: AtomicU64::new(UNKNOWN),
             disposable: AtomicBool::new(false),
             owners: Owners::default(),
             pools: Mutex::default(),
@@ -74,10 +77,12 @@ impl Inventory {
         lock(&self.pools).clone()
     }
 
-    /// Returns the floor of the device, where it is known.
+    /// Returns the floor of the device, where it is known. A floor that is larger than everything this
+    /// process uses is not its floor, and does not count.
     pub fn floor(&self) -> Option<Bytes> {
-        let floor = self.floor.load(SeqCst);
-        (floor != NO_FLOOR).then_some(Bytes(floor))
+        let (floor, own) = (self.floor.load(SeqCst), self.own.load(SeqCst));
+        let is_possible = floor <= own.saturating_add(Target::ABOVE_FLOOR.0);
+        (floor != UNKNOWN && is_possible).then_some(Bytes(floor))
     }
 
     /// Returns whether the process may lose everything that it has on the device.
@@ -154,7 +159,19 @@ impl Inventory {
             counts.allocated += own.allocated;
             counts.reserved += own.reserved;
         }
-        take_reading(self.gauge(), counts)
+        let reading = take_reading(self.gauge(), counts);
+        self.note_own(reading.own);
+        reading
+    }
+
+    // A process that uses nothing has no context yet, which says nothing about the floor.
+    fn note_own(&self, own: Option<Bytes>) {
+        let knew = self.floor();
+        let own = own.filter(|own| *own > Bytes::ZERO).map_or(UNKNOWN, |own| own.0);
+        self.own.store(own, SeqCst);
+        if let (Some(floor), None) = (knew, self.floor()) {
+            tracing::warn!(%floor, own = %Bytes(own), "the floor is not used: it is larger than all that this process uses");
+        }
     }
 
     /// Returns a breakdown of all device memory in use; `None` where the device cannot be asked.
@@ -169,14 +186,30 @@ impl Inventory {
             let (kind, name) = (account.kind, account.name.clone());
             lines.push(LedgerLine { kind, name, bytes: or_default(|| (account.bytes)()) });
         }
+        let own = gauge.own();
+        self.note_own(own);
         if let Some(bytes) = self.floor() {
             let (kind, name) = (LedgerKind::Context, "bare context".to_owned());
             lines.push(LedgerLine { kind, name, bytes });
+        }
+        if let Some(own) = own.filter(|_| matches!(gauge.id(), DeviceId::Cuda(_))) {
+            lines.extend(self.rest(own, lines.iter().map(|line| line.bytes).sum()));
         }
         let kind = LedgerKind::Others;
         let others = gauge.others().into_iter();
         lines.extend(others.map(|(name, bytes)| LedgerLine { kind, name, bytes }));
         Some(Ledger::new(gauge.id(), driver, lines))
+    }
+
+    // What this process uses on a GPU beside all that is known: loaded modules, workspaces, and the
+    // context itself where no floor tells how much of it that is.
+    fn rest(&self, own: Bytes, known: Bytes) -> Option<LedgerLine> {
+        let bytes = Bytes(own.0.checked_sub(known.0).filter(|rest| *rest > 0)?);
+        let (kind, name) = match self.floor() {
+            Some(_) => (LedgerKind::Libraries, "loaded modules, workspaces"),
+            None => (LedgerKind::ContextAndLibraries, "`lowtide doctor` tells them apart"),
+        };
+        Some(LedgerLine { kind, name: name.to_owned(), bytes })
     }
 }
 

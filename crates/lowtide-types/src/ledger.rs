@@ -24,6 +24,9 @@ pub enum LedgerKind {
     Libraries,
     /// The floor: memory that a bare context uses.
     Context,
+    /// The context and the libraries of this process together, where no floor is known that would tell
+    /// them apart.
+    ContextAndLibraries,
     /// Memory of other processes.
     Others,
 }
@@ -96,6 +99,7 @@ impl fmt::Display for LedgerKind {
             LedgerKind::Graphs => "graphs",
             LedgerKind::Libraries => "libraries",
             LedgerKind::Context => "context",
+            LedgerKind::ContextAndLibraries => "context and libraries",
             LedgerKind::Others => "others",
         })
     }
@@ -103,11 +107,13 @@ impl fmt::Display for LedgerKind {
 
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.lines.iter().map(|line| line.kind.to_string().len());
+        let width = widths.max().unwrap_or_default().max(10);
         for LedgerLine { kind, name, bytes } in &self.lines {
-            writeln!(f, "  {kind:<10} {:>16}  {name}", bytes.to_string())?;
+            writeln!(f, "  {kind:<width$} {:>16}  {name}", bytes.to_string())?;
         }
-        writeln!(f, "  {:<10} {:>16}", "unknown", signed(self.unknown_bytes))?;
-        write!(f, "  {:<10} {:>16}", "in use", self.driver_bytes.to_string())
+        writeln!(f, "  {:<width$} {:>16}", "unknown", signed(self.unknown_bytes))?;
+        write!(f, "  {:<width$} {:>16}", "in use", self.driver_bytes.to_string())
     }
 }
 

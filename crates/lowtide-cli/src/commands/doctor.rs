@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::devices::{self, MissingDevice};
 use crate::ending::Ending;
-use crate::floor;
+use crate::floor::{self, Known};
 use crate::measure::{self, Speeds};
 use crate::page::{self, Page};
 use crate::progress;
@@ -15,8 +15,10 @@ use crate::progress;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The floor is the device memory that a bare context uses. A child process creates one while the \
-                  driver's number is read. The result is stored per device and driver, in lowtide/floor.json \
-                  under $XDG_CACHE_HOME or ~/.cache.\n\n\
+                  driver's number for it is read. The result is stored per device and driver, in lowtide/floor.json \
+                  under $XDG_CACHE_HOME or ~/.cache, in a folder that only this user can open. If the driver does \
+                  not report the memory of processes, the difference of the device's numbers is shown and not \
+                  stored.\n\n\
                   Ends with 0 on a machine without a GPU (`host` can be used there), and with 3 if the device named \
                   with --device is missing."
 )]
@@ -51,6 +53,8 @@ struct DeviceReport {
     floor_bytes: Option<Bytes>,
     /// The reason why there is no floor.
     floor_reason: Option<String>,
+    /// The number that the floor was taken from.
+    floor_from: Option<floor::From>,
     measured: Option<Speeds>,
     /// The reason why there are no speeds, although they were asked for.
     measured_reason: Option<String>,
@@ -67,7 +71,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
             return Err(MissingDevice { wanted, known, reason: cuda.reason }.into());
         }
     }
-    let driver = nvml.version.clone().or_else(|| cuda.version.clone()).unwrap_or_default();
+    let driver = nvml.version.clone().unwrap_or_default();
     let devices = devices.into_iter().map(|device| examine(device, &driver, options)).collect();
     let report =
         MachineReport { lowtide: env!("CARGO_PKG_VERSION"), devices, problems, cuda, nvml };
@@ -75,7 +79,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     Ok(Ending::Proved)
 }
 
-fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
+fn examine(device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
     let id = device.info.id;
     let floor = match id {
         // A `host` device has no context: it uses nothing before the first chunk.
@@ -93,15 +97,25 @@ fn examine(mut device: Surveyed, driver: &str, options: &Options) -> DeviceRepor
         Some(Ok(measured)) => (Some(measured), None),
         Some(Err(error)) => (None, Some(format!("{error:#}"))),
     };
-    let (floor_bytes, floor_reason, floor_is_fresh) = match floor {
-        Ok(None) => (Some(Bytes::ZERO), None, false),
-        Ok(Some((floor, is_fresh))) => {
-            note_trial(&mut device, &floor);
-            (Some(floor.bytes), None, is_fresh)
-        }
-        Err(error) => (None, Some(format!("{error:#}")), false),
+    let mut report = DeviceReport {
+        device,
+        floor_bytes: None,
+        floor_reason: None,
+        floor_from: None,
+        measured,
+        measured_reason,
+        floor_is_fresh: false,
     };
-    DeviceReport { device, floor_bytes, floor_reason, measured, measured_reason, floor_is_fresh }
+    match floor {
+        Ok(None) => report.floor_bytes = Some(Bytes::ZERO),
+        Ok(Some(Known { floor, from, is_fresh })) => {
+            note_trial(&mut report.device, &floor);
+            report.floor_bytes = Some(floor.bytes);
+            (report.floor_from, report.floor_is_fresh) = (Some(from), is_fresh);
+        }
+        Err(error) => report.floor_reason = Some(format!("{error:#}")),
+    }
+    report
 }
 
 // The child tried every operation once. That counts for more than what the driver announces.
@@ -176,6 +190,10 @@ fn floor_text(report: &DeviceReport) -> String {
         (Some(_), _) if report.device.info.id == DeviceId::Host => {
             "0.0 MiB (no context is needed)".to_owned()
         }
+        (Some(floor), _) if report.floor_from == Some(floor::From::Difference) => format!(
+            "about {floor} for a bare context (measured now and not stored: the driver reports no memory of \
+             processes, so other processes may be part of it)"
+        ),
         (Some(floor), _) if report.floor_is_fresh => {
             format!("{floor} for a bare context (measured now)")
         }

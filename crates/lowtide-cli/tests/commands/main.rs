@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod doctor;
+mod floor;
 mod program;
 mod ps;
 mod replay;

@@ -58,8 +58,8 @@ impl Pages {
         if size > self.budget.saturating_sub(self.in_use()?) {
             return Ok(None);
         }
-        // Past the machine's limits the kernel does not refuse: it kills.
-        headroom::require(size)?;
+        // Past the machine's limits the kernel does not refuse: it kills. Kept until the pages are there.
+        let _granted = headroom::grant(size)?;
         let start = *next;
         if let Err(error) = self.back(start, size) {
             self.punch(start, size)?;

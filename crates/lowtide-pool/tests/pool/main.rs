@@ -4,6 +4,7 @@
 mod bytes;
 mod game;
 mod hands;
+mod host_memory;
 mod limits;
 mod model;
 mod pool;

@@ -126,6 +126,7 @@ class LedgerKind:
     GRAPHS: ClassVar[LedgerKind]
     LIBRARIES: ClassVar[LedgerKind]
     CONTEXT: ClassVar[LedgerKind]
+    CONTEXT_AND_LIBRARIES: ClassVar[LedgerKind]
     OTHERS: ClassVar[LedgerKind]
     def __int__(self) -> int: ...
 

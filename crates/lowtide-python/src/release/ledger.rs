@@ -26,6 +26,8 @@ pub(crate) enum LedgerKind {
     Libraries,
     /// The floor: what a bare context uses.
     Context,
+    /// The context and the libraries of this process, where no floor tells them apart.
+    ContextAndLibraries,
     /// Memory of other processes.
     Others,
 }
@@ -38,6 +40,7 @@ impl From<LedgerKind> for lowtide::release::LedgerKind {
             LedgerKind::Graphs => lowtide::release::LedgerKind::Graphs,
             LedgerKind::Libraries => lowtide::release::LedgerKind::Libraries,
             LedgerKind::Context => lowtide::release::LedgerKind::Context,
+            LedgerKind::ContextAndLibraries => lowtide::release::LedgerKind::ContextAndLibraries,
             LedgerKind::Others => lowtide::release::LedgerKind::Others,
         }
     }
@@ -51,6 +54,7 @@ impl From<lowtide::release::LedgerKind> for LedgerKind {
             lowtide::release::LedgerKind::Graphs => LedgerKind::Graphs,
             lowtide::release::LedgerKind::Libraries => LedgerKind::Libraries,
             lowtide::release::LedgerKind::Context => LedgerKind::Context,
+            lowtide::release::LedgerKind::ContextAndLibraries => LedgerKind::ContextAndLibraries,
             lowtide::release::LedgerKind::Others => LedgerKind::Others,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lowtide::device::Bytes;
-use lowtide::release::floor;
+use lowtide::release::{Gauge, floor};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -57,7 +57,9 @@ impl Releaser {
         }
         // The floor that `lowtide doctor` measured, if the device has a UUID.
         let uuid = object.call_method0("uuid").ok().and_then(|uuid| uuid.extract::<String>().ok());
-        if let Some(bytes) = uuid.and_then(|uuid| floor_of(&uuid)) {
+        let total = || device.usage().ok().map(|usage| usage.total);
+        let floor = uuid.zip(total()).and_then(|(uuid, total)| floor::of_uuid(&uuid, total));
+        if let Some(bytes) = floor {
             inner.set_floor(bytes);
         }
         Ok(Releaser { inner, device: Some(device) })
@@ -134,9 +136,4 @@ impl Releaser {
             None => "<Releaser without a device>".to_owned(),
         }
     }
-}
-
-fn floor_of(uuid: &str) -> Option<Bytes> {
-    let own = floor::recall().into_iter().filter(|floor| floor.uuid == uuid);
-    own.max_by_key(|floor| floor.measured_at_s).map(|floor| floor.bytes)
 }

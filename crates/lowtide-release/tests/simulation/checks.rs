@@ -336,11 +336,18 @@ impl Case<'_> {
         let frameworks = self.world.frameworks.iter().map(|one| one.reserved());
         let known = ledger.of(LedgerKind::Live) + ledger.of(LedgerKind::Cached);
         assert_eq!(known, pool + frameworks.sum::<Bytes>());
-        for kind in [LedgerKind::Graphs, LedgerKind::Libraries] {
+        let accounted = |kind| {
             let of_kind = self.world.accounts.iter().filter(|(other, _)| *other == kind);
-            let bytes = of_kind.map(|(_, shelf)| crate::memory::chunk_bytes(shelf)).sum::<Bytes>();
-            assert_eq!(ledger.of(kind), bytes);
-        }
+            of_kind.map(|(_, shelf)| crate::memory::chunk_bytes(shelf)).sum::<Bytes>()
+        };
+        assert_eq!(ledger.of(LedgerKind::Graphs), accounted(LedgerKind::Graphs));
+        // The rest of what this process has is its libraries', or its context's too without a floor.
+        let rest = ledger.of(LedgerKind::Libraries) - accounted(LedgerKind::Libraries);
+        let together = ledger.of(LedgerKind::ContextAndLibraries);
+        let is_told = matches!(self.world.asked, Asked::Gauge(_));
+        let has_floor = self.world.floor.is_some();
+        assert!(rest == Bytes::ZERO || is_told && has_floor, "{ledger}");
+        assert!(together == Bytes::ZERO || is_told && !has_floor, "{ledger}");
         assert_eq!(ledger.of(LedgerKind::Others).0, self.others());
         assert_eq!(ledger.of(LedgerKind::Context).0, self.world.floor.unwrap_or(0));
     }

@@ -13,6 +13,7 @@ pub(super) struct Settings {
     pub(super) copy_us: u64,
     pub(super) oom_at: u64,
     pub(super) accounting: bool,
+    pub(super) breathing: u64,
     pub(super) pid_offset: i64,
 }
 
@@ -21,6 +22,8 @@ struct Requests {
     settings: Settings,
     faults: Vec<Fault>,
     calls: Vec<(&'static str, u64)>,
+    /// Calls that failed because of a fault.
+    struck: u64,
 }
 
 static REQUESTS: LazyLock<Mutex<Requests>> = LazyLock::new(Mutex::default);
@@ -52,12 +55,18 @@ pub(super) fn on_call(name: &'static str) -> CallResult {
         }
         fault.countdown != Some(0)
     });
+    requests.struck += u64::from(hit.is_some());
     hit.map_or(Ok(()), Err)
 }
 
 /// Returns calls by name since the last reset, in order of first use.
 pub(super) fn calls() -> Vec<(&'static str, u64)> {
     requests().calls.clone()
+}
+
+/// Returns how many calls have failed because of a fault, since the process began.
+pub(super) fn struck() -> u64 {
+    requests().struck
 }
 
 /// Starts the tally anew.
@@ -99,6 +108,7 @@ fn apply(setting: Setting) {
         Setting::CopyUs(us) => requests().settings.copy_us = us,
         Setting::OomAt(bytes) => requests().settings.oom_at = bytes,
         Setting::Accounting(on) => requests().settings.accounting = on,
+        Setting::Breathing(bytes) => requests().settings.breathing = bytes,
         Setting::PidOffset(offset) => requests().settings.pid_offset = offset,
         Setting::Fail(fault) => requests().faults.push(fault),
         Setting::Defaults => {

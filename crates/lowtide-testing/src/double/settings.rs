@@ -12,6 +12,7 @@
 //! | `copy_us` | how much longer each copy takes | process |
 //! | `oom_at` | bytes or `off`: creates and allocations this large are out of memory | process |
 //! | `accounting` | `on`, `off`: whether NVML knows what each process uses | process |
+//! | `breathing` | bytes: another process has this much at every second reading of NVML's memory | process |
 //! | `pid_offset` | added to every PID that NVML reports, as from another namespace | process |
 //! | `fail` | `NAME@N:CODE` the Nth call from now, once; `NAME:CODE` every call | process |
 //! | `defaults` | (no value) every setting but `fail` as it was at the start | both |
@@ -24,7 +25,7 @@ pub(super) const MAX_DEVICES: usize = 8;
 
 /// The settings of a new machine and of a new process.
 pub(super) const DEFAULTS: &str = "total=4GiB,reserved=32MiB,context=64MiB,unattributed=0,devices=1,foreign=off,\
-     late_us=200,copy_us=0,oom_at=off,accounting=on,pid_offset=0";
+     late_us=200,copy_us=0,oom_at=off,accounting=on,breathing=0,pid_offset=0";
 
 /// A setting of the text.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,7 @@ pub(super) enum Setting {
     CopyUs(u64),
     OomAt(u64),
     Accounting(bool),
+    Breathing(u64),
     PidOffset(i64),
     Fail(Fault),
     Defaults,
@@ -94,6 +96,7 @@ fn parse_one(word: &str) -> Result<Setting, String> {
         "oom_at" if value == "off" => Some(Setting::OomAt(u64::MAX)),
         "oom_at" => parse_bytes(value).map(Setting::OomAt),
         "accounting" if value == "on" || value == "off" => Some(Setting::Accounting(value == "on")),
+        "breathing" => parse_bytes(value).map(Setting::Breathing),
         "pid_offset" => value.parse().ok().map(Setting::PidOffset),
         "fail" => parse_fault(value).map(Setting::Fail),
         _ => None,

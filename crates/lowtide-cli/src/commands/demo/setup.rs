@@ -173,15 +173,15 @@ impl Setup {
 }
 
 fn floor_of(id: DeviceId) -> Floor {
-    let Survey { devices, cuda, nvml, .. } = survey();
+    let Survey { devices, nvml, .. } = survey();
     // A device that is missing is reported when it is opened.
     let Some(device) = devices.iter().find(|device| device.info.id == id) else {
         return Floor::default();
     };
-    let driver = nvml.version.or(cuda.version).unwrap_or_default();
+    let driver = nvml.version.unwrap_or_default();
     let beside = device.usage.map(|usage| usage.in_use()).unwrap_or_default();
     match floor::of(device, &driver, false) {
-        Ok((floor, _)) => Floor { bytes: Some(floor.bytes), beside, reason: None },
+        Ok(known) => Floor { bytes: Some(known.floor.bytes), beside, reason: None },
         Err(error) => Floor { bytes: None, beside, reason: Some(format!("{error:#}")) },
     }
 }
