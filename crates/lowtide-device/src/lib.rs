@@ -77,6 +77,7 @@ mod shared;
 mod staging;
 mod stream;
 pub mod survey;
+mod sync;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;

@@ -80,7 +80,8 @@ impl Pool {
             if last && let Err(error) = self.give_stuck_back() {
                 tracing::warn!(%error, "memory that nobody can use stays mapped");
             }
-            let mut state = self.state();
+            let _change = self.shared.monitor.change("an allocation");
+            let mut state = self.state()?;
             if !state.is_awake(request.room) {
                 return Ok(Tried::Turned);
             }
@@ -92,7 +93,7 @@ impl Pool {
             let plan = state.plan(&self.shared.policy, self.shared.device.info(), request, last)?;
             drop(state);
             let applied = self.apply(&plan);
-            let mut state = self.state();
+            let mut state = self.state()?;
             let address = state.commit(&plan, &applied, request);
             self.shared.monitor.notify();
             let full = applied.error.as_ref().is_some_and(lowtide_device::Error::is_out_of_memory);

@@ -1,8 +1,9 @@
 //! What must be true of every receipt, whatever other threads do meanwhile.
 
-use lowtide_release::{ClaimBasis, Gauge, Receipt, RungOutcome, Verdict};
+use lowtide_release::{Claim, ClaimBasis, Gauge, Receipt, RungOutcome, Verdict};
 
 use crate::figures;
+use crate::sabotage::{self, Sabotage};
 use crate::trail::{ON_PURPOSE, fail, note};
 use crate::world::World;
 
@@ -10,7 +11,12 @@ use crate::world::World;
 pub(crate) fn check(world: &World, receipt: &Receipt) {
     figures::release(receipt.verdict);
     note(format_args!("{}: {}", receipt.name, receipt.verdict));
-    if let Some(wrong) = wrong(world, receipt) {
+    let mut receipt = receipt.clone();
+    if sabotage::is(Sabotage::Receipt) {
+        receipt.verdict = Verdict::Released;
+        receipt.claim = Some(Claim::new(ClaimBasis::Cached, world.device.info().total));
+    }
+    if let Some(wrong) = wrong(world, &receipt) {
         fail(format!("a receipt is wrong: {wrong}\n{}", receipt.detailed()));
     }
 }

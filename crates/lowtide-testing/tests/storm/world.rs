@@ -254,6 +254,7 @@ impl World {
     pub(crate) fn end(self: Arc<World>, mut held: Vec<Held>) {
         note("the world ends");
         self.end_faults();
+        crate::budget::restore();
         figures::with(|figures| figures.faults += self.struck());
         if self.target == Target::Double {
             Double::load().configure("foreign=off");
@@ -272,7 +273,7 @@ impl World {
             let counts = pool.counts();
             if counts.blocks > 0 || counts.physical > Bytes::ZERO {
                 let (faults, snapshot) = (self.has_faults, pool.snapshot());
-                fail(format!("a pool without blocks has memory; faults {faults}: {snapshot:#?}"));
+                fail(format!("a pool without a holder has memory; faults {faults}: {snapshot:#?}"));
             }
         }
         self.sweep();

@@ -57,6 +57,12 @@ pub(super) fn fault(player: &mut Player) {
     }
 }
 
+/// The machine has more or less free memory from now on.
+pub(super) fn host_budget(player: &mut Player) {
+    let free_mib = crate::budget::roll(&mut player.dice);
+    note(format_args!("{free_mib} MiB of host memory are free"));
+}
+
 /// Registers pressure callbacks with the pools and hooks with the releaser.
 pub(crate) fn plug(world: &Arc<World>) {
     let mut subscriptions = Vec::new();
