@@ -11,6 +11,7 @@ use lowtide_types::{Bytes, DeviceId, Usage};
 use crate::cuda::{Context, CudaBackend, Driver};
 use crate::dry_run::{DryRunBackend, DryRunCost};
 use crate::facts::SizeRule;
+use crate::headroom::HostGrant;
 use crate::host::{HostBackend, HostOptions};
 use crate::host_memory;
 use crate::shared::Shared;
@@ -184,24 +185,36 @@ impl Device {
     /// # Errors
     /// [`Error::NoHostHeadroom`] before anything is allocated, or the driver's error.
     pub fn host_memory(&self, size: Bytes) -> Result<Arc<HostMemory>> {
-        self.host_memory_by(size, host_memory::all_threads())
+        self.host_memory_by(size, host_memory::all_threads(), None)
+    }
+
+    /// Allocates host memory as [`Device::host_memory`] does, out of a grant. After an error the grant
+    /// is as it was.
+    ///
+    /// # Errors
+    /// The driver's error; [`Error::NoHostHeadroom`] if the grant is too small and the rest is not there.
+    pub fn host_memory_from(&self, grant: &mut HostGrant, size: Bytes) -> Result<Arc<HostMemory>> {
+        self.host_memory_by(size, host_memory::all_threads(), Some(grant))
     }
 
     /// Allocates host memory as [`Device::host_memory`] does, but prepares it on the calling thread
-    /// alone. For callers that prepare several pieces at once, on threads of their own. Each piece is
-    /// compared with what the machine has left at that moment, not with the others; a caller that takes
-    /// several calls [`crate::headroom::require`] for their sum first.
+    /// alone. For callers that prepare several pieces at once, on threads of their own.
     ///
     /// # Errors
     /// As [`Device::host_memory`].
     pub fn host_memory_here(&self, size: Bytes) -> Result<Arc<HostMemory>> {
-        self.host_memory_by(size, 1)
+        self.host_memory_by(size, 1, None)
     }
 
-    fn host_memory_by(&self, size: Bytes, threads: usize) -> Result<Arc<HostMemory>> {
+    fn host_memory_by(
+        &self,
+        size: Bytes,
+        threads: usize,
+        grant: Option<&mut HostGrant>,
+    ) -> Result<Arc<HostMemory>> {
         self.shared.check_process()?;
         self.shared.sweep();
-        HostMemory::new(&self.shared, size, threads).map(Arc::new)
+        HostMemory::new(&self.shared, size, threads, grant).map(Arc::new)
     }
 
     /// Waits for all work on the device: of every stream, and on a GPU of everything else in this

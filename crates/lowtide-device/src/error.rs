@@ -106,15 +106,18 @@ pub enum Error {
 
     /// The machine has too little host memory left: our own cap, checked before the kernel is asked.
     #[error(
-        "not enough host memory: {requested} needed, {left} left ({limit}); free some or ask for less"
+        "not enough host memory: {requested} needed, {left} left ({limit}{}); free some or ask for less",
+        less_promised(*promised)
     )]
     NoHostHeadroom {
         /// The size that was asked for.
         requested: Bytes,
-        /// The memory that is left, less a margin for the machine.
+        /// The memory that is left, less a margin for the machine and what was promised to others.
         left: Bytes,
         /// The limit that is nearest.
         limit: HostLimit,
+        /// The memory that this user's processes were granted and have not written yet.
+        promised: Bytes,
     },
 
     /// A size or an offset that breaks a rule of the device.
@@ -162,6 +165,15 @@ pub enum Error {
          or start a new program instead of a fork (in Python: the `spawn` start method)"
     )]
     Forked,
+
+    /// A thread panicked in the middle of a change of this, so its tables may be half-written.
+    #[error(
+        "the {what} is broken: a thread panicked while it was changed; drop it and make a new one"
+    )]
+    Broken {
+        /// The thing that is broken.
+        what: &'static str,
+    },
 
     /// An operation that needs memory, on a device that has none.
     #[error("a dry run has no memory: `{operation}` is not possible")]
@@ -260,6 +272,13 @@ fn or_another(library: Option<&Path>) -> String {
         let variable = DriverLibrary::Cuda.variable();
         format!(", or set {variable} to another library's path (loaded {})", path.display())
     })
+}
+
+fn less_promised(promised: Bytes) -> String {
+    if promised == Bytes::ZERO {
+        return String::new();
+    }
+    format!(", less {promised} promised to others")
 }
 
 fn who_uses_it(device: DeviceId) -> &'static str {

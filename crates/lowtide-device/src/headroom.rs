@@ -1,14 +1,20 @@
 //! Host memory that can still be taken: the least of what the machine and every control group around
 //! this process have left. Inside a container the machine's own number does not apply.
+//!
+//! Memory is [granted](grant) before it is taken, so that two callers are not both promised the last of
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::Bytes;
 use crate::facts::HostLimit;
-use crate::{Bytes, Error, Result};
+#[doc(hidden)]
+pub use crate::grants::pretend;
+pub use crate::grants::{HostGrant, grant, require};
 
 /// The memory that always stays with the machine.
-const MARGIN: Bytes = Bytes::mib(256);
+pub(crate) const MARGIN: Bytes = Bytes::mib(256);
 
 /// Host memory that can still be taken.
 ///
@@ -32,7 +38,7 @@ impl HostHeadroom {
         HostHeadroom::under(Path::new("/"))
     }
 
-    fn under(root: &Path) -> HostHeadroom {
+    pub(crate) fn under(root: &Path) -> HostHeadroom {
         let machine = meminfo(root, "MemAvailable:").unwrap_or(Bytes(u64::MAX));
         let mut headroom = HostHeadroom { left: machine, limit: HostLimit::Machine };
         for group in groups(root) {
@@ -44,19 +50,6 @@ impl HostHeadroom {
         }
         headroom
     }
-}
-
-/// Checks that this much host memory can be taken and a margin of 256 MiB stays with the machine.
-///
-/// # Errors
-/// [`Error::NoHostHeadroom`] with what is left and the limit.
-pub fn require(requested: Bytes) -> Result<()> {
-    let HostHeadroom { left, limit } = HostHeadroom::now();
-    let left = left.saturating_sub(MARGIN);
-    if requested > left {
-        return Err(Error::NoHostHeadroom { requested, left, limit });
-    }
-    Ok(())
 }
 
 /// Returns all the memory of this machine, or of the control group that confines this process.
@@ -101,8 +94,10 @@ fn number(file: &Path) -> Option<Bytes> {
     fs::read_to_string(file).ok()?.trim().parse().ok().map(Bytes)
 }
 
+// Above `memory.high` the kernel slows the group down until it stands still; above the others it kills.
 fn limit(group: &Path) -> Option<Bytes> {
-    number(&group.join("memory.max")).or_else(|| number(&group.join("memory.limit_in_bytes")))
+    let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
+    limits.iter().filter_map(|name| number(&group.join(name))).min()
 }
 
 fn group_left(group: &Path) -> Option<Bytes> {
@@ -153,6 +148,24 @@ mod tests {
         assert_eq!(headroom.limit, HostLimit::ControlGroup("/sys/fs/cgroup/outer".into()));
         let text = headroom.limit.to_string();
         assert_eq!(text, "the memory limit of control group /sys/fs/cgroup/outer");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_group_that_is_slowed_down_above_a_limit_has_that_limit() {
+        let root = machine(&[
+            ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable:    4194304 kB\n"),
+            ("proc/self/cgroup", "0::/outer/inner\n"),
+            ("sys/fs/cgroup/outer/memory.max", "max\n"),
+            ("sys/fs/cgroup/outer/memory.high", "1073741824\n"),
+            ("sys/fs/cgroup/outer/memory.current", "536870912\n"),
+            ("sys/fs/cgroup/outer/inner/memory.max", "2147483648\n"),
+            ("sys/fs/cgroup/outer/inner/memory.high", "max\n"),
+            ("sys/fs/cgroup/outer/inner/memory.current", "536870912\n"),
+        ]);
+        let limit = HostLimit::ControlGroup("/sys/fs/cgroup/outer".into());
+        let expected = HostHeadroom { left: Bytes::mib(512), limit };
+        assert_eq!(HostHeadroom::under(&root), expected);
         fs::remove_dir_all(root).unwrap();
     }
 

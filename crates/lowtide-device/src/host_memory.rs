@@ -5,14 +5,16 @@
 //! other people's weights.
 #![allow(unsafe_code, reason = "lends host pages out by pointer")]
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 use std::{fmt, ptr, slice, thread};
 
 use crate::facts::{RangeProblem, SizeRule};
+use crate::headroom::HostGrant;
 use crate::host_pages::HUGE_PAGE;
 use crate::host_region::{HostRegion, PART};
 use crate::shared::Shared;
+use crate::sync::{lock, wait};
 use crate::{Bytes, Error, Result, copying, headroom};
 
 const MOST_THREADS: usize = 16;
@@ -57,13 +59,41 @@ struct Users {
 
 impl HostMemory {
     /// Allocates host memory and prepares it on this many threads, the calling one among them.
-    pub(crate) fn new(device: &Arc<Shared>, size: Bytes, threads: usize) -> Result<HostMemory> {
+    /// Its memory comes out of the grant, or is granted now where that is too small. After a failure
+    /// the grant is as it was.
+    pub(crate) fn new(
+        device: &Arc<Shared>,
+        size: Bytes,
+        threads: usize,
+        grant: Option<&mut HostGrant>,
+    ) -> Result<HostMemory> {
         if size == Bytes::ZERO {
             let (device, operation) = (device.id(), "host_memory");
             return Err(Error::BadSize { device, operation, size, rule: SizeRule::NotEmpty });
         }
-        headroom::require(size)?;
         let mapped = Bytes(size.0.next_multiple_of(HUGE_PAGE.0));
+        let Some(grant) = grant else {
+            // Kept until the pages are there.
+            let mut grant = headroom::grant(mapped)?;
+            return HostMemory::new(device, size, threads, Some(&mut grant));
+        };
+        if let Some(missing) = mapped.0.checked_sub(grant.size().0).filter(|missing| *missing > 0) {
+            grant.join(headroom::grant(Bytes(missing))?);
+        }
+        let used = grant.split(mapped);
+        let made = HostMemory::prepared(device, size, mapped, threads);
+        if made.is_err() {
+            grant.join(used);
+        }
+        made
+    }
+
+    fn prepared(
+        device: &Arc<Shared>,
+        size: Bytes,
+        mapped: Bytes,
+        threads: usize,
+    ) -> Result<HostMemory> {
         let region = HostRegion::map(mapped)?;
         let memory = HostMemory {
             device: Arc::clone(device),
@@ -149,12 +179,12 @@ impl HostMemory {
         let end = (offset + size).0.div_ceil(HUGE_PAGE.0);
         // In the order of addresses, so that two threads that want the same pages do not deadlock.
         let pages = self.pages[(offset.0 / HUGE_PAGE.0) as usize..end as usize].iter();
-        let pages = pages.map(|page| page.lock().unwrap_or_else(PoisonError::into_inner));
+        let pages = pages.map(lock);
         Ok(Locked { memory: self, at, _pages: pages.collect() })
     }
 
     fn users(&self) -> MutexGuard<'_, Users> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.users)
     }
 
     fn at(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<*mut u8> {
@@ -185,7 +215,7 @@ impl HostMemory {
         self.at(operation, offset, size)?;
         let mut users = self.users();
         while users.threads > 0 {
-            users = self.changed.wait(users).unwrap_or_else(PoisonError::into_inner);
+            users = wait(&self.changed, users);
         }
         users.copies += 1;
         Ok(HostPin { memory: Arc::clone(self), is_held: true })

@@ -7,16 +7,19 @@
 //! weights.
 #![allow(unsafe_code, reason = "maps pages and lends them out")]
 
-use std::fmt;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::slice;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+use std::{fmt, slice};
 
+use crate::headroom::HostGrant;
 use crate::process::Generation;
+use crate::sync::lock;
 use crate::{Bytes, Error, Result, exit, headroom};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
+pub(crate) const SMALL_PAGE: usize = 4096;
 
 /// Host memory in huge pages, which any thread may write and read, a range at a time. Dropping it gives
 /// it back to the machine.
@@ -33,8 +36,11 @@ pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
 pub struct HostPages {
     base: NonNull<u8>,
     made_in: Generation,
-    /// A thread that has a page's lock has the page to itself.
-    locks: Box<[Mutex<()>]>,
+    /// A thread that has a page's lock has the page to itself. The value says whether the page was
+    /// written and so takes memory.
+    locks: Box<[Mutex<bool>]>,
+    /// The memory of pages that were not written yet.
+    grant: HostGrant,
 }
 
 // SAFETY: plain pages of this process; the locks order who reads and writes them.
@@ -49,12 +55,20 @@ impl HostPages {
     /// [`Error::NoHostHeadroom`] if the machine or a control group around this process has less left;
     /// [`Error::Os`] if the kernel refuses.
     pub fn new(size: Bytes) -> Result<HostPages> {
-        exit::watch(&exit::OF_DEVICES);
-        headroom::require(size)?;
         let pages = size.0.div_ceil(HUGE_PAGE.0).max(1);
+        HostPages::granted(headroom::grant(Bytes(pages * HUGE_PAGE.0))?)
+    }
+
+    /// Maps whole huge pages, rounded up, for memory that was granted.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the kernel refuses.
+    pub fn granted(grant: HostGrant) -> Result<HostPages> {
+        exit::watch(&exit::OF_DEVICES);
+        let pages = grant.size().0.div_ceil(HUGE_PAGE.0).max(1);
         let base = map_huge(Bytes(pages * HUGE_PAGE.0))?;
         let locks = (0..pages).map(|_| Mutex::default()).collect();
-        Ok(HostPages { base, made_in: Generation::current(), locks })
+        Ok(HostPages { base, made_in: Generation::current(), locks, grant })
     }
 
     /// Returns the size, in whole huge pages.
@@ -75,10 +89,56 @@ impl HostPages {
         size: Bytes,
         with: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        let (at, _held) = self.lock(offset, size)?;
+        let (at, mut held) = self.lock(offset, size)?;
+        let first = offset.0 / HUGE_PAGE.0;
+        for (page, _) in (first..).zip(&held).filter(|(_, written)| !***written) {
+            let page = page * HUGE_PAGE.0..(page + 1) * HUGE_PAGE.0;
+            if page.start < offset.0 || (offset + size).0 < page.end {
+                self.touch(page);
+            }
+        }
         // SAFETY: inside the mapping, whose bytes are all initialised (the kernel gives zeros), and
         // nobody else has these pages while their locks are held.
-        Ok(with(unsafe { slice::from_raw_parts_mut(at, size.as_usize()) }))
+        let outcome = with(unsafe { slice::from_raw_parts_mut(at, size.as_usize()) });
+        let mut fresh = Bytes::ZERO;
+        for written in held.iter_mut().filter(|written| !***written) {
+            **written = true;
+            fresh += HUGE_PAGE;
+        }
+        self.grant.shrink(fresh);
+        Ok(outcome)
+    }
+
+    /// Gives back the memory that was granted for the page at `offset`, if the page was never written.
+    /// Returns whether it was so. The page must not be written afterwards: nothing is granted for it.
+    ///
+    /// # Panics
+    /// If the offset is past the end of the pages.
+    pub fn give_up(&self, offset: Bytes) -> bool {
+        if !self.made_in.is_current() {
+            return false;
+        }
+        let page = &self.locks[(offset.0 / HUGE_PAGE.0) as usize];
+        let mut written = lock(page);
+        if *written {
+            return false;
+        }
+        *written = true;
+        self.grant.shrink(HUGE_PAGE);
+        true
+    }
+
+    // Makes all of a page resident. A caller that writes a part of it may get a small page only, and
+    // the rest would take memory that was no longer granted.
+    fn touch(&self, page: Range<u64>) {
+        for offset in page.step_by(SMALL_PAGE) {
+            // SAFETY: inside the mapping, by the caller, who has the page's lock.
+            let at = unsafe { self.base.as_ptr().add(offset as usize) };
+            // SAFETY: as above.
+            let byte = unsafe { at.read_volatile() };
+            // SAFETY: as above; the byte keeps its value.
+            unsafe { at.write_volatile(byte) };
+        }
     }
 
     /// Calls `with` with a range to read from.
@@ -95,13 +155,13 @@ impl HostPages {
     }
 
     // In the order of addresses, so that two threads that want the same pages do not deadlock.
-    fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, ()>>)> {
+    fn lock(&self, offset: Bytes, size: Bytes) -> Result<(*mut u8, Vec<MutexGuard<'_, bool>>)> {
         self.made_in.check()?;
         let end = offset.0.checked_add(size.0).filter(|end| *end <= self.size().0);
         let end = end.expect("a range of these pages");
         let pages = (offset.0 / HUGE_PAGE.0) as usize..end.div_ceil(HUGE_PAGE.0) as usize;
         let held = self.locks[pages].iter();
-        let held = held.map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        let held = held.map(lock).collect();
         // SAFETY: inside the mapping, by the check above.
         Ok((unsafe { self.base.as_ptr().add(offset.as_usize()) }, held))
     }

@@ -56,6 +56,8 @@ mod dry_run;
 mod error;
 mod exit;
 mod facts;
+mod grant_records;
+mod grants;
 pub mod headroom;
 mod host;
 mod host_memory;
@@ -76,6 +78,7 @@ mod shared;
 mod staging;
 mod stream;
 pub mod survey;
+mod sync;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;

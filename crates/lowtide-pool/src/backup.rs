@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lowtide_device::digest::{Digest, PAGE_BYTES};
+use lowtide_device::headroom::{self, HostGrant};
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
@@ -62,6 +63,7 @@ pub(crate) struct Backups {
 
 struct Slab {
     memory: Memory,
+    /// The number of pages that are used or free.
     pages: u32,
 }
 
@@ -100,7 +102,8 @@ impl Backups {
     }
 
     /// Takes so many pages, in order; those of new slabs last. No more than `direct_most` of all slabs
-    /// is registered with the device. The limit is asked before each slab.
+    /// is registered with the device. Memory for all of them is granted before the first slab is made.
+    /// The limit is asked before each slab.
     ///
     /// # Errors
     /// Where the host has no room, or the limit says to stop; no page is taken then.
@@ -113,22 +116,30 @@ impl Backups {
     ) -> Result<Vec<BackupPage>> {
         let mut missing = self.missing(pages);
         let total = Bytes(missing * PAGE);
+        if missing == 0 {
+            return Ok(self.take_free(pages));
+        }
+        let mut grant = headroom::grant(total)?;
         let mut direct = direct_most.saturating_sub(self.direct()).0 / PAGE;
         while missing > 0 {
             let progress = || Progress { done: total - Bytes(missing * PAGE), total };
             limit.ask(TurnStep::Planning, progress)?;
-            let slab = direct_slab(device, missing.min(direct))?;
+            let slab = direct_slab(device, missing.min(direct), &mut grant)?;
             // Where one is refused the next would be too, each after its pages were made ready.
             direct = slab.as_ref().map_or(0, |slab| direct - u64::from(slab.pages));
-            let slab = slab.map_or_else(|| plain_slab(missing), Ok)?;
+            let slab = slab.map_or_else(|| plain_slab(missing, &mut grant), Ok)?;
             missing -= u64::from(slab.pages);
             let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
             self.free.extend((0..slab.pages).map(|page| BackupPage { slab: number, page }));
             self.slabs.insert(number, slab);
         }
+        Ok(self.take_free(pages))
+    }
+
+    fn take_free(&mut self, pages: u64) -> Vec<BackupPage> {
         let taken: Vec<BackupPage> = self.free.iter().copied().take(pages as usize).collect();
         self.free.retain(|page| taken.binary_search(page).is_err());
-        Ok(taken)
+        taken
     }
 
     /// Returns the memory of a slab.
@@ -139,6 +150,17 @@ impl Backups {
     /// Takes back a location that is no longer needed.
     pub(crate) fn give(&mut self, location: BackupLocation) {
         if let BackupLocation::Page(page) = location {
+            self.free.insert(page);
+        }
+    }
+
+    /// Takes back a page that was taken for a copy that did not arrive. One that was never written has
+    /// no memory yet: it is not used again, so that none stays granted for it.
+    pub(crate) fn give_up(&mut self, page: BackupPage) {
+        let slab = self.slabs.get_mut(&page.slab).expect("the slab of a page that was taken");
+        if slab.memory.give_up(page.offset()) {
+            slab.pages -= 1;
+        } else {
             self.free.insert(page);
         }
     }
@@ -180,12 +202,12 @@ impl Backups {
 }
 
 // A slab that the device knows; none where it refuses, since plain pages serve as well.
-fn direct_slab(device: &Device, pages_most: u64) -> Result<Option<Slab>> {
+fn direct_slab(device: &Device, pages_most: u64, grant: &mut HostGrant) -> Result<Option<Slab>> {
     let pages = pages_most.min(SLAB_PAGES);
     if pages == 0 {
         return Ok(None);
     }
-    match Memory::direct(device, Bytes(pages * PAGE)) {
+    match Memory::direct(device, Bytes(pages * PAGE), grant) {
         Ok(memory) => Ok(Some(Slab { memory, pages: pages as u32 })),
         Err(error @ lowtide_device::Error::NoHostHeadroom { .. }) => Err(error.into()),
         Err(error) => {
@@ -195,9 +217,10 @@ fn direct_slab(device: &Device, pages_most: u64) -> Result<Option<Slab>> {
     }
 }
 
-fn plain_slab(pages_most: u64) -> Result<Slab> {
+fn plain_slab(pages_most: u64, grant: &mut HostGrant) -> Result<Slab> {
     let pages = pages_most.min(SLAB_PAGES);
-    Ok(Slab { memory: Memory::plain(Bytes(pages * PAGE))?, pages: pages as u32 })
+    let memory = Memory::plain(grant.split(Bytes(pages * PAGE)))?;
+    Ok(Slab { memory, pages: pages as u32 })
 }
 
 #[cfg(all(test, not(feature = "loom")))]

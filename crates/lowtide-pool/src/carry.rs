@@ -113,6 +113,7 @@ impl Carriers {
     }
 
     fn buffers(&self) -> MutexGuard<'_, Vec<StagingBuffer>> {
+        // A list that is taken or added to in one step.
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -201,6 +202,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+    use lowtide_device::headroom::grant;
     use lowtide_device::{HostOptions, Reservation};
 
     use super::*;
@@ -227,8 +229,8 @@ mod tests {
             let reservation = device.reserve(size).unwrap();
             reservation.map(Bytes::ZERO, device.create(size).unwrap()).unwrap();
             reservation.open(Bytes::ZERO, size).unwrap();
-            let direct = Memory::direct(&device, size).unwrap();
-            let plain = Memory::plain(size).unwrap();
+            let direct = Memory::direct(&device, size, &mut grant(size).unwrap()).unwrap();
+            let plain = Memory::plain(grant(size).unwrap()).unwrap();
             let mut at = [Bytes::ZERO; 2];
             let places = SIZES.iter().enumerate().map(|(number, pages)| {
                 let is_direct = is_direct(number);

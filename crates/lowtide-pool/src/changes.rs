@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, Device, PendingDigests, Reservation, Stream, headroom};
+use lowtide_device::{Bytes, Device, PendingDigests, Reservation, Stream};
 
 use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved, SavedPages};
 use crate::limit::{Limit, Progress};
@@ -117,9 +117,6 @@ impl Planner<'_> {
         if let Some(most) = self.policy.backup_most.filter(|most| needed > *most) {
             return Err(Error::BackupLimit { needed, most });
         }
-        if missing > Bytes::ZERO {
-            headroom::require(missing)?;
-        }
         let direct_most = self.policy.direct_backups;
         let taken = backups.take(homeless, self.device, direct_most, self.limit)?;
         let homeless = changed.iter_mut().filter(|page| page.to == NOWHERE);
@@ -139,7 +136,7 @@ pub(crate) fn confirm(backups: &mut Backups, changed: &[Changed]) {
 /// Gives back the backup pages of pages that will not be copied after all.
 pub(crate) fn give_up(backups: &mut Backups, changed: &[Changed]) {
     for page in changed.iter().filter(|page| page.to != NOWHERE) {
-        backups.give(BackupLocation::Page(page.to));
+        backups.give_up(page.to);
     }
     backups.shrink();
 }

@@ -64,6 +64,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
+    use lowtide_device::headroom::grant;
     use lowtide_device::{Device, HostOptions, Reservation};
 
     use super::*;
@@ -81,12 +82,13 @@ mod tests {
 
     impl World {
         fn new() -> World {
-            let options = HostOptions { budget: Some(Bytes(PIECE)), small_pages: true };
+            let size = Bytes(PIECE);
+            let options = HostOptions { budget: Some(size), small_pages: true };
             let device = Device::host(options).unwrap();
             World {
                 reservation: device.reserve(Bytes(PIECE)).unwrap(),
-                direct: Memory::direct(&device, Bytes(PIECE)).unwrap(),
-                plain: Memory::plain(Bytes(PIECE)).unwrap(),
+                direct: Memory::direct(&device, size, &mut grant(size).unwrap()).unwrap(),
+                plain: Memory::plain(grant(size).unwrap()).unwrap(),
                 buffer: device.host_memory(Bytes(PIECE)).unwrap(),
             }
         }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use lowtide_device::headroom::HostGrant;
 use lowtide_device::{Bytes, Device, HostMemory, HostPages, Result};
 
 /// Memory of the host, for backups.
@@ -19,13 +20,21 @@ pub(crate) enum Memory {
 
 impl Memory {
     /// Takes registered memory, with every page present at once.
-    pub(crate) fn direct(device: &Device, size: Bytes) -> Result<Memory> {
-        device.host_memory(size).map(Memory::Direct)
+    pub(crate) fn direct(device: &Device, size: Bytes, grant: &mut HostGrant) -> Result<Memory> {
+        device.host_memory_from(grant, size).map(Memory::Direct)
     }
 
-    /// Takes plain pages; each becomes real when it is first written.
-    pub(crate) fn plain(size: Bytes) -> Result<Memory> {
-        Ok(Memory::Plain(Arc::new(HostPages::new(size)?)))
+    /// Takes plain pages, as many as were granted; each becomes real when it is first written.
+    pub(crate) fn plain(grant: HostGrant) -> Result<Memory> {
+        Ok(Memory::Plain(Arc::new(HostPages::granted(grant)?)))
+    }
+
+    /// Gives up a page that was never written. Returns whether it was one.
+    pub(crate) fn give_up(&self, at: Bytes) -> bool {
+        match self {
+            Memory::Direct(_) => false,
+            Memory::Plain(pages) => pages.give_up(at),
+        }
     }
 
     pub(crate) fn is_direct(&self) -> bool {

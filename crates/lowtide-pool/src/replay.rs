@@ -128,7 +128,7 @@ pub fn replay(
     }
     let pool = builder.build()?;
     if record {
-        pool.start_recording();
+        pool.start_recording()?;
     }
     let calls = device.calls();
     let player = Player { pool: &pool, lag: lag.as_deref(), threads, progress };
@@ -147,7 +147,7 @@ pub fn replay(
         ns_per_op: elapsed.as_nanos() as f64 / events.len().max(1) as f64,
         driver_calls,
         driver_ms: cost.map(DryRunCost::ms),
-        recording: pool.stop_recording(),
+        recording: pool.stop_recording()?,
     })
 }
 

@@ -13,11 +13,12 @@ mod stream;
 
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::facts::SizeRule;
 use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::sync::lock;
 use crate::{Bytes, DeviceId, Error, Result, Source, Usage, headroom};
 
 use addresses::PAGE;
@@ -90,7 +91,7 @@ impl HostBackend {
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<Weak<Progress>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.streams)
     }
 
     fn count(&self) {

@@ -140,7 +140,7 @@ fn absurd_host_memory_is_refused(target: Target) {
     let device = device(target);
     let wanted = Bytes::gib(1 << 20);
     match device.host_memory(wanted).unwrap_err() {
-        Error::NoHostHeadroom { requested, left, limit } => {
+        Error::NoHostHeadroom { requested, left, limit, .. } => {
             assert_eq!(requested, wanted);
             assert!(left < wanted);
             assert!(limit.to_string().starts_with("the "), "{limit}");

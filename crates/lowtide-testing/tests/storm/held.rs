@@ -6,6 +6,7 @@ use lowtide_testing::Dice;
 
 use crate::content::{Content, difference};
 use crate::figures;
+use crate::sabotage::{self, Sabotage};
 use crate::trail::{fail, note};
 use crate::world::{Group, World};
 
@@ -50,7 +51,12 @@ impl Held {
         self.content.version += 1;
         self.is_written = false;
         let sleeps = world.sleeps_if_none();
-        let bytes = self.content.bytes(0, self.block.size().as_usize());
+        let mut bytes = self.content.bytes(0, self.block.size().as_usize());
+        if sabotage::is(Sabotage::Byte)
+            && let Some(byte) = bytes.last_mut()
+        {
+            *byte ^= 1;
+        }
         if world.allowed("write", self.block.write(Bytes::ZERO, &bytes)).is_some() {
             self.is_written = true;
             self.safe_since = sleeps;
@@ -95,7 +101,9 @@ impl Held {
     /// Gives the block back.
     pub(crate) fn free(self) {
         note(format_args!("free {}", self.describe()));
-        drop(self);
+        if sabotage::is(Sabotage::Leak) {
+            let _ = self.block.into_address();
+        }
     }
 
     /// Returns a size: most blocks are small, some are several pages.

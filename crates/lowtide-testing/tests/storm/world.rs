@@ -12,12 +12,31 @@ use lowtide_pool::{
 use lowtide_release::{Idle, IdleOptions, Idling, Pauses, Registration, Releaser, Stages};
 use lowtide_testing::Dice;
 use lowtide_testing::double::Double;
+use lowtide_testing::refusing::{Faults, device_over};
 use lowtide_testing::suite::Target;
 
 use crate::clock::{FastClock, SPEED};
 use crate::figures;
 use crate::held::Held;
 use crate::trail::{fail, note};
+
+/// Calls of the driver that fail now and then.
+const CALLS: [&str; 12] = [
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuEventSynchronize",
+    "cuLaunchKernel",
+    "cuCtxSynchronize",
+];
+/// Out of memory, and an error without a meaning.
+const CODES: [i32; 2] = [2, 999];
 
 /// The policies of the tags of every pool, in this order.
 pub(crate) const POLICIES: [SleepPolicy; 4] =
@@ -44,6 +63,10 @@ struct Tagged {
 pub(crate) struct World {
     pub(crate) target: Target,
     pub(crate) device: Device,
+    /// The device without faults between it and us.
+    real: Device,
+    /// The faults of `host`; the double has its own.
+    faults: Arc<Faults>,
     /// What was in use before the first allocation.
     base: Bytes,
     pools: Vec<Tagged>,
@@ -62,6 +85,8 @@ pub(crate) struct World {
     pub(crate) hooks: AtomicUsize,
     /// The dice of callbacks, which run on any thread.
     pub(crate) dice: Mutex<Dice>,
+    /// Faults of the double that struck in earlier worlds of this process.
+    struck_before: u64,
     sleeps_begun: AtomicU64,
     sleeps_ended: AtomicU64,
     numbers: AtomicU64,
@@ -84,8 +109,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl World {
     pub(crate) fn new(seed: u64, target: Target) -> Arc<World> {
         let mut dice = Dice::new(seed);
-        let device = open(target, &mut dice);
-        let base = device.usage().unwrap_or_else(|error| fail(error)).in_use();
+        let real = open(target, &mut dice);
+        let (has_faults, faults) = (dice.one_in(2), Arc::new(Faults::default()));
+        let device = if has_faults && target == Target::Host {
+            device_over(&real, &faults)
+        } else {
+            real.clone()
+        };
+        let base = real.usage().unwrap_or_else(|error| fail(error)).in_use();
         let clock = Arc::new(FastClock::default());
         let releaser = Releaser::new(&device, clock.clone());
         if target == Target::Double {
@@ -100,6 +131,8 @@ impl World {
         let idle = Idle::new(options, clock);
         Arc::new(World {
             target,
+            real,
+            faults,
             base,
             pools,
             idling: Idling::new(&releaser, &idle),
@@ -108,10 +141,11 @@ impl World {
             releaser,
             device,
             market: Mutex::default(),
-            has_faults: target == Target::Double && dice.one_in(2),
+            has_faults,
             is_over: AtomicBool::new(false),
             hooks: AtomicUsize::new(0),
             dice: Mutex::new(Dice::new(dice.roll(u64::MAX))),
+            struck_before: if target == Target::Double { Double::load().struck() } else { 0 },
             sleeps_begun: AtomicU64::new(0),
             sleeps_ended: AtomicU64::new(0),
             numbers: AtomicU64::new(seed << 20),
@@ -189,13 +223,41 @@ impl World {
         None
     }
 
+    /// Has a call of the driver fail soon.
+    pub(crate) fn arm_fault(&self, dice: &mut Dice) {
+        if self.target == Target::Double {
+            let (call, code) = (dice.pick(&CALLS), dice.pick(&CODES));
+            Double::load().fail_nth(call, 1 + dice.roll(20), code);
+        } else {
+            self.faults.arm(dice);
+        }
+    }
+
+    /// Ends all faults that have not struck, or that strike for ever.
+    pub(crate) fn end_faults(&self) {
+        if self.target == Target::Double {
+            Double::load().clear_faults();
+        } else {
+            self.faults.disarm();
+        }
+    }
+
+    fn struck(&self) -> u64 {
+        if self.target == Target::Double {
+            Double::load().struck() - self.struck_before
+        } else {
+            self.faults.struck()
+        }
+    }
+
     /// Checks and frees everything at a quiet moment: no thread but this one uses the world.
     pub(crate) fn end(self: Arc<World>, mut held: Vec<Held>) {
         note("the world ends");
+        self.end_faults();
+        crate::budget::restore();
+        figures::with(|figures| figures.faults += self.struck());
         if self.target == Target::Double {
-            let double = Double::load();
-            double.clear_faults();
-            double.configure("foreign=off");
+            Double::load().configure("foreign=off");
         }
         drop(std::mem::take(&mut *lock(&self.plugged)));
         held.append(&mut lock(&self.market));
@@ -210,7 +272,8 @@ impl World {
             pool.trim(Bytes::ZERO).unwrap_or_else(|error| fail(format!("the last trim: {error}")));
             let counts = pool.counts();
             if counts.blocks > 0 || counts.physical > Bytes::ZERO {
-                fail(format!("a pool without blocks has memory: {counts:?}"));
+                let (faults, snapshot) = (self.has_faults, pool.snapshot());
+                fail(format!("a pool without a holder has memory; faults {faults}: {snapshot:#?}"));
             }
         }
         self.sweep();
@@ -236,7 +299,7 @@ impl World {
     }
 
     fn in_use(&self) -> Bytes {
-        self.device.usage().unwrap_or_else(|error| fail(error)).in_use()
+        self.real.usage().unwrap_or_else(|error| fail(error)).in_use()
     }
 
     /// Has the device take back what its driver refused before.

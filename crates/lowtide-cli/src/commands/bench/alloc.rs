@@ -116,7 +116,7 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
         visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
     let (other_ns, other_driver_calls) =
         visits.measure(options.rounds, Mode::Other, blocks, &progress)?;
-    if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()) {
+    if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()?) {
         replay::save(&recording, file)?;
     }
     drop(visits);
@@ -218,7 +218,7 @@ impl<'a> Visits<'a> {
         }
         let pool = Pool::builder(device).fence(fence).build()?;
         if record {
-            pool.start_recording();
+            pool.start_recording()?;
         }
         let kinds =
             [pool.tag("weights", SleepPolicy::Offload)?, pool.tag("cache", SleepPolicy::Discard)?];

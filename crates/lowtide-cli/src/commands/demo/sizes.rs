@@ -102,7 +102,12 @@ mod tests {
                 if requested <= most {
                     Ok(())
                 } else {
-                    Err(DeviceError::NoHostHeadroom { requested, left, limit })
+                    Err(DeviceError::NoHostHeadroom {
+                        requested,
+                        left,
+                        limit,
+                        promised: Bytes::ZERO,
+                    })
                 }
             }
         };

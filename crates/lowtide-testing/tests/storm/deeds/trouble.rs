@@ -17,24 +17,6 @@ use crate::player::Player;
 use crate::trail::{note, panic_on_purpose};
 use crate::world::{Group, World, lock};
 
-/// Calls of the driver that fail now and then.
-const CALLS: [&str; 12] = [
-    "cuMemCreate",
-    "cuMemMap",
-    "cuMemSetAccess",
-    "cuMemUnmap",
-    "cuMemRelease",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemHostRegister_v2",
-    "cuMemHostUnregister",
-    "cuEventSynchronize",
-    "cuLaunchKernel",
-    "cuCtxSynchronize",
-];
-/// Out of memory, and an error without a meaning.
-const CODES: [i32; 2] = [2, 999];
-
 const HOOK_POINTS: [HookPoint; 6] = [
     HookPoint::ToHost,
     HookPoint::Sessions,
@@ -62,15 +44,23 @@ pub(super) fn neighbour(player: &mut Player) {
     }
 }
 
-/// A call of the driver fails soon.
+/// A call of the driver fails soon, or those that fail now do so no longer.
 pub(super) fn fault(player: &mut Player) {
-    if player.world.has_faults {
-        let (call, code) = (player.dice.pick(&CALLS), player.dice.pick(&CODES));
-        let nth = 1 + player.dice.roll(20);
-        note(format_args!("call {nth} of {call} will answer {code}"));
-        Double::load().fail_nth(call, nth, code);
-        crate::figures::with(|figures| figures.faults += 1);
+    if !player.world.has_faults {
+        return;
     }
+    if player.dice.one_in(3) {
+        note("faults end");
+        player.world.end_faults();
+    } else {
+        player.world.arm_fault(&mut player.dice);
+    }
+}
+
+/// The machine has more or less free memory from now on.
+pub(super) fn host_budget(player: &mut Player) {
+    let free_mib = crate::budget::roll(&mut player.dice);
+    note(format_args!("{free_mib} MiB of host memory are free"));
 }
 
 /// Registers pressure callbacks with the pools and hooks with the releaser.

@@ -1,0 +1,312 @@
+//! Each test runs in a process of its own, which pretends that the machine has little memory: the book
+//! is one per process, and other tests take memory, too.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::*;
+use crate::{Device, HostOptions, HostPages};
+
+const ROLE: &str = "LOWTIDE_GRANTS_ROLE";
+const ROOT: &str = "LOWTIDE_GRANTS_ROOT";
+/// What the issue saw: 999 MiB are left, and two backups want 594 MiB each.
+const LEFT: Bytes = Bytes::mib(999);
+const WANTED: Bytes = Bytes::mib(594);
+
+/// A root with the kernel's numbers.
+struct Machine(PathBuf);
+
+impl Machine {
+    fn new(name: &str) -> Machine {
+        let root = std::env::temp_dir().join(format!("lowtide-grants-{}-{name}", process::id()));
+        fs::create_dir_all(root.join("proc/self")).unwrap();
+        let machine = Machine(root);
+        machine.set_left(LEFT);
+        machine
+    }
+
+    fn set_left(&self, left: Bytes) {
+        let text = format!("MemAvailable: {} kB\n", (left + MARGIN).0 / 1024);
+        fs::write(self.0.join("proc/meminfo"), text).unwrap();
+    }
+
+    /// Starts this program again, in a role, on this machine.
+    fn start(&self, role: &str) -> Other {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "grants::tests::other", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ROOT, &self.0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Other { orders: child.stdin.take().unwrap(), answers, child }
+    }
+
+    /// Runs a role to its end, which must be a good one.
+    fn run(&self, role: &str) {
+        let mut other = self.start(role);
+        assert_eq!(other.next_answer(), "passed");
+        assert!(other.child.wait().unwrap().success());
+    }
+
+    fn records(&self) -> usize {
+        let names = fs::read_dir(self.0.join("records")).unwrap();
+        names.filter(|name| name.as_ref().unwrap().file_name() != "host-memory.lock").count()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+struct Other {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn ask(&mut self, order: &str) -> String {
+        writeln!(self.orders, "{order}").unwrap();
+        self.next_answer()
+    }
+
+    fn next_answer(&mut self) -> String {
+        let mut line = String::new();
+        while self.answers.read_line(&mut line).unwrap() > 0 {
+            // The harness prints, too.
+            if let Some((_, answer)) = line.split_once("=> ") {
+                return answer.trim().to_owned();
+            }
+            line.clear();
+        }
+        panic!("the other process ended without an answer")
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It has ended already, or waits for orders.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn other() {
+    let (Ok(role), Ok(root)) = (std::env::var(ROLE), std::env::var(ROOT)) else { return };
+    pretend(Path::new(&root));
+    match role.as_str() {
+        "actor" => act(),
+        "alone" => alone(),
+        "crowd" => crowd(),
+        "pages" => pages(),
+        "forks" => forks(),
+        role => panic!("no role {role}"),
+    }
+    println!("=> passed");
+}
+
+fn act() {
+    let mut grants = Vec::new();
+    for order in std::io::stdin().lines() {
+        let order = order.unwrap();
+        match order.split_once(' ') {
+            Some(("grant", mib)) => match grant(Bytes::mib(mib.parse().unwrap())) {
+                Ok(granted) => {
+                    grants.push(granted);
+                    println!("=> granted");
+                }
+                Err(error) => println!("=> {error}"),
+            },
+            Some(("written", mib)) => {
+                grants.last().unwrap().shrink(Bytes::mib(mib.parse().unwrap()));
+                println!("=> written");
+            }
+            _ => panic!("no order {order}"),
+        }
+    }
+}
+
+fn alone() {
+    let first = grant(WANTED).unwrap();
+    let refused = grant(WANTED).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "not enough host memory: 594.0 MiB needed, 405.0 MiB left (the machine's available memory, \
+         less 594.0 MiB promised to others); free some or ask for less"
+    );
+    assert!(require(LEFT - WANTED).is_ok() && require(LEFT - WANTED + Bytes(1)).is_err());
+    drop(first);
+    let mut all = grant(LEFT).unwrap();
+    let part = all.split(Bytes::mib(99));
+    assert!(grant(Bytes(1)).is_err());
+    drop(all);
+    assert_eq!(grant(Bytes::mib(900)).unwrap().size() + part.size(), LEFT);
+}
+
+fn crowd() {
+    let sum = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 1..=8 {
+            let sum = &sum;
+            scope.spawn(move || {
+                let mut refused = 0;
+                for turn in 0..200 {
+                    let size = Bytes::mib((turn * 37 + thread * 101) % 500 + 1);
+                    let Ok(granted) = grant(size) else {
+                        refused += 1;
+                        continue;
+                    };
+                    let now = sum.fetch_add(size.0, SeqCst) + size.0;
+                    assert!(now <= LEFT.0, "{} granted at once", Bytes(now));
+                    std::thread::yield_now();
+                    sum.fetch_sub(size.0, SeqCst);
+                    drop(granted);
+                }
+                assert!(refused < 200);
+            });
+        }
+    });
+    assert!(grant(LEFT).is_ok(), "everything came back");
+}
+
+fn left() -> Bytes {
+    match require(Bytes(u64::MAX)) {
+        Err(Error::NoHostHeadroom { left, .. }) => left,
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+fn pages() {
+    let (page, size) = (Bytes::mib(2), Bytes::mib(64));
+    let pages = HostPages::new(size).unwrap();
+    assert_eq!(left(), LEFT - size, "none is resident");
+    pages.write(Bytes::ZERO, page, |bytes| bytes.fill(1)).unwrap();
+    assert_eq!(left(), LEFT - size + page);
+    pages.write(Bytes::ZERO, page, |bytes| bytes.fill(2)).unwrap();
+    assert_eq!(left(), LEFT - size + page, "once is enough");
+    // A byte each of two pages: both become resident, and keep what is in them.
+    pages.write(Bytes::mib(6) - Bytes(1), Bytes(2), |bytes| bytes.fill(3)).unwrap();
+    assert_eq!(left(), LEFT - size + page + page + page);
+    let read = pages.read(Bytes::mib(6) - Bytes(2), Bytes(4), <[u8]>::to_vec).unwrap();
+    assert_eq!(read, [0, 3, 3, 0]);
+    drop(pages);
+    assert_eq!(left(), LEFT);
+    let options = HostOptions { budget: Some(size), small_pages: true };
+    let device = Device::host(options).unwrap();
+    let (chunk, memory) = (device.create(size).unwrap(), device.host_memory(size).unwrap());
+    assert_eq!(left(), LEFT, "the kernel's number has it");
+    drop((chunk, memory));
+    let mut grant = grant(LEFT).unwrap();
+    assert!(device.host_memory(page).is_err());
+    drop(device.host_memory_from(&mut grant, page).unwrap());
+    assert_eq!((left(), grant.size()), (page, LEFT - page));
+    // One that cannot register memory.
+    let (counting, _) = Device::dry_run(size);
+    assert!(counting.host_memory_from(&mut grant, page).is_err());
+    assert_eq!(grant.size(), LEFT - page, "a failure takes nothing");
+}
+
+fn forks() {
+    let granted = grant(WANTED).unwrap();
+    // SAFETY: the child touches only what is tested here, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // Its parent's counts; dropping it gives nothing back.
+        let refused = grant(WANTED).is_err();
+        drop(granted);
+        let right = refused && grant(WANTED).is_err() && grant(LEFT - WANTED).is_ok();
+        // SAFETY: ends the child without the test harness's exit handlers.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child was granted its parent's memory");
+    assert_eq!(left(), LEFT - WANTED);
+}
+
+#[test]
+fn memory_is_promised_once_in_a_process() {
+    Machine::new("alone").run("alone");
+}
+
+#[test]
+fn many_threads_are_never_promised_more_than_is_left() {
+    Machine::new("crowd").run("crowd");
+}
+
+#[test]
+fn a_grant_shrinks_as_pages_become_resident_and_no_failure_keeps_it() {
+    Machine::new("pages").run("pages");
+}
+
+#[test]
+fn a_forked_child_counts_what_its_parent_was_granted() {
+    Machine::new("forks").run("forks");
+}
+
+#[test]
+fn memory_is_promised_once_to_the_processes_of_a_user() {
+    let machine = Machine::new("processes");
+    let (mut one, mut two) = (machine.start("actor"), machine.start("actor"));
+    assert_eq!(one.ask("grant 594"), "granted");
+    let refused = two.ask("grant 594");
+    assert!(
+        refused.contains("405.0 MiB left") && refused.contains("594.0 MiB promised"),
+        "{refused}"
+    );
+    // What has become resident is in the kernel's number, which falls by as much.
+    assert_eq!(one.ask("written 500"), "written");
+    machine.set_left(LEFT - Bytes::mib(500));
+    let refused = two.ask("grant 594");
+    assert!(
+        refused.contains("405.0 MiB left") && refused.contains("94.0 MiB promised"),
+        "{refused}"
+    );
+    assert_eq!(two.ask("grant 400"), "granted");
+    let refused = one.ask("grant 100");
+    assert!(refused.contains("5.0 MiB left"), "{refused}");
+    // The record of a process that was killed is taken away.
+    drop(two);
+    assert_eq!(machine.records(), 2);
+    assert_eq!(one.ask("grant 400"), "granted");
+    assert_eq!(machine.records(), 1);
+}
+
+#[test]
+fn a_directory_that_others_could_have_planted_is_not_used() {
+    type Plant = fn(&Path);
+    let plants: [(&str, Plant); 3] = [
+        ("link", |at| {
+            let elsewhere = at.with_file_name("elsewhere");
+            fs::DirBuilder::new().mode(0o700).create(&elsewhere).unwrap();
+            symlink(elsewhere, at).unwrap();
+        }),
+        ("file", |at| fs::write(at, "").unwrap()),
+        ("lock", |at| {
+            fs::DirBuilder::new().mode(0o700).create(at).unwrap();
+            symlink("/dev/null", at.join("host-memory.lock")).unwrap();
+        }),
+    ];
+    for (name, plant) in plants {
+        let machine = Machine::new(name);
+        plant(&machine.0.join("records"));
+        let (mut one, mut two) = (machine.start("actor"), machine.start("actor"));
+        assert_eq!(one.ask("grant 594"), "granted", "{name}");
+        // Each counts its own, and nothing was written there.
+        assert_eq!(two.ask("grant 594"), "granted", "{name}");
+        assert!(two.ask("grant 594").contains("405.0 MiB left"), "{name}");
+        let elsewhere = fs::read_dir(machine.0.join("elsewhere"));
+        assert!(elsewhere.map_or(0, Iterator::count) == 0, "{name}: a link was followed");
+    }
+}
