@@ -350,6 +350,10 @@ impl Arena {
         }
     }
 
+    pub(crate) fn has_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+
     /// Takes the chunks that are stuck off their list, with their blocks. Each is recorded by
     /// [`Arena::settle_stuck`] then.
     pub(crate) fn take_stuck(&mut self) -> Vec<(u32, Range<u64>)> {

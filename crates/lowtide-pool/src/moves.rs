@@ -65,6 +65,11 @@ impl State {
         Some(Move { room, reservation, block, range })
     }
 
+    /// Returns whether a chunk of an awake tag could be neither opened nor unmapped.
+    pub(crate) fn has_stuck(&self) -> bool {
+        self.awake_rooms().into_iter().any(|room| self.rooms[room].arena.has_stuck())
+    }
+
     /// Claims every chunk of awake tags that could be neither opened nor unmapped.
     pub(crate) fn claim_stuck(&mut self) -> Vec<Move> {
         let mut moves = Vec::new();

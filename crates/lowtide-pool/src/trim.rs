@@ -66,7 +66,7 @@ impl Pool {
             }
             given_back += self.give_chunk_back(chunk)?;
         }
-        if given_back < enough && go_on() {
+        if given_back < enough && self.state()?.has_stuck() && go_on() {
             given_back += self.give_stuck_back()?;
         }
         tracing::debug!(%given_back, "trimmed");
