@@ -103,10 +103,10 @@ pub enum Error {
         /// The processes that use the rest.
         holders: String,
     },
-    /// A page or its backup was written again and again while a sleep saved it. Everything is awake.
+    /// A page or its backup was written again and again while a sleep saved it. Its tag is awake.
     #[error(
-        "page {page:?} of tag {tag:?} keeps changing: each of {takes} copies differed from it; \
-         everything is awake. Stop the work that writes to it and try again"
+        "page {page:?} of tag {tag:?} keeps changing: each of {takes} copies differed from it; the tag \
+         is awake with its data. Stop the work that writes to it and try again"
     )]
     KeepsChanging {
         /// The name of the tag.

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use lowtide_device::Bytes;
+
 use crate::backup::Backups;
 use crate::carry::Carriers;
 use crate::changes::{self, Changed, Planner, SleepPlan};
@@ -22,6 +24,10 @@ use crate::{Error, Result};
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
 /// case one fails, and early enough that the driver's part is done before the last one.
 const LAST_PART: usize = 4;
+
+/// Memory that may be lost is held until everything else has left, in case that fails; more than this
+/// is not, unless a limit may stop the sleep. The driver needs a millisecond to clear it.
+const HELD_MOST: Bytes = Bytes::gib(1);
 
 /// The most bytes that are looked at together before they leave. A GPU needs so many pages to be
 /// busy. More would only give a stray write more time between the look and the end of the memory.
@@ -96,7 +102,7 @@ impl Saving<'_> {
     fn keeps_changing(&self, page: &Changed, takes: u32) -> Error {
         let part = self.parts.iter().find(|part| part.room == page.room);
         let part = part.expect("a page of one of the parts");
-        let page = part.reservation.address().plus(lowtide_device::Bytes(page.offset));
+        let page = part.reservation.address().plus(Bytes(page.offset));
         Error::KeepsChanging { tag: part.name.to_string(), page, takes }
     }
 }
@@ -229,8 +235,9 @@ impl Take<'_> {
     fn lose(&self) -> Result<Lost> {
         let Saving { lost, limit, .. } = self.saving;
         let held = HeldChunks::unmap(lost.iter().copied(), *limit)?;
-        // Without a limit only a failure could stop what is left.
-        Ok(Lost::Held(if limit.is_none() { HeldChunks::default() } else { held }))
+        let size: Bytes = lost.iter().map(|part| part.size()).sum();
+        let goes_now = limit.is_none() && size > HELD_MOST;
+        Ok(Lost::Held(if goes_now { HeldChunks::default() } else { held }))
     }
 }
 
