@@ -175,9 +175,15 @@ impl Player<'_> {
         };
         thread::scope(|scope| {
             let (closed, play) = (gate.write(), &play);
-            let players: Vec<_> =
-                hands.iter().map(|hand| scope.spawn(move || play(hand))).collect();
+            let start = |hand| {
+                let started = thread::Builder::new().spawn_scoped(scope, move || play(hand));
+                let operation = "starting a thread of the replay";
+                started.map_err(|source| lowtide_device::Error::Os { operation, source })
+            };
+            // Those that have started play to their end, even if another could not start.
+            let players: Result<Vec<_>, _> = hands.iter().map(|hand| start(hand)).collect();
             drop(closed);
+            let players = players?;
             let times =
                 players.into_iter().map(|player| player.join().expect("a player does not panic"));
             let times: Vec<(Instant, Instant)> = times.collect::<Result<_>>()?;

@@ -4,6 +4,7 @@
 
 mod heap;
 mod huge;
+mod printable;
 mod release;
 
 use pyo3::prelude::*;
@@ -22,6 +23,8 @@ mod _native {
         MemoryKind, NativeObject, ObjectKind, RetainedSize, TypeKind, examine, frozen_mortals,
         leads_to,
     };
+    #[pymodule_export]
+    use super::printable::printable;
     #[pymodule_export]
     use super::release::{
         AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,

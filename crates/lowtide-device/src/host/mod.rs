@@ -177,7 +177,11 @@ unsafe impl Backend for HostBackend {
         let layout = staged_layout(size)?;
         // SAFETY: the layout's size is not zero: no staging is empty.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
-        if at.is_null() { std::alloc::handle_alloc_error(layout) } else { Ok(at) }
+        if at.is_null() {
+            let source = std::io::ErrorKind::OutOfMemory.into();
+            return Err(Error::Os { operation: "allocating memory for copies", source });
+        }
+        Ok(at)
     }
 
     unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {

@@ -54,7 +54,9 @@ fn planned(owners: &Owners) -> Vec<String> {
 
 /// Holders without the places where they were taken.
 fn unplaced(mut holders: Vec<Holder>) -> Vec<Holder> {
-    holders.iter_mut().for_each(|holder| holder.since = None);
+    for holder in &mut holders {
+        holder.since = None;
+    }
     holders
 }
 

@@ -112,6 +112,12 @@ impl Held {
         Bytes(dice.roll(most + 1))
     }
 
+    /// Returns whether the block can be neither read nor written, as in a forked child.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.block.read(Bytes::ZERO, &mut []).is_err()
+            && self.block.write(Bytes::ZERO, &[]).is_err()
+    }
+
     pub(crate) fn size(&self) -> Bytes {
         self.block.size()
     }

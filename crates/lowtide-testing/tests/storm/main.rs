@@ -24,6 +24,7 @@ mod child;
 mod clock;
 mod content;
 mod deeds;
+mod ending;
 mod figures;
 mod held;
 mod player;
@@ -31,6 +32,7 @@ mod receipts;
 mod sabotage;
 mod supervisor;
 mod trail;
+mod waiting;
 mod world;
 
 use std::process::ExitCode;

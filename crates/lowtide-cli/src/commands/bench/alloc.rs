@@ -51,11 +51,12 @@ pub(crate) struct Options {
     /// The seed of sizes and order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the work (one line `SIZE,NEXT` per block), so that another allocator can do the same.
+    /// Write the work (one line `SIZE,NEXT` per block), so that another allocator can do the same. A
+    /// file that exists is replaced.
     #[arg(long, value_name = "FILE")]
     work: Option<PathBuf>,
-    /// Save the requests to the pool as a trace for `lowtide replay`. The times then include the
-    /// recording, so they are not the time of a hit.
+    /// Save the requests to the pool as a trace for `lowtide replay`, in the place of a file that
+    /// exists. The times then include the recording, so they are not the time of a hit.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Do not measure how the time grows with the number of blocks, which takes some seconds.

@@ -3,12 +3,15 @@
 #![allow(unsafe_code, reason = "forks")]
 
 use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_pool::{Scope, SleepPolicy};
+use lowtide_release::Verdict;
 use lowtide_testing::suite::Target;
 
 use crate::figures;
 use crate::player::Player;
 use crate::sabotage::{self, Sabotage};
 use crate::trail::fail;
+use crate::waiting;
 use crate::world::World;
 
 /// A forked child that has not ended after so many seconds hangs.
@@ -62,9 +65,34 @@ fn check_in_child(player: &mut Player) -> Result<(), i32> {
     holds(3, device.reserve(page).is_err())?;
     holds(4, device.stream().is_err())?;
     holds(5, device.synchronize().is_err())?;
+    if waiting::POOLS_REFUSE_AFTER_A_FORK {
+        pools_refuse(player)?;
+    }
+    if waiting::RELEASERS_REFUSE_AFTER_A_FORK {
+        let receipt = player.world.releaser.empty_cache();
+        holds(20, receipt.verdict == Verdict::Failed)?;
+        holds(21, player.world.releaser.gate().try_enter().is_none())?;
+    }
     if player.world.target == Target::Host {
         new_device_works(page).ok_or(6)?;
     }
+    Ok(())
+}
+
+fn pools_refuse(player: &mut Player) -> Result<(), i32> {
+    let holds = |number: i32, holds: bool| if holds { Ok(()) } else { Err(number) };
+    for pool in player.world.pools() {
+        holds(10, pool.block(Bytes(512)).is_err())?;
+        holds(11, pool.sleep(Scope::Whole).is_err())?;
+        holds(12, pool.wake(Scope::Whole).is_err())?;
+        holds(13, pool.trim(Bytes::ZERO).is_err())?;
+        holds(14, pool.tag("of a child", SleepPolicy::Offload).is_err())?;
+    }
+    for held in &player.held {
+        holds(15, held.is_refused())?;
+    }
+    // Dropped as a program would: the parent's blocks stay.
+    player.held.clear();
     Ok(())
 }
 

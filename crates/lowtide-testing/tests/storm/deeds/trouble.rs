@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Pressure, PressureAnswer, Scope};
-use lowtide_release::{Hook, HookPoint};
+use lowtide_release::{Hook, HookPoint, Ladder, Request};
 use lowtide_testing::double::Double;
 use lowtide_testing::suite::Target;
 
 use crate::clock::SPEED;
 use crate::player::Player;
 use crate::trail::{note, panic_on_purpose};
+use crate::waiting;
 use crate::world::{Group, World, lock};
 
 const HOOK_POINTS: [HookPoint; 6] = [
@@ -74,11 +75,16 @@ pub(crate) fn plug(world: &Arc<World>) {
     }
     let registrations = HOOK_POINTS.map(|point| {
         let weak = Arc::downgrade(world);
-        let hook = Hook::new(format!("hook at {point:?}"), move |_| {
+        let hook = Hook::new(format!("hook at {point:?}"), move |call| {
             let Some(world) = weak.upgrade() else { return Ok(Vec::new()) };
             world.hooks.fetch_add(1, SeqCst);
             let _running = Running(&world);
             misbehave(&world)?;
+            if waiting::HOOK_RELEASES && lock(&world.dice).one_in(16) {
+                let request = Request::new("within", Ladder::cache()).within(&call.climb);
+                thread::scope(|scope| scope.spawn(|| world.releaser.release(request)).join())
+                    .map_err(|_| "the release within a hook panicked")?;
+            }
             Ok(Vec::new())
         });
         world.releaser.add_hook(point, hook.limit(SPEED * Duration::from_millis(10)))
@@ -132,6 +138,13 @@ fn answer(world: &World, index: usize, pressure: &Pressure) -> PressureAnswer {
             }
         }
         3 => PressureAnswer::Retry,
+        4 if waiting::PRESSURE_PANICS => panic_on_purpose("a pressure callback"),
+        5 if waiting::PRESSURE_ALLOCATES => {
+            let (pool, tag) = world.pool_and_tag(group);
+            // Whatever the answer is, it comes, and memory that was given is free again.
+            drop(pool.block_tagged(pressure.requested, tag));
+            PressureAnswer::Nothing
+        }
         _ => PressureAnswer::Nothing,
     }
 }
