@@ -9,6 +9,7 @@ mod hands;
 mod host_memory;
 mod limits;
 mod model;
+mod odd;
 mod pool;
 mod room;
 mod sleep;
