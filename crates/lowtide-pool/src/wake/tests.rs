@@ -180,7 +180,7 @@ fn a_bad_backup_page_loses_the_blocks_on_it_and_no_others() {
             assert_is_lost(&two);
             // What it had before: the backup must not pass for unchanged.
             one.fill(1).unwrap();
-            two.write(Bytes::ZERO, &[2; 5 << 20]).unwrap();
+            two.write(Bytes::ZERO, &vec![2; 5 << 20]).unwrap();
             for _ in 0..2 {
                 assert_is_full_of(1, &pool, one.address());
                 assert_is_full_of(2, &pool, two.address());
@@ -233,7 +233,7 @@ fn a_block_stays_lost_through_a_sleep_until_it_is_written_or_freed() {
 fn a_backup_that_went_bad_is_found_while_the_device_still_has_the_bytes() {
     for direct_backups in DIRECT {
         for check_backups in [true, false] {
-            let pool = pool(Policy { check_backups, direct_backups, ..Policy::default() });
+            let pool = pool(Policy { direct_backups, check_backups, ..Policy::default() });
             let address = block(&pool, Tag::default(), 7);
             pool.sleep(Scope::Whole).unwrap();
             pool.wake(Scope::Whole).unwrap();
