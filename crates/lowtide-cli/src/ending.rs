@@ -10,6 +10,9 @@ Exit codes:
   2  wrong usage
   3  could not run, for example because the device is missing";
 
+/// The exit code of a command that could not run.
+pub(crate) const COULD_NOT_RUN: u8 = 3;
+
 /// The end of a command.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -33,7 +36,7 @@ impl Ending {
             Ending::Proved => 0,
             Ending::NotProved { .. } => 1,
             Ending::WrongUsage => 2,
-            Ending::CouldNotRun(_) => 3,
+            Ending::CouldNotRun(_) => COULD_NOT_RUN,
         })
     }
 
@@ -42,7 +45,34 @@ impl Ending {
         match self {
             Ending::Proved | Ending::WrongUsage => None,
             Ending::NotProved { what } => Some(format!("not proved: {what}")),
-            Ending::CouldNotRun(error) => Some(format!("{error:#}")),
+            Ending::CouldNotRun(error) => Some(causes(error)),
         }
+    }
+}
+
+// The error and its causes, each said once: many an error has its cause in its own text.
+fn causes(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
+        } else if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let os = std::io::Error::other("no room");
+        let error = lowtide_device::Error::Os { operation: "starting a thread", source: os };
+        let error = anyhow::Error::from(error).context("replaying");
+        let message = Ending::CouldNotRun(error).message().unwrap();
+        assert_eq!(message, "replaying: starting a thread failed: no room");
     }
 }

@@ -140,21 +140,26 @@ impl FloorChild {
     fn start(id: DeviceId) -> anyhow::Result<FloorChild> {
         let program = env::current_exe().context("finding this program")?;
         let mut child = Command::new(program)
-            .args(["floor-child", &id.to_string()])
+            .args(["floor-child", &id.to_string(), "--parent", &std::process::id().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("starting a child")?;
         let out = child.stdout.take().context("the child's output is piped")?;
         let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
+        // Whatever fails from here on, the child is killed.
+        let started = FloorChild { child, lines };
+        let read = move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
                     return;
                 }
             }
-        });
-        Ok(FloorChild { child, lines })
+        };
+        thread::Builder::new()
+            .spawn(read)
+            .context("starting a thread that reads from the child")?;
+        Ok(started)
     }
 
     fn next_line(&mut self) -> anyhow::Result<ChildLine> {

@@ -3,12 +3,15 @@
 mod commands;
 mod devices;
 mod ending;
+mod files;
 mod floor;
 mod measure;
+mod out_of_memory;
 mod page;
 mod progress;
 mod terminal;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -39,13 +42,21 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("LOWTIDE_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A log that cannot be written is no reason to end: by default the subscriber panics then.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.log_internal_errors(false).init();
     let ending = match Arguments::try_parse() {
         Ok(arguments) => arguments.command.run().unwrap_or_else(Ending::CouldNotRun),
         Err(said) => {
             // Help and the version go to standard output, complaints to standard error.
-            let _ = said.print();
-            if said.use_stderr() { Ending::WrongUsage } else { Ending::Proved }
+            let printed = said.print();
+            match printed {
+                _ if said.use_stderr() => Ending::WrongUsage,
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                    Ending::CouldNotRun(error.into())
+                }
+                _ => Ending::Proved,
+            }
         }
     };
     if let Some(message) = ending.message() {

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
+use lowtide_types::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use textwrap::core::display_width;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
@@ -60,7 +61,7 @@ impl Page {
 
     /// Adds a heading: a name in bold and a few words about it.
     pub(crate) fn title(&mut self, name: &str, rest: &str) {
-        self.columns(&format!("{BOLD}{name}{BOLD:#}  "), rest);
+        self.columns(&format!("{BOLD}{}{BOLD:#}  ", printable(name)), rest);
     }
 
     /// Adds a name and the text that belongs to it.
@@ -75,12 +76,18 @@ impl Page {
         let below = " ".repeat(display_width(&head));
         self.columns(&head, detail);
         if let Some(advice) = advice {
-            self.columns(&format!("{below}{DIM}→ "), &format!("{advice}{DIM:#}"));
+            let advice = format!("{}{DIM:#}", printable_lines(advice));
+            self.fit(&format!("{below}{DIM}→ "), &advice);
         }
     }
 
-    /// Adds the columns of a table that come first, and the text of the last column.
+    /// Adds the columns of a table that come first, and the text of the last column. Text that others
+    /// chose does nothing to the terminal.
     pub(crate) fn columns(&mut self, head: &str, last: &str) {
+        self.fit(head, &printable_lines(last));
+    }
+
+    fn fit(&mut self, head: &str, last: &str) {
         let column = display_width(head);
         let is_narrow = column + LEAST_TEXT > self.width;
         let indent = " ".repeat(if is_narrow { 4 } else { column });
@@ -90,10 +97,11 @@ impl Page {
     /// Adds a line. Its continuation is indented under its second column where it has two (two
     /// blanks between them), and a little further than the line itself otherwise.
     pub(crate) fn line(&mut self, text: &str) {
+        let text = &*printable_lines(text);
         let body = text.trim_start_matches(' ');
         let start = text.len() - body.len();
         match second_column(body) {
-            Some(at) => self.columns(&text[..start + at], &body[at..]),
+            Some(at) => self.fit(&text[..start + at], &body[at..]),
             None => self.wrap(body, &text[..start], &" ".repeat(start + 2)),
         }
     }
@@ -108,7 +116,7 @@ impl Page {
     pub(crate) fn command(&mut self, head: &str, command: &str) {
         let indent = " ".repeat(display_width(head));
         let options = options(self.width, head, &indent).break_words(true);
-        self.add(textwrap::wrap(command, options));
+        self.add(textwrap::wrap(&printable(command), options));
     }
 
     fn wrap(&mut self, text: &str, first: &str, rest: &str) {
@@ -160,21 +168,38 @@ impl Page {
 /// Writes a message for people to standard error, wrapped to its width.
 pub(crate) fn complain(message: &str) {
     let mut page = Page::of_width(terminal::width_of(&io::stderr()));
-    page.wrap(&format!("lowtide: {message}"), "", "  ");
+    page.wrap(&format!("lowtide: {}", printable_lines(message)), "", "  ");
     page.print_error();
 }
 
 /// Writes data for programs to standard output, over several lines.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<Reader> {
-    let text = serde_json::to_string_pretty(value)?;
+    let text = escape_json(&serde_json::to_string_pretty(value)?);
     finish(writeln!(io::stdout(), "{text}"))
 }
 
 /// Writes data for programs to standard output, on one line.
 pub(crate) fn print_json_line(value: &impl Serialize) -> anyhow::Result<Reader> {
-    let text = serde_json::to_string(value)?;
+    let text = escape_json(&serde_json::to_string(value)?);
     let mut out = io::stdout().lock();
     finish(writeln!(out, "{text}").and_then(|()| out.flush()))
+}
+
+// JSON has no such characters but in its strings, where an escape means the same. (Line breaks are
+// between the lines.)
+fn escape_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || is_printable(c) {
+            escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a `String` cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
 }
 
 fn options<'a>(width: usize, first: &'a str, rest: &'a str) -> textwrap::Options<'a> {
@@ -256,6 +281,23 @@ mod tests {
             ["    trim          32.0 MiB freed", "                  in 3.2 ms"]
         );
         assert_eq!(lines(12, |page| page.line(" one two three")), [" one two", "   three"]);
+    }
+
+    #[test]
+    fn what_others_chose_does_nothing_to_the_terminal() {
+        let text = lines(60, |page| {
+            page.row("name", "a\u{1b}[2Jb\u{202e}");
+            page.verdict("x", true, "\u{9b}31m", Some("\u{7}"));
+            page.title("t\u{1b}", "\r");
+            page.line("  one\u{8}  two");
+            page.command("  ", "c\nd");
+        });
+        let text = text.join("|");
+        assert!(text.chars().all(is_printable), "{text:?}");
+        let value = serde_json::json!({ "name": "\u{1b}\u{7f}\u{202e}\u{e0041}" });
+        let json = escape_json(&value.to_string());
+        assert!(json.is_ascii() && json.chars().all(is_printable), "{json:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! never there where standard error is no terminal.
 
 use std::borrow::Cow;
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,8 +12,17 @@ use lowtide_device::Bytes;
 pub(crate) fn spinner(text: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_message(text.into());
-    bar.enable_steady_tick(Duration::from_millis(100));
+    tick(&bar, Duration::from_millis(100));
     bar
+}
+
+// A bar moves by a thread of its own, whose start panics where no thread is to be had. A bar that
+// nobody sees needs none.
+fn tick(bar: &ProgressBar, interval: Duration) {
+    let can_start = || thread::Builder::new().spawn(|| ()).is_ok_and(|probe| probe.join().is_ok());
+    if !bar.is_hidden() && can_start() {
+        bar.enable_steady_tick(interval);
+    }
 }
 
 /// A bar of bytes done out of bytes planned. It vanishes when it is dropped.
@@ -26,7 +36,7 @@ impl Progress {
         let template = "{bar:20} {binary_bytes} of {binary_total_bytes} {elapsed} {wide_msg}";
         let style = ProgressStyle::with_template(template).expect("a valid template");
         let bar = ProgressBar::new(planned.0).with_style(style);
-        bar.enable_steady_tick(Duration::from_millis(200));
+        tick(&bar, Duration::from_millis(200));
         Progress { bar }
     }
 

@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lowtide_types::{Bytes, DeviceId, Source, Usage};
 
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::facts::SizeRule;
 use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::sync::lock;
 use crate::{Error, Result};
 
 const PAGE: Bytes = Bytes::mib(2);
@@ -101,7 +102,7 @@ impl DryRunBackend {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 

@@ -166,6 +166,15 @@ pub enum Error {
     )]
     Forked,
 
+    /// A thread panicked in the middle of a change of this, so its tables may be half-written.
+    #[error(
+        "the {what} is broken: a thread panicked while it was changed; drop it and make a new one"
+    )]
+    Broken {
+        /// The thing that is broken.
+        what: &'static str,
+    },
+
     /// An operation that needs memory, on a device that has none.
     #[error("a dry run has no memory: `{operation}` is not possible")]
     DryRun {

@@ -5,7 +5,7 @@
 //! other people's weights.
 #![allow(unsafe_code, reason = "lends host pages out by pointer")]
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 use std::{fmt, ptr, slice, thread};
 
@@ -14,6 +14,7 @@ use crate::headroom::HostGrant;
 use crate::host_pages::HUGE_PAGE;
 use crate::host_region::{HostRegion, PART};
 use crate::shared::Shared;
+use crate::sync::{lock, wait};
 use crate::{Bytes, Error, Result, copying, headroom};
 
 const MOST_THREADS: usize = 16;
@@ -178,12 +179,12 @@ impl HostMemory {
         let end = (offset + size).0.div_ceil(HUGE_PAGE.0);
         // In the order of addresses, so that two threads that want the same pages do not deadlock.
         let pages = self.pages[(offset.0 / HUGE_PAGE.0) as usize..end as usize].iter();
-        let pages = pages.map(|page| page.lock().unwrap_or_else(PoisonError::into_inner));
+        let pages = pages.map(lock);
         Ok(Locked { memory: self, at, _pages: pages.collect() })
     }
 
     fn users(&self) -> MutexGuard<'_, Users> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.users)
     }
 
     fn at(&self, operation: &'static str, offset: Bytes, size: Bytes) -> Result<*mut u8> {
@@ -214,7 +215,7 @@ impl HostMemory {
         self.at(operation, offset, size)?;
         let mut users = self.users();
         while users.threads > 0 {
-            users = self.changed.wait(users).unwrap_or_else(PoisonError::into_inner);
+            users = wait(&self.changed, users);
         }
         users.copies += 1;
         Ok(HostPin { memory: Arc::clone(self), is_held: true })

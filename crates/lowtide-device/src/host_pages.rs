@@ -10,11 +10,12 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::{fmt, slice};
 
 use crate::headroom::HostGrant;
 use crate::process::Generation;
+use crate::sync::lock;
 use crate::{Bytes, Error, Result, exit, headroom};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
@@ -118,7 +119,7 @@ impl HostPages {
             return false;
         }
         let page = &self.locks[(offset.0 / HUGE_PAGE.0) as usize];
-        let mut written = page.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = lock(page);
         if *written {
             return false;
         }
@@ -160,7 +161,7 @@ impl HostPages {
         let end = end.expect("a range of these pages");
         let pages = (offset.0 / HUGE_PAGE.0) as usize..end.div_ceil(HUGE_PAGE.0) as usize;
         let held = self.locks[pages].iter();
-        let held = held.map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        let held = held.map(lock).collect();
         // SAFETY: inside the mapping, by the check above.
         Ok((unsafe { self.base.as_ptr().add(offset.as_usize()) }, held))
     }

@@ -6,11 +6,12 @@
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use crate::backend::Backend;
 use crate::host_pages::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap_huge};
+use crate::sync::lock;
 use crate::{Bytes, Result};
 
 /// The size of a registration: small enough that preparing and registering overlap, large enough that
@@ -87,7 +88,7 @@ impl HostRegion {
     }
 
     fn registered(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registered)
     }
 
     /// Takes the pages out and leaves an empty region behind.

@@ -4,11 +4,12 @@
 //! reservation and its host memory; the pins go when the stream has passed its number.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::BackendStream;
 use crate::host_memory::HostPin;
 use crate::reservation::Pin;
+use crate::sync::lock;
 
 /// The number of the last piece of work before a point in a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +42,7 @@ struct PinList {
 
 impl InFlight {
     fn pins(&self) -> MutexGuard<'_, PinList> {
-        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pins)
     }
 
     /// Returns the number of the work that was given last.

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
+use lowtide_types::printable;
 use serde::Serialize;
 
 use crate::cuda::Driver;
@@ -35,6 +36,21 @@ pub struct DeviceProcesses {
     /// and the driver counts it for each.
     #[serde(rename = "unattributed_bytes")]
     pub unattributed: i64,
+    /// The reason why processes could not be looked for, so that an empty list says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The processes of this machine that have a `host` device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HostProcesses {
+    /// The processes, largest first.
+    pub processes: Vec<ProcessUsage>,
+    /// The number of processes that this user may not look at.
+    #[serde(rename = "unreadable_processes")]
+    pub unreadable: usize,
+    /// The reason why processes could not be looked for, so that an empty list says nothing.
+    pub reason: Option<String>,
 }
 
 /// The device memory of one process.
@@ -69,6 +85,7 @@ impl DeviceProcesses {
                 - signed(usage.free)
                 - signed(usage.reserved)
                 - signed(named),
+            reason: None,
         }
     }
 
@@ -103,8 +120,10 @@ impl fmt::Display for DeviceProcesses {
         if self.unattributed > 0 {
             parts.push(format!("{} unattributed", Bytes(self.unattributed.unsigned_abs())));
         }
-        if parts.is_empty() {
-            parts.push("nobody".to_owned());
+        match (&self.reason, parts.is_empty()) {
+            (Some(reason), _) => parts.push(format!("others are not known ({reason})")),
+            (None, true) => parts.push("nobody".to_owned()),
+            (None, false) => {}
         }
         f.write_str(&parts.join(", "))
     }
@@ -114,10 +133,11 @@ impl fmt::Display for ProcessUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.identity {
             // A foreign program's name must not break the line or move the cursor.
-            Identity::Known { name, .. } => name.replace(char::is_control, " "),
-            Identity::NotVisible | Identity::NoPermission | Identity::OtherNamespace => {
-                "unknown".to_owned()
-            }
+            Identity::Known { name, .. } => printable(name),
+            Identity::NotVisible
+            | Identity::NoPermission
+            | Identity::OtherNamespace
+            | Identity::NoProc => "unknown".into(),
         };
         let held = self.held.map_or_else(|| "not told".to_owned(), |held| held.to_string());
         write!(f, "{name} (pid {}) {held}", self.pid)
@@ -142,16 +162,20 @@ impl fmt::Display for ProcessUsage {
 /// ```
 pub fn of(device: &Device) -> Result<DeviceProcesses> {
     let info = device.info();
-    let (usage, processes) = match (&info.uuid, info.id) {
+    let (usage, processes, reason) = match (&info.uuid, info.id) {
         (Some(uuid), _) => {
             let nvml = Nvml::kept()?;
             let (usage, uses) = together(&nvml, uuid)?;
-            (usage, named(uses))
+            (usage, named(uses), None)
         }
-        (None, DeviceId::Host) => (device.usage()?, host().0),
-        (None, _) => (device.usage()?, Vec::new()),
+        (None, DeviceId::Host) => {
+            let HostProcesses { processes, reason, .. } = host();
+            (device.usage()?, processes, reason)
+        }
+        (None, _) => (device.usage()?, Vec::new(), None),
     };
-    Ok(DeviceProcesses::new(Some(info.id), info.uuid.clone(), usage, processes))
+    let all = DeviceProcesses::new(Some(info.id), info.uuid.clone(), usage, processes);
+    Ok(DeviceProcesses { reason, ..all })
 }
 
 /// Returns the memory of every GPU of this machine by process, and one message for each GPU that could
@@ -197,13 +221,18 @@ fn visible_uuids() -> Vec<Option<String>> {
     (0..count).map(|index| driver.card(index).ok().map(|card| card.uuid)).collect()
 }
 
-/// Returns the processes of this machine that have a `host` device with what each uses, and the number
-/// of processes that this user may not look at.
-pub fn host() -> (Vec<ProcessUsage>, usize) {
+/// Returns the processes of this machine that have a `host` device, with what each uses.
+pub fn host() -> HostProcesses {
+    if let Some(reason) = identity::why_unreadable() {
+        return HostProcesses { processes: Vec::new(), unreadable: 0, reason: Some(reason) };
+    }
     let mut by_pid: BTreeMap<u32, Bytes> = BTreeMap::new();
     let mut seen = std::collections::HashSet::new();
-    let mut closed = 0;
-    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let (mut unreadable, mut reason) = (0, None);
+    let entries = fs::read_dir("/proc").inspect_err(|error| {
+        reason = Some(format!("/proc cannot be listed: {error}"));
+    });
+    let entries = entries.into_iter().flatten().filter_map(Result::ok);
     let mut pids: Vec<u32> =
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
@@ -211,7 +240,7 @@ pub fn host() -> (Vec<ProcessUsage>, usize) {
         let open = match fs::read_dir(format!("/proc/{pid}/fd")) {
             Ok(open) => open,
             Err(error) => {
-                closed += usize::from(error.kind() == ErrorKind::PermissionDenied);
+                unreadable += usize::from(error.kind() == ErrorKind::PermissionDenied);
                 continue;
             }
         };
@@ -231,7 +260,7 @@ pub fn host() -> (Vec<ProcessUsage>, usize) {
         |(pid, held)| ProcessUsage { pid, identity: identity::of_own_pid(pid), held: Some(held) };
     let mut processes: Vec<_> = by_pid.into_iter().map(usage).collect();
     processes.sort_by_key(|process| std::cmp::Reverse(process.held));
-    (processes, closed)
+    HostProcesses { processes, unreadable, reason }
 }
 
 #[cfg(test)]
@@ -270,8 +299,8 @@ mod tests {
         let options = crate::HostOptions { budget: Some(Bytes::mib(8)), small_pages: true };
         let device = crate::Device::host(options).unwrap();
         let _chunk = device.create(Bytes::mib(6)).unwrap();
-        let (processes, _) = host();
-        let own = processes.iter().find(|process| process.pid == std::process::id()).unwrap();
+        let all = host();
+        let own = all.processes.iter().find(|process| process.pid == std::process::id()).unwrap();
         assert!(own.held.unwrap() >= Bytes::mib(6));
     }
 
@@ -297,13 +326,18 @@ mod tests {
                     process(123, "python3", Some(Bytes::gib(10))),
                 ]
             ),
-            "python3 (pid 123) 10,240.0 MiB, triton  server (pid 77) 11.0 MiB, \
+            "python3 (pid 123) 10,240.0 MiB, triton\\u{1b}\\nserver (pid 77) 11.0 MiB, \
              unknown (pid 9) not told, 12.0 MiB unattributed"
         );
         let many = (1..=7).map(|pid| process(pid, "a", Some(Bytes::mib(1)))).collect();
         let text = line(Bytes::mib(7), many);
         assert!(text.ends_with("a (pid 5) 1.0 MiB, and 2 more"), "{text}");
         assert_eq!(line(Bytes::ZERO, Vec::new()), "nobody");
+        let unread = DeviceProcesses {
+            reason: Some("/proc cannot be read".to_owned()),
+            ..DeviceProcesses::new(None, None, usage(Bytes::ZERO), Vec::new())
+        };
+        assert_eq!(unread.to_string(), "others are not known (/proc cannot be read)");
         let (dry_run, _) = Device::dry_run(Bytes::mib(8));
         assert_eq!(of(&dry_run).unwrap().to_string(), "nobody");
     }

@@ -10,12 +10,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::backend::Handle;
 use crate::facts::{RangeProblem, SizeRule};
 use crate::mapping_table::{Claim, ClaimFor, Mapping, MappingTable, PinId};
 use crate::shared::Shared;
+use crate::sync::lock;
 use crate::{Address, Bytes, Chunk, Error, Result};
 
 /// A map that did not happen, with the chunk that was not mapped.
@@ -197,8 +198,14 @@ impl fmt::Debug for Reservation {
 }
 
 impl Space {
+    // After a panic in the middle of a change the table is only read and given up, never planned with.
     fn table(&self) -> MutexGuard<'_, MappingTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
+    }
+
+    fn whole_table(&self) -> Result<MutexGuard<'_, MappingTable>> {
+        self.device.check_process()?;
+        self.table.lock().map_err(|_| Error::Broken { what: "reservation" })
     }
 
     /// Returns the address at an offset.
@@ -229,14 +236,13 @@ impl Space {
     }
 
     fn claim_hole(&self, offset: Bytes, size: Bytes) -> Result<()> {
-        self.device.check_process()?;
         let range = self.range("map", offset, size)?;
         let page = self.device.backend.info().page;
         if !offset.is_multiple_of(page) {
             let (device, rule) = (self.device.id(), SizeRule::Offset(page));
             return Err(Error::BadSize { device, operation: "map", size: offset, rule });
         }
-        let claimed = self.table().claim_hole(&range);
+        let claimed = self.whole_table()?.claim_hole(&range);
         claimed.map_err(|problem| self.bad_range("map", (offset, size), problem))
     }
 
@@ -247,9 +253,8 @@ impl Space {
         size: Bytes,
         purpose: ClaimFor,
     ) -> Result<Vec<Claim>> {
-        self.device.check_process()?;
         let range = self.range(operation, offset, size)?;
-        let claimed = self.table().claim(range, purpose);
+        let claimed = self.whole_table()?.claim(range, purpose);
         claimed.map_err(|problem| self.bad_range(operation, (offset, size), problem))
     }
 
@@ -308,9 +313,8 @@ impl Space {
         offset: Bytes,
         size: Bytes,
     ) -> Result<Pin> {
-        self.device.check_process()?;
         let range = self.range(operation, offset, size)?;
-        let pinned = self.table().pin(range);
+        let pinned = self.whole_table()?.pin(range);
         let id = pinned.map_err(|problem| self.bad_range(operation, (offset, size), problem))?;
         Ok(Pin { space: Arc::clone(self), id })
     }

@@ -1,13 +1,14 @@
 //! What a device and everything taken from it share: the back end, staging memory, and what the driver
 //! has not taken back yet.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lowtide_types::DeviceId;
 
 use crate::backend::Backend;
 use crate::process::Generation;
 use crate::staging::{Staging, StagingCache};
+use crate::sync::lock;
 use crate::{Result, exit};
 
 /// The state of one device, kept alive by the device and by everything taken from it.
@@ -71,7 +72,7 @@ impl Shared {
     }
 
     fn leftovers(&self) -> MutexGuard<'_, Vec<Leftover>> {
-        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.leftovers)
     }
 
     /// Gives something back where no caller can be told of a failure. What the driver refuses is kept

@@ -4,10 +4,11 @@
 //! digest takes no device memory at all. Allocating such memory is slow; it is kept and reused.
 #![allow(unsafe_code, reason = "reads and writes the staged memory")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::Backend;
 use crate::digest::Digest;
+use crate::sync::lock;
 use crate::{Address, Bytes, Result};
 
 const ENTRY_BYTES: usize = size_of::<Digest>() + size_of::<Address>();
@@ -72,7 +73,7 @@ pub(crate) struct StagingCache {
 
 impl StagingCache {
     fn idle(&self) -> MutexGuard<'_, Vec<Staging>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 
     /// Takes staging memory for this many pages: idle memory, or new memory from the back end.

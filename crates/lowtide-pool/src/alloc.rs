@@ -41,7 +41,7 @@ impl Pool {
             return Err(Error::no_addresses(size, self.shared.device.info()));
         };
         loop {
-            let mut state = self.state();
+            let mut state = self.state()?;
             let known = state.tags.get(tag)?;
             match known.phase() {
                 Phase::Awake => {}
@@ -72,7 +72,7 @@ impl Pool {
             drop(state);
             // `None` where the tag began to turn meanwhile.
             if let Some(address) = self.miss(&request, limit)? {
-                if let Some(recorder) = &mut self.state().recorder {
+                if let Some(recorder) = &mut self.state()?.recorder {
                     recorder.allocated(address, size, stream);
                 }
                 return Ok(address);
@@ -86,7 +86,7 @@ impl Pool {
     /// # Errors
     /// [`Error::UnknownBlock`] where no live block begins at this address.
     pub fn free(&self, address: Address, stream: StreamId) -> Result<()> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         state.give_back(address, stream)?;
         if let Some(recorder) = &mut state.recorder {
             recorder.freed(address, stream);

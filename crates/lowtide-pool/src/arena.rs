@@ -24,6 +24,9 @@ pub(crate) struct Arena {
     chunks: BTreeMap<u64, u64>,
     /// The sum of the sizes of all chunks.
     mapped: u64,
+    /// Busy blocks, each over a chunk that could be neither opened nor unmapped. Unmapping is tried
+    /// again.
+    stuck: Vec<u32>,
     /// While asleep: chunks that are mapped but do not hold what they should.
     stale: Vec<Range<u64>>,
 }
@@ -44,7 +47,8 @@ impl Arena {
         let blocks = Blocks::new(reservation.size().0);
         let holes = BTreeMap::from([(0, blocks.first())]);
         let (cached, chunks) = (Vec::new(), BTreeMap::new());
-        Arena { reservation, page, blocks, cached, holes, chunks, mapped: 0, stale: Vec::new() }
+        let (stuck, stale) = (Vec::new(), Vec::new());
+        Arena { reservation, page, blocks, cached, holes, chunks, mapped: 0, stuck, stale }
     }
 
     pub(crate) fn blocks(&self) -> &Blocks {
@@ -255,7 +259,7 @@ impl Arena {
         let (got, wanted): (u64, u64) =
             (mapped.iter().map(length).sum(), run.missing.iter().map(length).sum());
         if got < wanted {
-            self.unwind(run, mapped);
+            self.unwind(run, mapped, &[]);
             return false;
         }
         let rest =
@@ -267,21 +271,29 @@ impl Arena {
         true
     }
 
-    /// Leaves a run busy for good: part of it can be neither used nor given back.
-    pub(crate) fn abandon_run(&mut self, mapped: &[Range<u64>]) {
+    /// Records a run of which some chunks can be neither used nor given back for now.
+    pub(crate) fn abandon_run(&mut self, run: &Run, mapped: &[Range<u64>], stuck: &[Range<u64>]) {
         self.add_chunks(mapped);
+        self.unwind(run, mapped, stuck);
     }
 
-    // Mapped parts become cached, the others holes again.
-    fn unwind(&mut self, run: &Run, mapped: &[Range<u64>]) {
+    // Mapped parts become cached, or stay busy where they are stuck; the others are holes again.
+    fn unwind(&mut self, run: &Run, mapped: &[Range<u64>], stuck: &[Range<u64>]) {
         let whole = *self.blocks.get(run.block);
         let mut parts = Vec::new();
         let mut at = whole.start;
         for range in &run.missing {
-            let inside = mapped.iter().filter(|chunk| range.contains(&chunk.start));
-            let end = inside.map(|chunk| chunk.end).max().unwrap_or(range.start);
-            parts.push((end - at, BlockState::Cached));
-            parts.push((range.end - end, BlockState::Hole));
+            parts.push((range.start - at, BlockState::Cached));
+            at = range.start;
+            // They were mapped from the front on, so they are in order.
+            for chunk in mapped.iter().filter(|chunk| range.contains(&chunk.start)) {
+                let is_stuck = stuck.contains(chunk);
+                let state = if is_stuck { BlockState::Busy } else { BlockState::Cached };
+                parts.push((chunk.start - at, BlockState::Hole));
+                parts.push((chunk.end - chunk.start, state));
+                at = chunk.end;
+            }
+            parts.push((range.end - at, BlockState::Hole));
             at = range.end;
         }
         parts.push((whole.end() - at, BlockState::Cached));
@@ -289,8 +301,12 @@ impl Arena {
         let mut part = run.block;
         for (index, (size, state)) in parts.iter().enumerate() {
             let rest = if index + 1 < parts.len() { self.blocks.split(part, *size) } else { NONE };
-            let owner = if *state == BlockState::Hole { SETTLED } else { run.owner };
-            self.enter(part, *state, owner);
+            match state {
+                // It is busy already, and busy blocks are not joined.
+                BlockState::Busy => self.stuck.push(part),
+                BlockState::Hole => self.enter(part, *state, SETTLED),
+                _ => self.enter(part, *state, run.owner),
+            }
             part = rest;
         }
     }
@@ -331,6 +347,26 @@ impl Arena {
             self.enter(block, BlockState::Hole, SETTLED);
         } else {
             self.enter(block, BlockState::Cached, SETTLED);
+        }
+    }
+
+    pub(crate) fn has_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+
+    /// Takes the chunks that are stuck off their list, with their blocks. Each is recorded by
+    /// [`Arena::settle_stuck`] then.
+    pub(crate) fn take_stuck(&mut self) -> Vec<(u32, Range<u64>)> {
+        let stuck = std::mem::take(&mut self.stuck).into_iter();
+        stuck.map(|block| (block, self.blocks.get(block).range())).collect()
+    }
+
+    /// Records that a chunk that was stuck is unmapped, or that it is still stuck.
+    pub(crate) fn settle_stuck(&mut self, block: u32, unmapped: bool) {
+        if unmapped {
+            self.settle_chunk(block, true);
+        } else {
+            self.stuck.push(block);
         }
     }
 
@@ -383,6 +419,7 @@ impl Arena {
             self.leave(index);
             self.enter(index, BlockState::Hole, SETTLED);
         }
+        self.stuck.clear();
         self.chunks.clear();
         self.mapped = 0;
         self.add_chunks(still_mapped);

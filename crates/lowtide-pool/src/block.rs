@@ -152,7 +152,7 @@ impl Block {
 
     // Waits for a turn of its tag.
     fn begin_job(&self) -> Result<BlockJob<'_>> {
-        let mut state = self.pool.state();
+        let mut state = self.pool.state()?;
         let tag = state.room_at(self.address)?.tag();
         let has_turned = |tags: &mut Tags| tags[tag].phase() != Phase::Turning;
         state = self.pool.shared.monitor.wait_until(state, Limit::NONE, has_turned)?;
@@ -172,7 +172,9 @@ struct BlockJob<'a> {
 
 impl Drop for BlockJob<'_> {
     fn drop(&mut self) {
-        self.pool.state().tags.end_job(self.tag);
+        if let Ok(mut state) = self.pool.state() {
+            state.tags.end_job(self.tag);
+        }
         self.pool.shared.monitor.notify();
     }
 }
@@ -182,8 +184,10 @@ impl Drop for Block {
         if self.is_left {
             return;
         }
-        if let Err(error) = self.pool.free(self.address, self.stream) {
-            tracing::error!(%error, "a block was freed behind its owner's back");
+        match self.pool.free(self.address, self.stream) {
+            // Its memory goes with the pool, or is the parent's.
+            Ok(()) | Err(Error::Broken { .. } | Error::Device(lowtide_device::Error::Forked)) => {}
+            Err(error) => tracing::error!(%error, "a block was freed behind its owner's back"),
         }
     }
 }

@@ -113,6 +113,7 @@ impl Carriers {
     }
 
     fn buffers(&self) -> MutexGuard<'_, Vec<StagingBuffer>> {
+        // A list that is taken or added to in one step.
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -126,7 +126,17 @@ pub enum Error {
         /// The bytes that this step was for; zero while waiting.
         total: Bytes,
     },
-    /// The device refused a call, or is out of memory.
+    /// A thread panicked in the middle of a change, so the pool's tables may be half-written.
+    #[error(
+        "the pool is broken: a thread panicked during {during}. Drop the pool and its blocks, which \
+         gives their memory back, and make a new one"
+    )]
+    Broken {
+        /// The change that was not completed.
+        during: &'static str,
+    },
+    /// The device refused a call, or is out of memory. In a forked child: the pool, its blocks and its
+    /// device belong to the parent ([`lowtide_device::Error::Forked`]).
     #[error(transparent)]
     Device(#[from] lowtide_device::Error),
 }

@@ -13,7 +13,8 @@ pub struct StreamId(pub u64);
 /// Says how far the streams of a program are. In a pool without a fence, a free means that nothing
 /// uses the block any more.
 pub trait Fence: Send + Sync {
-    /// Returns whether all work given to the stream until now is done. Does not wait.
+    /// Returns whether all work given to the stream until now is done. Does not wait. A panic counts as
+    /// `false`.
     fn has_passed(&self, stream: StreamId) -> bool;
 
     /// Waits until all work given to the stream until now is done.
@@ -41,6 +42,7 @@ impl StreamFence {
     }
 
     fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, Weak<Stream>>> {
+        // A map of which one entry changes at a time.
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,6 +26,7 @@ impl HandCell {
         device: &Device,
         work: impl FnOnce(&Hand) -> Result<()>,
     ) -> Result<()> {
+        // There is a whole hand or none. Memory that a copy still uses refuses to be written.
         let mut cell = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         if cell.is_none() {
             *cell = Some(Hand::new(device)?);

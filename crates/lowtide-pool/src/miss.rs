@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, Reservation};
+use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, NotUnmapped, Reservation};
 
 use crate::arena::Run;
 use crate::limit::{Limit, Progress};
@@ -45,8 +45,8 @@ struct Applied {
     mapped: Vec<Range<u64>>,
     /// The number of moves that left their place.
     moved: usize,
-    /// Set where part of the run can be neither opened nor unmapped.
-    lost: bool,
+    /// Those of `mapped` that can be neither opened nor unmapped for now.
+    stuck: Vec<Range<u64>>,
     error: Option<lowtide_device::Error>,
 }
 
@@ -77,7 +77,11 @@ impl Pool {
         let (mut last, mut waits) = (false, 0);
         loop {
             self.settle_streams(last, limit)?;
-            let mut state = self.state();
+            if last && let Err(error) = self.give_stuck_back() {
+                tracing::warn!(%error, "memory that nobody can use stays mapped");
+            }
+            let _change = self.shared.monitor.change("an allocation");
+            let mut state = self.state()?;
             if !state.is_awake(request.room) {
                 return Ok(Tried::Turned);
             }
@@ -89,7 +93,7 @@ impl Pool {
             let plan = state.plan(&self.shared.policy, self.shared.device.info(), request, last)?;
             drop(state);
             let applied = self.apply(&plan);
-            let mut state = self.state();
+            let mut state = self.state()?;
             let address = state.commit(&plan, &applied, request);
             self.shared.monitor.notify();
             let full = applied.error.as_ref().is_some_and(lowtide_device::Error::is_out_of_memory);
@@ -195,9 +199,13 @@ impl Applied {
     fn take_back(&mut self, reservation: &Reservation, range: Range<u64>) {
         match reservation.unmap(Bytes(range.start), Bytes(range.end - range.start)) {
             Ok(_) => self.mapped.retain(|mapped| !range.contains(&mapped.start)),
-            Err(refused) => {
-                tracing::error!(error = %refused.error, "memory that nobody can use stays mapped");
-                self.lost = true;
+            Err(NotUnmapped { taken, error }) => {
+                tracing::error!(%error, "memory that nobody can use stays mapped for now");
+                let is_taken =
+                    |mapped: &Range<u64>| taken.iter().any(|(at, _)| at.0 == mapped.start);
+                self.mapped.retain(|mapped| !is_taken(mapped));
+                let stuck = self.mapped.iter().filter(|mapped| range.contains(&mapped.start));
+                self.stuck.extend(stuck.cloned());
             }
         }
     }
@@ -273,11 +281,11 @@ impl State {
         request: &BlockRequest,
     ) -> Option<Address> {
         let arena = &mut self.rooms[request.room].arena;
-        let whole = if applied.lost {
-            arena.abandon_run(&applied.mapped);
-            false
-        } else {
+        let whole = if applied.stuck.is_empty() {
             arena.settle_run(&plan.run, &applied.mapped, request.size())
+        } else {
+            arena.abandon_run(&plan.run, &applied.mapped, &applied.stuck);
+            false
         };
         self.tags.end_job(request.tag);
         self.settle_moves(&plan.moves, applied.moved);

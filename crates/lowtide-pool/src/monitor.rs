@@ -1,5 +1,8 @@
 //! The pool's lock, and how threads wait under it: for a turn's end, and for jobs.
 //!
+//! The lock refuses in a forked child, whose parent's threads may hold it for ever. And it refuses once
+//! a thread has panicked in the middle of a change: what is under it may be half-written then.
+//!
 //! Only the part that synchronises is here, so that `tests/loom.rs` can try every order in which
 //! threads can come. What a turn does to memory is in `turn.rs`.
 #![cfg_attr(
@@ -11,31 +14,81 @@
     allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
 )]
 
+use std::sync::OnceLock;
+
+use lowtide_device::process::Generation;
 use lowtide_types::Phase;
 
-use crate::Result;
 use crate::limit::{Limit, Progress};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
 use crate::tag::Scope;
 use crate::tags::{Tags, Turning};
 use crate::turn_step::TurnStep;
+use crate::{Error, Result};
 
 /// A lock around a pool's state, with what threads wait for.
 pub struct Monitor<T> {
     state: Mutex<T>,
     /// A job or a turn has ended.
     changed: Condvar,
+    /// The process that the pool belongs to.
+    made_in: Generation,
+    /// The change in whose middle a thread panicked.
+    broken: OnceLock<&'static str>,
+}
+
+/// A change that takes several steps, some of them without the lock. A panic in the middle of it breaks
+/// the monitor.
+pub struct Change<'a, T: AsMut<Tags>> {
+    monitor: &'a Monitor<T>,
+    what: &'static str,
+    /// Set where this is part of what another panic does on its way out.
+    is_unwinding: bool,
+}
+
+impl<T: AsMut<Tags>> Drop for Change<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.is_unwinding {
+            self.monitor.broken.get_or_init(|| self.what);
+            // Whoever waits for the end of this change waits in vain.
+            self.monitor.notify();
+        }
+    }
 }
 
 impl<T: AsMut<Tags>> Monitor<T> {
     /// Puts a state under the lock.
     pub fn new(state: T) -> Monitor<T> {
-        Monitor { state: Mutex::new(state), changed: Condvar::new() }
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Monitor { state, changed, made_in: Generation::current(), broken: OnceLock::new() }
     }
 
     /// Locks the state and returns it.
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        lock(&self.state)
+    ///
+    /// # Errors
+    /// [`Error::Broken`] after a panic; that of a forked child.
+    pub fn lock(&self) -> Result<MutexGuard<'_, T>> {
+        self.made_in.check()?;
+        let state = self.state.lock();
+        match (state, self.broken.get()) {
+            (Ok(state), None) => Ok(state),
+            (_, what) => Err(broken(what)),
+        }
+    }
+
+    /// Locks the state even after a panic, when nothing in it can be relied on; `None` in a forked child.
+    pub fn lock_as_it_is(&self) -> Option<MutexGuard<'_, T>> {
+        self.made_in.is_current().then(|| lock(&self.state))
+    }
+
+    /// Returns whether the state belongs to this process.
+    pub fn is_own(&self) -> bool {
+        self.made_in.is_current()
+    }
+
+    /// Begins a change that takes several steps. A panic before the result is dropped breaks the monitor.
+    pub fn change(&self, what: &'static str) -> Change<'_, T> {
+        Change { monitor: self, what, is_unwinding: std::thread::panicking() }
     }
 
     /// Wakes every thread that waits. Called after a job or a turn has ended.
@@ -53,15 +106,18 @@ impl<T: AsMut<Tags>> Monitor<T> {
     ) -> Result<MutexGuard<'a, T>> {
         while !ready((*state).as_mut()) {
             if limit.is_none() {
-                state = wait(&self.changed, state);
+                drop(wait(&self.changed, state));
+                // Not the same lock: a thread may have panicked meanwhile, or this be a forked child.
+                state = self.lock()?;
                 continue;
             }
             drop(state);
             limit.ask(TurnStep::Waiting, Progress::default)?;
-            state = self.lock();
+            state = self.lock()?;
             // It may have come to pass meanwhile, and nobody would notify for it again.
             if !ready((*state).as_mut()) {
-                state = wait_a_little(&self.state, &self.changed, state);
+                drop(wait_a_little(&self.state, &self.changed, state));
+                state = self.lock()?;
             }
         }
         Ok(state)
@@ -78,7 +134,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
         from: Phase,
         limit: Limit<'_>,
     ) -> Result<Option<(MutexGuard<'_, T>, Vec<Turning>)>> {
-        let mut state = self.wait_until(self.lock(), limit, |tags| !tags.has_turn())?;
+        let mut state = self.wait_until(self.lock()?, limit, |tags| !tags.has_turn())?;
         let turns = (*state).as_mut().begin_turn(scope, from)?;
         if turns.is_empty() {
             return Ok(None);
@@ -86,7 +142,9 @@ impl<T: AsMut<Tags>> Monitor<T> {
         match self.wait_until(state, limit, |tags| !tags.have_jobs(&turns)) {
             Ok(state) => Ok(Some((state, turns))),
             Err(stopped) => {
-                self.end_turn(self.lock(), &turns);
+                if let Some(state) = self.lock_as_it_is() {
+                    self.end_turn(state, &turns);
+                }
                 Err(stopped)
             }
         }
@@ -98,4 +156,8 @@ impl<T: AsMut<Tags>> Monitor<T> {
         drop(state);
         self.notify();
     }
+}
+
+fn broken(what: Option<&&'static str>) -> Error {
+    Error::Broken { during: what.copied().unwrap_or("a change under its lock") }
 }

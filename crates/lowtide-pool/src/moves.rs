@@ -65,6 +65,32 @@ impl State {
         Some(Move { room, reservation, block, range })
     }
 
+    /// Returns whether a chunk of an awake tag could be neither opened nor unmapped.
+    pub(crate) fn has_stuck(&self) -> bool {
+        self.awake_rooms().into_iter().any(|room| self.rooms[room].arena.has_stuck())
+    }
+
+    /// Claims every chunk of awake tags that could be neither opened nor unmapped.
+    pub(crate) fn claim_stuck(&mut self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for room in self.awake_rooms() {
+            let arena = &mut self.rooms[room].arena;
+            let reservation = arena.reservation.clone();
+            for (block, range) in arena.take_stuck() {
+                moves.push(Move { room, reservation: reservation.clone(), block, range });
+                self.tags.begin_job(room.tag());
+            }
+        }
+        moves
+    }
+
+    /// Records what became of a chunk of [`State::claim_stuck`].
+    pub(crate) fn settle_stuck(&mut self, Move { room, block, .. }: &Move, unmapped: bool) {
+        self.rooms[*room].arena.settle_stuck(*block, unmapped);
+        self.tags.end_job(room.tag());
+        self.count_physical();
+    }
+
     /// Records what became of claimed chunks: the first so many left their place.
     pub(crate) fn settle_moves(&mut self, moves: &[Move], moved: usize) {
         for (index, Move { room, block, .. }) in moves.iter().enumerate() {

@@ -152,7 +152,7 @@ impl Pool {
     /// [`crate::Error::OtherPolicy`] where it exists with another policy; if there are no addresses
     /// for it.
     pub fn tag(&self, name: &str, policy: SleepPolicy) -> Result<Tag> {
-        if let Some(tag) = self.state().tags.known_as(name, policy)? {
+        if let Some(tag) = self.state()?.tags.known_as(name, policy)? {
             return Ok(tag);
         }
         let info = self.shared.device.info();
@@ -162,7 +162,7 @@ impl Pool {
             Ok(Room { arena: Arena::new(reservation, info.page.0), shelf: Shelf::default() })
         };
         let rooms = [room(SPACE_FACTORS[0])?, room(SPACE_FACTORS[1])?];
-        let mut state = self.state();
+        let mut state = self.state()?;
         // Another thread may have been faster; its rooms are as good.
         if let Some(tag) = state.tags.known_as(name, policy)? {
             return Ok(tag);
@@ -172,8 +172,17 @@ impl Pool {
         Ok(tag)
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.shared.monitor.lock()
+    }
+
+    /// Returns an error where the pool refuses all work, and why: the same that every other call returns.
+    ///
+    /// # Errors
+    /// [`crate::Error::Broken`] after a panic in the middle of a change;
+    /// [`lowtide_device::Error::Forked`] in a forked child, whose pool this is not.
+    pub fn health(&self) -> Result<()> {
+        self.state().map(drop)
     }
 
     /// Returns the device that the pool takes memory from.
@@ -181,9 +190,17 @@ impl Pool {
         &self.shared.device
     }
 
-    /// Returns the pool's numbers at this moment.
+    /// Returns the pool's numbers at this moment. Those of a broken pool may be wrong ([`Pool::health`]
+    /// tells), apart from `physical`; in a forked child all are zero.
     pub fn counts(&self) -> PoolCounts {
-        self.state().counts()
+        match self.state() {
+            Ok(state) => state.counts(),
+            Err(_) => self
+                .shared
+                .monitor
+                .lock_as_it_is()
+                .map_or_else(PoolCounts::default, |state| state.counts_as_it_is()),
+        }
     }
 
     /// Returns whether a tag's memory is on the device.
@@ -191,7 +208,7 @@ impl Pool {
     /// # Errors
     /// [`crate::Error::UnknownTag`] for a tag of another pool.
     pub fn phase(&self, tag: Tag) -> Result<Phase> {
-        Ok(self.state().tags.get(tag)?.phase())
+        Ok(self.state()?.tags.get(tag)?.phase())
     }
 
     /// Returns where a live block is, for copies with a [`lowtide_device::Stream`]: its reservation,
@@ -200,7 +217,7 @@ impl Pool {
     /// # Errors
     /// [`crate::Error::UnknownBlock`] where no live block begins at this address.
     pub fn place_of(&self, address: Address) -> Result<(Reservation, Bytes)> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         let room = state.room_at(address)?;
         let reservation = state.rooms[room].arena.reservation.clone();
         let offset = Bytes(address.0 - reservation.address().0);
@@ -217,21 +234,41 @@ impl Pool {
     }
 
     /// Begins to record allocations and frees. An earlier recording is dropped.
-    pub fn start_recording(&self) {
-        self.state().recorder = Some(Recording::default());
+    ///
+    /// # Errors
+    /// As [`Pool::health`].
+    pub fn start_recording(&self) -> Result<()> {
+        self.state()?.recorder = Some(Recording::default());
+        Ok(())
     }
 
     /// Ends the recording and returns it, if there is one.
-    pub fn stop_recording(&self) -> Option<Recording> {
-        self.state().recorder.take()
+    ///
+    /// # Errors
+    /// As [`Pool::health`].
+    pub fn stop_recording(&self) -> Result<Option<Recording>> {
+        Ok(self.state()?.recorder.take())
     }
 
     /// Checks every invariant of the pool, for tests.
     ///
     /// # Panics
-    /// Where one does not hold.
+    /// Where one does not hold, and where the pool refuses all work ([`Pool::health`]).
     pub fn check(&self) {
-        self.state().check();
+        match self.state() {
+            Ok(state) => state.check(),
+            Err(refused) => panic!("{refused}"),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // A thread of the parent may have been in the middle of a change when this process was forked, so
+        // nothing of the parent's tables is even dropped here.
+        if !self.shared.monitor.is_own() {
+            std::mem::forget(Arc::clone(&self.shared));
+        }
     }
 }
 

@@ -59,6 +59,7 @@ impl Callbacks {
     }
 
     fn list(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Callback>>> {
+        // A list of which one entry changes at a time; callbacks run without the lock.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

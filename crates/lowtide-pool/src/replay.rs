@@ -128,7 +128,7 @@ pub fn replay(
     }
     let pool = builder.build()?;
     if record {
-        pool.start_recording();
+        pool.start_recording()?;
     }
     let calls = device.calls();
     let player = Player { pool: &pool, lag: lag.as_deref(), threads, progress };
@@ -147,7 +147,7 @@ pub fn replay(
         ns_per_op: elapsed.as_nanos() as f64 / events.len().max(1) as f64,
         driver_calls,
         driver_ms: cost.map(DryRunCost::ms),
-        recording: pool.stop_recording(),
+        recording: pool.stop_recording()?,
     })
 }
 
@@ -175,9 +175,15 @@ impl Player<'_> {
         };
         thread::scope(|scope| {
             let (closed, play) = (gate.write(), &play);
-            let players: Vec<_> =
-                hands.iter().map(|hand| scope.spawn(move || play(hand))).collect();
+            let start = |hand| {
+                let started = thread::Builder::new().spawn_scoped(scope, move || play(hand));
+                let operation = "starting a thread of the replay";
+                started.map_err(|source| lowtide_device::Error::Os { operation, source })
+            };
+            // Those that have started play to their end, even if another could not start.
+            let players: Result<Vec<_>, _> = hands.iter().map(|hand| start(hand)).collect();
             drop(closed);
+            let players = players?;
             let times =
                 players.into_iter().map(|player| player.join().expect("a player does not panic"));
             let times: Vec<(Instant, Instant)> = times.collect::<Result<_>>()?;

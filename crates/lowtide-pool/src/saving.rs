@@ -4,7 +4,7 @@
 //! while the link is busy. Memory whose content may be lost goes last, while the last copies run.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use crate::Result;
 use crate::backup::Backups;
@@ -16,6 +16,7 @@ use crate::limit::Limit;
 use crate::piece::Piece;
 use crate::retry::unmap;
 use crate::sleep_part::{HeldChunks, SleepPart};
+use crate::sync::{self, Mutex};
 use crate::turn_step::TurnStep;
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
@@ -65,7 +66,7 @@ impl Saving<'_> {
         let feed = Feed::new(Way::Out, chunks.len(), &pieces);
         let arrived =
             Mutex::new(Arrived { left: pieces_of.clone(), runs: vec![false; runs.len()] });
-        let lock = || arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || sync::lock(&arrived);
         let done = |piece: &Piece| {
             let is_last = lock().count(piece);
             let Numbered { part, range } = &chunks[piece.chunk];
@@ -97,6 +98,7 @@ impl Saving<'_> {
             feed.add(pieces);
             self.carriers.carry(&feed, self.limit, &done, meanwhile)
         };
+        // Where a thread panicked, the panic has gone past here.
         let arrived = arrived.into_inner().unwrap_or_else(PoisonError::into_inner);
         for ((_, run), is_there) in runs.iter().zip(arrived.runs) {
             if is_there {

@@ -73,7 +73,7 @@ impl Pool {
         limit: Limit<'_>,
         quiet: impl FnOnce() -> Result<()>,
     ) -> Result<SleepReport> {
-        let unfinished = self.state().unfinished(scope)?;
+        let unfinished = self.state()?.unfinished(scope)?;
         if !unfinished.is_empty() {
             self.wake_within(Scope::Tags(&unfinished), limit)?;
         }
@@ -81,9 +81,10 @@ impl Pool {
             return Ok(SleepReport::default());
         };
         quiet()?;
-        let parts = self.state().plan_sleep(&turn);
+        let change = self.shared.monitor.change("a sleep");
+        let parts = self.state()?.plan_sleep(&turn);
         let outcome = self.apply_sleep(&mut turn, &parts, limit);
-        self.state().commit_sleep(&mut turn, &parts, outcome.is_ok());
+        self.state()?.commit_sleep(&mut turn, &parts, outcome.is_ok());
         if outcome.is_err() {
             // What its streams were given keeps pages pinned until they are waited for.
             let settled = turn.carriers.as_ref().map_or(Ok(()), Carriers::settle);
@@ -95,7 +96,7 @@ impl Pool {
             }
         }
         let tags = turn.tags.len();
-        drop(turn);
+        drop((turn, change));
         let report = SleepReport { tags, ..outcome? };
         tracing::info!(?report, "asleep");
         Ok(report)
@@ -120,7 +121,7 @@ impl Pool {
                 policy: &self.shared.policy,
                 limit,
             };
-            let others = self.state().awake_rooms();
+            let others = self.state()?.awake_rooms();
             let (found, changed) = planner.plan(backups, &to_save, &others)?;
             tally = found;
             Saving { changed, carriers, parts: &saved, lost: &lost, limit }.carry(backups)?;

@@ -5,13 +5,36 @@ use lowtide_types::{Phase, PoolSnapshot, TagSnapshot};
 
 use crate::pool::Pool;
 use crate::room::Room;
+use crate::state::{PoolCounts, State};
 use crate::tags::TagEntry;
 
 impl Pool {
-    /// Returns the pool's numbers at this moment, by tag.
+    /// Returns the pool's numbers at this moment, by tag. Those of a broken pool may be wrong
+    /// ([`Pool::health`] tells); in a forked child there are none.
     pub fn snapshot(&self) -> PoolSnapshot {
-        let state = self.state();
-        let counts = state.counts();
+        let device = self.shared.device.info().id;
+        let (counts, tags) = match self.shared.monitor.lock_as_it_is() {
+            Some(state) => (state.counts(), state.tag_snapshots()),
+            None => (PoolCounts::default(), Vec::new()),
+        };
+        PoolSnapshot {
+            device,
+            live_bytes: counts.live,
+            live_peak_bytes: counts.live_peak,
+            asleep_bytes: counts.asleep,
+            cached_bytes: tags.iter().map(|tag| tag.cached_bytes).sum(),
+            physical_bytes: counts.physical,
+            physical_peak_bytes: counts.physical_peak,
+            backup_bytes: counts.backup,
+            host_bytes: counts.host,
+            blocks: counts.blocks,
+            tags,
+        }
+    }
+}
+
+impl State {
+    fn tag_snapshots(&self) -> Vec<TagSnapshot> {
         let tag = |(known, rooms): (&TagEntry, &[Room])| {
             let physical: Bytes = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum();
             let asleep = if known.phase() == Phase::Asleep { known.live } else { Bytes::ZERO };
@@ -28,20 +51,6 @@ impl Pool {
                 blocks: known.blocks,
             }
         };
-        let tags: Vec<TagSnapshot> =
-            state.tags.known.iter().zip(state.rooms.by_tag()).map(tag).collect();
-        PoolSnapshot {
-            device: self.shared.device.info().id,
-            live_bytes: counts.live,
-            live_peak_bytes: counts.live_peak,
-            asleep_bytes: counts.asleep,
-            cached_bytes: tags.iter().map(|tag| tag.cached_bytes).sum(),
-            physical_bytes: counts.physical,
-            physical_peak_bytes: counts.physical_peak,
-            backup_bytes: counts.backup,
-            host_bytes: counts.host,
-            blocks: counts.blocks,
-            tags,
-        }
+        self.tags.known.iter().zip(self.rooms.by_tag()).map(tag).collect()
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! A hit is served here, without a driver call.
 
+use std::ops::Range;
+
 use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
@@ -59,7 +61,7 @@ pub struct PoolCounts {
 impl PoolCounts {
     /// Returns the memory taken from the device that is in no caller's block.
     pub fn cached(&self) -> Bytes {
-        self.physical.saturating_sub(self.live - self.asleep)
+        self.physical.saturating_sub(self.live.saturating_sub(self.asleep))
     }
 }
 
@@ -96,6 +98,13 @@ impl State {
 
     pub(crate) fn counts(&self) -> PoolCounts {
         PoolCounts { asleep: self.tags.asleep(), ..self.counts }
+    }
+
+    /// Returns the numbers of a pool that is broken: as they stand, with the device layer's word for what
+    /// is mapped.
+    pub(crate) fn counts_as_it_is(&self) -> PoolCounts {
+        let physical = self.rooms.iter().map(|(_, room)| room.arena.reservation.mapped()).sum();
+        PoolCounts { physical, ..self.counts }
     }
 
     pub(crate) fn room_for(&self, tag: Tag, grains: u32) -> RoomId {
@@ -165,6 +174,17 @@ impl State {
         tag.live = tag.live - size;
         tag.blocks -= 1;
         Ok(())
+    }
+
+    /// Lists the addresses of the blocks that callers have.
+    pub(crate) fn live_ranges(&self) -> Vec<Range<u64>> {
+        let live = self.handles.iter().filter(|handle| !handle.resting);
+        live.map(|live| live.address..live.address + u64::from(live.grains) * GRAIN).collect()
+    }
+
+    /// Returns whether a free means that nothing uses the block any more.
+    pub(crate) fn frees_at_once(&self) -> bool {
+        self.settled
     }
 
     /// Returns the room of a live block.

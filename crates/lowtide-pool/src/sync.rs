@@ -8,8 +8,9 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
 
 use std::sync::PoisonError;
 
-/// Locks. A thread that panicked with the lock leaves the data as it was: everything under our locks is
-/// changed in one go.
+/// Locks data that a panic cannot leave half-written, or that nobody uses after one: lists and cells
+/// that are changed in one step, and the queues of a copy, which ends with the panic. The tables of a
+/// pool are behind [`crate::monitor::Monitor`], which refuses after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -50,7 +50,8 @@ impl Pool {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.pool.state();
+        // Also where the pool broke meanwhile: whoever waits for the end of the turn must not wait for ever.
+        let Some(mut state) = self.pool.shared.monitor.lock_as_it_is() else { return };
         state.backups = std::mem::take(&mut self.backups);
         state.carriers = self.carriers.take();
         state.count_backups();

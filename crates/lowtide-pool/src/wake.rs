@@ -91,7 +91,8 @@ impl Pool {
         tags: &[usize],
         limit: Limit<'_>,
     ) -> Result<WakeReport> {
-        let parts = self.state().plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
+        let _change = self.shared.monitor.change("a wake");
+        let parts = self.state()?.plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
         let outcome = self.apply_wake(turn, &parts, limit);
         if outcome.is_err() {
             // They may still be copying; what is not let go of now stays and is tried again.
@@ -101,7 +102,7 @@ impl Pool {
             }
             parts.iter().for_each(WakePart::take_away);
         }
-        self.state().commit_wake(turn, &parts, outcome.is_ok());
+        self.state()?.commit_wake(turn, &parts, outcome.is_ok());
         if outcome.is_ok() && !self.shared.policy.keep_backups {
             for part in &parts {
                 turn.backups.forget(part.room);
@@ -217,7 +218,7 @@ impl Pool {
             tracing::warn!(page, "a page was right only after a second copy");
             return Ok(());
         }
-        let state = self.state();
+        let state = self.state()?;
         let base = part.reservation.address();
         let block = state.rooms[part.room].arena.live_block_in(&(page..page + PAGE));
         Err(Error::Corrupt {
@@ -307,7 +308,7 @@ mod tests {
 
     // Flips a bit of a saved page, or flips it back.
     fn flip(pool: &Pool, room: RoomId, page: u64, at: Bytes) {
-        let mut state = pool.state();
+        let mut state = pool.state().unwrap();
         let BackupLocation::Page(from) = state.backups.pages(room)[&page].location else {
             panic!("nothing is stored of page {page}")
         };
@@ -387,7 +388,7 @@ mod tests {
             for page in [0, PAGE] {
                 stream.fill((&reservation, Bytes(page + 9)), 0, Bytes(1)).unwrap();
             }
-            let mut backups = std::mem::take(&mut pool.state().backups);
+            let mut backups = std::mem::take(&mut pool.state().unwrap().backups);
             let room = large(Tag::default());
             let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
             let part =
@@ -395,7 +396,7 @@ mod tests {
             for page in [0, PAGE] {
                 pool.copy_again(&stream, &part, page, &mut backups).unwrap();
             }
-            pool.state().backups = backups;
+            pool.state().unwrap().backups = backups;
             assert_is_full_of(7, &pool, address);
             pool.check();
         }

@@ -53,7 +53,7 @@ impl World {
     }
 
     fn phase(&self) -> Phase {
-        self.monitor.lock()[self.tags[0]].phase()
+        self.monitor.lock().unwrap()[self.tags[0]].phase()
     }
 
     // A sleep or a wake of a tag; whether there was something to do.
@@ -68,7 +68,7 @@ impl World {
         for turning in &mut turns {
             turning.becomes = becomes;
         }
-        self.monitor.end_turn(self.monitor.lock(), &turns);
+        self.monitor.end_turn(self.monitor.lock().unwrap(), &turns);
         Ok(true)
     }
 
@@ -83,7 +83,7 @@ impl World {
     // An allocation that calls the driver for a block; whether the tag was awake.
     fn allocate(&self, block: usize) -> bool {
         let has_turned = |tags: &mut Tags| tags[self.tags[0]].phase() != Phase::Turning;
-        let waited = self.monitor.wait_until(self.monitor.lock(), Limit::NONE, has_turned);
+        let waited = self.monitor.wait_until(self.monitor.lock().unwrap(), Limit::NONE, has_turned);
         let mut tags = waited.unwrap();
         if tags[self.tags[0]].phase() == Phase::Asleep {
             return false;
@@ -91,7 +91,7 @@ impl World {
         tags.begin_job(self.tags[0]);
         drop(tags);
         self.memory[block].touch();
-        self.monitor.lock().end_job(self.tags[0]);
+        self.monitor.lock().unwrap().end_job(self.tags[0]);
         self.monitor.notify();
         true
     }

@@ -4,6 +4,7 @@
 
 mod heap;
 mod huge;
+mod printable;
 mod release;
 
 use pyo3::prelude::*;
@@ -23,12 +24,14 @@ mod _native {
         leads_to,
     };
     #[pymodule_export]
+    use super::printable::printable;
+    #[pymodule_export]
     use super::release::{
-        AllocatorCounts, Busy, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
+        AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
         LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
         Reading, Receipt, Releaser, Resumed, RungReceipt, StageReport, Stages, StagesReport, Tick,
         Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, malloc_counts, malloc_trim,
-        nvml_usage, parse_bytes, parse_seconds, process_memory,
+        malloc_trimmable, nvml_usage, parse_bytes, parse_seconds, process_memory,
     };
 
     #[pymodule_init]

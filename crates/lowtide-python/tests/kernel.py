@@ -111,6 +111,12 @@ class Caching(CpuDevice):
         reserved = self.live + sum(tensor.nbytes for tensor in self.cached)
         return AllocatorCounts(self.live, reserved)
 
+    def taken(self) -> int:
+        return self.counts().reserved_bytes
+
+    def trimmable(self) -> int:
+        return sum(tensor.nbytes for tensor in self.cached)
+
     def lines(self) -> list[LedgerLine]:
         counts = self.counts()
         live, cached = counts.allocated_bytes, counts.reserved_bytes - counts.allocated_bytes

@@ -1,7 +1,7 @@
 """What the tests about names share.
 
-The modules come from the installed package or, without it, from the checkout: they need nothing of
-the native part.
+The modules come from the installed package or, without it, from the checkout: of the native part
+they need one function, which makes names safe to print and changes no ordinary one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def load(name: str) -> ModuleType:
     except ImportError:
         package = sys.modules.setdefault("lowtide_names", ModuleType("lowtide_names"))
         package.__path__ = [str(_SOURCE)]  # type: ignore[attr-defined]
+        native = sys.modules.setdefault("lowtide_names._native", ModuleType("_native"))
+        native.printable = str  # type: ignore[attr-defined]
         return importlib.import_module(f"lowtide_names.{name}")
 
 

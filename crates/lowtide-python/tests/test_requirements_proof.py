@@ -43,7 +43,7 @@ def test_r45_what_a_receipt_says_is_what_the_kernel_says() -> None:
 def test_r45_nothing_counts_as_freed_because_a_call_returned() -> None:
     device = Caching()
     kept = device.allocate()
-    device.trims = lambda: SIZE
+    device.trims = device.trimmable = lambda: SIZE  # type: ignore[method-assign]
     receipt = lowtide.empty_device_cache(device)
     trim = receipt.rung("trim")
     assert trim is not None
@@ -104,7 +104,9 @@ def test_r47_the_ledger_adds_up_and_the_unknown_is_printed() -> None:
 def test_r45_noise_proves_nothing() -> None:
     # A process never stands still; some pages more or less are no release.
     receipts = [lowtide.empty_device_cache("cpu") for _ in range(4)]
-    assert {receipt.verdict for receipt in receipts[1:]} == {"no-effect"}
+    for receipt in receipts[1:]:
+        assert receipt.claim is not None
+        assert receipt.verdict == ("unverified" if receipt.claim.bytes else "released")
 
 
 def test_targets_are_said_with_units() -> None:
@@ -175,7 +177,7 @@ def test_bad_luck_ctrl_c_ends_a_wait_for_work_and_the_gate_is_open() -> None:
     timer.join()
     assert gate.open
     held.leave()
-    assert lowtide.empty_device_cache(device).verdict == "no-effect", "and it works again"
+    assert lowtide.empty_device_cache(device).verdict == "released", "and it works again"
 
 
 def test_bad_luck_ctrl_c_in_a_rung_that_hangs_restores_what_was_lowered() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import types
+import unicodedata
 import weakref
 from typing import Any
 
@@ -332,3 +334,25 @@ def test_many_threads_may_ask_at_once() -> None:
     assert len(answers) == 12
     for answer in answers:
         assert any(path.endswith("shelf['held']") for path in answer.held[0].paths)
+
+
+def test_names_that_others_chose_do_nothing_to_the_terminal() -> None:
+    kind: Any = type("Ev\x1b[31mil\u202e", (), {"__module__": "two\nlines"})
+    module: Any = types.ModuleType("host\u202eile")
+    thing = kind()
+    module.holder = kind()
+    setattr(module.holder, "at\x1b]0;t\x07tr", thing)
+    setattr(module, "na\x9bme", {"ke\x1by\u2066": thing, ("x\n", 3): [thing]})
+    sys.modules[module.__name__] = module
+    try:
+        for held in (thing, module.holder):
+            answer = lowtide.why(held)
+            (one,) = answer.held
+            assert r"two\nlines.Ev\u{1b}[31mil\u{202e}" in str(answer)
+            actions = [step.action for cut in answer.cuts for step in cut.steps]
+            for text in (str(answer), one.path, one.type, *one.paths, *actions):
+                kinds = {unicodedata.category(c) for c in text.replace("\n", "")}
+                assert not kinds & {"Cc", "Cf", "Zl", "Zp"}, ascii(text)
+            assert all("\n" not in path for path in one.paths), one.paths
+    finally:
+        del sys.modules[module.__name__]

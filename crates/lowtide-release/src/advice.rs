@@ -33,7 +33,11 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
         });
     }
     match receipt.claim.map(|claim| claim.basis) {
-        Some(ClaimBasis::Owned | ClaimBasis::Target) => {}
+        Some(ClaimBasis::Target) => {}
+        Some(ClaimBasis::Owned) => {
+            lines.extend(rest_of_claim(receipt));
+            return lines;
+        }
         Some(ClaimBasis::Level) => {
             lines.extend(above_level(receipt));
             return lines;
@@ -52,10 +56,27 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
 
 /// Says how much more is in use than the level that was claimed.
 fn above_level(receipt: &Receipt) -> Option<String> {
-    let claimed = receipt.claim?.bytes.0.cast_signed();
-    let above = claimed - receipt.freed_bytes?;
-    let above = Bytes(u64::try_from(above).ok().filter(|above| *above >= WORTH)?);
+    let above = missed(receipt)?;
     Some(format!("{above} more are in use than after the first task: a task keeps memory"))
+}
+
+/// Says how much of what owners had is still in use, and where.
+fn rest_of_claim(receipt: &Receipt) -> Option<String> {
+    let missed = missed(receipt)?;
+    let of = |kind| receipt.ledger.as_ref().map_or(Bytes::ZERO, |ledger| ledger.of(kind));
+    let cause = match (of(LedgerKind::Live), of(LedgerKind::Cached)) {
+        // More is live than is missing: some of it is somebody else's.
+        (live, _) if live.0 >= WORTH && live <= missed => ": blocks that nobody has dropped",
+        (_, cached) if cached >= missed => ": it is cached beside live blocks",
+        _ => "",
+    };
+    Some(format!("{missed} of the claim are still in use{cause}"))
+}
+
+/// Returns the part of the claim that was not freed.
+fn missed(receipt: &Receipt) -> Option<Bytes> {
+    let missed = receipt.claim?.bytes.0.cast_signed() - receipt.freed_bytes?;
+    u64::try_from(missed).ok().filter(|missed| *missed >= WORTH).map(Bytes)
 }
 
 fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {

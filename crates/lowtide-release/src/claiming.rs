@@ -28,11 +28,7 @@ pub(crate) fn claim(request: &Request, inventory: &Inventory, before: &Reading) 
             // An owner that measures nothing may have any block, so all of them are claimed.
             Claim::new(ClaimBasis::Owned, measured.max(before.reserved))
         }
-        Claiming::ByLadder => {
-            let allocators = inventory.allocators();
-            let cached = allocators.iter().map(|allocator| inventory.trimmable(&**allocator));
-            Claim::new(ClaimBasis::Cached, cached.sum())
-        }
+        Claiming::ByLadder => Claim::new(ClaimBasis::Cached, inventory.trimmable()),
     }
 }
 

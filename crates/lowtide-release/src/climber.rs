@@ -16,7 +16,7 @@ use crate::ladder::Placed;
 use crate::left_behind::PartName;
 use crate::request::Request;
 use crate::rung::{Climbed, Expectation, Rung};
-use crate::verdict::{Evidence, Reached, is_blurred, judge};
+use crate::verdict::{Evidence, Held, Reached, is_blurred, judge};
 
 /// One climb, and what it needs.
 pub(crate) struct Climber<'a> {
@@ -65,9 +65,13 @@ impl Climber<'_> {
         let mut holders = inventory.owners().holders();
         // Another release's survivors are named, and are not what this one was to free.
         let has_dropped = rungs.iter().any(|rung| rung.rung == RungName::Drop && rung.is_climbed());
-        let mut is_held = has_dropped && !holders.is_empty();
         let survivors = request.survivors();
-        is_held |= request.pins() && !survivors.is_empty();
+        let held = match (holders.is_empty(), survivors.is_empty()) {
+            (false, _) if has_dropped => Held::Claimed,
+            (_, false) if request.pins() => Held::Claimed,
+            (true, true) => Held::None,
+            _ => Held::Other,
+        };
         holders.extend(survivors);
         let tolerance = tolerance(request, inventory, &last);
         let is_blurred = is_blurred(&before, &last, tolerance);
@@ -80,8 +84,7 @@ impl Climber<'_> {
             }),
             freed: last.freed_since(&before),
             tolerance,
-            is_held,
-            is_in_use: !holders.is_empty(),
+            held,
             is_blurred,
             is_stopped: stopped_at.is_some(),
             rungs: &rungs,

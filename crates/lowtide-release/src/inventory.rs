@@ -142,9 +142,10 @@ impl Inventory {
         here.filter_map(|(_, hook)| hook.upgrade()).collect()
     }
 
-    /// Returns what a trim of this allocator can return to the driver; nothing if it panics.
-    pub(crate) fn trimmable(&self, allocator: &dyn Allocator) -> Bytes {
-        or_default(|| allocator.trimmable())
+    /// Returns what a trim of all allocators can return to the driver.
+    pub(crate) fn trimmable(&self) -> Bytes {
+        let allocators = self.allocators().into_iter();
+        allocators.map(|allocator| or_default(|| allocator.trimmable())).sum()
     }
 
     pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {

@@ -14,15 +14,22 @@ pub(crate) struct Evidence<'a> {
     pub(crate) freed: Option<i64>,
     /// A claim that is missed by no more than this is met: the device's number cannot show less.
     pub(crate) tolerance: i64,
-    /// Whether a reference holds memory that this release was to free.
-    pub(crate) is_held: bool,
-    /// Whether a reference holds any memory.
-    pub(crate) is_in_use: bool,
+    pub(crate) held: Held,
     /// Whether only the whole device's number exists, and others moved it.
     pub(crate) is_blurred: bool,
     /// Whether the caller stopped the release before its end.
     pub(crate) is_stopped: bool,
     pub(crate) rungs: &'a [RungReceipt],
+}
+
+/// The memory that references hold afterwards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    None,
+    /// Memory that this release did not drop.
+    Other,
+    /// Memory that this release was to free.
+    Claimed,
 }
 
 /// Whether a target is met.
@@ -47,7 +54,7 @@ pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
 
 fn judge_met(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
     match evidence.claim.basis {
-        _ if evidence.is_held => Verdict::Pinned,
+        _ if evidence.held == Held::Claimed => Verdict::Pinned,
         // A target is a number of the device, whoever moved it.
         ClaimBasis::Target => Verdict::Released,
         _ if evidence.is_blurred => Verdict::Unverified,
@@ -64,10 +71,10 @@ fn judge_met(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
 fn judge_missed(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
     match has_freed {
         false if evidence.is_stopped => Verdict::Busy,
-        _ if evidence.is_held => Verdict::Pinned,
+        _ if evidence.held == Held::Claimed => Verdict::Pinned,
         _ if evidence.is_blurred => Verdict::Unverified,
         true => Verdict::Partial,
-        false if evidence.is_in_use => Verdict::Pinned,
+        false if evidence.held == Held::Other => Verdict::Pinned,
         false => in_vain(evidence.rungs),
     }
 }
@@ -109,8 +116,7 @@ mod tests {
             reached: None,
             freed: Some(freed),
             tolerance: 4,
-            is_held: false,
-            is_in_use: false,
+            held: Held::None,
             is_blurred: false,
             is_stopped: false,
             rungs: &[],
@@ -148,12 +154,13 @@ mod tests {
 
     #[test]
     fn what_is_alive_is_pinned_even_if_the_number_fell() {
-        let held = |freed| Evidence { is_held: true, ..evidence(ClaimBasis::Owned, 80, freed) };
+        let held =
+            |freed| Evidence { held: Held::Claimed, ..evidence(ClaimBasis::Owned, 80, freed) };
         assert_eq!(judge(&held(80)), Verdict::Pinned);
         assert_eq!(judge(&held(10)), Verdict::Pinned);
-        let met = Evidence { is_held: true, ..target(Reached::Met, 0) };
+        let met = Evidence { held: Held::Claimed, ..target(Reached::Met, 0) };
         assert_eq!(judge(&met), Verdict::Pinned, "a target that was met already proves nothing");
-        let used = Evidence { is_in_use: true, ..evidence(ClaimBasis::Level, 80, 0) };
+        let used = Evidence { held: Held::Other, ..evidence(ClaimBasis::Level, 80, 0) };
         assert_eq!(judge(&used), Verdict::Pinned);
     }
 
@@ -191,7 +198,7 @@ mod tests {
         assert_eq!(judge(&stopped(Reached::Missed, 5)), Verdict::Partial);
         assert_eq!(judge(&stopped(Reached::Missed, 0)), Verdict::Busy);
         assert_eq!(judge(&stopped(Reached::Met, 0)), Verdict::Released);
-        let held = Evidence { is_in_use: true, ..stopped(Reached::Missed, 0) };
+        let held = Evidence { held: Held::Other, ..stopped(Reached::Missed, 0) };
         assert_eq!(judge(&held), Verdict::Busy, "nothing was tried");
     }
 }

@@ -6,6 +6,7 @@ mod dice;
 pub mod double;
 mod keys;
 pub mod raw;
+pub mod refusing;
 pub mod rules;
 mod share;
 pub mod suite;

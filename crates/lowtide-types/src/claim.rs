@@ -46,6 +46,18 @@ impl fmt::Display for Claim {
     }
 }
 
+impl ClaimBasis {
+    /// Returns the name, as it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ClaimBasis::Owned => "owned",
+            ClaimBasis::Cached => "cached",
+            ClaimBasis::Level => "level",
+            ClaimBasis::Target => "target",
+        }
+    }
+}
+
 impl fmt::Display for ClaimBasis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Bytes;
+use crate::{Bytes, printable};
 
 /// A reference that keeps memory alive, by a path that a person can find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +27,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Holder { path, holds, count, held, .. } = self;
         let references = if *count == 1 { "reference" } else { "references" };
+        let (path, holds) = (printable(path), printable(holds));
         write!(f, "{path} holds {holds}, {count} {references}")?;
         held.map_or(Ok(()), |held| write!(f, ", {held}"))
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, DeviceId, signed};
+use crate::{Bytes, DeviceId, printable, signed};
 
 /// A category of memory in the ledger.
 #[derive(
@@ -76,7 +76,7 @@ impl Ledger {
         let lines = self
             .lines
             .iter()
-            .map(|LedgerLine { kind, name, bytes }| format!("{kind} {bytes} {name}"));
+            .map(|LedgerLine { kind, name, bytes }| format!("{kind} {bytes} {}", printable(name)));
         let unknown =
             (self.unknown_bytes != 0).then(|| format!("unknown {}", signed(self.unknown_bytes)));
         let parts: Vec<String> = lines.chain(unknown).collect();
@@ -110,6 +110,7 @@ impl fmt::Display for Ledger {
         let widths = self.lines.iter().map(|line| line.kind.to_string().len());
         let width = widths.max().unwrap_or_default().max(10);
         for LedgerLine { kind, name, bytes } in &self.lines {
+            let name = printable(name);
             writeln!(f, "  {kind:<width$} {:>16}  {name}", bytes.to_string())?;
         }
         writeln!(f, "  {:<width$} {:>16}", "unknown", signed(self.unknown_bytes))?;

@@ -15,6 +15,8 @@
 //! | [`Receipt`] | the result of a release: its [`Claim`] and its [`Verdict`] |
 //! | [`PoolSnapshot`] | a pool's numbers, by tag; [`SleepReport`] and [`WakeReport`] are results |
 //! | [`Holder`] | a reference that keeps memory alive |
+//!
+//! Names that others chose are printed through [`printable()`].
 
 mod bytes;
 mod claim;
@@ -22,6 +24,7 @@ mod device_id;
 mod holder;
 mod ledger;
 mod pool;
+mod printable;
 mod reading;
 mod receipt;
 mod receipt_text;
@@ -36,6 +39,7 @@ pub use device_id::{DeviceId, DeviceName, ParseDeviceIdError};
 pub use holder::Holder;
 pub use ledger::{Ledger, LedgerKind, LedgerLine};
 pub use pool::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
+pub use printable::{is_printable, printable, printable_bytes, printable_lines};
 pub use reading::{Reading, Settling};
 pub use receipt::{Receipt, RungReceipt};
 pub use receipt_text::Detailed;

@@ -1,8 +1,9 @@
 //! Receipts as people read them: the short form, the detailed form and the lines for a log.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling};
+use crate::printable::Printing;
+use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, printable};
 
 /// A receipt with its numbers and every rung: [`Receipt::detailed`].
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +29,7 @@ impl Receipt {
             _ => String::new(),
         };
         let took_ms = took_s * 1e3;
+        let name = printable(name);
         format!("{name} on {device}: {verdict}, {freed}{claimed}{numbers} in {took_ms:.1} ms")
     }
 
@@ -37,7 +39,7 @@ impl Receipt {
         let (before, after) = (before.0.cast_signed(), after.0.cast_signed());
         format!(
             "{}: reserved {} before, {} after, {} freed",
-            self.name,
+            printable(&self.name),
             in_mb(before, 1),
             in_mb(after, 1),
             in_mb(before - after, 1)
@@ -70,7 +72,7 @@ impl Receipt {
         row("Before:", before) + &row("After:", after) + &freed
     }
 
-    fn write_headline(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_headline(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         write!(f, "{}", self.line())?;
         if let Some(target) = self.target {
             write!(f, ", target: {target}")?;
@@ -79,10 +81,11 @@ impl Receipt {
     }
 
     // Holders, what is left, what to do.
-    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_rest(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         for Holder { path, holds, count, held, .. } in &self.holders {
             let references = if *count == 1 { "reference" } else { "references" };
             let held = held.map_or_else(String::new, |held| format!(", {held}"));
+            let (path, holds) = (printable(path), printable(holds));
             writeln!(f, "  held: {holds} by {path}, {count} {references}{held}")?;
         }
         match &self.ledger {
@@ -125,6 +128,7 @@ fn in_mb(bytes: i64, decimals: u32) -> String {
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Printing(f);
         self.write_headline(f)?;
         self.write_rest(f)
     }
@@ -132,6 +136,7 @@ impl fmt::Display for Receipt {
 
 impl fmt::Display for Detailed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Printing(f);
         self.0.write_headline(f)?;
         for line in self.0.summary().lines() {
             writeln!(f, "  {line}")?;

@@ -1,7 +1,7 @@
 //! The machine's clock. The crates underneath have none, so that everything in them can be tested
 //! without waiting; here is where real time comes in.
 
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,18 +29,34 @@ impl Clock for SystemClock {
     }
 
     fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
-        let (done, told) = mpsc::channel::<()>();
-        let work = move || {
-            work();
-            drop(done);
-        };
-        match thread::Builder::new().name("lowtide-rung".to_owned()).spawn(work) {
-            // Nothing is ever sent: the channel closes when the work ends.
-            Ok(_) => told.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Disconnected),
-            // No thread to be had: its work went with it, and was not done.
-            Err(_) => false,
-        }
+        let threads = thread::Builder::new().name("lowtide-rung".to_owned());
+        within(threads, limit, work)
     }
+}
+
+fn within(threads: thread::Builder, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
+    let (done, told) = mpsc::channel::<()>();
+    // A thread that does not start would take its work with it.
+    let waiting = Arc::new(Mutex::new(Some(work)));
+    let take =
+        |waiting: &Mutex<Option<_>>| waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let given = Arc::clone(&waiting);
+    let started = threads.spawn(move || {
+        if let Some(work) = take(&given) {
+            work();
+        }
+        drop(done);
+    });
+    if started.is_err() {
+        // No thread can be had. That is not a time-out: the work is done here, where nobody can leave
+        // it behind.
+        if let Some(work) = take(&waiting) {
+            work();
+        }
+        return true;
+    }
+    // Nothing is ever sent: the channel closes when the work ends.
+    told.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Disconnected)
 }
 
 #[cfg(test)]
@@ -58,5 +74,15 @@ mod tests {
         assert!(!clock.within(Duration::from_millis(1), Box::new(hangs)));
         drop(release);
         assert!(clock.now() >= Duration::from_millis(1));
+    }
+
+    #[test]
+    fn work_is_done_although_no_thread_can_be_started() {
+        let (told, done) = mpsc::channel();
+        let work = Box::new(move || told.send(thread::current().id()).unwrap());
+        // No machine has room for such a stack.
+        let threads = thread::Builder::new().stack_size(usize::MAX / 4);
+        assert!(within(threads, Duration::from_millis(1), work));
+        assert_eq!(done.recv().unwrap(), thread::current().id());
     }
 }

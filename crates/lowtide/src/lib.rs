@@ -301,6 +301,7 @@ use std::sync::Arc;
 
 pub use clock::SystemClock;
 pub use idle::IdleThread;
+pub use lowtide_types::printable;
 
 use device::{Device, DeviceId};
 use release::Releaser;

@@ -7,13 +7,14 @@ use std::io::{self, BufRead, Write};
 
 use anyhow::ensure;
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Device, DeviceId};
+use lowtide_device::{Bytes, Device, DeviceId, end_with_parent};
 
 use crate::ending::Ending;
 use crate::floor::ChildLine;
 
-pub(crate) fn run(id: &DeviceId) -> anyhow::Result<Ending> {
-    let device = match Device::open(*id) {
+pub(crate) fn run(id: DeviceId, parent: Option<u32>) -> anyhow::Result<Ending> {
+    parent.map_or(Ok(()), end_with_parent)?;
+    let device = match Device::open(id) {
         Ok(device) => device,
         Err(error) => {
             say(&ChildLine::Failed { reason: error.to_string() })?;

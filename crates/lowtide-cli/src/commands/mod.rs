@@ -31,6 +31,9 @@ pub(crate) enum Command {
     FloorChild {
         /// The device to open.
         device: DeviceId,
+        /// The process that started this one, with which it ends.
+        #[arg(long)]
+        parent: Option<u32>,
     },
 }
 
@@ -43,7 +46,7 @@ impl Command {
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Bench(bench) => bench::run(bench),
-            Command::FloorChild { device } => floor_child::run(device),
+            Command::FloorChild { device, parent } => floor_child::run(*device, *parent),
         }
     }
 }

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use lowtide_device::identity::Identity;
-use lowtide_device::processes::{self, DeviceProcesses, ProcessUsage};
+use lowtide_device::processes::{self, DeviceProcesses, HostProcesses};
 use lowtide_device::{Bytes, DeviceId, Error};
+use lowtide_types::printable;
 use serde::Serialize;
 
 use crate::devices::MissingDevice;
@@ -49,12 +50,6 @@ struct ProcessList {
     host: Option<HostProcesses>,
     /// The reason why no GPU is listed.
     reason: Option<String>,
-}
-
-#[derive(Serialize)]
-struct HostProcesses {
-    processes: Vec<ProcessUsage>,
-    unreadable_processes: usize,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
@@ -103,10 +98,7 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
         Some(DeviceId::Host) => (Vec::new(), Vec::new(), None),
         _ => gpus()?,
     };
-    let host = matches!(only, None | Some(DeviceId::Host)).then(|| {
-        let (processes, unreadable_processes) = processes::host();
-        HostProcesses { processes, unreadable_processes }
-    });
+    let host = matches!(only, None | Some(DeviceId::Host)).then(processes::host);
     if let Some(wanted) = only.filter(|id| *id != DeviceId::Host) {
         let shown = devices.iter().filter_map(|device| device.id);
         let known = shown.chain([DeviceId::Host]).collect();
@@ -182,7 +174,9 @@ fn gpu(page: &mut Page, device: &DeviceProcesses) {
 
 fn host(page: &mut Page, host: &HostProcesses) {
     page.title("host", "devices made of this machine's memory");
-    if host.processes.is_empty() {
+    if let Some(reason) = &host.reason {
+        page.line(&format!("  not known: {reason}"));
+    } else if host.processes.is_empty() {
         page.line("  no process uses any");
     } else {
         heading(page);
@@ -190,10 +184,10 @@ fn host(page: &mut Page, host: &HostProcesses) {
             row(page, &process.pid.to_string(), process.held, &name(&process.identity));
         }
     }
-    if host.unreadable_processes > 0 {
+    if host.unreadable > 0 {
         page.line(&format!(
             "  {} processes of other users could not be read; run as root to see them",
-            host.unreadable_processes
+            host.unreadable
         ));
     }
 }
@@ -220,8 +214,8 @@ fn cells(pid: &str, memory: &str) -> String {
 
 // Another user's command line: no escape sequences for the terminal, and not all of it.
 fn one_line(text: &str) -> String {
-    let mut line: String =
-        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_COMMAND).collect();
+    let text = printable(text);
+    let mut line: String = text.chars().take(LONGEST_COMMAND).collect();
     if text.chars().nth(LONGEST_COMMAND).is_some() {
         line.push('…');
     }
@@ -235,6 +229,7 @@ fn name(identity: &Identity) -> String {
         Identity::NotVisible => "unknown: ended, or outside this container".to_owned(),
         Identity::NoPermission => "unknown: no permission to read it".to_owned(),
         Identity::OtherNamespace => "unknown: a PID of another namespace".to_owned(),
+        Identity::NoProc => "unknown: /proc cannot be read".to_owned(),
     }
 }
 
@@ -244,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_command_line_of_a_stranger_stays_on_its_line() {
-        assert_eq!(one_line("a\u{1b}[31m\nb"), "a [31m b");
+        assert_eq!(one_line("a\u{1b}[31m\nb"), r"a\u{1b}[31m\nb");
         assert_eq!(one_line(&"x".repeat(500)).chars().count(), 121);
     }
 

@@ -1,6 +1,5 @@
 //! `lowtide replay`: how much memory the pool needs for an allocation trace.
 
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,7 @@ use serde::Serialize;
 
 use crate::devices;
 use crate::ending::Ending;
+use crate::files::{self, NamedFile};
 use crate::page::{self, Page};
 use crate::progress::Progress;
 
@@ -43,7 +43,8 @@ pub(crate) struct Options {
     /// Distribute the blocks over so many threads, which use one pool at the same time.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
-    /// Save the requests to the pool as another trace; the time then includes the recording.
+    /// Save the requests to the pool as another trace, in the place of a file that exists; the time
+    /// then includes the recording.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Also find the smallest memory in which the trace completes (as a dry run, in the trace's order).
@@ -105,9 +106,8 @@ fn read(from: &Path) -> anyhow::Result<Vec<Event>> {
         return trace::read(io::stdin().lock()).context("reading standard input");
     }
     let name = from.display();
-    let file = File::open(from).with_context(|| format!("opening {name}"))?;
-    let size = file.metadata().map_or(0, |metadata| metadata.len());
-    let progress = Progress::of(Bytes(size));
+    let file = files::open(from)?;
+    let progress = Progress::of(Bytes(file.size()));
     progress.say(format!("reading {name}"));
     let counted = Counted { file, progress: &progress };
     trace::read(BufReader::new(counted)).with_context(|| format!("reading {name}"))
@@ -115,7 +115,7 @@ fn read(from: &Path) -> anyhow::Result<Vec<Event>> {
 
 /// A file whose bytes are counted as they are read.
 struct Counted<'a> {
-    file: File,
+    file: NamedFile,
     progress: &'a Progress,
 }
 
@@ -129,7 +129,7 @@ impl Read for Counted<'_> {
 
 /// Writes a recording to a file.
 pub(crate) fn save(recording: &Recording, to: &Path) -> anyhow::Result<()> {
-    let write = || recording.write_to(BufWriter::new(File::create(to)?));
+    let write = || recording.write_to(BufWriter::new(files::create(to)?));
     write().with_context(|| format!("writing {}", to.display()))
 }
 

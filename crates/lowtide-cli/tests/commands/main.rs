@@ -4,6 +4,7 @@ mod bench;
 mod demo;
 mod doctor;
 mod floor;
+mod hard_times;
 mod program;
 mod ps;
 mod replay;

@@ -1,6 +1,9 @@
 //! `lowtide ps`, as a user meets it: who holds device memory, adding up.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 
 use crate::program::Machine;
@@ -218,4 +221,61 @@ fn a_reader_that_leaves_early_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+// A program whose file has this name, with a device made of this machine's memory.
+fn start_with_name(machine: &Machine, name: &[u8]) -> Holder {
+    let program = machine.path("").join(OsStr::from_bytes(name));
+    symlink(env!("CARGO_BIN_EXE_lowtide"), &program).unwrap();
+    let mut command = machine.command(program, &["floor-child", "host"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    Holder { child }
+}
+
+#[test]
+fn a_name_that_others_chose_is_shown_and_does_nothing_to_the_terminal() {
+    let machine = Machine::without_gpu();
+    let names: [(&[u8], &str); 4] = [
+        (b"p\xffq", r"p\xffq"),
+        (b"red\x1b[31m", r"red\u{1b}[31m"),
+        (b"two\nlines", r"two\nlines"),
+        ("rtl\u{202e}txt\u{9b}".as_bytes(), r"rtl\u{202e}txt\u{9b}"),
+    ];
+    for (name, shown) in names {
+        let holder = start_with_name(&machine, name);
+        let (pid, answer) = (holder.child.id(), machine.lowtide(&["ps", "--json"]));
+        let text = answer.out();
+        let is_safe = |c: char| c == '\n' || lowtide_types::is_printable(c);
+        assert!(text.chars().all(is_safe), "{text:?}");
+        let processes = answer.json()["host"]["processes"].as_array().unwrap().clone();
+        let own = processes.iter().find(|process| process["pid"] == pid).expect("it is listed");
+        assert_eq!((&own["identity"], &own["name"]), (&json!("known"), &json!(shown)));
+        assert!(own["command"].as_str().unwrap().contains(shown), "{own}");
+        let text = machine.lowtide(&["ps"]).out();
+        assert!(text.contains(shown) && text.chars().all(is_safe), "{text:?}");
+    }
+}
+
+#[test]
+fn an_unreadable_proc_is_told() {
+    let machine = Machine::with_double("context=48MiB");
+    let _holder = Holder::start(&machine);
+    let lowtide = env!("CARGO_BIN_EXE_lowtide");
+    let hidden = format!("mount -t tmpfs none /proc && exec {lowtide} \"$@\"");
+    let run = |arguments: &[&str]| {
+        let all = [&["-m", "sh", "-c", &hidden, "lowtide"], arguments].concat();
+        machine.command("unshare", &all).output().unwrap()
+    };
+    let output = run(&["ps", "--json"]);
+    let Ok(answer) = serde_json::from_slice::<Value>(&output.stdout) else {
+        println!("skipped: /proc cannot be hidden: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    };
+    let reason = answer["host"]["reason"].as_str().unwrap();
+    assert!(reason.contains("/proc"), "{reason}");
+    assert_eq!(answer["devices"][0]["processes"][0]["identity"], "no_proc");
+    let text = String::from_utf8(run(&["ps"]).stdout).unwrap();
+    assert!(!text.contains("no process uses any"), "{text}");
+    assert!(text.contains("not known: /proc") && text.contains("unknown: /proc cannot"), "{text}");
 }

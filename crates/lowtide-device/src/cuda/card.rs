@@ -8,6 +8,8 @@ use cudarc::driver::sys::{
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUuuid,
 };
 
+use lowtide_types::printable_bytes;
+
 use super::driver::Driver;
 use crate::{Bytes, DeviceId, Result};
 
@@ -59,7 +61,7 @@ impl Driver {
             Ok(value)
         };
         // SAFETY: the driver ended the name with a zero, within the array.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let name = printable_bytes(unsafe { CStr::from_ptr(name.as_ptr()) }.to_bytes());
         Ok(Card {
             device,
             name,

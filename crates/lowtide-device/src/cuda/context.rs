@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUcontext, CUfunction, CUmodule};
 
@@ -16,6 +16,7 @@ use super::card::Card;
 use super::driver::Driver;
 use super::entry_points::CoreCalls;
 use crate::process::Generation;
+use crate::sync::lock;
 use crate::{DeviceId, Error, Result, exit};
 
 /// Compiled from `kernels/digest.cu`; `cargo xtask ptx` makes it anew.
@@ -122,7 +123,7 @@ impl Session {
 
     /// Returns the digest kernel, loaded when it is first needed: a module takes device memory.
     pub(super) fn kernel(&self) -> Result<Kernel> {
-        let mut loaded = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = lock(&self.kernel);
         if let Some(kernel) = *loaded {
             return Ok(kernel);
         }
@@ -159,7 +160,7 @@ impl Drop for Session {
         if !self.made_in.is_current() || exit::has_begun() {
             return;
         }
-        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kernel = lock(&self.kernel).take();
         if let Some(kernel) = kernel {
             self.unload(kernel.module);
         }

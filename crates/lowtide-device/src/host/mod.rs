@@ -13,11 +13,12 @@ mod stream;
 
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::facts::SizeRule;
 use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::sync::lock;
 use crate::{Bytes, DeviceId, Error, Result, Source, Usage, headroom};
 
 use addresses::PAGE;
@@ -90,7 +91,7 @@ impl HostBackend {
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<Weak<Progress>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.streams)
     }
 
     fn count(&self) {
@@ -173,7 +174,11 @@ unsafe impl Backend for HostBackend {
         let layout = staged_layout(size)?;
         // SAFETY: the layout's size is not zero: no staging is empty.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
-        if at.is_null() { std::alloc::handle_alloc_error(layout) } else { Ok(at) }
+        if at.is_null() {
+            let source = std::io::ErrorKind::OutOfMemory.into();
+            return Err(Error::Os { operation: "allocating memory for copies", source });
+        }
+        Ok(at)
     }
 
     unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {

@@ -10,10 +10,11 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::addresses::{self, check, pointer};
 use crate::backend::Handle;
+use crate::sync::lock;
 use crate::{Address, Bytes, Error, Result, headroom};
 
 const FILE_BYTES: i64 = 1 << 62;
@@ -54,7 +55,7 @@ impl Pages {
 
     /// Creates a chunk. Returns `None` if the budget or the machine has too little memory left.
     pub(super) fn create(&self, size: Bytes) -> Result<Option<Handle>> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         if size > self.budget.saturating_sub(self.in_use()?) {
             return Ok(None);
         }

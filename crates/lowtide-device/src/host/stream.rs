@@ -4,11 +4,12 @@
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys, PAGE_BYTES};
+use crate::sync::{lock, wait};
 use crate::{Address, Bytes, Error, Result};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -74,7 +75,7 @@ impl HostStream {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     fn count(&self) {
@@ -93,13 +94,13 @@ impl HostStream {
 
 impl Progress {
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 
     fn wait(&self, until: u64) {
         let mut counts = self.counts();
         while counts.done < until {
-            counts = self.moved.wait(counts).unwrap_or_else(PoisonError::into_inner);
+            counts = wait(&self.moved, counts);
         }
     }
 

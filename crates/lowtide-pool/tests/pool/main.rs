@@ -1,7 +1,9 @@
 //! The pool on `host` and on devices that only count: one program, because linking takes longer than
 //! most of the tests.
 
+mod broken;
 mod bytes;
+mod forked;
 mod game;
 mod hands;
 mod host_memory;

@@ -275,7 +275,7 @@ fn a_recording_can_be_played_again() {
     let seed = 17;
     println!("seed {seed}");
     let (_device, pool) = books(Bytes::gib(4));
-    pool.start_recording();
+    pool.start_recording().unwrap();
     let (mut dice, mut live, mut most, mut count) = (Dice(seed), Vec::new(), 0, 0);
     for _ in 0..20_000 {
         let stream = StreamId(dice.roll(2));
@@ -291,8 +291,8 @@ fn a_recording_can_be_played_again() {
         }
         (most, count) = (live.len().max(most), count + 1);
     }
-    let recording = pool.stop_recording().unwrap();
-    assert!(pool.stop_recording().is_none(), "it was handed over");
+    let recording = pool.stop_recording().unwrap().unwrap();
+    assert!(pool.stop_recording().unwrap().is_none(), "it was handed over");
     assert_eq!((recording.len(), recording.is_empty()), (count, false));
 
     let mut text = Vec::new();
@@ -326,9 +326,9 @@ fn round_up(event: Event) -> Event {
 #[test]
 fn a_recording_has_no_free_of_an_older_block() {
     let (_device, pool) = books(Bytes::mib(64));
-    assert!(pool.stop_recording().is_none(), "nobody has begun");
+    assert!(pool.stop_recording().unwrap().is_none(), "nobody has begun");
     let older = pool.alloc(Bytes(900), STREAM, Tag::default()).unwrap();
-    pool.start_recording();
+    pool.start_recording().unwrap();
     pool.free(older, STREAM).unwrap();
     // The same address again: this time it counts.
     let again = pool.alloc(Bytes(900), StreamId(7), Tag::default()).unwrap();
@@ -336,7 +336,7 @@ fn a_recording_has_no_free_of_an_older_block() {
     assert!(pool.free(Address(1), STREAM).is_err());
     pool.free(again, StreamId(8)).unwrap();
     let mut text = Vec::new();
-    pool.stop_recording().unwrap().write_to(&mut text).unwrap();
+    pool.stop_recording().unwrap().unwrap().write_to(&mut text).unwrap();
     let (block, size) = (0, Bytes(900));
     assert_eq!(
         trace::read(&text[..]).unwrap(),
@@ -350,7 +350,7 @@ fn a_recording_has_no_free_of_an_older_block() {
 #[test]
 fn threads_record_in_an_order_that_can_be_read() {
     let (_device, pool) = books(Bytes::gib(4));
-    pool.start_recording();
+    pool.start_recording().unwrap();
     thread::scope(|scope| {
         for seed in 1..=4 {
             println!("seed {seed}");
@@ -369,7 +369,7 @@ fn threads_record_in_an_order_that_can_be_read() {
         }
     });
     let mut text = Vec::new();
-    pool.stop_recording().unwrap().write_to(&mut text).unwrap();
+    pool.stop_recording().unwrap().unwrap().write_to(&mut text).unwrap();
     // No block is allocated twice or freed before it was allocated: the reader would refuse.
     assert_eq!(trace::read(&text[..]).unwrap().len(), 4 * 2 * 2_000);
 }

@@ -21,6 +21,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
         Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
         Case::new("a_refused_registration_fails_no_sleep", a_refused_registration_fails_no_sleep),
+        Case::new(
+            "memory_that_could_neither_be_opened_nor_unmapped_goes_back_later",
+            memory_that_could_neither_be_opened_nor_unmapped_goes_back_later,
+        ),
     ]
 }
 
@@ -318,5 +322,45 @@ fn a_refused_registration_fails_no_sleep(_: Target) {
             drop(world);
             world = World::new(Policy::default().direct_backups(direct_backups));
         }
+    }
+}
+
+// Found by the storm: such memory stayed mapped for good where the tag never sleeps.
+fn memory_that_could_neither_be_opened_nor_unmapped_goes_back_later(_: Target) {
+    let double = Double::take();
+    double.configure("total=64MiB,context=16MiB,reserved=0MiB");
+    let device = Device::cuda(0).unwrap();
+    let base = device.usage().unwrap().in_use();
+    for policy in [SleepPolicy::Keep, SleepPolicy::Offload] {
+        let pool = Pool::new(&device).unwrap();
+        let tag = pool.tag("weights", policy).unwrap();
+        let stick = || {
+            double.fail_nth("cuMemSetAccess", 1, 999);
+            double.fail_nth("cuMemUnmap", 1, 999);
+            let refused = pool.alloc(Bytes::mib(9), StreamId(0), tag).unwrap_err();
+            double.clear_faults();
+            assert!(refused.to_string().contains("cuMemSetAccess"), "{refused}");
+            pool.check();
+            assert!(device.usage().unwrap().in_use() > base, "{policy:?}: it is stuck");
+        };
+        stick();
+        double.fail_nth("cuMemUnmap", 1, 999);
+        pool.trim(Bytes::ZERO).unwrap_err();
+        pool.check();
+        pool.trim(Bytes::ZERO).unwrap();
+        pool.check();
+        assert_eq!(device.usage().unwrap().in_use(), base, "{policy:?}: a trim takes it");
+        stick();
+        // Nobody trims, but an allocation needs the room.
+        let whole = pool.alloc(Bytes::mib(48), StreamId(0), tag).unwrap();
+        pool.check();
+        pool.free(whole, StreamId(0)).unwrap();
+        pool.trim(Bytes::ZERO).unwrap();
+        stick();
+        pool.sleep(Scope::Whole).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+        pool.trim(Bytes::ZERO).unwrap();
+        pool.check();
+        assert_eq!(device.usage().unwrap().in_use(), base, "{policy:?}: nothing stays");
     }
 }

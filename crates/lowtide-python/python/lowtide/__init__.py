@@ -27,6 +27,7 @@ from ._gate import Gate
 from ._idle import Idle, idle
 from ._native import (
     Busy,
+    Claim,
     Holder,
     Ledger,
     LedgerKind,
@@ -56,6 +57,7 @@ __all__ = [
     "Answer",
     "Audit",
     "Busy",
+    "Claim",
     "Gate",
     "Holder",
     "Idle",

@@ -17,7 +17,7 @@ from ._native import Ladder
 from ._release import shutdown
 from ._releasers import releaser_for
 from ._stage import stages_of
-from ._teardown import Step, teardown_of, trim_own_garbage
+from ._teardown import Step, drop_without_device, teardown_of, trim_own_garbage
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -116,15 +116,22 @@ def _drop(module: object, names: tuple[str, ...]) -> Receipt:
         if held.get(name, getattr(type(module), name, None)) is not None
     ]
     # The plan is not carried out here. Its witness names afterwards who holds what has survived.
-    planned, witness = teardown_of([module])
+    device = device_of(None)
+    planned, witness, claim_bytes = teardown_of([module], device)
     planned.clear()
     title = _title(type(module))
     del module
-    device = device_of(None) or device_of("cpu")
     trim_own_garbage(device)
+    if device is None:
+        drop_without_device(steps)
     return log_release(
         releaser_for(device).release(
-            title, Ladder.STAGE, steps=steps, witness=witness, beside_work=True
+            title,
+            Ladder.STAGE,
+            claim_bytes=claim_bytes,
+            steps=steps,
+            witness=witness,
+            beside_work=True,
         )
     )
 

@@ -18,6 +18,8 @@ class Hook:
     point: HookPoint
     name: str = ""
     limit_s: float = 20.0
+    costly: bool = False
+    """Whether the program has to do costly work again afterwards. It is not run between tasks."""
 
     def missing(self) -> str | None:
         """Returns why the hook does not apply; the receipt then lists it as skipped."""

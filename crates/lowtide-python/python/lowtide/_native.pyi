@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 __all__ = [
     "AllocatorCounts",
     "Busy",
+    "Claim",
     "CutEdge",
     "DeadCycle",
     "Examination",
@@ -59,6 +60,7 @@ __all__ = [
     "leads_to",
     "malloc_counts",
     "malloc_trim",
+    "malloc_trimmable",
     "nvml_usage",
     "parse_bytes",
     "parse_seconds",
@@ -236,6 +238,13 @@ class RungReceipt:
     def took_s(self) -> float: ...
 
 @final
+class Claim:
+    @property
+    def basis(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+
+@final
 class Receipt:
     @property
     def name(self) -> str: ...
@@ -245,6 +254,10 @@ class Receipt:
     def target(self) -> str | None: ...
     @property
     def verdict(self) -> str: ...
+    @property
+    def claim(self) -> Claim | None: ...
+    @property
+    def not_run(self) -> list[str]: ...
     @property
     def proved(self) -> bool: ...
     @property
@@ -295,6 +308,7 @@ class Releaser:
         ladder: Ladder,
         *,
         to: str | int | None = None,
+        claim_bytes: int | None = None,
         steps: list[_DropStep] | None = None,
         witness: Callable[[], list[Holder]] | None = None,
         pins: bool = True,
@@ -399,6 +413,7 @@ class Stages:
         name: str,
         *,
         to: str | int | None = None,
+        claim_bytes: int | None = None,
         steps: list[_DropStep] | None = None,
         witness: Callable[[], list[Holder]] | None = None,
         wait_s: float = 60.0,
@@ -406,10 +421,12 @@ class Stages:
         libraries: Iterable[_Hook] | None = None,
     ) -> Receipt: ...
     def between(self, name: str) -> Receipt: ...
+    def trend(self) -> Trend: ...
     def report(self) -> StagesReport: ...
 
 @final
 class Opened:
+    def taken_bytes(self, releaser: Releaser) -> int: ...
     @property
     def before_bytes(self) -> int | None: ...
 
@@ -444,9 +461,11 @@ class StagesReport:
 
 def malloc_counts() -> AllocatorCounts: ...
 def malloc_trim() -> bool: ...
+def malloc_trimmable() -> int: ...
 def nvml_usage(uuid: str) -> NvmlUsage: ...
 def parse_bytes(value: str | int) -> int: ...
 def parse_seconds(value: str | float) -> float: ...
+def printable(text: str) -> str: ...
 def process_memory() -> ProcessMemory: ...
 
 # The walk over the heap.
@@ -617,6 +636,8 @@ class Lead:
 class Leads:
     @property
     def by_value(self) -> list[Lead]: ...
+    @property
+    def order(self) -> list[int]: ...
     @property
     def freed_bytes(self) -> int: ...
     @property

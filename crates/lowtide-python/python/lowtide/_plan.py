@@ -25,7 +25,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class PlanStep:
-    """One reference to drop: its path, the bytes that it leads to, and the cut itself."""
+    """One reference to drop: its path, the bytes that no earlier step leads to, and the cut."""
 
     __slots__ = ("_references", "bytes", "path")
 
@@ -74,9 +74,8 @@ def plan(owner: object, also: Iterable[object] = ()) -> Plan:
     made.freed_bytes = found.freed_bytes
     made.tensors = _weak(found.tensors)
     made.stays = _weak(found.stays)
-    # A value that leads to most of the others wraps them.
     leads = found.by_value
-    for at in sorted(range(len(values)), key=lambda at: -leads[at].values):
+    for at in found.order:
         lead = leads[at]
         if lead.tensors == 0:
             continue

@@ -17,6 +17,7 @@ from ._log import log_release
 from ._native import Ladder
 from ._releasers import releaser_for, releaser_of
 from ._teardown import (
+    drop_without_device,
     libraries_with_groups,
     teardown_of,
     trim_own_garbage,
@@ -49,6 +50,7 @@ def release(
     """Frees memory and returns a receipt with the driver's numbers.
 
     With an object, everything that only this object holds is dropped first, as `shutdown` does.
+    Without one, it claims all memory that the framework has taken on the device.
     `to` is the target: at most "512 MiB" (or a number of bytes) in use, "free 2 GiB", or "floor";
     stronger rungs follow while it is missed. `unfreeze` unfreezes what `gc.freeze()` hid from the
     collector. `process_groups` destroys communicators. `wait` limits how long to wait for running
@@ -108,19 +110,19 @@ def _release(
 ) -> Receipt:
     found = device_of(device)
     began = time.perf_counter()
-    steps, witness = teardown_of(objects)
-    if found is None and steps:
-        # Without an accelerator the tensors are in host memory, and are dropped all the same.
-        found = device_of("cpu")
+    steps, witness, claim_bytes = teardown_of(objects, found)
     if objects:
         trim_own_garbage(found)
     if unfreeze:
         steps[:0] = unfreezing()
+    if found is None:
+        drop_without_device(steps)
     return log_release(
         releaser_for(found).release(
             name,
             ladder,
             to=to,
+            claim_bytes=claim_bytes if objects or found is None else found.taken(),
             steps=steps if objects or steps else None,
             witness=witness if objects or found is None else users_of(found),
             pins=bool(objects),

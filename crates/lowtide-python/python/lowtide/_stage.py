@@ -16,15 +16,19 @@ from ._devices.choose import device_of
 from ._frames import clear_frames
 from ._log import log_release, logger
 from ._releasers import releaser_for
-from ._teardown import libraries_with_groups, teardown_of, trim_own_garbage
-from ._torch import torch
+from ._teardown import (
+    drop_without_device,
+    libraries_with_groups,
+    teardown_of,
+    trim_own_garbage,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ._native import Opened, Receipt, StagesReport
+    from ._native import Opened, Receipt, StagesReport, Trend
 
 T = TypeVar("T")
 
@@ -62,8 +66,16 @@ class Stages:
         )
 
     def between(self, name: str) -> Receipt:
-        """Collects and trims between two tasks."""
+        """Clears registered caches, collects and trims between two tasks.
+
+        The first call sets the level: a later one is `released` only if no more is in use than
+        after the first. The end of a stage ends the level.
+        """
         return log_release(self._native.between(name))
+
+    def trend(self) -> Trend:
+        """Returns the trend of memory in use over the tasks so far."""
+        return self._native.trend()
 
     def report(self) -> StagesReport:
         """Returns what each stage used, the peak, the largest stage, the sum, and the time for
@@ -74,12 +86,9 @@ class Stages:
 _shared: dict[str | None, Stages] = {}
 
 
-def stages_of(device: object = None, *, or_host: bool = False) -> Stages:
+def stages_of(device: object = None) -> Stages:
     """Returns the sequence of stages that were not given one: there is one for each device."""
     found = device_of(device)
-    if found is None and or_host and torch() is not None:
-        # Without an accelerator the models are in host memory, and are torn down all the same.
-        found = device_of("cpu")
     name = None if found is None else found.name
     known = _shared.get(name)
     # After a fork there are new releasers, and the old sequence belongs to the parent.
@@ -105,7 +114,7 @@ def stage(
     are cleared, because they would keep the memory in use; `keep_frames` keeps them, for a
     debugger.
     """
-    return stages_of(device, or_host=True).stage(
+    return stages_of(device).stage(
         name, needs=needs, to=to, process_groups=process_groups, keep_frames=keep_frames
     )
 
@@ -187,15 +196,22 @@ class Stage:
             return
         self.look()
         began = time.perf_counter()
-        steps, witness = teardown_of(owned)
-        owned.clear()
         device = self.stages._device
+        steps, witness, claim_bytes = teardown_of(owned, device)
+        owned.clear()
+        if device is None:
+            drop_without_device(steps)
+        elif device.kind != "cpu":
+            # What the allocator took for the stage goes with it. (The C library's heap has the
+            # interpreter's memory, too.)
+            claim_bytes = max(claim_bytes, opened.taken_bytes(self.stages._releaser))
         trim_own_garbage(device)
         self.receipt = log_release(
             self.stages._native.close(
                 opened,
                 f"stage {self.name}",
                 to=self._to,
+                claim_bytes=claim_bytes,
                 steps=steps,
                 witness=witness,
                 planned_s=time.perf_counter() - began,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
+from ._log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,32 +29,49 @@ class Step(NamedTuple):
 
 
 class Teardown(NamedTuple):
-    """The steps of the `drop` rung, and who can tell what survived them.
+    """The steps of the `drop` rung, who can tell what survived them, and the claim: the bytes that
+    the objects hold on the device.
 
     It refers to none of the objects. The native release empties the list of steps.
     """
 
     steps: list[DropStep]
     witness: Callable[[], list[Holder]] | None
+    claim_bytes: int
 
 
-def teardown_of(objects: list[object]) -> Teardown:
+def teardown_of(objects: list[object], device: Device | None) -> Teardown:
     """Returns what is cut for some objects, wrappers first."""
     if not objects:
-        return Teardown([], None)
+        return Teardown([], None, 0)
     from ._plan import alive, plan
+    from ._why.memory.probe import bytes_on
     from ._why.why import holders
 
     planned = plan(objects[0], objects[1:])
     steps: list[DropStep] = [*planned.steps]
     tensors = planned.tensors
     planned.steps.clear()
+    claim_bytes = 0 if device is None else bytes_on(alive(tensors), device.name)
 
     def witness() -> list[Holder]:
         survivors = alive(tensors)
         return holders(survivors) if survivors else []
 
-    return Teardown(steps, witness)
+    return Teardown(steps, witness, claim_bytes)
+
+
+def drop_without_device(steps: list[DropStep]) -> None:
+    """Drops the references of a release that has no device to measure. The objects go all the same
+    (R8)."""
+    import gc
+
+    while steps:
+        try:
+            steps.pop(0).cut()
+        except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
+            logger().error("a reference could not be dropped: %s", failure)
+    gc.collect()
 
 
 def users_of(device: Device) -> Callable[[], list[Holder]]:

@@ -18,13 +18,19 @@ LEAST_BYTES = 2 << 20
 """Differences of less than one page of a device are ignored."""
 
 
+NOT_MEASURED = (
+    "no device reports what is in use, so that nothing can be asserted: name one with device= or the"
+    " environment variable LOWTIDE_DEVICE ('cpu' is host memory)"
+)
+
+
 class assert_released:
     """`with lowtide.assert_released():` fails if more device memory is in use after the block than
     before.
 
     `within` is the tolerance, as a share of what was in use; it is one page of the device at least.
-    The error names the holders. Without a device nothing is checked. Afterwards `receipt` has the
-    numbers.
+    The error names the holders. Without a device it fails, too: nothing can be asserted then.
+    Afterwards `receipt` has the numbers.
     """
 
     def __init__(self, within: float = 0.01, device: object = None) -> None:
@@ -50,7 +56,7 @@ class assert_released:
         after = self._measure()
         before = self._before
         if before is None or after is None:
-            return
+            raise AssertionError(NOT_MEASURED)
         allowed = max(int(before * self._within), LEAST_BYTES)
         if after - before > allowed:
             raise AssertionError(self._words(before, after, allowed))

@@ -213,7 +213,7 @@ impl Examination {
 /// The memory and tensors that one of an object's references leads to.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Lead {
-    /// The device memory.
+    /// The device memory that no value before it in the order leads to.
     pub(crate) bytes: u64,
     /// The number of tensors.
     pub(crate) tensors: usize,
@@ -226,6 +226,8 @@ pub(crate) struct Lead {
 pub(crate) struct Leads {
     /// One entry for each value.
     pub(crate) by_value: Py<PyList>,
+    /// The numbers of the values in the order in which they are dropped, wrappers first.
+    pub(crate) order: Vec<usize>,
     /// The bytes that are freed when all of them are cut.
     pub(crate) freed_bytes: u64,
     /// Every tensor that they lead to.

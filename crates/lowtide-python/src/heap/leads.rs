@@ -2,6 +2,7 @@
 //! know which of them lead to which others, so that wrappers go first; and what stays because
 //! others hold it.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use lowtide_device::Bytes;
@@ -35,18 +36,23 @@ pub(crate) fn leads_to<'py>(
     let targets = heap.known.targets.iter().copied();
     let mut tensors: HashSet<Node> =
         targets.filter(|node| heap.kind(*node) == Kind::Tensor).collect();
-    let mut leads = Vec::with_capacity(values.len());
+    let mut ways = Vec::with_capacity(values.len());
     for value in &values {
         let seen = value.map(|value| leading.seen(value)).unwrap_or_default();
-        let memories = seen.iter().filter(|node| heap.kind(**node) == Kind::Memory);
-        let bytes: Bytes = memories.map(|node| heap.graph.bytes(*node)).sum();
         let here = seen.iter().filter(|node| heap.kind(**node) == Kind::Tensor);
         let count = here.clone().count();
         tensors.extend(here);
         let others = values.iter().filter(|other| *other != value).flatten();
         let others = others.filter(|other| seen.contains(other)).count();
-        leads.push(Py::new(py, Lead { bytes: bytes.0, tensors: count, values: others })?);
+        let memories = seen.into_iter().filter(|node| heap.kind(*node) == Kind::Memory).collect();
+        ways.push(Way { memories, tensors: count, values: others });
     }
+    let order = wrappers_first(&ways);
+    let bytes = counted_once(&heap, &ways, &order);
+    let leads = ways.iter().zip(bytes).map(|(way, bytes)| {
+        Py::new(py, Lead { bytes: bytes.0, tensors: way.tensors, values: way.values })
+    });
+    let leads = leads.collect::<PyResult<Vec<_>>>()?;
     let cut = leading.cut(&values);
     let lost: HashSet<Node> = analysis.lost_by(&cut).into_iter().collect();
     let mut tensors: Vec<Node> = tensors.into_iter().collect();
@@ -59,11 +65,39 @@ pub(crate) fn leads_to<'py>(
     let path = heap.known.targets.first().and_then(|target| analysis.path(*target));
     Ok(Leads {
         by_value: PyList::new(py, leads)?.unbind(),
+        order,
         freed_bytes: analysis.freed_by(&cut).bytes.0,
         stays: objects(stays)?,
         tensors: objects(tensors)?,
         path: path.map(|path| path_of(py, &heap, &path)).transpose()?,
     })
+}
+
+/// What one value leads to.
+struct Way {
+    memories: Vec<Node>,
+    tensors: usize,
+    /// How many of the other values it leads to.
+    values: usize,
+}
+
+/// Returns the order in which values are dropped: one that leads to most of the others wraps them.
+fn wrappers_first(ways: &[Way]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..ways.len()).collect();
+    order.sort_by_key(|at| Reverse(ways[*at].values));
+    order
+}
+
+/// Counts each piece of memory once, for the first value in the order that leads to it. Returns the
+/// bytes by value.
+fn counted_once(heap: &Heap<'_>, ways: &[Way], order: &[usize]) -> Vec<Bytes> {
+    let mut counted = HashSet::new();
+    let mut bytes = vec![Bytes::ZERO; ways.len()];
+    for at in order {
+        let new = ways[*at].memories.iter().filter(|node| counted.insert(**node));
+        bytes[*at] = new.map(|node| heap.graph.bytes(*node)).sum();
+    }
+    bytes
 }
 
 fn nodes(heap: &Heap<'_>, objects: &Bound<'_, PyList>) -> Vec<Option<Node>> {

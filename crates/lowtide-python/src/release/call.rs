@@ -164,12 +164,25 @@ impl CallClock {
     /// `grace` after an interrupt. Returns whether it ended by then.
     fn run(&self, limit: Duration, grace: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
         let (done, ended) = mpsc::channel::<()>();
-        let work = move || {
-            work();
+        // A thread that does not start would take its work with it.
+        let waiting = Arc::new(Mutex::new(Some(work)));
+        let given = Arc::clone(&waiting);
+        let take = |waiting: &Mutex<Option<Box<dyn FnOnce() + Send>>>| {
+            waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let run = move || {
+            if let Some(work) = take(&given) {
+                work();
+            }
             drop(done);
         };
-        if thread::Builder::new().name("lowtide-rung".to_owned()).spawn(work).is_err() {
-            return false;
+        if thread::Builder::new().name("lowtide-rung".to_owned()).spawn(run).is_err() {
+            // No thread can be had. That is not a time-out: the work is done here, where nobody can
+            // leave it behind.
+            if let Some(work) = take(&waiting) {
+                work();
+            }
+            return true;
         }
         let mut until = self.now() + limit;
         let mut is_hurried = false;

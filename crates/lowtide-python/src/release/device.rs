@@ -20,6 +20,7 @@ pub(crate) struct PythonDevice {
     object: Py<PyAny>,
     id: DeviceId,
     noise: Bytes,
+    grain: Bytes,
     /// Questions that failed since `take_failed_questions` was last called, as text.
     failed_questions: Mutex<Vec<String>>,
 }
@@ -27,10 +28,12 @@ pub(crate) struct PythonDevice {
 impl PythonDevice {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonDevice> {
         let name: String = object.getattr("name")?.extract()?;
-        let noise = object.getattr("noise_bytes").ok().and_then(|noise| noise.extract().ok());
+        let size = |name: &str| object.getattr(name).ok().and_then(|size| size.extract().ok());
+        let (noise, grain) = (size("noise_bytes"), size("grain_bytes"));
         Ok(PythonDevice {
             id: name.parse().map_err(|error| PyValueError::new_err(format!("{error}")))?,
             noise: noise.map_or(Bytes::ZERO, Bytes),
+            grain: grain.map_or(Bytes(1), Bytes),
             object: object.clone().unbind(),
             failed_questions: Mutex::default(),
         })
@@ -105,6 +108,10 @@ impl Gauge for PythonDevice {
         self.noise
     }
 
+    fn grain(&self) -> Bytes {
+        self.grain
+    }
+
     fn others(&self) -> Vec<(String, Bytes)> {
         self.ask_or("what other processes use", Vec::new(), |device| {
             let others: Vec<Py<values::ProcessUsage>> = device.call_method0("others")?.extract()?;
@@ -132,6 +139,13 @@ impl Allocator for PythonDevice {
         self.ask_or("its ledger", Vec::new(), |device| {
             let lines: Vec<Py<ledger::LedgerLine>> = device.call_method0("lines")?.extract()?;
             Ok(lines.iter().map(|line| line.get().into()).collect())
+        })
+    }
+
+    fn trimmable(&self) -> Bytes {
+        self.ask_or("what a trim can return", Bytes::ZERO, |device| {
+            let bytes = device.call_method0("trimmable")?.extract::<i64>()?;
+            Ok(Bytes(bytes.max(0).unsigned_abs()))
         })
     }
 

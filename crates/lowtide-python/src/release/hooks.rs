@@ -59,16 +59,17 @@ struct PythonHook {
     point: HookPoint,
     name: String,
     limit_s: f64,
+    costly: bool,
 }
 
 /// Makes a hook of a Python object. Returns it with the rung that runs it.
 pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::HookPoint, Hook)> {
-    let PythonHook { point, name, limit_s } = object.extract()?;
+    let PythonHook { point, name, limit_s, costly } = object.extract()?;
     let limit = Duration::try_from_secs_f64(limit_s)
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
     let object = Arc::new(object.clone().unbind());
     let (missing, expect) = (Arc::clone(&object), Arc::clone(&object));
-    let hook = Hook::new(name, move |call| run(&object, call))
+    let mut hook = Hook::new(name, move |call| run(&object, call))
         .limit(limit)
         // A hook that raises here is run all the same: its error then appears in the receipt.
         .unless(move || {
@@ -77,6 +78,9 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
         .expecting(move || {
             attached(|py| size(&expect.bind(py).call_method0("expect")?)).unwrap_or_default()
         });
+    if costly {
+        hook = hook.costly();
+    }
     Ok((point.into(), hook))
 }
 

@@ -54,15 +54,26 @@ fn field(text: &str, name: &str) -> Option<u64> {
 /// Returns what the C library's allocator has allocated, and what it has taken from the kernel.
 #[pyfunction]
 pub(crate) fn malloc_counts() -> PyResult<AllocatorCounts> {
+    let counts = malloc_info()?;
+    let (mapped, arenas) = (counts.hblkhd as u64, counts.arena as u64);
+    let allocated_bytes = counts.uordblks as u64 + mapped;
+    Ok(AllocatorCounts { allocated_bytes, reserved_bytes: arenas + mapped })
+}
+
+/// Returns the free memory at the end of the C library's heap. A trim surely returns that much; what
+/// else it returns, the library does not say beforehand.
+#[pyfunction]
+pub(crate) fn malloc_trimmable() -> PyResult<u64> {
+    Ok(malloc_info()?.keepcost as u64)
+}
+
+fn malloc_info() -> PyResult<libc::mallinfo2> {
     type Ask = unsafe extern "C" fn() -> libc::mallinfo2;
     let found = symbol(c"mallinfo2")?;
     // SAFETY: the C library's function of this name has this signature (malloc.h).
     let ask = unsafe { std::mem::transmute::<*mut libc::c_void, Ask>(found) };
     // SAFETY: it may be called at any time, from any thread.
-    let counts = unsafe { ask() };
-    let (mapped, arenas) = (counts.hblkhd as u64, counts.arena as u64);
-    let allocated_bytes = counts.uordblks as u64 + mapped;
-    Ok(AllocatorCounts { allocated_bytes, reserved_bytes: arenas + mapped })
+    Ok(unsafe { ask() })
 }
 
 /// Returns the cache of the C library's allocator to the kernel. Returns whether there was any.

@@ -35,7 +35,8 @@ pub(crate) use hooks::HookPoint;
 pub(crate) use idle::{Idle, Tick, Working};
 pub(crate) use ledger::{Ledger, LedgerKind, LedgerLine};
 pub(crate) use machine::{
-    NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, nvml_usage, process_memory,
+    NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, malloc_trimmable, nvml_usage,
+    process_memory,
 };
 pub(crate) use parse::{parse_bytes, parse_seconds};
 pub(crate) use pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
@@ -43,4 +44,4 @@ pub(crate) use receipt::{Reading, Receipt, RungReceipt};
 pub(crate) use releaser::Releaser;
 pub(crate) use request::Ladder;
 pub(crate) use stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
-pub(crate) use values::{AllocatorCounts, Holder, ProcessUsage, Touch, Usage};
+pub(crate) use values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage};

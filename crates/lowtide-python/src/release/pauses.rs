@@ -32,6 +32,13 @@ pub(crate) struct Trend {
     rising: bool,
 }
 
+impl From<lowtide::release::Trend> for Trend {
+    fn from(trend: lowtide::release::Trend) -> Trend {
+        let lowtide::release::Trend { per_update_bytes, samples, rising } = trend;
+        Trend { per_update_bytes, samples, rising }
+    }
+}
+
 #[pymethods]
 impl Trend {
     fn __repr__(&self) -> String {
@@ -150,8 +157,7 @@ impl Pauses {
 
     /// Returns how reserved memory has changed over the resumes.
     fn trend(&self) -> Trend {
-        let lowtide::release::Trend { per_update_bytes, samples, rising, .. } = self.inner.trend();
-        Trend { per_update_bytes, samples, rising }
+        Trend::from(self.inner.trend())
     }
 }
 

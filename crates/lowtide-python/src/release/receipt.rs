@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::json;
 use super::ledger::Ledger;
-use super::values::{Holder, Touch};
+use super::values::{Claim, Holder, Touch};
 
 /// The result of a release, with the driver's numbers before and after.
 ///
@@ -55,7 +55,19 @@ impl Receipt {
         self.0.verdict.to_string()
     }
 
-    /// Whether the device confirms the release, or there was nothing to confirm.
+    /// What the release said it would free, decided before it started; `None` if it did not start.
+    #[getter]
+    fn claim(&self) -> Option<Claim> {
+        self.0.claim.map(Claim::from)
+    }
+
+    /// Hooks that apply and were not run, because their rung is not part of the ladder.
+    #[getter]
+    fn not_run(&self) -> Vec<String> {
+        self.0.not_run.clone()
+    }
+
+    /// Whether the device's number confirms the claim.
     #[getter]
     fn proved(&self) -> bool {
         self.0.verdict.is_proved()

@@ -67,7 +67,7 @@ impl Releaser {
 
     /// Climbs a ladder and returns the receipt.
     #[pyo3(signature = (
-        name, ladder, *, to=None, steps=None, witness=None, pins=true, wait_s=60.0, planned_s=0.0,
+        name, ladder, *, to=None, claim_bytes=None, steps=None, witness=None, pins=true, wait_s=60.0, planned_s=0.0,
         beside_work=false, libraries=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -77,6 +77,7 @@ impl Releaser {
         name: &str,
         ladder: Ladder,
         to: Option<Bound<'_, PyAny>>,
+        claim_bytes: Option<u64>,
         steps: Option<Bound<'_, PyList>>,
         witness: Option<Py<PyAny>>,
         pins: bool,
@@ -88,6 +89,7 @@ impl Releaser {
         let every_rung = false;
         let options = Options {
             to,
+            claim_bytes,
             steps,
             witness,
             pins,

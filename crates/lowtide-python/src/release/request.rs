@@ -31,7 +31,8 @@ use super::values::Holder;
 pub(crate) enum Ladder {
     /// Collects and trims. Work may go on.
     Cache,
-    /// Drops the steps of the release, collects and trims. Work of others may go on.
+    /// Drops the steps of the release, clears cheap caches, collects and trims. Work of others may go
+    /// on.
     Stage,
     /// The same after waiting for work, and with the `libraries` rung.
     StageWithLibraries,
@@ -45,14 +46,19 @@ impl Ladder {
     fn rungs(self) -> lowtide::release::Ladder {
         match self {
             Ladder::Cache => lowtide::release::Ladder::cache(),
-            Ladder::Stage => of_names(&[RungName::Drop, RungName::Collect, RungName::Trim]),
+            Ladder::Stage => {
+                of_names(&[RungName::Drop, RungName::Caches, RungName::Collect, RungName::Trim])
+                    .with_cheap_caches()
+            }
             Ladder::StageWithLibraries => of_names(&[
                 RungName::Quiesce,
                 RungName::Drop,
                 RungName::Libraries,
+                RungName::Caches,
                 RungName::Collect,
                 RungName::Trim,
-            ]),
+            ])
+            .with_cheap_caches(),
             Ladder::Shutdown => lowtide::release::Ladder::shutdown(),
             Ladder::Gradual => lowtide::release::Ladder::gradual(),
         }
@@ -66,6 +72,8 @@ fn of_names(names: &[RungName]) -> lowtide::release::Ladder {
 /// The options of a release, as Python gives them.
 pub(crate) struct Options<'py> {
     pub(crate) to: Option<Bound<'py, PyAny>>,
+    /// The memory of what the steps drop, counted before they do.
+    pub(crate) claim_bytes: Option<u64>,
     pub(crate) steps: Option<Bound<'py, PyList>>,
     pub(crate) witness: Option<Py<PyAny>>,
     /// Whether the holders that the witness names should be gone: the verdict is `pinned` if there
@@ -119,6 +127,9 @@ pub(crate) fn request(
     request.planned = seconds(options.planned_s)?;
     if let Some(to) = &options.to {
         request = request.to(target(to)?);
+    }
+    if let Some(claimed) = options.claim_bytes {
+        request = request.claiming(Bytes(claimed));
     }
     if is_alone {
         request = request.alone();

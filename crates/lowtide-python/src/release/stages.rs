@@ -11,6 +11,7 @@ use pyo3::types::PyList;
 use super::call::waiting;
 use super::json;
 use super::parse::size;
+use super::pauses::Trend;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
 use super::request::{Ladder, Options, request};
@@ -77,7 +78,7 @@ impl Stages {
     }
 
     /// Ends a stage with a release.
-    #[pyo3(signature = (opened, name, *, to=None, steps=None, witness=None, wait_s=60.0, planned_s=0.0, libraries=None))]
+    #[pyo3(signature = (opened, name, *, to=None, claim_bytes=None, steps=None, witness=None, wait_s=60.0, planned_s=0.0, libraries=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn close(
         &self,
@@ -85,6 +86,7 @@ impl Stages {
         opened: &Bound<'_, Opened>,
         name: &str,
         to: Option<Bound<'_, PyAny>>,
+        claim_bytes: Option<u64>,
         steps: Option<Bound<'_, PyList>>,
         witness: Option<Py<PyAny>>,
         wait_s: f64,
@@ -97,6 +99,7 @@ impl Stages {
         };
         let options = Options {
             to,
+            claim_bytes,
             steps,
             witness,
             pins: true,
@@ -125,6 +128,11 @@ impl Stages {
             .receipt(waiting(py, move |clock| stages.with_clock(clock).between(&name))?))
     }
 
+    /// Returns the trend of memory in use over the tasks so far.
+    fn trend(&self) -> Trend {
+        Trend::from(self.stages.trend())
+    }
+
     /// Returns what all stages so far used.
     fn report(&self) -> StagesReport {
         StagesReport(self.stages.report())
@@ -143,6 +151,15 @@ impl Opened {
 
 #[pymethods]
 impl Opened {
+    /// Returns what the allocators have taken since the stage began.
+    fn taken_bytes(&self, releaser: &Releaser, py: Python<'_>) -> u64 {
+        py.detach(|| {
+            let now = releaser.inner.inventory().read();
+            let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            opened.as_ref().map_or(0, |opened| opened.taken(&now).0)
+        })
+    }
+
     /// What was in use before the stage, if the device could be asked.
     #[getter]
     fn before_bytes(&self) -> Option<u64> {

@@ -41,6 +41,29 @@ impl AllocatorCounts {
     }
 }
 
+/// What a release said it would free.
+#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// The memory that it counts: `owned`, `cached`, `level` or `target`.
+    pub(crate) basis: &'static str,
+    /// Its size when the release started.
+    pub(crate) bytes: u64,
+}
+
+impl From<lowtide::release::Claim> for Claim {
+    fn from(claim: lowtide::release::Claim) -> Claim {
+        Claim { basis: claim.basis.as_str(), bytes: claim.bytes.0 }
+    }
+}
+
+#[pymethods]
+impl Claim {
+    fn __repr__(&self) -> String {
+        format!("<Claim {}, {}>", self.basis, Bytes(self.bytes))
+    }
+}
+
 /// Device memory of a process.
 #[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
 #[derive(Debug, Clone, PartialEq, Eq)]

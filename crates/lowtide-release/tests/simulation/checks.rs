@@ -284,7 +284,7 @@ impl Case<'_> {
         let (claim, has_target) = (claim.unwrap(), self.plan.ask.to.is_some());
         let Some(freed) = difference(before, after) else { return Verdict::Unverified };
         let unit = match &self.world.asked {
-            Asked::Device => PAGE_BYTES as i64,
+            Asked::Device => PAGE_BYTES.cast_signed() as i64,
             _ => 1,
         };
         let (claimed, seen) = (claim.bytes.0.cast_signed(), freed >= unit);
@@ -298,18 +298,16 @@ impl Case<'_> {
         let failed = rungs.iter().any(|rung| was(rung) == Some(false));
         let in_vain = if failed && !helped { Verdict::Failed } else { Verdict::NoEffect };
         let is_met = if has_target { self.is_met(after) } else { Some(freed > claimed - unit) };
+        let is_blurred = self.is_blurred(unit);
         match is_met {
             None => Verdict::Unverified,
             _ if dropped && !holders.is_empty() => Verdict::Pinned,
-            Some(true) if has_target => Verdict::Released,
-            _ if self.is_blurred(unit) => Verdict::Unverified,
-            Some(true) if seen => Verdict::Released,
-            Some(true) if claimed > 0 => Verdict::Unverified,
+            Some(true) if has_target || (seen && !is_blurred) => Verdict::Released,
+            _ if is_blurred || (is_met == Some(true) && claimed > 0) => Verdict::Unverified,
             Some(true) if claim.basis == ClaimBasis::Cached => Verdict::Released,
-            Some(true) => in_vain,
             Some(false) if seen => Verdict::Partial,
             Some(false) if !holders.is_empty() => Verdict::Pinned,
-            Some(false) => in_vain,
+            Some(_) => in_vain,
         }
     }
 

@@ -22,7 +22,6 @@
 mod checks;
 mod clock;
 mod deeds;
-mod device;
 mod gauge;
 mod household;
 mod journal;

@@ -13,13 +13,13 @@ use lowtide_release::{
 
 use crate::clock::{Hours, Time};
 use crate::deeds::{Deed, Doer, Props};
-use crate::device::{Faults, device_over};
 use crate::gauge::{Moody, Temper};
 use crate::household::Household;
 use crate::journal::Journal;
 use crate::memory::{Blocks, Memory, Shelf, chunk_bytes};
 use crate::plugs::{Fraction, Framework};
 use lowtide_testing::Dice;
+use lowtide_testing::refusing::{Faults, device_over};
 
 pub(crate) const BUDGET: Bytes = Bytes::mib(64);
 

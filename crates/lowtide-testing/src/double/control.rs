@@ -128,6 +128,11 @@ control! {
         hand_out(&faults::calls())
     }
 
+    /// Returns how many calls have failed because of an injected fault.
+    fn lowtide_double_struck() -> *const c_char, std::ptr::null(), {
+        hand_out(&faults::struck())
+    }
+
     /// Returns what this process has, as an object of counts.
     fn lowtide_double_live() -> *const c_char, std::ptr::null(), {
         hand_out(&live())

@@ -22,6 +22,8 @@ struct Requests {
     settings: Settings,
     faults: Vec<Fault>,
     calls: Vec<(&'static str, u64)>,
+    /// Calls that failed because of a fault.
+    struck: u64,
 }
 
 static REQUESTS: LazyLock<Mutex<Requests>> = LazyLock::new(Mutex::default);
@@ -53,12 +55,18 @@ pub(super) fn on_call(name: &'static str) -> CallResult {
         }
         fault.countdown != Some(0)
     });
+    requests.struck += u64::from(hit.is_some());
     hit.map_or(Ok(()), Err)
 }
 
 /// Returns calls by name since the last reset, in order of first use.
 pub(super) fn calls() -> Vec<(&'static str, u64)> {
     requests().calls.clone()
+}
+
+/// Returns how many calls have failed because of a fault, since the process began.
+pub(super) fn struck() -> u64 {
+    requests().struck
 }
 
 /// Starts the tally anew.

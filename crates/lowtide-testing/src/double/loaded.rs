@@ -145,6 +145,14 @@ impl Double {
         serde_json::from_str(&self.ask("lowtide_double_calls")).expect("a list of calls")
     }
 
+    /// Returns how many calls have failed because of an injected fault, since the process began.
+    ///
+    /// # Panics
+    /// If the double answers nonsense.
+    pub fn struck(&self) -> u64 {
+        serde_json::from_str(&self.ask("lowtide_double_struck")).expect("a number")
+    }
+
     /// Returns what this process has at the double, and how many contexts the calling thread has
     /// stacked.
     ///

@@ -5,11 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lowtide_testing::suite::Target;
 
+use crate::sabotage::Sabotage;
+
 pub(crate) const USAGE: &str =
     "usage: storm --minutes N [--seed N] [--on host|double|both] [--json]
        storm --seconds N …
 
-A failure prints its seed and the last operations of each thread; the exit code is 1.";
+A failure prints its seed and the last operations of each thread; the exit code is 1.
+--sabotage byte|leak|receipt|panic|fork|file|process makes it fail, to see that it can.";
 
 /// What the supervisor is asked for.
 pub(crate) struct Arguments {
@@ -17,6 +20,7 @@ pub(crate) struct Arguments {
     pub(crate) time: Duration,
     pub(crate) on: Vec<Target>,
     pub(crate) json: bool,
+    pub(crate) sabotage: Option<Sabotage>,
 }
 
 /// What a child is asked for.
@@ -24,6 +28,7 @@ pub(crate) struct ChildArguments {
     pub(crate) seed: u64,
     pub(crate) time: Duration,
     pub(crate) on: Target,
+    pub(crate) sabotage: Option<Sabotage>,
 }
 
 pub(crate) enum Role {
@@ -39,7 +44,8 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Role, Str
     if !arguments.iter().any(|it| it == "--minutes" || it == "--seconds" || it == "--child") {
         return Ok(Role::Test);
     }
-    let (mut seed, mut time, mut json, mut is_child) = (None, None, false, false);
+    let (mut seed, mut time, mut sabotage) = (None, None, None);
+    let (mut json, mut is_child) = (false, false);
     let mut on = vec![Target::Host, Target::Double];
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -52,6 +58,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Role, Str
             "--seed" => seed = Some(number(value()?)?),
             "--on" => on = targets(value()?)?,
             "--json" => json = true,
+            "--sabotage" => sabotage = Some(value()?.parse()?),
             "--child" => is_child = true,
             _ => return Err(format!("{word} is not an argument of the storm")),
         }
@@ -59,9 +66,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Role, Str
     let time = time.ok_or("a duration is needed")?;
     let seed = seed.unwrap_or_else(seed_of_now);
     Ok(match (is_child, &on[..]) {
-        (true, [on]) => Role::Child(ChildArguments { seed, time, on: *on }),
+        (true, [on]) => Role::Child(ChildArguments { seed, time, on: *on, sabotage }),
         (true, _) => return Err("a child is on one device".to_owned()),
-        (false, _) => Role::Supervisor(Arguments { seed, time, on, json }),
+        (false, _) => Role::Supervisor(Arguments { seed, time, on, json, sabotage }),
     })
 }
 

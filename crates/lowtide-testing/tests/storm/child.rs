@@ -1,6 +1,7 @@
 //! A child of the storm: one world after another until its time is over.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,9 +12,10 @@ use lowtide_testing::Dice;
 
 use crate::arguments::ChildArguments;
 use crate::player::{self, Player};
+use crate::sabotage::Sabotage;
 use crate::trail::{self, Recorded, fail};
 use crate::world::World;
-use crate::{deeds, figures};
+use crate::{budget, deeds, figures, sabotage};
 
 /// How often a child reports its figures, so that those of a child that is killed are known.
 const REPORTS_EVERY: Duration = Duration::from_millis(100);
@@ -21,6 +23,12 @@ const REPORTS_EVERY: Duration = Duration::from_millis(100);
 /// Plays worlds and prints the figures so far, one line of JSON after another.
 pub(crate) fn run(arguments: &ChildArguments) -> ExitCode {
     trail::watch_panics(arguments.seed);
+    sabotage::choose(arguments.sabotage);
+    if let Some(home) = std::env::var_os("HOME")
+        && let Err(error) = prepare(home.as_ref())
+    {
+        fail(format!("its folder cannot be used: {error}"));
+    }
     let (seed, until, target) = (arguments.seed, Instant::now() + arguments.time, arguments.on);
     let worlds = thread::spawn(move || {
         let mut dice = Dice::new(seed);
@@ -38,6 +46,16 @@ pub(crate) fn run(arguments: &ChildArguments) -> ExitCode {
     }
     report();
     ExitCode::SUCCESS
+}
+
+fn prepare(home: &Path) -> std::io::Result<()> {
+    if sabotage::is(Sabotage::File) {
+        std::fs::write(home.join("left behind"), "")?;
+    }
+    if sabotage::is(Sabotage::Process) {
+        std::process::Command::new("sleep").arg("30").spawn()?;
+    }
+    budget::pretend(home)
 }
 
 fn report() {

@@ -6,6 +6,7 @@ use lowtide_testing::Dice;
 
 use crate::content::{Content, difference};
 use crate::figures;
+use crate::sabotage::{self, Sabotage};
 use crate::trail::{fail, note};
 use crate::world::{Group, World};
 
@@ -50,7 +51,12 @@ impl Held {
         self.content.version += 1;
         self.is_written = false;
         let sleeps = world.sleeps_if_none();
-        let bytes = self.content.bytes(0, self.block.size().as_usize());
+        let mut bytes = self.content.bytes(0, self.block.size().as_usize());
+        if sabotage::is(Sabotage::Byte)
+            && let Some(byte) = bytes.last_mut()
+        {
+            *byte ^= 1;
+        }
         if world.allowed("write", self.block.write(Bytes::ZERO, &bytes)).is_some() {
             self.is_written = true;
             self.safe_since = sleeps;
@@ -95,13 +101,21 @@ impl Held {
     /// Gives the block back.
     pub(crate) fn free(self) {
         note(format_args!("free {}", self.describe()));
-        drop(self);
+        if sabotage::is(Sabotage::Leak) {
+            let _ = self.block.into_address();
+        }
     }
 
     /// Returns a size: most blocks are small, some are several pages.
     pub(crate) fn roll_size(dice: &mut Dice) -> Bytes {
         let most = dice.pick(&[600, 20 << 10, 300 << 10, 3 << 20, 7 << 20]);
         Bytes(dice.roll(most + 1))
+    }
+
+    /// Returns whether the block can be neither read nor written, as in a forked child.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.block.read(Bytes::ZERO, &mut []).is_err()
+            && self.block.write(Bytes::ZERO, &[]).is_err()
     }
 
     pub(crate) fn size(&self) -> Bytes {

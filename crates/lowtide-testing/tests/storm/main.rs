@@ -19,16 +19,20 @@
 //! Without arguments of its own this is a test program with short cases.
 
 mod arguments;
+mod budget;
 mod child;
 mod clock;
 mod content;
 mod deeds;
+mod ending;
 mod figures;
 mod held;
 mod player;
 mod receipts;
+mod sabotage;
 mod supervisor;
 mod trail;
+mod waiting;
 mod world;
 
 use std::process::ExitCode;
@@ -38,6 +42,7 @@ use arguments::{Arguments, Role};
 use libtest_mimic::{Failed, Trial};
 use lowtide_testing::is_long_run;
 use lowtide_testing::suite::Target;
+use sabotage::Sabotage;
 
 fn main() -> ExitCode {
     match arguments::parse(std::env::args().skip(1)) {
@@ -68,19 +73,38 @@ fn storm(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Fails unless a storm with sabotage fails, for the right reason.
+fn notices(sabotage: Sabotage, message: &str) -> Result<(), Failed> {
+    let (time, on) = (Duration::from_secs(60), vec![Target::Host]);
+    let arguments = Arguments { seed: 2, time, on, json: false, sabotage: Some(sabotage) };
+    match supervisor::run(&arguments).1 {
+        Err(why) if why.contains(message) => Ok(()),
+        Err(why) => Err(format!("it failed for another reason than {message:?}: {why}").into()),
+        Ok(()) => Err(format!("nothing was noticed of {sabotage:?}").into()),
+    }
+}
+
 /// A few seeds, in the form of a test program. A long run takes a minute for each device.
 fn test() -> ExitCode {
     let time = Duration::from_secs(if is_long_run() { 60 } else { 5 });
     let case = |target: Target| {
         Trial::test(format!("{target}::nothing_is_lost_in_a_storm"), move || {
-            let arguments = Arguments { seed: 1, time, on: vec![target], json: false };
+            let arguments =
+                Arguments { seed: 1, time, on: vec![target], json: false, sabotage: None };
             println!("storm: seed {}", arguments.seed);
             let (figures, outcome) = supervisor::run(&arguments);
             println!("{figures}");
             outcome.map_err(Failed::from)
         })
     };
-    let trials = vec![case(Target::Host), case(Target::Double)];
+    let mut trials = vec![case(Target::Host), case(Target::Double)];
+    for (sabotage, message) in Sabotage::ALL {
+        // The supervisor waits long before it says that a process stays.
+        if sabotage != Sabotage::Process || is_long_run() {
+            let name = format!("host::a_storm_with_sabotage_fails::{}", sabotage.name());
+            trials.push(Trial::test(name, move || notices(sabotage, message)));
+        }
+    }
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit_code()

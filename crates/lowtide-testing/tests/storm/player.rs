@@ -9,6 +9,7 @@ use lowtide_testing::Dice;
 use crate::deeds::{self, DEEDS};
 use crate::figures;
 use crate::held::Held;
+use crate::sabotage::{self, Sabotage};
 use crate::trail::{Recorded, note};
 use crate::world::World;
 
@@ -53,6 +54,7 @@ impl Player {
             let Some((name, deed, _)) = chosen else { continue };
             note(name);
             figures::operation(name);
+            assert!(!sabotage::is(Sabotage::Panic), "sabotage");
             // Any panic but one on purpose has ended the process by now.
             let _ = catch_unwind(AssertUnwindSafe(|| deed(&mut self)));
         }

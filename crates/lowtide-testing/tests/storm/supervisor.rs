@@ -1,7 +1,7 @@
 //! The supervisor: starts children, kills some of them, and looks for what they leave behind.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -13,6 +13,7 @@ use lowtide_testing::suite::Target;
 
 use crate::arguments::Arguments;
 use crate::figures::Figures;
+use crate::sabotage::Sabotage;
 
 /// A child plays at least this long, if the storm lasts.
 const CHILD_LEAST: Duration = Duration::from_millis(500);
@@ -27,7 +28,7 @@ const MARK: &str = "LOWTIDE_STORM";
 pub(crate) fn run(arguments: &Arguments) -> (Figures, Result<(), String>) {
     let began = Instant::now();
     let mut figures = Figures { seed: arguments.seed, ..Figures::default() };
-    let outcome = Ground::new().and_then(|ground| {
+    let outcome = Ground::new(arguments.sabotage).and_then(|mut ground| {
         let mut dice = Dice::new(arguments.seed);
         for target in arguments.on.iter().cycle() {
             let left = arguments.time.saturating_sub(began.elapsed());
@@ -46,13 +47,16 @@ pub(crate) fn run(arguments: &Arguments) -> (Figures, Result<(), String>) {
 struct Ground {
     folder: tempfile::TempDir,
     program: PathBuf,
+    sabotage: Option<Sabotage>,
+    /// Records of host memory that the last child left.
+    records: Vec<PathBuf>,
 }
 
 impl Ground {
-    fn new() -> Result<Ground, String> {
+    fn new(sabotage: Option<Sabotage>) -> Result<Ground, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("no folder: {error}"))?;
         let program = std::env::current_exe().map_err(|error| format!("no program: {error}"))?;
-        let ground = Ground { folder, program };
+        let ground = Ground { folder, program, sabotage, records: Vec::new() };
         fs::create_dir(ground.home()).map_err(|error| format!("no folder: {error}"))?;
         Ok(ground)
     }
@@ -68,7 +72,7 @@ impl Ground {
 
     /// Runs one child to its end, or kills it on the way.
     fn round(
-        &self,
+        &mut self,
         target: Target,
         left: Duration,
         dice: &mut Dice,
@@ -82,6 +86,13 @@ impl Ground {
         let mut child = self.start(target, seed, time)?;
         let stdout = child.stdout.take().expect("it was asked for");
         let reader = thread::spawn(move || last_report(BufReader::new(stdout)));
+        let mut stderr = child.stderr.take().expect("it was asked for");
+        let listener = thread::spawn(move || {
+            let mut text = Vec::new();
+            // A child that is killed has said what it could.
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
         figures.children += 1;
         let limit = if is_killed { lives } else { time + PATIENCE };
         let ended = wait(&mut child, limit)?;
@@ -94,16 +105,17 @@ impl Ground {
         let report = reader.join().unwrap_or_default();
         figures.add(&report.unwrap_or_default());
         gone.map_err(|left| format!("{who} has ended, and its process {left} has not"))?;
+        let said = listener.join().unwrap_or_default();
         match ended {
-            None if !is_killed => Err(format!("{who} did not end")),
+            None if !is_killed => Err(format!("{who} did not end\n{said}")),
             None => {
                 figures.kills += 1;
                 Ok(())
             }
-            Some(status) if !status.success() => Err(format!("{who} ended with {status}")),
+            Some(status) if !status.success() => Err(format!("{who} ended with {status}\n{said}")),
             Some(_) => self
-                .find_files()
-                .map_or(Ok(()), |file| Err(format!("{who} has ended and left {}", file.display()))),
+                .check_files()
+                .map_err(|file| format!("{who} has ended and left {}", file.display())),
         }
     }
 
@@ -111,7 +123,10 @@ impl Ground {
         let mut command = Command::new(&self.program);
         command.args(["--child", "--on", &target.to_string(), "--seed", &seed.to_string()]);
         command.args(["--seconds", &time.as_secs_f64().to_string()]);
-        command.env(MARK, self.mark()).stdout(Stdio::piped());
+        command.env(MARK, self.mark()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(sabotage) = self.sabotage {
+            command.args(["--sabotage", &sabotage.name()]);
+        }
         for folder in [
             "HOME",
             "TMPDIR",
@@ -143,9 +158,26 @@ impl Ground {
         }
     }
 
-    /// Returns a file that a child has left in one of its folders.
-    fn find_files(&self) -> Option<PathBuf> {
-        files(&self.home()).into_iter().next()
+    /// Checks the folders after a child has ended by itself. Fails with a file that it left.
+    ///
+    /// The record of granted host memory of a process that has ended stays until another process reads
+    /// the records. So those that are there now must be gone when the next child has ended.
+    fn check_files(&mut self) -> Result<(), PathBuf> {
+        let name =
+            |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut records = Vec::new();
+        for file in files(&self.home()) {
+            match name(&file).as_str() {
+                "meminfo" | "host-memory.lock" => {}
+                record if record.starts_with("host-memory-") => records.push(file),
+                _ => return Err(file),
+            }
+        }
+        if let Some(stale) = records.iter().find(|record| self.records.contains(record)) {
+            return Err(stale.clone());
+        }
+        self.records = records;
+        Ok(())
     }
 }
 

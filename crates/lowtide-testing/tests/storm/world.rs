@@ -6,18 +6,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{
-    Error, Limit, Phase, Policy, Pool, Result, Scope, SleepPolicy, Subscription, Tag,
-};
+use lowtide_pool::{Error, Policy, Pool, Result, SleepPolicy, Subscription, Tag};
 use lowtide_release::{Idle, IdleOptions, Idling, Pauses, Registration, Releaser, Stages};
 use lowtide_testing::Dice;
 use lowtide_testing::double::Double;
+use lowtide_testing::refusing::{Faults, device_over};
 use lowtide_testing::suite::Target;
 
 use crate::clock::{FastClock, SPEED};
 use crate::figures;
 use crate::held::Held;
 use crate::trail::{fail, note};
+
+/// Calls of the driver that fail now and then.
+const CALLS: [&str; 12] = [
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuEventSynchronize",
+    "cuLaunchKernel",
+    "cuCtxSynchronize",
+];
+/// Out of memory, and an error without a meaning.
+const CODES: [i32; 2] = [2, 999];
 
 /// The policies of the tags of every pool, in this order.
 pub(crate) const POLICIES: [SleepPolicy; 4] =
@@ -44,8 +61,12 @@ struct Tagged {
 pub(crate) struct World {
     pub(crate) target: Target,
     pub(crate) device: Device,
+    /// The device without faults between it and us.
+    pub(crate) real: Device,
+    /// The faults of `host`; the double has its own.
+    faults: Arc<Faults>,
     /// What was in use before the first allocation.
-    base: Bytes,
+    pub(crate) base: Bytes,
     pools: Vec<Tagged>,
     pub(crate) releaser: Releaser,
     pub(crate) idling: Idling,
@@ -62,10 +83,12 @@ pub(crate) struct World {
     pub(crate) hooks: AtomicUsize,
     /// The dice of callbacks, which run on any thread.
     pub(crate) dice: Mutex<Dice>,
+    /// Faults of the double that struck in earlier worlds of this process.
+    struck_before: u64,
     sleeps_begun: AtomicU64,
     sleeps_ended: AtomicU64,
     numbers: AtomicU64,
-    plugged: Mutex<(Vec<Subscription>, Vec<Registration>)>,
+    pub(crate) plugged: Mutex<(Vec<Subscription>, Vec<Registration>)>,
 }
 
 /// Counts a sleep as under way, for content that a sleep may discard.
@@ -84,8 +107,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl World {
     pub(crate) fn new(seed: u64, target: Target) -> Arc<World> {
         let mut dice = Dice::new(seed);
-        let device = open(target, &mut dice);
-        let base = device.usage().unwrap_or_else(|error| fail(error)).in_use();
+        let real = open(target, &mut dice);
+        let (has_faults, faults) = (dice.one_in(2), Arc::new(Faults::default()));
+        let device = if has_faults && target == Target::Host {
+            device_over(&real, &faults)
+        } else {
+            real.clone()
+        };
+        let base = real.usage().unwrap_or_else(|error| fail(error)).in_use();
         let clock = Arc::new(FastClock::default());
         let releaser = Releaser::new(&device, clock.clone());
         if target == Target::Double {
@@ -100,6 +129,8 @@ impl World {
         let idle = Idle::new(options, clock);
         Arc::new(World {
             target,
+            real,
+            faults,
             base,
             pools,
             idling: Idling::new(&releaser, &idle),
@@ -108,10 +139,11 @@ impl World {
             releaser,
             device,
             market: Mutex::default(),
-            has_faults: target == Target::Double && dice.one_in(2),
+            has_faults,
             is_over: AtomicBool::new(false),
             hooks: AtomicUsize::new(0),
             dice: Mutex::new(Dice::new(dice.roll(u64::MAX))),
+            struck_before: if target == Target::Double { Double::load().struck() } else { 0 },
             sleeps_begun: AtomicU64::new(0),
             sleeps_ended: AtomicU64::new(0),
             numbers: AtomicU64::new(seed << 20),
@@ -146,7 +178,7 @@ impl World {
         Group { pool: dice.index(self.pools.len()), tag: dice.index(POLICIES.len()) }
     }
 
-    fn groups(&self) -> impl Iterator<Item = Group> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group> {
         (0..self.pools.len())
             .flat_map(|pool| (0..POLICIES.len()).map(move |tag| Group { pool, tag }))
     }
@@ -189,130 +221,30 @@ impl World {
         None
     }
 
-    /// Checks and frees everything at a quiet moment: no thread but this one uses the world.
-    pub(crate) fn end(self: Arc<World>, mut held: Vec<Held>) {
-        note("the world ends");
+    /// Has a call of the driver fail soon.
+    pub(crate) fn arm_fault(&self, dice: &mut Dice) {
         if self.target == Target::Double {
-            let double = Double::load();
-            double.clear_faults();
-            double.configure("foreign=off");
-        }
-        drop(std::mem::take(&mut *lock(&self.plugged)));
-        held.append(&mut lock(&self.market));
-        self.sweep();
-        self.check_numbers();
-        self.check_asleep();
-        self.check_blocks(held);
-        let receipt = self.releaser.shutdown();
-        crate::receipts::check(&self, &receipt);
-        for pool in self.pools() {
-            note("the last trim");
-            pool.trim(Bytes::ZERO).unwrap_or_else(|error| fail(format!("the last trim: {error}")));
-            let counts = pool.counts();
-            if counts.blocks > 0 || counts.physical > Bytes::ZERO {
-                fail(format!("a pool without blocks has memory: {counts:?}"));
-            }
-        }
-        self.sweep();
-        let in_use = self.in_use();
-        if in_use != self.base {
-            fail(format!("{} in use at the end, {} at the beginning", in_use, self.base));
-        }
-        let target = self.target;
-        let Ok(world) = Arc::try_unwrap(self).map_err(drop) else {
-            fail("somebody still has the world");
-        };
-        drop(world);
-        if target == Target::Double {
-            let live = Double::load().live();
-            let nothing = lowtide_testing::double::Live {
-                stack_depth: live.stack_depth,
-                ..Default::default()
-            };
-            if live != nothing {
-                fail(format!("the driver still has objects of a world that has ended: {live:?}"));
-            }
+            let (call, code) = (dice.pick(&CALLS), dice.pick(&CODES));
+            Double::load().fail_nth(call, 1 + dice.roll(20), code);
+        } else {
+            self.faults.arm(dice);
         }
     }
 
-    fn in_use(&self) -> Bytes {
-        self.device.usage().unwrap_or_else(|error| fail(error)).in_use()
-    }
-
-    /// Has the device take back what its driver refused before.
-    fn sweep(&self) {
-        let page = self.device.info().page;
-        drop(self.device.reserve(page).unwrap_or_else(|error| fail(error)));
-        if self.device.leftovers() > 0 {
-            fail(format!("{} leftovers stay without a fault", self.device.leftovers()));
+    /// Ends all faults that have not struck, or that strike for ever.
+    pub(crate) fn end_faults(&self) {
+        if self.target == Target::Double {
+            Double::load().clear_faults();
+        } else {
+            self.faults.disarm();
         }
     }
 
-    /// Checks that the pools' numbers, the ledger and the device agree.
-    fn check_numbers(&self) {
-        note("check the numbers");
-        self.pools().for_each(Pool::check);
-        let physical: Bytes = self.pools().map(|pool| pool.counts().physical).sum();
-        let in_use = self.in_use();
-        if in_use != self.base + physical {
-            let base = self.base;
-            fail(format!(
-                "{in_use} in use, but {base} at the beginning and {physical} of the pools"
-            ));
-        }
-        let ledger = self.releaser.ledger().unwrap_or_else(|| fail("no ledger"));
-        if ledger.sum() != ledger.driver_bytes.0.cast_signed() || ledger.driver_bytes != in_use {
-            fail(format!("the ledger does not add up to {in_use}:\n{ledger}"));
-        }
-    }
-
-    /// Puts everything to sleep, where there is host memory for it: only `Keep` tags stay.
-    fn check_asleep(&self) {
-        for pool in self.pools() {
-            note("the last sleep");
-            let _sleeping = self.sleeping();
-            match pool.sleep_within(Scope::Whole, Limit::NONE) {
-                Ok(_) => {}
-                Err(Error::BackupLimit { .. }) => return,
-                Err(error) => fail(format!("the last sleep: {error}")),
-            }
-        }
-        let kept: Bytes = self
-            .pools()
-            .flat_map(|pool| pool.snapshot().tags)
-            .filter(|tag| tag.policy == SleepPolicy::Keep)
-            .map(|tag| tag.physical_bytes)
-            .sum();
-        let in_use = self.in_use();
-        if in_use != self.base + kept {
-            fail(format!("{in_use} in use while all is asleep, of which {kept} are kept"));
-        }
-        self.check_numbers();
-    }
-
-    /// Wakes one tag after another, checks every byte and frees the blocks. What is awake goes first, so
-    /// that there is room for the rest.
-    fn check_blocks(&self, mut held: Vec<Held>) {
-        let mut groups: Vec<Group> = self.groups().collect();
-        groups.sort_by_key(|group| {
-            let (pool, tag) = self.pool_and_tag(*group);
-            pool.phase(tag).unwrap_or_else(|error| fail(error)) != Phase::Awake
-        });
-        for group in groups {
-            note(format_args!("the last check of {group:?}"));
-            let (pool, tag) = self.pool_and_tag(group);
-            if let Err(error) = pool.wake(Scope::Tags(&[tag])) {
-                fail(format!("the last wake of {group:?}: {error}"));
-            }
-            let own: Vec<Held> = held.extract_if(.., |held| held.group == group).collect();
-            for mut held in own {
-                if !held.check_all(self) {
-                    fail(format!("{} could not be read", held.describe()));
-                }
-                held.free();
-            }
-            pool.check();
-            pool.trim(Bytes::ZERO).unwrap_or_else(|error| fail(format!("a last trim: {error}")));
+    pub(crate) fn struck(&self) -> u64 {
+        if self.target == Target::Double {
+            Double::load().struck() - self.struck_before
+        } else {
+            self.faults.struck()
         }
     }
 }

@@ -51,11 +51,12 @@ pub(crate) struct Options {
     /// The seed of sizes and order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the work (one line `SIZE,NEXT` per block), so that another allocator can do the same.
+    /// Write the work (one line `SIZE,NEXT` per block), so that another allocator can do the same. A
+    /// file that exists is replaced.
     #[arg(long, value_name = "FILE")]
     work: Option<PathBuf>,
-    /// Save the requests to the pool as a trace for `lowtide replay`. The times then include the
-    /// recording, so they are not the time of a hit.
+    /// Save the requests to the pool as a trace for `lowtide replay`, in the place of a file that
+    /// exists. The times then include the recording, so they are not the time of a hit.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Do not measure how the time grows with the number of blocks, which takes some seconds.
@@ -115,7 +116,7 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
         visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
     let (other_ns, other_driver_calls) =
         visits.measure(options.rounds, Mode::Other, blocks, &progress)?;
-    if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()) {
+    if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()?) {
         replay::save(&recording, file)?;
     }
     drop(visits);
@@ -217,7 +218,7 @@ impl<'a> Visits<'a> {
         }
         let pool = Pool::builder(device).fence(fence).build()?;
         if record {
-            pool.start_recording();
+            pool.start_recording()?;
         }
         let kinds =
             [pool.tag("weights", SleepPolicy::Offload)?, pool.tag("cache", SleepPolicy::Discard)?];

@@ -2,9 +2,12 @@
 //! alone.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
+
+use crate::files;
 
 /// Random numbers (SplitMix64): small, fast, and the same on every machine.
 pub(super) struct Random(pub(super) u64);
@@ -69,6 +72,7 @@ impl Work {
             // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{size},{visit}");
         }
-        std::fs::write(to, text).with_context(|| format!("writing {}", to.display()))
+        let write = || files::create(to)?.write_all(text.as_bytes());
+        write().with_context(|| format!("writing {}", to.display()))
     }
 }

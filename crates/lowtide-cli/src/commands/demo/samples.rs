@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context;
 use lowtide::device::Bytes;
 use serde::Serialize;
 
@@ -35,7 +36,7 @@ pub(super) fn take<T>(
     }
     let (stop, stopped) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        let sampler = scope.spawn(move || {
+        let sample = move || {
             let mut samples: Vec<Sample> = Vec::new();
             loop {
                 // A device that does not answer now answers the next time, or fails the scenario.
@@ -46,7 +47,9 @@ pub(super) fn take<T>(
                     return samples;
                 }
             }
-        });
+        };
+        let sampler = thread::Builder::new().spawn_scoped(scope, sample);
+        let sampler = sampler.context("starting the thread that takes samples")?;
         let done = work();
         drop(stop);
         let samples =

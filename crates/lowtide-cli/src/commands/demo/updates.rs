@@ -130,7 +130,9 @@ fn run_way(setup: &Setup, way: Way, resume: Resume) -> anyhow::Result<Updated> {
     let (steps, requests_stayed) = thread::scope(|scope| {
         // The worker enters before the first pause, so that every pause stops it.
         let pass = releaser.gate().enter().into_owned();
-        let worker = scope.spawn(|| work(pass, &content, &pool, &requests, &enough));
+        let step = || work(pass, &content, &pool, &requests, &enough);
+        let worker = thread::Builder::new().spawn_scoped(scope, step);
+        let worker = worker.context("starting the worker's thread")?;
         // The worker ends even if an update fails.
         let ends = Ends(&enough);
         let updated = run.updates(&pauses, &mut weights, &mut watch);

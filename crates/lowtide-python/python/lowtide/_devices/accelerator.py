@@ -14,6 +14,8 @@ from .device import Device
 class AcceleratorDevice(Device):
     """An accelerator of a kind that torch serves through `torch.accelerator`, such as XPU or MPS."""
 
+    grain_bytes = 2 << 20
+
     def __init__(self, name: str, index: int, kind: str) -> None:
         super().__init__(name, index)
         self.kind = kind

@@ -27,6 +27,7 @@ class CudaDevice(Device):
     """One CUDA or ROCm device."""
 
     kind = "cuda"
+    grain_bytes = 2 << 20
 
     def __init__(self, name: str, index: int) -> None:
         super().__init__(name, index)
@@ -104,6 +105,18 @@ class CudaDevice(Device):
             # cudaMallocAsync has no snapshot; its totals are still right.
             return super().lines()
         return lines_of(segments, graph_pools)
+
+    def trimmable(self) -> int:
+        """Returns the bytes of segments without a live block. Others stay, whatever is cached."""
+        try:
+            segments = snapshot(self.index)
+        except RuntimeError:
+            return super().trimmable()
+        return sum(
+            segment["total_size"]
+            for segment in segments
+            if segment["allocated_size"] == 0 and pool_of(segment) == ORDINARY
+        )
 
     def why_not_trim(self) -> str | None:
         module = initialised()

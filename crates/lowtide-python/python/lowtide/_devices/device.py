@@ -21,6 +21,8 @@ class Device:
     kind: str = ""
     noise_bytes: int = 0
     """Changes of at most this size happen by themselves and prove nothing."""
+    grain_bytes: int = 1
+    """The unit in which the device counts: less may be freed without a change of the number."""
 
     def __init__(self, name: str, index: int) -> None:
         self.name = name
@@ -53,6 +55,15 @@ class Device:
         counts = self.counts()
         cached = counts.reserved_bytes - counts.allocated_bytes
         return ledger_lines(f"{self.name} allocator", counts.allocated_bytes, cached)
+
+    def taken(self) -> int:
+        """Returns how many bytes a release of everything claims."""
+        return self.counts().reserved_bytes
+
+    def trimmable(self) -> int:
+        """Returns how many bytes a trim can return to the driver now."""
+        counts = self.counts()
+        return counts.reserved_bytes - counts.allocated_bytes
 
     def why_not_trim(self) -> str | None:
         """Returns why trimming would do nothing or do harm now, or `None`."""

@@ -14,6 +14,7 @@ class CompileCaches(Hook):
     """Resets torch.compile if it has compiled anything."""
 
     point = HookPoint.CACHES
+    costly = True
     name = "torch.compile caches"
 
     def missing(self) -> str | None:

@@ -47,6 +47,7 @@ class LruCaches(Hook):
     """Clears every `lru_cache` that holds tensors of the device."""
 
     point = HookPoint.CACHES
+    costly = True
     name = "functools.lru_cache"
 
     def __init__(self, device: Device) -> None:

@@ -21,6 +21,7 @@ class StoredTracebacks(Hook):
     """Deletes the tracebacks that the interpreter has stored in `sys`."""
 
     point = HookPoint.CACHES
+    costly = True
     name = "stored tracebacks"
 
     def run(self, round: int) -> list[Touch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._native import printable
 from .path import Edge, last_references, path_edges
 from .path_text import LONGEST_CHARACTERS, PathText, Root, shorten, write
 from .references.contexts import task_name
@@ -32,10 +33,15 @@ class NamedPath:
 
         `last` selects one of several references to the last object; by default the nearest.
         """
-        return shorten(self._write(self._edges_to(last)).pieces(), limit)
+        pieces = self._write(self._edges_to(last)).pieces()
+        return shorten([printable(piece) for piece in pieces], limit)
 
     def verb(self, last: Reference | None = None) -> str | None:
         """Returns what a person does to cut the last reference, or None if nothing can be done."""
+        words = self._verb(last)
+        return None if words is None else printable(words)
+
+    def _verb(self, last: Reference | None) -> str | None:
         edges = self._edges_to(last)
         if not edges:
             return None

@@ -21,7 +21,8 @@ _MOST_HELD = 12
 def why(target: object = None, device: object = None) -> Answer:
     """Returns what keeps device memory in use; or, with a target, what keeps that object alive.
 
-    Without a device it is about the accelerator, or about tensors in host memory if there is none.
+    Without a device it is about LOWTIDE_DEVICE, else torch's current accelerator. If there is none,
+    it is about tensors in host memory, and the answer notes that.
     A target is any object: a tensor, a model, a runner.
 
     >>> print(lowtide.why())                 # doctest: +SKIP
@@ -30,7 +31,7 @@ def why(target: object = None, device: object = None) -> Answer:
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
     name = None if target is not None and device is None else _device_name(device)
-    return _Asking(target, name).answer()
+    return _Asking(target, name, is_default=device is None and device_of(None) is None).answer()
 
 
 def _device_name(device: object) -> str:
@@ -47,8 +48,9 @@ def _device_name(device: object) -> str:
 class _Asking:
     """One question. A cut asks it again when it is applied."""
 
-    def __init__(self, target: object, device: str | None) -> None:
+    def __init__(self, target: object, device: str | None, *, is_default: bool) -> None:
         self._device = device
+        self._is_default = is_default
         self._is_about_target = target is not None
         self._target = target
         self._weak: weakref.ref[object] | None = None
@@ -67,7 +69,10 @@ class _Asking:
         del target
         name = self._device
         device = None if name in (None, "cpu") else device_of(name)
-        return Naming(found, self._apply).answer(device, name, text, took_s)
+        answer = Naming(found, self._apply).answer(device, name, text, took_s)
+        if self._is_default and name == "cpu":
+            answer.notes += ("no accelerator was found: this is host memory",)
+        return answer
 
     def _examine(self, target: object) -> Examination:
         targets = [target] if self._is_about_target else None

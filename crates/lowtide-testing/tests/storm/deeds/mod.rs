@@ -1,6 +1,7 @@
 //! What the threads of a world do.
 
 mod blocks;
+mod forks;
 mod releases;
 mod trouble;
 mod turns;
@@ -37,4 +38,6 @@ pub(crate) const DEEDS: &[Entry] = &[
     ("pause", releases::pause, 3),
     ("neighbour", trouble::neighbour, 2),
     ("fault", trouble::fault, 12),
+    ("host budget", trouble::host_budget, 4),
+    ("fork", forks::fork, 2),
 ];

@@ -5,13 +5,16 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::Bytes;
-use lowtide_release::{Ladder, Mode, Request, Resume, StageError, Step, Target, Tick, WhenBusy};
+use lowtide_release::{
+    Ladder, Mode, Request, Resume, RungName, StageError, Step, Target, Tick, WhenBusy,
+};
 
 use crate::clock::SPEED;
 use crate::held::Held;
 use crate::player::{Payload, Player};
 use crate::receipts::check;
 use crate::trail::{note, panic_on_purpose};
+use crate::waiting;
 use crate::world::{World, lock};
 
 /// The most owners that a thread registers.
@@ -21,6 +24,9 @@ const OWNED_MOST: usize = 3;
 pub(super) fn work(player: &mut Player) {
     let world = Arc::clone(&player.world);
     let Some(mut working) = world.allowed("work", world.idling.work()) else { return };
+    if waiting::PASS_HOLDER_SHUTS_DOWN && player.dice.one_in(16) {
+        check(&world, &world.releaser.shutdown());
+    }
     for held in player.held.iter_mut().take(3) {
         note(format_args!("work with {}", held.describe()));
         held.check(&world, &mut player.dice);
@@ -103,7 +109,13 @@ fn climb(player: &mut Player, mut request: Request) {
         _ => WhenBusy::Wait(SPEED * Duration::from_millis(player.dice.roll(60))),
     };
     note(format_args!("{request:?}"));
-    let _sleeping = player.world.sleeping();
+    let sleeping = player.world.sleeping();
+    if waiting::SLEEP_IS_CUT_OFF && player.dice.one_in(4) {
+        let limit = SPEED * Duration::from_millis(player.dice.roll(4));
+        request.ladder = request.ladder.limit(&RungName::Sleep, limit);
+        // It may end after the release: from now on, what may be discarded may be so at any time.
+        std::mem::forget(sleeping);
+    }
     check(&player.world, &player.world.releaser.release(request));
 }
 

@@ -8,32 +8,15 @@ use std::time::Duration;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{Pressure, PressureAnswer, Scope};
-use lowtide_release::{Hook, HookPoint};
+use lowtide_release::{Hook, HookPoint, Ladder, Request};
 use lowtide_testing::double::Double;
 use lowtide_testing::suite::Target;
 
 use crate::clock::SPEED;
 use crate::player::Player;
 use crate::trail::{note, panic_on_purpose};
+use crate::waiting;
 use crate::world::{Group, World, lock};
-
-/// Calls of the driver that fail now and then.
-const CALLS: [&str; 12] = [
-    "cuMemCreate",
-    "cuMemMap",
-    "cuMemSetAccess",
-    "cuMemUnmap",
-    "cuMemRelease",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemHostRegister_v2",
-    "cuMemHostUnregister",
-    "cuEventSynchronize",
-    "cuLaunchKernel",
-    "cuCtxSynchronize",
-];
-/// Out of memory, and an error without a meaning.
-const CODES: [i32; 2] = [2, 999];
 
 const HOOK_POINTS: [HookPoint; 6] = [
     HookPoint::ToHost,
@@ -62,15 +45,23 @@ pub(super) fn neighbour(player: &mut Player) {
     }
 }
 
-/// A call of the driver fails soon.
+/// A call of the driver fails soon, or those that fail now do so no longer.
 pub(super) fn fault(player: &mut Player) {
-    if player.world.has_faults {
-        let (call, code) = (player.dice.pick(&CALLS), player.dice.pick(&CODES));
-        let nth = 1 + player.dice.roll(20);
-        note(format_args!("call {nth} of {call} will answer {code}"));
-        Double::load().fail_nth(call, nth, code);
-        crate::figures::with(|figures| figures.faults += 1);
+    if !player.world.has_faults {
+        return;
     }
+    if player.dice.one_in(3) {
+        note("faults end");
+        player.world.end_faults();
+    } else {
+        player.world.arm_fault(&mut player.dice);
+    }
+}
+
+/// The machine has more or less free memory from now on.
+pub(super) fn host_budget(player: &mut Player) {
+    let free_mib = crate::budget::roll(&mut player.dice);
+    note(format_args!("{free_mib} MiB of host memory are free"));
 }
 
 /// Registers pressure callbacks with the pools and hooks with the releaser.
@@ -84,11 +75,16 @@ pub(crate) fn plug(world: &Arc<World>) {
     }
     let registrations = HOOK_POINTS.map(|point| {
         let weak = Arc::downgrade(world);
-        let hook = Hook::new(format!("hook at {point:?}"), move |_| {
+        let hook = Hook::new(format!("hook at {point:?}"), move |call| {
             let Some(world) = weak.upgrade() else { return Ok(Vec::new()) };
             world.hooks.fetch_add(1, SeqCst);
             let _running = Running(&world);
             misbehave(&world)?;
+            if waiting::HOOK_RELEASES && lock(&world.dice).one_in(16) {
+                let request = Request::new("within", Ladder::cache()).within(&call.climb);
+                thread::scope(|scope| scope.spawn(|| world.releaser.release(request)).join())
+                    .map_err(|_| "the release within a hook panicked")?;
+            }
             Ok(Vec::new())
         });
         world.releaser.add_hook(point, hook.limit(SPEED * Duration::from_millis(10)))
@@ -142,6 +138,13 @@ fn answer(world: &World, index: usize, pressure: &Pressure) -> PressureAnswer {
             }
         }
         3 => PressureAnswer::Retry,
+        4 if waiting::PRESSURE_PANICS => panic_on_purpose("a pressure callback"),
+        5 if waiting::PRESSURE_ALLOCATES => {
+            let (pool, tag) = world.pool_and_tag(group);
+            // Whatever the answer is, it comes, and memory that was given is free again.
+            drop(pool.block_tagged(pressure.requested, tag));
+            PressureAnswer::Nothing
+        }
         _ => PressureAnswer::Nothing,
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lowtide_device::{Bytes, Device};
+use lowtide_device::{Bytes, Device, end_with_parent};
 use lowtide_pool::{Pool, PoolSnapshot, Scope};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,7 @@ pub(super) fn planned(divide: u64, turns: u32) -> Bytes {
 
 /// Measures in this process and writes lines for the parent.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
+    options.parent.map_or(Ok(()), end_with_parent)?;
     let device = devices::open(options.device.context("the parent names the device")?)?;
     let done = |bytes| page::print_json_line(&ChildLine::Done { bytes }).map(drop);
     let measured = measure(&device, options.divide.unwrap_or(1), options.turns, &done)?;

@@ -47,6 +47,9 @@ pub(crate) struct Options {
     /// Divide every size by this. By default the smallest power of two with which the work fits.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=4096))]
     divide: Option<u64>,
+    /// The process that started this one, with which it ends.
+    #[arg(long, value_name = "PID", hide = true)]
+    parent: Option<u32>,
     /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
@@ -101,6 +104,7 @@ fn in_a_process(
 ) -> anyhow::Result<Measured> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bench", "sleep-child", "--device", &id.to_string()]);
+    command.args(["--parent", &std::process::id().to_string()]);
     command.args(["--turns", &turns.to_string(), "--divide", &divide.to_string()]);
     let mut child = command.stdout(Stdio::piped()).spawn().context("starting a process")?;
     let out = BufReader::new(child.stdout.take().context("the process's output is piped")?);

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Container
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
+from ..._native import printable
 from .look import is_a, pairs, plain
 
 _CO_OPTIMIZED = 0x1
@@ -127,7 +128,7 @@ def place(frame: FrameType, line: int | None = None) -> str:
 
 def code_name(code: CodeType) -> str:
     """Returns `serve()`."""
-    return f"{plain(code.co_name)}()"
+    return f"{printable(plain(code.co_name))}()"
 
 
 def positional_names(code: CodeType) -> list[str]:

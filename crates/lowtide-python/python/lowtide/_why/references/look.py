@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias
 
+from ..._native import printable
+
 AnyDict: TypeAlias = dict[Any, Any]
 """A dict of the program. Nothing is known of its keys and values."""
 Item: TypeAlias = tuple[Any, Any]
@@ -52,8 +54,8 @@ def plain(text: object) -> str:
 
 
 def type_name(cls: type) -> str:
-    """Returns the name of a class without its module."""
-    return plain(_CLASS_NAME(cls))
+    """Returns the name of a class without its module, safe to print."""
+    return printable(plain(_CLASS_NAME(cls)))
 
 
 def full_type_name(cls: type) -> str:
@@ -64,7 +66,7 @@ def full_type_name(cls: type) -> str:
         module = None
     if type(module) is not str or module in ("builtins", "__main__"):
         return type_name(cls)
-    return f"{module}.{type_name(cls)}"
+    return f"{printable(module)}.{type_name(cls)}"
 
 
 def pairs(mapping: AnyDict) -> Iterator[Item]:
@@ -221,7 +223,7 @@ def _member_text(key: object) -> str | None:
     if enum is None or not is_a(key, enum):
         return None
     name = item(instance_dict(key) or {}, "_name_")
-    return f"{type_name(type(key))}.{name}" if type(name) is str else None
+    return f"{type_name(type(key))}.{printable(name)}" if type(name) is str else None
 
 
 def is_name(text: object) -> bool:

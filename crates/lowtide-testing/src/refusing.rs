@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::{
@@ -16,11 +16,11 @@ use lowtide_device::{
     RawMark, Reservation, Result, Usage,
 };
 
-use lowtide_testing::Dice;
+use crate::Dice;
 
 /// A call that can be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
+enum Call {
     Create,
     Destroy,
     Map,
@@ -46,9 +46,9 @@ const CALLS: [Call; 10] = [
     Call::Usage,
 ];
 
-/// Which calls are refused.
+/// The calls that a device of [`device_over`] refuses.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub struct Faults {
     armed: Mutex<Vec<Armed>>,
     struck: AtomicU64,
 }
@@ -63,26 +63,31 @@ struct Armed {
 }
 
 impl Faults {
-    /// From now on one or two kinds of calls are refused, for a while or for good.
-    pub(crate) fn arm(&self, dice: &mut Dice) {
-        let mut armed = self.armed.lock().unwrap();
+    /// Refuses one or two kinds of calls from now on, for a while or for good.
+    pub fn arm(&self, dice: &mut Dice) {
+        let mut armed = self.armed();
         for _ in 0..=dice.roll(2) {
             let times = dice.pick(&[1, 2, 3, u64::MAX]);
             armed.push(Armed { call: dice.pick(&CALLS), spared: dice.roll(6), times });
         }
     }
 
-    pub(crate) fn disarm(&self) {
-        self.armed.lock().unwrap().clear();
+    /// Refuses nothing from now on.
+    pub fn disarm(&self) {
+        self.armed().clear();
     }
 
-    /// How often a call was refused so far.
-    pub(crate) fn struck(&self) -> u64 {
+    /// Returns how often a call was refused so far.
+    pub fn struck(&self) -> u64 {
         self.struck.load(Relaxed)
     }
 
+    fn armed(&self) -> MutexGuard<'_, Vec<Armed>> {
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn strike(&self, call: Call) -> Result<()> {
-        let mut armed = self.armed.lock().unwrap();
+        let mut armed = self.armed();
         let mut is_refused = false;
         for fault in armed.iter_mut().filter(|fault| fault.call == call && fault.times > 0) {
             if fault.spared > 0 {
@@ -118,8 +123,8 @@ impl Call {
     }
 }
 
-/// A device over another one, with faults between them.
-pub(crate) fn device_over(real: &Device, faults: &Arc<Faults>) -> Device {
+/// Creates a device over another one, with faults between them.
+pub fn device_over(real: &Device, faults: &Arc<Faults>) -> Device {
     Device::new(Refusing {
         real: real.clone(),
         faults: Arc::clone(faults),
@@ -157,7 +162,7 @@ impl Books {
 
 impl Refusing {
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap()
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ask(&self, call: Call) -> Result<()> {
