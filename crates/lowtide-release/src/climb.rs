@@ -56,9 +56,12 @@ struct ClimbPart {
     cut_off: Vec<Arc<AtomicBool>>,
 }
 
+/// The result of a part that ran to its end, or its panic.
+type Outcome<T> = thread::Result<Result<T, Failure>>;
+
 /// How a part of a climb ended.
 pub(crate) enum Ran<T> {
-    Ended(thread::Result<Result<T, Failure>>),
+    Ended(Outcome<T>),
     /// It exceeded its limit and stopped when it was told to; its result, if it has one.
     CutOff(Option<T>),
     /// It exceeded its limit and still runs.
@@ -217,7 +220,7 @@ impl Climb {
         let running = Part::new(name, takes, Arc::clone(&self.clock));
         let (part_of, left_behind) = (Arc::clone(&running), Arc::clone(&self.left_behind));
         let mut ending = Ending { part: part_of, left_behind, how: "it never began".to_owned() };
-        let ended: Arc<Mutex<Option<thread::Result<Result<T, Failure>>>>> = Arc::default();
+        let ended: Arc<Mutex<Option<Outcome<T>>>> = Arc::default();
         let result = Arc::clone(&ended);
         let work = move || {
             let here = Here::new(&climb);

@@ -280,9 +280,10 @@ impl Releaser {
 }
 
 fn refusal(busy: &Busy) -> String {
-    let next = match busy.own {
-        true => "ask on a thread that does not, or end that work first",
-        false => "try again when that has ended, or wait longer",
+    let next = if busy.own {
+        "ask on a thread that does not, or end that work first"
+    } else {
+        "try again when that has ended, or wait longer"
     };
     format!("nothing was touched: {busy}; {next}")
 }

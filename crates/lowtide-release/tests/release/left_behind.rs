@@ -253,6 +253,26 @@ fn a_hook_that_hangs_is_not_started_again_while_it_hangs() {
     world.until_open();
 }
 
+/// The sleep, and whether it is under way.
+struct Tells(Arc<AtomicBool>);
+
+impl Rung for Tells {
+    fn name(&self) -> RungName {
+        RungName::Sleep
+    }
+
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        rungs::Sleep.expect(inventory)
+    }
+
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        self.0.store(true, SeqCst);
+        let climbed = rungs::Sleep.climb(inventory, climb);
+        self.0.store(false, SeqCst);
+        climbed
+    }
+}
+
 #[test]
 fn a_sleep_that_exceeds_its_limit_is_undone() {
     let world = World::new();
@@ -270,23 +290,6 @@ fn a_sleep_that_exceeds_its_limit_is_undone() {
         }
         true
     };
-    struct Tells(Arc<AtomicBool>);
-    impl Rung for Tells {
-        fn name(&self) -> RungName {
-            RungName::Sleep
-        }
-
-        fn expect(&self, inventory: &Inventory) -> Expectation {
-            rungs::Sleep.expect(inventory)
-        }
-
-        fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
-            self.0.store(true, SeqCst);
-            let climbed = rungs::Sleep.climb(inventory, climb);
-            self.0.store(false, SeqCst);
-            climbed
-        }
-    }
     let ladder = Ladder::of(vec![Arc::new(rungs::Sleep)]);
     world.releaser.replace_rung(Arc::new(Tells(in_rung)));
     let receipt = world.releaser.release(Request::new("sleeps", ladder).go_on_while(until_cut_off));
