@@ -459,7 +459,7 @@ impl Arena {
     }
 
     /// Checks every invariant; panics where one does not hold.
-    pub(crate) fn check(&self, asleep: bool) {
+    pub(crate) fn check(&self, asleep: bool, is_quiet: bool) {
         let (mut end, mut last) = (0, None);
         for (index, block) in self.blocks.iter() {
             assert_eq!(block.start, end, "blocks follow one another");
@@ -469,7 +469,7 @@ impl Arena {
             let expected = if block.state == BlockState::Hole { 0 } else { block.size };
             assert!(!asleep || block.state != BlockState::Cached, "{block:?} is cached asleep");
             assert!(
-                asleep || block.state == BlockState::Busy || chunks == expected,
+                !is_quiet || asleep || block.state == BlockState::Busy || chunks == expected,
                 "{block:?} has {chunks} bytes of chunks under it"
             );
             let key = (block.state, block.stream);
@@ -489,7 +489,9 @@ impl Arena {
         }
         assert_eq!(end, self.reservation.size().0, "blocks cover the arena");
         assert_eq!(self.mapped, self.chunks.values().sum::<u64>(), "the sum of the chunks");
-        assert_eq!(self.reservation.mapped().0, self.mapped, "every chunk is mapped");
+        // A driver call that is under way has changed the mappings and not the tables yet.
+        let is_mapped = !is_quiet || self.reservation.mapped().0 == self.mapped;
+        assert!(is_mapped, "every chunk is mapped");
     }
 
     fn mapped_in(&self, range: Range<u64>) -> u64 {

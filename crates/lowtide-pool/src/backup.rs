@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lowtide_device::digest::{Digest, PAGE_BYTES};
+use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::headroom::{self, HostGrant};
 use lowtide_device::{Bytes, Device};
 
@@ -77,6 +77,18 @@ impl Backups {
     /// Returns the saved pages of a room.
     pub(crate) fn pages(&mut self, room: RoomId) -> &mut SavedPages {
         self.rooms.entry(room).or_default()
+    }
+
+    /// Returns a saved page of a room.
+    pub(crate) fn saved(&self, room: RoomId, offset: u64) -> Option<&Saved> {
+        self.rooms.get(&room)?.get(&offset)
+    }
+
+    /// Computes the digest of a backup page on the host.
+    pub(crate) fn digest_of(&self, page: BackupPage) -> Result<Digest> {
+        let mut bytes = vec![0; PAGE_BYTES];
+        self.memory(page.slab).read(page.offset(), &mut bytes)?;
+        Ok(Keys::of_this_process().digest(&bytes))
     }
 
     /// Returns the host memory that a room's backup uses.

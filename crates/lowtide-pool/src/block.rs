@@ -1,5 +1,7 @@
 //! A block that frees itself, and whose bytes can be read and written from the host.
 
+use std::panic::Location;
+
 use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
@@ -20,6 +22,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::alloc`].
+    #[track_caller]
     pub fn block(&self, size: Bytes) -> Result<Block> {
         self.block_on(size, StreamId::default(), Tag::default())
     }
@@ -28,6 +31,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::alloc`].
+    #[track_caller]
     pub fn block_tagged(&self, size: Bytes, tag: Tag) -> Result<Block> {
         self.block_on(size, StreamId::default(), tag)
     }
@@ -36,8 +40,10 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::alloc`].
+    #[track_caller]
     pub fn block_on(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Block> {
         let address = self.alloc(size, stream, tag)?;
+        self.shared.places.add(address, Location::caller());
         Ok(Block { pool: self.clone(), address, size, stream, is_left: false })
     }
 }
@@ -99,6 +105,7 @@ impl Block {
     /// Leaves the block to the caller, who frees it by its address with [`Pool::free`].
     pub fn into_address(mut self) -> Address {
         self.is_left = true;
+        self.pool.shared.places.remove(self.address);
         self.address
     }
 
@@ -181,9 +188,11 @@ impl Drop for BlockJob<'_> {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.is_left {
+        // A forked child must not touch a lock of its parent, which may be taken.
+        if self.is_left || !self.pool.shared.monitor.is_own() {
             return;
         }
+        self.pool.shared.places.remove(self.address);
         match self.pool.free(self.address, self.stream) {
             // Its memory goes with the pool, or is the parent's.
             Ok(()) | Err(Error::Broken { .. } | Error::Device(lowtide_device::Error::Forked)) => {}

@@ -252,7 +252,7 @@ mod tests {
                 let (size, at) = (Bytes(pages * PAGE), *at);
                 offset += size.0;
                 let offset = offset - size.0;
-                Piece { number, chunk: number, reservation, offset, memory, at, size }
+                Piece { chunk: number, reservation, offset, memory, at, size }
             });
             pieces.collect()
         }
@@ -322,7 +322,7 @@ mod tests {
                     world.write(|number| if way == Way::In { byte(number) } else { 0 });
                     let told = Mutex::new(vec![0; SIZES.len()]);
                     let done = |piece: &Piece| {
-                        told.lock().unwrap()[piece.number] += 1;
+                        told.lock().unwrap()[piece.chunk] += 1;
                         Ok(())
                     };
                     world.carry(way, &done).unwrap();
@@ -374,7 +374,7 @@ mod tests {
             for way in [Way::Out, Way::In] {
                 let of_who_is_told = catch_unwind(AssertUnwindSafe(|| {
                     world.carry(way, &|piece| {
-                        if piece.number == 3 { panic!("told") } else { Ok(()) }
+                        if piece.chunk == 3 { panic!("told") } else { Ok(()) }
                     })
                 }));
                 assert!(of_who_is_told.is_err());

@@ -46,6 +46,21 @@ pub(crate) struct Changed {
     to: BackupPage,
 }
 
+impl Changed {
+    /// Returns the page and its backup page, which has the content once the copy has arrived.
+    pub(crate) fn target(&self) -> ((RoomId, u64), BackupPage) {
+        ((self.room, self.offset), self.to)
+    }
+}
+
+/// The plan of a sleep: what is copied, and the digest of every page.
+pub(crate) struct SleepPlan {
+    pub(crate) tally: PageTally,
+    pub(crate) changed: Vec<Changed>,
+    /// By part, in the order of its pages.
+    pub(crate) digests: Vec<Vec<Digest>>,
+}
+
 /// Stands for the backup page of a changed page that has none yet.
 const NOWHERE: BackupPage = BackupPage { slab: u32::MAX, page: u32::MAX };
 
@@ -54,34 +69,38 @@ pub(crate) struct Planner<'a> {
     pub(crate) device: &'a Device,
     pub(crate) stream: &'a Stream,
     pub(crate) policy: &'a Policy,
+    /// Rooms that are awake, whose backups only save time: they make room where there is none.
+    pub(crate) others: &'a [RoomId],
     pub(crate) limit: Limit<'a>,
 }
 
 impl Planner<'_> {
     /// Takes digests, decides what is copied, and takes backup pages for it. On failure nothing has
-    /// moved. Where there is no room, the backups of `others`, which are awake and only save time, are
-    /// forgotten first.
-    pub(crate) fn plan(
-        &self,
-        backups: &mut Backups,
-        parts: &[ToSave<'_>],
-        others: &[RoomId],
-    ) -> Result<(PageTally, Vec<Changed>)> {
+    /// moved.
+    pub(crate) fn plan(&self, backups: &mut Backups, parts: &[ToSave<'_>]) -> Result<SleepPlan> {
         let digests = self.digests(parts)?;
         let (tally, mut changed) = sort_out(backups, parts, &digests);
-        let mut housed = self.house(backups, &mut changed);
-        if housed.as_ref().is_err_and(|error| !matches!(error, Error::Stopped { .. })) {
-            for room in others {
-                backups.forget(*room);
-            }
-            backups.shrink();
-            housed = self.house(backups, &mut changed);
-        }
-        if let Err(error) = housed {
+        if let Err(error) = self.house(backups, &mut changed) {
             give_up(backups, &changed);
             return Err(error);
         }
-        Ok((tally, changed))
+        Ok(SleepPlan { tally, changed, digests })
+    }
+
+    /// Takes a backup page for each page that has none. Where there is no room, the backups of others
+    /// are forgotten first.
+    pub(crate) fn house(&self, backups: &mut Backups, changed: &mut [Changed]) -> Result<()> {
+        match self.take_backups(backups, changed) {
+            Ok(()) => Ok(()),
+            stopped @ Err(Error::Stopped { .. }) => stopped,
+            Err(_) => {
+                for room in self.others {
+                    backups.forget(*room);
+                }
+                backups.shrink();
+                self.take_backups(backups, changed)
+            }
+        }
     }
 
     // All at once; with a limit, in groups.
@@ -109,8 +128,7 @@ impl Planner<'_> {
         Ok(digests)
     }
 
-    // A backup page for each page that has none.
-    fn house(&self, backups: &mut Backups, changed: &mut [Changed]) -> Result<()> {
+    fn take_backups(&self, backups: &mut Backups, changed: &mut [Changed]) -> Result<()> {
         let homeless = changed.iter().filter(|page| page.to == NOWHERE).count() as u64;
         let missing = Bytes(backups.missing(homeless) * PAGE);
         let needed = backups.held() + missing;
@@ -133,6 +151,16 @@ pub(crate) fn confirm(backups: &mut Backups, changed: &[Changed]) {
     }
 }
 
+/// Prepares a page to be copied again, because it or its backup changed since it was saved: until the
+/// copy has arrived, it is not saved.
+pub(crate) fn again(backups: &mut Backups, room: RoomId, offset: u64, digest: Digest) -> Changed {
+    let to = match backups.pages(room).remove(&offset).map(|saved| saved.location) {
+        Some(BackupLocation::Page(page)) => page,
+        _ => NOWHERE,
+    };
+    Changed { room, offset, digest, to }
+}
+
 /// Gives back the backup pages of pages that will not be copied after all.
 pub(crate) fn give_up(backups: &mut Backups, changed: &[Changed]) {
     for page in changed.iter().filter(|page| page.to != NOWHERE) {
@@ -152,7 +180,6 @@ pub(crate) fn neighbours(one: &Changed, next: &Changed) -> bool {
 
 /// Makes a piece of a run of neighbours.
 pub(crate) fn piece(
-    number: usize,
     run: &[Changed],
     chunk: usize,
     reservation: &Reservation,
@@ -161,7 +188,7 @@ pub(crate) fn piece(
     let Changed { offset, to, .. } = run[0];
     let (memory, size) = (backups.memory(to.slab).clone(), Bytes(run.len() as u64 * PAGE));
     let reservation = reservation.clone();
-    Piece { number, chunk, reservation, offset, memory, at: to.offset(), size }
+    Piece { chunk, reservation, offset, memory, at: to.offset(), size }
 }
 
 // What is saved already stays; what is dead is forgotten; what changed keeps its backup page.

@@ -103,6 +103,19 @@ pub enum Error {
         /// The processes that use the rest.
         holders: String,
     },
+    /// A page or its backup was written again and again while a sleep saved it. Its tag is awake.
+    #[error(
+        "page {page:?} of tag {tag:?} keeps changing: each of {takes} copies differed from it; the tag \
+         is awake with its data. Stop the work that writes to it and try again"
+    )]
+    KeepsChanging {
+        /// The name of the tag.
+        tag: String,
+        /// The address of the page.
+        page: Address,
+        /// The number of times that the page was copied.
+        takes: u32,
+    },
     /// A page does not match the digest that was taken when it was saved. Everything is still asleep.
     #[error(
         "page {page:?} of block {block:?} (tag {tag:?}) came back wrong, twice; its backup is kept \

@@ -96,7 +96,7 @@ mod tests {
         fn piece(&self, number: usize, memory: &Memory) -> Piece {
             let (reservation, memory) = (self.reservation.clone(), memory.clone());
             let (at, size) = (Bytes::ZERO, Bytes(PIECE));
-            Piece { number, chunk: 0, reservation, offset: 0, memory, at, size }
+            Piece { chunk: 0, reservation, offset: number as u64, memory, at, size }
         }
 
         fn direct(&self, number: usize) -> Piece {
@@ -117,11 +117,13 @@ mod tests {
     // The number of what is sent, with the job where it is in a buffer; it is given one where it has none.
     fn send(feed: &Feed, world: &World, in_flight: usize) -> Option<(usize, Option<Arc<Job>>)> {
         let job = match feed.handover.next_to_send(in_flight)? {
-            ToSend::Load(Load::Direct(direct)) => return Some((direct.piece.number, None)),
+            ToSend::Load(Load::Direct(direct)) => {
+                return Some((direct.piece.offset as usize, None));
+            }
             ToSend::Load(Load::Staged(job)) => job,
             ToSend::Begin(staged) => Job::new(staged, Arc::clone(&world.buffer)),
         };
-        Some((job.staged.piece.number, Some(job)))
+        Some((job.staged.piece.offset as usize, Some(job)))
     }
 
     // A thread's part on the way in, without the copying.
@@ -142,7 +144,7 @@ mod tests {
             assert!(matches!(next, Some(ToCopy::Part(same, found))
                 if Arc::ptr_eq(&same, &job) && found == part));
         }
-        let number = job.staged.piece.number;
+        let number = job.staged.piece.offset as usize;
         feed.handover.filled(job);
         number
     }
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!([fill(&feed, &world), fill(&feed, &world)], [3, 4]);
         let jobs = [5, 6].map(|in_flight| send(&feed, &world, in_flight).unwrap().1.unwrap());
         assert_eq!(
-            jobs.each_ref().map(|job| job.staged.piece.number),
+            jobs.each_ref().map(|job| job.staged.piece.offset as usize),
             [3, 4],
             "whatever is in flight"
         );
@@ -229,7 +231,7 @@ mod tests {
                     }
                 });
                 for piece in expected {
-                    let (number, is_direct) = (piece.number, piece.memory.is_direct());
+                    let (number, is_direct) = (piece.offset as usize, piece.memory.is_direct());
                     feed.add([piece]);
                     if way == Way::In && !is_direct {
                         fill(feed, world);

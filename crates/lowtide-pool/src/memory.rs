@@ -40,11 +40,8 @@ impl Memory {
     pub(crate) fn is_direct(&self) -> bool {
         matches!(self, Memory::Direct(_))
     }
-}
 
-// Those who carry know the kind they have; tests look at both.
-#[cfg(all(test, not(feature = "loom")))]
-impl Memory {
+    /// Copies bytes out of it.
     pub(crate) fn read(&self, at: Bytes, into: &mut [u8]) -> Result<()> {
         match self {
             Memory::Direct(memory) => memory.read(at, into),
@@ -55,6 +52,8 @@ impl Memory {
         }
     }
 
+    // Those who carry know the kind they have; tests write to both.
+    #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn write(&self, at: Bytes, from: &[u8]) -> Result<()> {
         match self {
             Memory::Direct(memory) => memory.write(at, from),

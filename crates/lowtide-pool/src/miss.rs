@@ -230,7 +230,7 @@ impl State {
         } else {
             self.moves_by(policy, size, missing)
         };
-        let tight = (self.counts().physical.0 + missing) * 2 > device.total.0;
+        let tight = self.counts().physical.0.saturating_add(missing) > device.total.0 / 2;
         let chunk = policy.chunk_for(size, device.page.0, tight);
         self.tags.begin_job(request.tag);
         Ok(Plan { reservation, run, chunk, moves })
@@ -242,11 +242,12 @@ impl State {
         let PoolCounts { live, live_peak, physical, physical_peak, asleep, .. } = self.counts();
         let live = live - asleep;
         let most_live = live_peak.max(live + Bytes(size)).0;
-        let with_slack = most_live + most_live / 1000 * policy.slack_thousandths;
+        let slack = (most_live / 1000).saturating_mul(policy.slack_thousandths);
+        let with_slack = most_live.saturating_add(slack);
         let wanted = (physical.0 + missing).saturating_sub(most_live.max(physical_peak.0));
         let mut too_much = (physical.0 + missing).saturating_sub(with_slack);
         self.moves(wanted, missing, |chunk| {
-            let worth = too_much > 0 || chunk * policy.cheap_part >= missing;
+            let worth = too_much > 0 || chunk.saturating_mul(policy.cheap_part) >= missing;
             too_much = too_much.saturating_sub(chunk);
             worth
         })

@@ -17,8 +17,6 @@ const PART: u64 = 2 << 20;
 
 /// Neighbouring bytes, at most [`PIECE`] of them.
 pub(crate) struct Piece {
-    /// Its own number, for whoever is told that it has arrived.
-    pub(crate) number: usize,
     /// The number of the chunk it is in.
     pub(crate) chunk: usize,
     pub(crate) reservation: Reservation,

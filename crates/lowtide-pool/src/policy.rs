@@ -52,6 +52,10 @@ pub struct Policy {
     /// given back: once with `keep_backups`, in every sleep and wake without. With zero, all backups
     /// are plain pages. Default: 2.5 GiB.
     pub direct_backups: Bytes,
+    /// Computes the digest of every backup page on the host, too, before a sleep lets the device's memory
+    /// go. A backup page that is wrong is copied again. The sleep then gives no memory back before the
+    /// last copy has arrived, and a processor reads all backups once. Default: no.
+    pub check_backups: bool,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
@@ -70,6 +74,7 @@ impl Default for Policy {
             keep_backups: true,
             backup_most: None,
             direct_backups: Bytes::mib(2560),
+            check_backups: false,
             wake_on_alloc: false,
         }
     }
@@ -102,6 +107,7 @@ setters! {
     keep_backups: bool,
     backup_most: Option<Bytes>,
     direct_backups: Bytes,
+    check_backups: bool,
     wake_on_alloc: bool,
 }
 

@@ -14,6 +14,7 @@ use crate::arena::Arena;
 use crate::fence::Fence;
 use crate::hand::HandCell;
 use crate::monitor::Monitor;
+use crate::places::Places;
 use crate::policy::{GRAIN, Policy};
 use crate::pressure::{Callbacks, Pressure, PressureAnswer, Subscription};
 use crate::record::Recording;
@@ -64,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) callbacks: Callbacks,
     pub(crate) monitor: Monitor<State>,
     pub(crate) hand: HandCell,
+    pub(crate) places: Places,
 }
 
 /// Settings of a pool to be made, from [`Pool::builder`].
@@ -101,6 +103,7 @@ impl PoolBuilder<'_> {
             callbacks: Callbacks::default(),
             monitor: Monitor::new(State::new(fence.is_none(), small_grains)),
             hand: HandCell::default(),
+            places: Places::default(),
             fence,
         };
         let pool = Pool { shared: Arc::new(shared) };

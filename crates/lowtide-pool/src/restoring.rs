@@ -116,7 +116,7 @@ impl Returning<'_> {
         self.runs.iter().filter_map(move |run| {
             let (memory, at) = run.from.clone()?;
             let (reservation, offset) = (self.part.reservation.clone(), run.offset);
-            Some(Piece { number: 0, chunk, reservation, offset, memory, at, size: run.size })
+            Some(Piece { chunk, reservation, offset, memory, at, size: run.size })
         })
     }
 }

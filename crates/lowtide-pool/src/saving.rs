@@ -1,32 +1,46 @@
 //! Saving: pages on their way to the host, and the chunks that they leave behind.
 //!
-//! A chunk is given back as soon as every page of it has arrived, so that the driver's part is done
-//! while the link is busy. Memory whose content may be lost goes last, while the last copies run.
+//! A chunk is given back as soon as every page of it has arrived and a second look found every page
+//! as it was, so that the driver's part is done while the link is busy. A page that changed meanwhile
+//! is taken again, a few times. Memory whose content may be lost goes last, while the last copies run.
 
-use std::ops::Range;
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
 
-use crate::Result;
+use lowtide_device::Bytes;
+
 use crate::backup::Backups;
 use crate::carry::Carriers;
-use crate::changes::{self, Changed};
+use crate::changes::{self, Changed, Planner, SleepPlan};
 use crate::feed::Feed;
 use crate::handover::Way;
+use crate::leaving::{CopiedBackups, Leaving, SecondLook, Wrong};
 use crate::limit::Limit;
 use crate::piece::Piece;
 use crate::retry::unmap;
 use crate::sleep_part::{HeldChunks, SleepPart};
-use crate::sync::{self, Mutex};
 use crate::turn_step::TurnStep;
+use crate::{Error, Result};
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
 /// case one fails, and early enough that the driver's part is done before the last one.
 const LAST_PART: usize = 4;
 
+/// Memory that may be lost is held until everything else has left, in case that fails; more than this
+/// is not, unless a limit may stop the sleep. The driver needs a millisecond to clear it.
+const HELD_MOST: Bytes = Bytes::gib(1);
+
+/// The most bytes that are looked at together before they leave. A GPU needs so many pages to be
+/// busy. More would only give a stray write more time between the look and the end of the memory.
+const CHECKED_AT_ONCE: u64 = 2 << 30;
+
+/// The number of times that a page is copied before the sleep fails, because it changed each time.
+const TAKES_MOST: u32 = 4;
+
 /// Pages on their way to the host.
 pub(crate) struct Saving<'a> {
-    pub(crate) changed: Vec<Changed>,
     pub(crate) carriers: &'a Carriers,
+    /// Makes room on the host for pages that are copied after all.
+    pub(crate) planner: Planner<'a>,
     /// The rooms whose content is saved.
     pub(crate) parts: &'a [&'a SleepPart],
     /// The rooms whose content may be lost.
@@ -34,125 +48,213 @@ pub(crate) struct Saving<'a> {
     pub(crate) limit: Limit<'a>,
 }
 
-/// A chunk of a part, in the order in which they are numbered for the feed.
-struct Numbered<'a> {
-    part: &'a SleepPart,
-    range: &'a Range<u64>,
+/// Memory that may be lost, before and after it left its addresses.
+enum Lost {
+    Mapped,
+    Held(HeldChunks),
 }
 
-impl Numbered<'_> {
-    fn holds(&self, page: &Changed) -> bool {
-        self.part.room == page.room && self.range.contains(&page.offset)
-    }
-}
+/// What one take has found: the chunks that were looked at again, with the pages that were wrong.
+type Looks = BTreeMap<usize, Vec<Wrong>>;
 
 impl Saving<'_> {
-    /// Copies what changed and gives each chunk back once it is saved; then what may be lost.
-    pub(crate) fn carry(&self, backups: &mut Backups) -> Result<()> {
-        let chunks: Vec<Numbered<'_>> = self.numbered();
-        let runs = self.runs(&chunks);
-        let mut pieces_of = vec![0; chunks.len()];
-        for (chunk, _) in &runs {
-            pieces_of[*chunk] += 1;
+    /// Copies what changed and gives each chunk back once it is saved; then what may be lost. Returns
+    /// how many pages were copied again.
+    pub(crate) fn carry(&self, backups: &mut Backups, plan: SleepPlan) -> Result<usize> {
+        let SleepPlan { mut changed, digests, .. } = plan;
+        let mut chunks = Leaving::all(self.parts, digests);
+        let mut waiting: Vec<usize> = (0..chunks.len()).collect();
+        let (mut lost, mut again) = (Lost::Mapped, 0);
+        for takes in 1.. {
+            let mut looks = Looks::new();
+            let runs = runs(&changed, &chunks);
+            let take = Take { saving: self, chunks: &chunks, runs: &runs };
+            let mut outcome = take.carry(backups, waiting, &mut looks, &mut lost);
+            for (chunk, run) in &runs {
+                if looks.contains_key(chunk) {
+                    changes::confirm(backups, run);
+                } else {
+                    changes::give_up(backups, run);
+                }
+            }
+            (waiting, changed) = take_again(backups, &mut chunks, &looks);
+            if outcome.is_ok() && changed.is_empty() {
+                return Ok(again);
+            }
+            again += changed.len();
+            if outcome.is_ok() {
+                outcome = match changed.first() {
+                    Some(page) if takes == TAKES_MOST => Err(self.keeps_changing(page, takes)),
+                    _ => self.planner.house(backups, &mut changed),
+                };
+            }
+            if let Err(error) = outcome {
+                changes::give_up(backups, &changed);
+                if let Lost::Held(held) = lost {
+                    held.put_back();
+                }
+                return Err(error);
+            }
         }
-        let pieces: Vec<Piece> = runs
+        unreachable!("the last take returns")
+    }
+
+    fn keeps_changing(&self, page: &Changed, takes: u32) -> Error {
+        let part = self.parts.iter().find(|part| part.room == page.room);
+        let part = part.expect("a page of one of the parts");
+        let page = part.reservation.address().plus(Bytes(page.offset));
+        Error::KeepsChanging { tag: part.name.to_string(), page, takes }
+    }
+}
+
+// The pages that were wrong, to be copied, and their chunks, to be looked at once more.
+fn take_again(
+    backups: &mut Backups,
+    chunks: &mut [Leaving<'_>],
+    looks: &Looks,
+) -> (Vec<usize>, Vec<Changed>) {
+    let (mut waiting, mut changed) = (Vec::new(), Vec::new());
+    for (number, wrong) in looks.iter().filter(|(_, wrong)| !wrong.is_empty()) {
+        let Leaving { part, pages, .. } = &mut chunks[*number];
+        waiting.push(*number);
+        for (index, now) in wrong {
+            let (offset, digest) = &mut pages[*index];
+            *digest = *now;
+            changed.push(changes::again(backups, part.room, *offset, *now));
+        }
+    }
+    (waiting, changed)
+}
+
+/// One pass over pages that are to be copied and chunks that are to leave.
+struct Take<'a> {
+    saving: &'a Saving<'a>,
+    chunks: &'a [Leaving<'a>],
+    /// Neighbouring pages within a chunk, with the chunk's number.
+    runs: &'a [(usize, &'a [Changed])],
+}
+
+impl Take<'_> {
+    fn carry(
+        &self,
+        backups: &Backups,
+        waiting: Vec<usize>,
+        looks: &mut Looks,
+        lost: &mut Lost,
+    ) -> Result<()> {
+        let Saving { carriers, planner, limit, .. } = self.saving;
+        let pieces: Vec<Piece> = self
+            .runs
             .iter()
-            .enumerate()
-            .map(|(number, (chunk, run))| {
-                let reservation = &chunks[*chunk].part.reservation;
-                changes::piece(number, run, *chunk, reservation, backups)
+            .map(|(chunk, run)| {
+                let reservation = &self.chunks[*chunk].part.reservation;
+                changes::piece(run, *chunk, reservation, backups)
             })
             .collect();
-        let feed = Feed::new(Way::Out, chunks.len(), &pieces);
-        let arrived =
-            Mutex::new(Arrived { left: pieces_of.clone(), runs: vec![false; runs.len()] });
-        let lock = || sync::lock(&arrived);
-        let done = |piece: &Piece| {
-            let is_last = lock().count(piece);
-            let Numbered { part, range } = &chunks[piece.chunk];
-            if is_last {
-                drop(unmap(&part.reservation, range)?);
-            }
-            Ok(())
+        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces);
+        let copied = || self.runs.iter().flat_map(|(_, run)| *run).map(Changed::target).collect();
+        let look = SecondLook {
+            stream: &carriers.checks,
+            backups: planner
+                .policy
+                .check_backups
+                .then(|| CopiedBackups { backups, copied: copied() }),
         };
-        let mut held = HeldChunks::default();
-        let mut meanwhile = || {
-            let idle = chunks.iter().zip(&pieces_of).filter(|(_, pieces)| **pieces == 0);
-            for (Numbered { part, range }, _) in idle {
-                self.limit.ask(TurnStep::CopyingOut, || feed.progress())?;
-                drop(unmap(&part.reservation, range)?);
-            }
-            let is_late = |left: &[usize]| left.iter().sum::<usize>() * LAST_PART <= runs.len();
-            if feed.handover.wait_until(|left| is_late(left).then_some(())).is_some() {
-                held = HeldChunks::unmap(self.lost.iter().copied(), self.limit)?;
-                // Without a limit only a failure could stop what is left.
-                if self.limit.is_none() {
-                    drop(std::mem::take(&mut held));
-                }
-            }
-            Ok(())
-        };
-        let outcome = if pieces.is_empty() {
-            meanwhile()
-        } else {
-            feed.add(pieces);
-            self.carriers.carry(&feed, self.limit, &done, meanwhile)
-        };
-        // Where a thread panicked, the panic has gone past here.
-        let arrived = arrived.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for ((_, run), is_there) in runs.iter().zip(arrived.runs) {
-            if is_there {
-                changes::confirm(backups, run);
-            } else {
-                changes::give_up(backups, run);
-            }
+        let meanwhile = || self.let_go(&feed, &look, waiting, looks, lost);
+        if pieces.is_empty() {
+            return meanwhile();
         }
-        if outcome.is_err() {
-            held.put_back();
-        }
-        outcome
+        feed.add(pieces);
+        carriers.carry(&feed, *limit, &|_| Ok(()), meanwhile)
     }
 
-    fn numbered(&self) -> Vec<Numbered<'_>> {
-        let of_part = |part: &&'_ SleepPart| part.chunks.len();
-        let mut numbered = Vec::with_capacity(self.parts.iter().map(of_part).sum());
-        for part in self.parts {
-            numbered.extend(part.chunks.iter().map(|range| Numbered { part, range }));
+    // Gives chunks back as they arrive, each after a second look.
+    fn let_go(
+        &self,
+        feed: &Feed,
+        look: &SecondLook<'_>,
+        mut waiting: Vec<usize>,
+        looks: &mut Looks,
+        lost: &mut Lost,
+    ) -> Result<()> {
+        let Saving { limit, .. } = self.saving;
+        let mut all_right = true;
+        loop {
+            let may_lose = all_right && matches!(lost, Lost::Mapped);
+            let next = |left: &[usize]| {
+                let pieces_left: usize = left.iter().sum();
+                // Registered backups cannot be read while copies go to other pages of them.
+                let is_early = look.backups.is_some() && pieces_left > 0;
+                let batch = if is_early { Vec::new() } else { self.arrived(&waiting, left) };
+                let is_late = !is_early && pieces_left * LAST_PART <= self.runs.len();
+                let is_next = !batch.is_empty() || (is_late && may_lose) || waiting.is_empty();
+                is_next.then_some(batch)
+            };
+            let Some(batch) = feed.handover.wait_until(next) else {
+                return Ok(()); // who failed says why
+            };
+            if batch.is_empty() {
+                // Everything that has arrived was right so far.
+                if may_lose {
+                    *lost = self.lose()?;
+                    continue;
+                }
+                return Ok(());
+            }
+            let progress = || feed.progress();
+            limit.ask(TurnStep::CopyingOut, progress)?;
+            let chunks: Vec<&Leaving<'_>> =
+                batch.iter().map(|chunk| &self.chunks[*chunk]).collect();
+            let found = look.at(&chunks)?;
+            all_right &= found.iter().all(Vec::is_empty);
+            looks.extend(batch.iter().copied().zip(found));
+            for chunk in &batch {
+                if looks[chunk].is_empty() {
+                    limit.ask(TurnStep::CopyingOut, progress)?;
+                    let Leaving { part, range, .. } = &self.chunks[*chunk];
+                    drop(unmap(&part.reservation, range)?);
+                }
+            }
+            waiting.retain(|chunk| !looks.contains_key(chunk));
         }
-        numbered
     }
 
-    // Neighbouring pages that changed, each run within one chunk, with the chunk's number.
-    fn runs<'b>(&'b self, chunks: &[Numbered<'_>]) -> Vec<(usize, &'b [Changed])> {
-        let mut runs = Vec::new();
-        let mut chunk = 0;
-        for run in self.changed.chunk_by(changes::neighbours) {
-            let mut rest = run;
-            while let Some(first) = rest.first() {
-                while !chunks[chunk].holds(first) {
-                    chunk += 1;
-                }
-                let inside = rest.partition_point(|page| chunks[chunk].holds(page));
-                runs.push((chunk, &rest[..inside]));
-                rest = &rest[inside..];
-            }
-        }
-        runs
+    // Chunks that are wholly on the host, as many as are looked at together.
+    fn arrived(&self, waiting: &[usize], left: &[usize]) -> Vec<usize> {
+        let mut size = 0;
+        let arrived = waiting.iter().copied().filter(|chunk| left[*chunk] == 0);
+        arrived
+            .take_while(|chunk| {
+                let is_first = size == 0;
+                size += self.chunks[*chunk].size();
+                is_first || size <= CHECKED_AT_ONCE
+            })
+            .collect()
+    }
+
+    fn lose(&self) -> Result<Lost> {
+        let Saving { lost, limit, .. } = self.saving;
+        let held = HeldChunks::unmap(lost.iter().copied(), *limit)?;
+        let size: Bytes = lost.iter().map(|part| part.size()).sum();
+        let goes_now = limit.is_none() && size > HELD_MOST;
+        Ok(Lost::Held(if goes_now { HeldChunks::default() } else { held }))
     }
 }
 
-/// The pieces that have arrived at the host.
-struct Arrived {
-    /// The number of pieces of each chunk that have not.
-    left: Vec<usize>,
-    runs: Vec<bool>,
-}
-
-impl Arrived {
-    /// Counts a piece; returns whether it was the last of its chunk.
-    fn count(&mut self, piece: &Piece) -> bool {
-        self.runs[piece.number] = true;
-        self.left[piece.chunk] -= 1;
-        self.left[piece.chunk] == 0
+// Neighbouring pages that changed, each run within one chunk, with the chunk's number.
+fn runs<'b>(changed: &'b [Changed], chunks: &[Leaving<'_>]) -> Vec<(usize, &'b [Changed])> {
+    let mut runs = Vec::new();
+    let mut chunk = 0;
+    for run in changed.chunk_by(changes::neighbours) {
+        let mut rest = run;
+        while let Some(first) = rest.first() {
+            while !chunks[chunk].holds(first) {
+                chunk += 1;
+            }
+            let inside = rest.partition_point(|page| chunks[chunk].holds(page));
+            runs.push((chunk, &rest[..inside]));
+            rest = &rest[inside..];
+        }
     }
+    runs
 }

@@ -1,8 +1,10 @@
 //! Sleep: content leaves the device, addresses stay.
 //!
 //! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page
-//! is on the device or it is saved; so whatever fails, what has left is brought back, and where even
+//! is on the device or it is saved, as a second look right before its memory goes has found; so whatever fails, what has left is brought back, and where even
 //! that fails the tag is asleep with nothing lost.
+
+use std::sync::Arc;
 
 use lowtide_device::Mapping;
 use lowtide_types::{Phase, SleepPolicy, SleepReport};
@@ -32,6 +34,8 @@ impl Pool {
     /// program that captures graphs calls [`Pool::sleep_quiet`] instead.
     ///
     /// # Errors
+    /// [`crate::Error::KeepsChanging`] where a page was written while it was saved, again and again.
+    ///
     /// Whatever was refused, everything is brought back as it was before: awake, data intact. Where
     /// even that is refused, the tag is asleep and its data is saved ([`Pool::phase`] tells); a
     /// `Discard` tag that was given up by then stays asleep, too.
@@ -110,21 +114,23 @@ impl Pool {
     ) -> Result<SleepReport> {
         let freed = parts.iter().map(SleepPart::size).sum();
         let (saved, lost): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.saves);
-        let mut tally = PageTally::default();
+        let (mut tally, mut copied_again) = (PageTally::default(), 0);
         if saved.iter().any(|part| !part.pages.is_empty()) {
             let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
             let backups = &mut turn.backups;
             let to_save: Vec<ToSave<'_>> = saved.iter().map(|part| part.to_save()).collect();
+            let others = self.state()?.awake_rooms();
             let planner = Planner {
                 device: &self.shared.device,
                 stream: &carriers.checks,
                 policy: &self.shared.policy,
+                others: &others,
                 limit,
             };
-            let others = self.state()?.awake_rooms();
-            let (found, changed) = planner.plan(backups, &to_save, &others)?;
-            tally = found;
-            Saving { changed, carriers, parts: &saved, lost: &lost, limit }.carry(backups)?;
+            let plan = planner.plan(backups, &to_save)?;
+            tally = plan.tally;
+            let saving = Saving { carriers, planner, parts: &saved, lost: &lost, limit };
+            copied_again = saving.carry(backups, plan)?;
         } else {
             let all = saved.iter().chain(&lost).copied();
             drop(HeldChunks::unmap(all, limit)?);
@@ -134,7 +140,7 @@ impl Pool {
         }
         turn.backups.shrink();
         let PageTally { copied, unchanged, zero } = tally;
-        Ok(SleepReport { tags: 0, copied, unchanged, zero, freed })
+        Ok(SleepReport { tags: 0, copied, unchanged, zero, copied_again, freed })
     }
 }
 
@@ -163,6 +169,7 @@ impl State {
                 parts.push(SleepPart {
                     turning,
                     room,
+                    name: Arc::clone(&self.tags[tag.tag].name),
                     saves: tag.policy == SleepPolicy::Offload,
                     reservation: arena.reservation.clone(),
                     chunks: arena.chunks(),

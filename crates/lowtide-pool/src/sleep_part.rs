@@ -1,6 +1,7 @@
 //! A room that falls asleep: its chunks, and how they leave their addresses.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use lowtide_device::{Bytes, Chunk, Reservation};
 
@@ -15,6 +16,8 @@ pub(crate) struct SleepPart {
     /// Which of the turn's tags it belongs to.
     pub(crate) turning: usize,
     pub(crate) room: RoomId,
+    /// The name of its tag.
+    pub(crate) name: Arc<str>,
     /// Set where its content is saved, rather than lost.
     pub(crate) saves: bool,
     pub(crate) reservation: Reservation,

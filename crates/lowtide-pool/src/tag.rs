@@ -5,7 +5,7 @@
 pub struct Tag {
     number: u16,
     /// The number of its pool; zero where the pool is known anyway.
-    pool: u16,
+    pool: u64,
 }
 
 impl Tag {
@@ -14,7 +14,7 @@ impl Tag {
         Tag { number: number as u16, pool: 0 }
     }
 
-    pub(crate) fn of_pool(number: usize, pool: u16) -> Tag {
+    pub(crate) fn of_pool(number: usize, pool: u64) -> Tag {
         Tag { pool, ..Tag::of_number(number) }
     }
 
@@ -22,7 +22,7 @@ impl Tag {
         self.number
     }
 
-    pub(crate) fn pool(self) -> u16 {
+    pub(crate) fn pool(self) -> u64 {
         self.pool
     }
 }

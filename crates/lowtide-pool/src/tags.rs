@@ -13,7 +13,7 @@
 )]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lowtide_types::{Bytes, Phase, SleepPolicy};
 
@@ -47,8 +47,8 @@ impl TagEntry {
 /// The tags of a pool.
 pub struct Tags {
     pub(crate) known: Vec<TagEntry>,
-    /// The pool's number, for its tags.
-    pool: u16,
+    /// The pool's number, for its tags. No other pool of this process has or had it.
+    pool: u64,
     /// Set while a turn is under way.
     turn: bool,
 }
@@ -66,9 +66,8 @@ pub struct Turning {
 impl Tags {
     /// Makes a table without tags.
     pub fn new() -> Tags {
-        // A program has few pools; should it make 65,535, numbers come again.
-        static POOLS: AtomicU16 = AtomicU16::new(0);
-        let pool = POOLS.fetch_add(1, Relaxed).checked_add(1).unwrap_or(1);
+        static POOLS: AtomicU64 = AtomicU64::new(1);
+        let pool = POOLS.fetch_add(1, Relaxed);
         Tags { known: Vec::new(), pool, turn: false }
     }
 
@@ -104,6 +103,11 @@ impl Tags {
             backup: Bytes::ZERO,
         });
         Ok(self.tag(self.known.len() - 1))
+    }
+
+    /// Returns whether no turn and no driver call is under way on a tag's memory.
+    pub(crate) fn is_quiet(&self, tag: Tag) -> bool {
+        self[tag].phase != Phase::Turning && self[tag].jobs == 0
     }
 
     /// Returns what is known of a tag; refuses a tag of another pool.

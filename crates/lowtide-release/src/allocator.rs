@@ -6,6 +6,9 @@ use lowtide_types::{Bytes, LedgerKind, LedgerLine};
 
 use crate::failure::Failure;
 
+/// Lines for places of allocation that each tag has in the ledger.
+const MOST_PLACES: usize = 4;
+
 /// The memory that an allocator has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AllocatorCounts {
@@ -57,14 +60,26 @@ impl Allocator for Pool {
     }
 
     fn lines(&self) -> Vec<LedgerLine> {
-        let mut lines = Vec::new();
+        let (mut lines, live_blocks) = (Vec::new(), self.live_blocks());
         for tag in self.snapshot().tags {
-            let live = tag.physical_bytes.saturating_sub(tag.cached_bytes);
+            let mut live = tag.physical_bytes.saturating_sub(tag.cached_bytes);
             let phase = if tag.phase == Phase::Asleep { ", asleep" } else { "" };
-            let line =
-                |kind, bytes| LedgerLine { kind, name: format!("{}{phase}", tag.name), bytes };
-            lines.push(line(LedgerKind::Live, live));
-            lines.push(line(LedgerKind::Cached, tag.cached_bytes));
+            let line = |kind, since: &str, bytes| LedgerLine {
+                kind,
+                name: format!("{}{phase}{since}", tag.name),
+                bytes,
+            };
+            let placed = live_blocks.iter().filter(|blocks| *blocks.tag == *tag.name);
+            let placed = placed.filter_map(|blocks| Some((blocks.since?, blocks.bytes)));
+            for (place, bytes) in placed.take(MOST_PLACES) {
+                // A tag that is asleep, or in part, has less on the device than its blocks.
+                let Some(rest) = live.0.checked_sub(bytes.0) else { break };
+                live = Bytes(rest);
+                let since = format!(", since {}:{}", place.file(), place.line());
+                lines.push(line(LedgerKind::Live, &since, bytes));
+            }
+            lines.push(line(LedgerKind::Live, "", live));
+            lines.push(line(LedgerKind::Cached, "", tag.cached_bytes));
         }
         lines.retain(|line| line.bytes > Bytes::ZERO);
         lines

@@ -2,13 +2,14 @@
 //!
 //! It stands before a `host` device and passes everything on, so the kernel's number is behind it
 //! untouched. Copies and digests are done at once, by whoever asks: a stream may be that fast, and
-//! thousands of devices without threads are cheap.
+//! thousands of devices without threads are cheap. A test can also have something done right after a
+//! digest or a copy, such as a stray write.
 #![allow(unsafe_code, reason = "is a back end, whose contract is unsafe, over a safe device")]
 
 use std::collections::BTreeMap;
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, ptr};
 
 use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::{
@@ -46,12 +47,37 @@ const CALLS: [Call; 10] = [
     Call::Usage,
 ];
 
-/// The calls that a device of [`device_over`] refuses.
-#[derive(Debug, Default)]
+/// The calls that a device of [`device_over`] refuses, and what happens between its calls.
+#[derive(Default)]
 pub struct Faults {
     armed: Mutex<Vec<Armed>>,
     struck: AtomicU64,
+    meddler: Mutex<Option<Box<Meddler>>>,
 }
+
+/// A point of time in the work of a stream.
+#[derive(Debug, Clone, Copy)]
+pub enum Moment<'a> {
+    /// The digests of these pages were computed.
+    Digested(&'a [Address]),
+    /// So many bytes from here on were copied to the host.
+    CopiedOut(Address, Bytes),
+    /// So many bytes from here on were copied to the device.
+    CopiedIn(Address, Bytes),
+}
+
+impl Moment<'_> {
+    /// Returns whether the work was on the byte at this address.
+    pub fn is_of(&self, byte: Address) -> bool {
+        let holds = |at: &Address, size: u64| (at.0..at.0 + size).contains(&byte.0);
+        match self {
+            Moment::Digested(pages) => pages.iter().any(|page| holds(page, PAGE_BYTES as u64)),
+            Moment::CopiedOut(at, size) | Moment::CopiedIn(at, size) => holds(at, size.0),
+        }
+    }
+}
+
+type Meddler = dyn FnMut(Moment<'_>) + Send;
 
 #[derive(Debug)]
 struct Armed {
@@ -75,6 +101,26 @@ impl Faults {
     /// Refuses nothing from now on.
     pub fn disarm(&self) {
         self.armed().clear();
+    }
+
+    /// Calls `meddler` after every digest and every copy from now on, before the stream goes on.
+    pub fn meddle(&self, meddler: impl FnMut(Moment<'_>) + Send + 'static) {
+        *self.meddler() = Some(Box::new(meddler));
+    }
+
+    /// Calls no meddler from now on.
+    pub fn leave_alone(&self) {
+        *self.meddler() = None;
+    }
+
+    fn meddler(&self) -> MutexGuard<'_, Option<Box<Meddler>>> {
+        self.meddler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass(&self, moment: Moment<'_>) {
+        if let Some(meddler) = self.meddler().as_mut() {
+            meddler(moment);
+        }
     }
 
     /// Returns how often a call was refused so far.
@@ -120,6 +166,16 @@ impl Call {
             Call::Synchronize => "synchronize",
             Call::Usage => "usage",
         }
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (armed, struck) = (self.armed(), self.struck());
+        f.debug_struct("Faults")
+            .field("armed", &armed)
+            .field("struck", &struck)
+            .finish_non_exhaustive()
     }
 }
 
@@ -294,6 +350,7 @@ unsafe impl BackendStream for AtOnce {
         self.faults.strike(Call::Copy)?;
         // SAFETY: both ranges are valid, by the contract of `BackendStream`, and never overlap.
         unsafe { ptr::copy_nonoverlapping(pointer(from), to, size.as_usize()) };
+        self.faults.pass(Moment::CopiedOut(from, size));
         Ok(())
     }
 
@@ -301,6 +358,7 @@ unsafe impl BackendStream for AtOnce {
         self.faults.strike(Call::Copy)?;
         // SAFETY: as in `copy_out`.
         unsafe { ptr::copy_nonoverlapping(from, pointer(to), size.as_usize()) };
+        self.faults.pass(Moment::CopiedIn(to, size));
         Ok(())
     }
 
@@ -327,6 +385,7 @@ unsafe impl BackendStream for AtOnce {
             let bytes = unsafe { std::slice::from_raw_parts(pointer(*page), PAGE_BYTES) };
             *digest = keys.digest(bytes);
         }
+        self.faults.pass(Moment::Digested(pages));
         Ok(())
     }
 

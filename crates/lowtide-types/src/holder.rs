@@ -16,6 +16,9 @@ pub struct Holder {
     pub holds: String,
     /// The number of references by this path.
     pub count: usize,
+    /// The place in the source where the reference was taken, where that is known: `src/c.rs:44`.
+    #[serde(default)]
+    pub since: Option<String>,
     /// The memory that is freed with the last of them, where that is known.
     #[serde(rename = "bytes")]
     pub held: Option<Bytes>,
@@ -23,12 +26,19 @@ pub struct Holder {
     pub cut: Option<String>,
 }
 
+impl Holder {
+    /// Returns ` since src/c.rs:44`, or nothing where the place is not known.
+    pub fn since_text(&self) -> String {
+        self.since.as_ref().map_or_else(String::new, |since| format!(" since {since}"))
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Holder { path, holds, count, held, .. } = self;
         let references = if *count == 1 { "reference" } else { "references" };
         let (path, holds) = (printable(path), printable(holds));
-        write!(f, "{path} holds {holds}, {count} {references}")?;
+        write!(f, "{path} holds {holds}{}, {count} {references}", self.since_text())?;
         held.map_or(Ok(()), |held| write!(f, ", {held}"))
     }
 }
@@ -43,6 +53,7 @@ mod tests {
             path: "runner.pooling.model".to_owned(),
             holds: "runner.model".to_owned(),
             count: 2,
+            since: None,
             held: Some(Bytes::mib(48)),
             cut: None,
         };
@@ -50,5 +61,8 @@ mod tests {
         assert_eq!(holder.to_string(), text);
         (holder.count, holder.held) = (1, None);
         assert_eq!(holder.to_string(), "runner.pooling.model holds runner.model, 1 reference");
+        holder.since = Some("src/c.rs:44".to_owned());
+        let text = "runner.pooling.model holds runner.model since src/c.rs:44, 1 reference";
+        assert_eq!(holder.to_string(), text);
     }
 }

@@ -43,6 +43,9 @@ pub struct SleepReport {
     /// Not copied, because the pages are all zeros.
     #[serde(rename = "zero_bytes")]
     pub zero: Bytes,
+    /// The number of times that a page was copied again, because it changed during the sleep.
+    #[serde(default)]
+    pub copied_again: usize,
     /// Device memory given back.
     #[serde(rename = "freed_bytes")]
     pub freed: Bytes,

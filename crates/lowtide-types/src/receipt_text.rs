@@ -82,11 +82,12 @@ impl Receipt {
 
     // Holders, what is left, what to do.
     fn write_rest(&self, f: &mut dyn fmt::Write) -> fmt::Result {
-        for Holder { path, holds, count, held, .. } in &self.holders {
+        for holder in &self.holders {
+            let (Holder { path, holds, count, held, .. }, since) = (holder, holder.since_text());
             let references = if *count == 1 { "reference" } else { "references" };
             let held = held.map_or_else(String::new, |held| format!(", {held}"));
             let (path, holds) = (printable(path), printable(holds));
-            writeln!(f, "  held: {holds} by {path}, {count} {references}{held}")?;
+            writeln!(f, "  held: {holds} by {path}{since}, {count} {references}{held}")?;
         }
         match &self.ledger {
             Some(ledger) if self.verdict.is_proved() => writeln!(f, "  left: {}", ledger.line())?,

@@ -32,6 +32,7 @@ fn receipt() -> Receipt {
         path: "runner.pooling.model".to_owned(),
         holds: "runner.model".to_owned(),
         count: 2,
+        since: Some("src/c.rs:44".to_owned()),
         held: Some(Bytes::mib(48)),
         cut: None,
     });
@@ -54,9 +55,9 @@ fn the_short_text_leaves_out_rungs_and_the_detailed_text_has_them() {
     let (short, detailed) = (receipt.to_string(), receipt.detailed().to_string());
     for text in [&short, &detailed] {
         assert!(text.starts_with("shutdown on cuda:3: pinned, 32.0 MiB freed"), "{text}");
-        assert!(
-            text.contains("  held: runner.model by runner.pooling.model, 2 references, 48.0 MiB")
-        );
+        assert!(text.contains(
+            "  held: runner.model by runner.pooling.model since src/c.rs:44, 2 references, 48.0 MiB"
+        ));
         assert!(text.contains("  unknown             8.0 MiB"), "what is left adds up: {text}");
         assert!(text.ends_with("  → drop runner.pooling.model\n"), "{text}");
     }

@@ -157,7 +157,8 @@
 //! let receipt = releaser.shutdown();
 //! assert_eq!(receipt.verdict, Verdict::Pinned);
 //! let holder = receipt.holders[0].to_string();
-//! assert!(holder.starts_with("engine.pooling.model holds engine.model, 1 reference"));
+//! println!("{holder}"); // … since src/main.rs:24, 1 reference
+//! assert!(holder.starts_with("engine.pooling.model holds engine.model since "));
 //!
 //! drop(pooling);
 //! assert_eq!(releaser.shutdown().verdict, Verdict::Released);

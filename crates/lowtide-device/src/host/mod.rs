@@ -8,6 +8,7 @@
 
 mod addresses;
 mod huge;
+mod page_locks;
 mod pages;
 mod stream;
 
@@ -23,6 +24,7 @@ use crate::{Bytes, DeviceId, Error, Result, Source, Usage, headroom};
 
 use addresses::PAGE;
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};
+use page_locks::PageLocks;
 use pages::Pages;
 use stream::{HostStream, Progress};
 
@@ -74,6 +76,7 @@ pub(crate) struct HostBackend {
     streams: Mutex<Vec<Weak<Progress>>>,
     /// Counts what would have been driver calls: everything but descriptions and readings.
     calls: Arc<AtomicU64>,
+    page_locks: Arc<PageLocks>,
 }
 
 impl HostBackend {
@@ -86,8 +89,8 @@ impl HostBackend {
             return Err(Error::BadSize { device: DeviceId::Host, operation, size: budget, rule });
         }
         let pages = Pages::new(budget, options.small_pages)?;
-        let (streams, calls) = (Mutex::default(), Arc::default());
-        Ok(HostBackend { info: info(budget), pages, streams, calls })
+        let (streams, calls, page_locks) = (Mutex::default(), Arc::default(), Arc::default());
+        Ok(HostBackend { info: info(budget), pages, streams, calls, page_locks })
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<Weak<Progress>>> {
@@ -191,7 +194,7 @@ unsafe impl Backend for HostBackend {
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
         self.count();
-        let stream = HostStream::new(&self.calls)?;
+        let stream = HostStream::new(&self.calls, &self.page_locks)?;
         let mut streams = self.streams();
         streams.retain(|ended| ended.strong_count() > 0);
         streams.push(stream.progress());

@@ -1,12 +1,14 @@
 //! A stream of a `host` device: a thread that does its work in order, later.
 #![allow(unsafe_code, reason = "reads and writes memory that the caller keeps alive")]
 
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 
+use super::page_locks::{PageLocks, by_page};
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys, PAGE_BYTES};
 use crate::sync::{lock, wait};
@@ -51,15 +53,15 @@ enum Work {
 unsafe impl Send for Work {}
 
 impl HostStream {
-    pub(super) fn new(calls: &Arc<AtomicU64>) -> Result<HostStream> {
+    pub(super) fn new(calls: &Arc<AtomicU64>, page_locks: &Arc<PageLocks>) -> Result<HostStream> {
         let (sender, receiver) = mpsc::channel::<Work>();
         let progress = Arc::new(Progress::default());
-        let seen = Arc::clone(&progress);
+        let (seen, page_locks) = (Arc::clone(&progress), Arc::clone(page_locks));
         let worker = thread::Builder::new()
             .name("lowtide-stream".to_owned())
             .spawn(move || {
                 for work in receiver {
-                    work.run();
+                    work.run(&page_locks);
                     seen.counts().done += 1;
                     seen.moved.notify_all();
                 }
@@ -183,16 +185,29 @@ unsafe impl BackendStream for HostStream {
 }
 
 impl Work {
-    fn run(self) {
+    /// Does the work, page by page, with each page locked: another stream may use it, too.
+    fn run(self, locks: &PageLocks) {
         match self {
             Work::Copy { from, to, size } => {
-                // SAFETY: both ranges are valid until this is done (contract of `BackendStream`);
-                // device and host memory never overlap.
-                unsafe { ptr::copy_nonoverlapping(from, to, size) };
+                for (offset, size) in by_page(to.addr() as u64, size) {
+                    // SAFETY: inside the range that is read.
+                    let from = unsafe { from.add(offset) };
+                    // SAFETY: inside the range that is written.
+                    let to = unsafe { to.add(offset) };
+                    let _locked = locks.lock(&range(from, size), &range(to, size));
+                    // SAFETY: both ranges are valid until this is done (contract of `BackendStream`);
+                    // device and host memory never overlap; no other stream uses them now.
+                    unsafe { ptr::copy_nonoverlapping(from, to, size) };
+                }
             }
             Work::Fill { at, byte, size } => {
-                // SAFETY: the range is valid until this is done.
-                unsafe { ptr::write_bytes(at, byte, size) };
+                for (offset, size) in by_page(at.addr() as u64, size) {
+                    // SAFETY: inside the range that is filled.
+                    let at = unsafe { at.add(offset) };
+                    let _locked = locks.lock(&(0..0), &range(at, size));
+                    // SAFETY: the range is valid until this is done; no other stream uses it now.
+                    unsafe { ptr::write_bytes(at, byte, size) };
+                }
             }
             Work::Digest { pages, out, count, keys } => {
                 for index in 0..count {
@@ -200,9 +215,13 @@ impl Work {
                     let entry = unsafe { pages.add(index) };
                     // SAFETY: staged before this work was given, and not written since.
                     let page = unsafe { entry.read() };
-                    // SAFETY: each entry is the address of a mapped, open page.
-                    let bytes = unsafe { std::slice::from_raw_parts(pointer(page), PAGE_BYTES) };
+                    let at = pointer(page).cast_const();
+                    let locked = locks.lock(&range(at, PAGE_BYTES), &(0..0));
+                    // SAFETY: each entry is the address of a mapped, open page, which no stream writes
+                    // now.
+                    let bytes = unsafe { std::slice::from_raw_parts(at, PAGE_BYTES) };
                     let digest = keys.digest(bytes);
+                    drop(locked);
                     // SAFETY: `out` has room for `count` digests.
                     let slot = unsafe { out.add(index) };
                     // SAFETY: inside the staging, aligned; the reader waits for this to be done.
@@ -213,6 +232,39 @@ impl Work {
     }
 }
 
+fn range(at: *const u8, size: usize) -> Range<u64> {
+    let start = at.addr() as u64;
+    start..start + size as u64
+}
+
 fn pointer(at: Address) -> *mut u8 {
     ptr::with_exposed_provenance_mut(usize::try_from(at.0).expect("an address of this process"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, HostOptions};
+
+    // Each page is one stream's, whole; a digest sees no page in between.
+    #[test]
+    fn two_streams_on_one_range_take_turns_page_by_page() {
+        let budget = Some(Bytes::mib(4));
+        let device = Device::host(HostOptions { budget, small_pages: true }).unwrap();
+        let (reservation, size) = (device.reserve(Bytes::mib(2)).unwrap(), Bytes::mib(2));
+        reservation.map(Bytes::ZERO, device.create(size).unwrap()).unwrap();
+        reservation.open(Bytes::ZERO, size).unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let looks = device.stream().unwrap();
+        let keys = Keys::from_seed(7);
+        let expected = [1, 2].map(|byte| keys.digest(&vec![byte; PAGE_BYTES]));
+        streams[0].fill((&reservation, Bytes::ZERO), 1, size).unwrap();
+        streams[0].synchronize().unwrap();
+        for _ in 0..50 {
+            streams[0].fill((&reservation, Bytes::ZERO), 1, size).unwrap();
+            streams[1].fill((&reservation, Bytes::ZERO), 2, size).unwrap();
+            let found = looks.digest((&reservation, Bytes::ZERO), size, &keys).unwrap();
+            assert!(expected.contains(&found.wait().unwrap()[0]), "a page between two fills");
+        }
+    }
 }

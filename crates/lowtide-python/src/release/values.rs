@@ -137,7 +137,14 @@ impl Holder {
         bytes: Option<u64>,
         cut: Option<String>,
     ) -> Holder {
-        Holder(lowtide::release::Holder { path, holds, count, held: bytes.map(Bytes), cut })
+        Holder(lowtide::release::Holder {
+            path,
+            holds,
+            count,
+            since: None,
+            held: bytes.map(Bytes),
+            cut,
+        })
     }
 
     /// The path to the reference.

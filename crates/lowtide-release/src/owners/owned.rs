@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::Location;
 use std::sync::Arc;
 
 use lowtide_types::Bytes;
 
 use super::lent::Lent;
 use super::registry::Owners;
-use super::table::{EntryId, Erased, IN_USE};
+use super::table::{EntryId, Erased, IN_USE, Place};
 
 /// An entry of the registry, with a value until a shutdown takes it out.
 ///
@@ -74,7 +75,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// takes out meanwhile is dropped when `action` returns, and until then the holder `(in use)` is
     /// named.
     pub fn with<R>(&self, action: impl FnOnce(&T) -> R) -> Option<R> {
-        self.lend_by(&IN_USE).map(|value| action(&value))
+        self.lend_by(&IN_USE, None).map(|value| action(&value))
     }
 
     /// Returns a reference to keep, recorded under the path where it is kept. `None` if there is no
@@ -83,19 +84,24 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// The path is recorded until the reference is dropped, and names the holder after a shutdown. If
     /// the path is below another owner's name, that owner borrows this one: `runner.pooling` is dropped
     /// before the value that was lent to `runner.pooling.model`.
+    ///
+    /// The place of the call is recorded, too: "held since src/c.rs:44".
+    #[track_caller]
     pub fn lend(&self, path: &str) -> Option<Lent<T>> {
-        self.lend_by(&path.into())
+        self.lend_by(&path.into(), Some(Location::caller()))
     }
 
-    fn lend_by(&self, path: &Arc<str>) -> Option<Lent<T>> {
-        let lent = self.owners.table().lend(self.entry, path)?;
+    fn lend_by(&self, path: &Arc<str>, since: Option<Place>) -> Option<Lent<T>> {
+        let lent = self.owners.table().lend(self.entry, path, since)?;
         Some(Lent::new(self.owners.shared(), lent, path).downcast())
     }
 
-    /// Returns a reference for code that does not know owners. Reports can only count it, as
-    /// `(unnamed)`.
+    /// Returns a reference for code that does not know owners. Reports count it as `(unnamed)`, with
+    /// the places where such references were taken.
+    #[track_caller]
     pub fn share(&self) -> Option<Arc<T>> {
-        Some(self.lend_by(&IN_USE)?.share())
+        self.owners.table().note_shared(self.entry, Location::caller());
+        Some(self.lend_by(&IN_USE, None)?.share())
     }
 
     /// Puts a value in the entry. The value that was there is dropped.

@@ -115,9 +115,10 @@ impl fmt::Display for Shutdown {
                 DropOutcome::Panicked { message } => writeln!(f, ": panicked: {message}")?,
             }
         }
-        for Holder { path, holds, count, held, .. } in &self.holders {
+        for holder in &self.holders {
+            let (Holder { path, holds, count, held, .. }, since) = (holder, holder.since_text());
             let plural = if *count == 1 { "" } else { "s" };
-            write!(f, "{path} holds {holds}: {count} reference{plural}")?;
+            write!(f, "{path} holds {holds}{since}: {count} reference{plural}")?;
             write_bytes(f, *held)?;
             writeln!(f)?;
         }

@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::Location;
 use std::sync::{Arc, LazyLock, Weak};
 use std::thread::ThreadId;
 
@@ -17,6 +18,13 @@ pub(super) static IN_USE: LazyLock<Arc<str>> = LazyLock::new(|| "(in use)".into(
 
 /// The path of the registry's own reference to a value that it drops.
 pub(super) static BEING_DROPPED: LazyLock<Arc<str>> = LazyLock::new(|| "(being dropped)".into());
+
+/// Places of unnamed references that are remembered for one value.
+const MOST_PLACES: usize = 8;
+
+fn place_text(place: Place) -> String {
+    format!("{}:{}", place.file(), place.line())
+}
 
 /// A value of any type.
 pub(super) type Erased = dyn Any + Send + Sync;
@@ -50,8 +58,21 @@ struct Known {
     value: Weak<Erased>,
     in_entry: bool,
     bytes: Option<Bytes>,
-    /// The number of recorded references, by path.
-    paths: BTreeMap<Arc<str>, usize>,
+    /// The recorded references, by path.
+    paths: BTreeMap<Arc<str>, LentPath>,
+    /// The places where references without a name were taken.
+    shared_at: Vec<Place>,
+}
+
+/// A place in a program's source.
+pub(super) type Place = &'static Location<'static>;
+
+/// The references by one path.
+#[derive(Default)]
+struct LentPath {
+    count: usize,
+    /// The place where the last of them was taken.
+    since: Option<Place>,
 }
 
 impl Known {
@@ -61,17 +82,22 @@ impl Known {
     }
 
     fn unnamed(&self) -> usize {
-        let known = self.paths.values().sum::<usize>() + usize::from(self.in_entry);
+        let recorded = self.paths.values().map(|lent| lent.count).sum::<usize>();
+        let known = recorded + usize::from(self.in_entry);
         self.value.strong_count().saturating_sub(known)
     }
 
     fn holders(&self) -> impl Iterator<Item = Holder> {
-        let unnamed = Some((UNNAMED, self.unnamed())).filter(|(_, count)| *count > 0);
-        let named = self.paths.iter().map(|(path, count)| (&**path, *count));
-        named.chain(unnamed).map(|(path, count)| Holder {
+        let places: Vec<String> = self.shared_at.iter().map(|place| place_text(place)).collect();
+        let shared = Some(places.join(", ")).filter(|places| !places.is_empty());
+        let unnamed = Some((UNNAMED, self.unnamed(), shared)).filter(|(_, count, _)| *count > 0);
+        let named =
+            self.paths.iter().map(|(path, lent)| (&**path, lent.count, lent.since.map(place_text)));
+        named.chain(unnamed).map(|(path, count, since)| Holder {
             path: path.to_owned(),
             holds: self.name.to_string(),
             count,
+            since,
             held: self.bytes,
             cut: None,
         })
@@ -131,6 +157,7 @@ impl OwnerTable {
             in_entry: true,
             bytes: None,
             paths: BTreeMap::new(),
+            shared_at: Vec::new(),
         };
         entry.value = Some((value_id, value));
         self.values.insert(value_id, known);
@@ -142,17 +169,32 @@ impl OwnerTable {
     }
 
     /// Returns another reference to the value of an entry, recorded by its path.
-    pub(super) fn lend(&mut self, id: EntryId, path: &Arc<str>) -> Option<Reference> {
+    pub(super) fn lend(
+        &mut self,
+        id: EntryId,
+        path: &Arc<str>,
+        since: Option<Place>,
+    ) -> Option<Reference> {
         let (value_id, value) = self.entry(id).value.clone()?;
-        self.add_path(value_id, path);
+        self.add_path(value_id, path, since);
         Some((value_id, value))
+    }
+
+    /// Remembers where a reference without a name was taken from the value of an entry.
+    pub(super) fn note_shared(&mut self, id: EntryId, place: Place) {
+        let Some(value) = self.value_in(id) else { return };
+        let known = self.known(value);
+        let is_there = |other: &Place| (other.file(), other.line()) == (place.file(), place.line());
+        if !known.shared_at.iter().any(is_there) && known.shared_at.len() < MOST_PLACES {
+            known.shared_at.push(place);
+        }
     }
 
     /// The same for a value with its measure; `None` if it has none, or is in no entry.
     pub(super) fn lend_to_measure(&mut self, id: ValueId) -> Option<(Reference, Measure)> {
         let entry = self.entry_with(id)?;
         let measure = self.entry(entry).measure.clone()?;
-        Some((self.lend(entry, &IN_USE)?, measure))
+        Some((self.lend(entry, &IN_USE, None)?, measure))
     }
 
     fn entry_with(&self, id: ValueId) -> Option<EntryId> {
@@ -167,7 +209,7 @@ impl OwnerTable {
     fn take_from(&mut self, id: EntryId) -> Option<Reference> {
         let (value_id, value) = self.entry(id).value.take()?;
         self.known(value_id).in_entry = false;
-        self.add_path(value_id, &BEING_DROPPED);
+        self.add_path(value_id, &BEING_DROPPED, None);
         Some((value_id, value))
     }
 
@@ -187,16 +229,18 @@ impl OwnerTable {
         }
     }
 
-    fn add_path(&mut self, id: ValueId, path: &Arc<str>) {
-        *self.known(id).paths.entry(path.clone()).or_insert(0) += 1;
+    fn add_path(&mut self, id: ValueId, path: &Arc<str>, since: Option<Place>) {
+        let lent = self.known(id).paths.entry(path.clone()).or_default();
+        lent.count += 1;
+        lent.since = since.or(lent.since);
     }
 
     /// Records that a reference was dropped.
     pub(super) fn remove_path(&mut self, id: ValueId, path: &str) {
         let known = self.known(id);
-        let count = known.paths.get_mut(path).expect("a reference is recorded while it exists");
-        *count -= 1;
-        if *count == 0 {
+        let lent = known.paths.get_mut(path).expect("a reference is recorded while it exists");
+        lent.count -= 1;
+        if lent.count == 0 {
             known.paths.remove(path);
         }
         if known.is_gone() {

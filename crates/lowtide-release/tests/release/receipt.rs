@@ -53,7 +53,7 @@ fn a_receipt_has_the_keys_of_its_schema() {
 #[test]
 fn a_receipt_reads_like_this() {
     let (pool, releaser) = world();
-    let kept = pool.block(Bytes::mib(6)).unwrap();
+    let (kept, line) = (pool.block(Bytes::mib(6)).unwrap(), line!());
     drop(pool.block(Bytes::mib(4)).unwrap());
     let ask = Request::new("stage reranker", Ladder::cache()).to(Target::Under(Bytes::mib(1)));
     let receipt = releaser.release(ask);
@@ -67,6 +67,8 @@ fn a_receipt_reads_like_this() {
         ) && first.ends_with(" ms, target: at most 1.0 MiB"),
         "{first}"
     );
+    let since = format!(", since {}:{line}", file!());
+    let text = text.replace(&since, ", since HERE");
     let rest: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(
         rest.join("\n"),
@@ -75,12 +77,15 @@ fn a_receipt_reads_like_this() {
            Freed:  allocated      0.00 MB, reserved      4.19 MB; in use on the device      4.19 MB\n  \
            collect       skipped: no collector of a host language is registered\n  \
            trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, cached memory\n  \
-           live                6.0 MiB  default\n  \
+           live                6.0 MiB  default, since HERE\n  \
            unknown             0.0 MiB\n  \
            in use              6.0 MiB\n  \
-           → 6.0 MiB are live (default): free them, or climb to `sleep`"
+           → 6.0 MiB are live (default, since HERE): free them, or climb to `sleep`"
     );
-    let short: Vec<String> = receipt.to_string().lines().skip(1).map(str::to_owned).collect();
+    let short: Vec<String> = {
+        let short = receipt.to_string().replace(&since, ", since HERE");
+        short.lines().skip(1).map(str::to_owned).collect()
+    };
     assert_eq!(short, rest[5..], "the short form has what is left and what to do");
     drop(kept);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lowtide_device::{Bytes, DeviceId, Usage};
 use lowtide_release::{
-    ClaimBasis, Gauge, Hook, HookPoint, Mode, Pauses, Receipt, Resume, Stages, Verdict,
+    ClaimBasis, Gauge, Hook, HookPoint, LedgerKind, Mode, Pauses, Receipt, Resume, Stages, Verdict,
 };
 use lowtide_testing::suite::Target;
 
@@ -42,6 +42,13 @@ fn r45_a_shutdown_that_leaves_blocks_is_partial(ground: &Ground) {
     assert_claim(&receipt, ClaimBasis::Owned, 80);
     assert_eq!(receipt.verdict, Verdict::Partial, "{receipt}");
     assert!(receipt.line().contains("32.0 MiB freed of 80.0 MiB claimed"), "{receipt}");
+    let ledger = receipt.ledger.as_ref().unwrap();
+    let unclaimed = ledger.lines.iter().find(|line| line.kind == LedgerKind::Live).unwrap();
+    assert!(
+        unclaimed.name.contains("since ") && unclaimed.name.contains("ground.rs:"),
+        "{receipt}"
+    );
+    assert_eq!(unclaimed.bytes, Bytes::mib(48));
     drop(forgotten);
     let receipt = ground.releaser.shutdown();
     ground.assert_in_use(0, "everything is gone");

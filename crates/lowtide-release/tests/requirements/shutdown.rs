@@ -173,7 +173,7 @@ fn r21_a_witness_of_the_release_is_believed(ground: &Ground) {
         let holds = "runner.model".to_owned();
         let cut = Some("del cache['model']".to_owned());
         let held = seen.upgrade().map(|block| block.size());
-        held.map(|held| Holder { path, holds, count: 1, held: Some(held), cut })
+        held.map(|held| Holder { path, holds, count: 1, since: None, held: Some(held), cut })
             .into_iter()
             .collect::<Vec<_>>()
     };

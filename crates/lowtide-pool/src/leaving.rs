@@ -1,0 +1,129 @@
+//! Chunks that leave the device, and the second look at their pages.
+//!
+//! A sleep decides by digests what it copies. Until a chunk is gone, a stray write can still change a
+//! page of it: before the copy, during it, or behind it. So every page of a chunk is digested once
+//! more, right before the chunk goes. Only where all digests are still the same, the backup is what
+//! was on the device.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use lowtide_device::Stream;
+use lowtide_device::digest::{Digest, Keys};
+
+use crate::Result;
+use crate::backup::{BackupLocation, BackupPage, Backups, PAGE};
+use crate::changes::Changed;
+use crate::retry::twice;
+use crate::room::RoomId;
+use crate::sleep_part::SleepPart;
+
+/// A chunk whose content is saved.
+pub(crate) struct Leaving<'a> {
+    pub(crate) part: &'a SleepPart,
+    pub(crate) range: &'a Range<u64>,
+    /// The pages with live bytes on them, each with its digest when it was last looked at.
+    pub(crate) pages: Vec<(u64, Digest)>,
+}
+
+/// A page that is not what was saved of it: its index in its chunk, and its digest now.
+pub(crate) type Wrong = (usize, Digest);
+
+impl<'a> Leaving<'a> {
+    /// Lists all chunks of these parts, whose pages had these digests.
+    pub(crate) fn all(parts: &[&'a SleepPart], digests: Vec<Vec<Digest>>) -> Vec<Leaving<'a>> {
+        let mut all = Vec::with_capacity(parts.iter().map(|part| part.chunks.len()).sum());
+        for (part, digests) in parts.iter().zip(digests) {
+            let offsets = part.pages.iter().flat_map(|run| run.clone().step_by(PAGE as usize));
+            let mut pages = offsets.zip(digests).peekable();
+            for range in &part.chunks {
+                let mut own = Vec::new();
+                while let Some(page) = pages.next_if(|(offset, _)| *offset < range.end) {
+                    own.push(page);
+                }
+                all.push(Leaving { part, range, pages: own });
+            }
+        }
+        all
+    }
+
+    pub(crate) fn holds(&self, page: &Changed) -> bool {
+        self.part.room == page.room && self.range.contains(&page.offset)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+        let runs = self.pages.chunk_by(|(one, _), (next, _)| one + PAGE == *next);
+        runs.map(|run| run[0].0..run[run.len() - 1].0 + PAGE)
+    }
+}
+
+/// The second look at chunks.
+pub(crate) struct SecondLook<'a> {
+    pub(crate) stream: &'a Stream,
+    /// Set where backup pages are digested, too.
+    pub(crate) backups: Option<CopiedBackups<'a>>,
+}
+
+/// Backups, and the backup pages that were just written and are not recorded yet.
+pub(crate) struct CopiedBackups<'a> {
+    pub(crate) backups: &'a Backups,
+    pub(crate) copied: BTreeMap<(RoomId, u64), BackupPage>,
+}
+
+impl SecondLook<'_> {
+    /// Returns for each chunk the pages that are not what was saved of them. The digests of all chunks
+    /// are computed together, because many pages keep a device busy and few do not.
+    pub(crate) fn at(&self, chunks: &[&Leaving<'_>]) -> Result<Vec<Vec<Wrong>>> {
+        // Memory has left the device by now, and one refusal says little.
+        let digests = twice(|| self.digests(chunks))?;
+        let mut all = Vec::with_capacity(chunks.len());
+        for (chunk, digests) in chunks.iter().zip(digests) {
+            let mut wrong = Vec::new();
+            for (index, ((offset, saved), now)) in chunk.pages.iter().zip(digests).enumerate() {
+                let is_right = now == *saved
+                    && match &self.backups {
+                        Some(backups) => backups.is_right(chunk.part.room, *offset, now)?,
+                        None => true,
+                    };
+                if !is_right {
+                    wrong.push((index, now));
+                }
+            }
+            all.push(wrong);
+        }
+        Ok(all)
+    }
+
+    fn digests(&self, chunks: &[&Leaving<'_>]) -> lowtide_device::Result<Vec<Vec<Digest>>> {
+        let (keys, mut pending) = (Keys::of_this_process(), Vec::new());
+        for of_room in chunks.chunk_by(|one, next| one.part.room == next.part.room) {
+            let runs: Vec<_> = of_room.iter().flat_map(|chunk| chunk.runs()).collect();
+            let reservation = &of_room[0].part.reservation;
+            pending.push((of_room, self.stream.digest_ranges(reservation, &runs, keys)?));
+        }
+        let mut all = Vec::with_capacity(chunks.len());
+        for (of_room, pending) in pending {
+            let mut digests = pending.wait()?.into_iter();
+            all.extend(
+                of_room.iter().map(|chunk| digests.by_ref().take(chunk.pages.len()).collect()),
+            );
+        }
+        Ok(all)
+    }
+}
+
+impl CopiedBackups<'_> {
+    // Whether the backup page of a page has this digest.
+    fn is_right(&self, room: RoomId, offset: u64, digest: Digest) -> Result<bool> {
+        let saved = || self.backups.saved(room, offset).map(|saved| saved.location);
+        let copied = self.copied.get(&(room, offset)).copied().map(BackupLocation::Page);
+        match copied.or_else(saved) {
+            Some(BackupLocation::Page(page)) => Ok(self.backups.digest_of(page)? == digest),
+            Some(BackupLocation::Zero) | None => Ok(true),
+        }
+    }
+}
