@@ -5,17 +5,30 @@
 //! release passes its climb on ([`Request::within`](crate::Request::within)), on whatever thread it
 //! runs by then. Code that has no argument, such as a `Drop`, is recognised by its thread, if it is a
 //! thread that the climb runs on.
+//!
+//! A part that exceeds its limit is told to stop by its own handle: `go_on` says no from then on.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::failure::{Failure, message};
+use crate::gate::{Gate, Inside};
+use crate::left_behind::{Ending, LeftBehind, Part, PartName};
 
 /// Asked at every safe point of a release: whether it should go on.
 pub type GoOn = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The time that a part has to stop after its limit. Most stop at their next safe point.
+const GRACE: Duration = Duration::from_secs(1);
+/// The first and the longest pause between two looks whether it has stopped.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// One climb of a ladder, as its rungs and hooks see it. Cheap to clone.
 #[derive(Clone)]
@@ -28,11 +41,55 @@ pub struct Climb {
     alive: Weak<()>,
     /// The climb that this one was asked for in.
     outer: Option<Arc<Climb>>,
-    /// The threads that run a part of it.
-    threads: Threads,
+    /// The gate that the climb keeps closed.
+    closes: Option<Gate>,
+    left_behind: Arc<LeftBehind>,
+    part: ClimbPart,
 }
 
-type Threads = Arc<Mutex<Vec<ThreadId>>>;
+/// The part of a climb that a handle was given to.
+#[derive(Clone, Default)]
+struct ClimbPart {
+    /// Whether work must not run beside it.
+    takes: bool,
+    /// Set when the part, or one that it is part of, has exceeded its limit.
+    cut_off: Vec<Arc<AtomicBool>>,
+}
+
+/// The result of a part that ran to its end, or its panic.
+type Outcome<T> = thread::Result<Result<T, Failure>>;
+
+/// How a part of a climb ended.
+pub(crate) enum Ran<T> {
+    Ended(Outcome<T>),
+    /// It exceeded its limit and stopped when it was told to; its result, if it has one.
+    CutOff(Option<T>),
+    /// It exceeded its limit and still runs.
+    LeftBehind,
+    /// An earlier one of the same name still runs, for this long. This one was not started.
+    StillRuns(Duration),
+    /// No thread could be started for it.
+    NoThread,
+}
+
+impl<T> Ran<T> {
+    /// Describes why a part did not run to its end within its limit, for receipts.
+    pub(crate) fn why_not(&self, limit: Duration) -> Option<String> {
+        let limit_ms = limit.as_millis();
+        match self {
+            Ran::Ended(_) => None,
+            Ran::CutOff(_) => Some(format!("did not end within {limit_ms} ms and was stopped")),
+            Ran::LeftBehind => {
+                Some(format!("did not end within {limit_ms} ms and was left behind"))
+            }
+            Ran::StillRuns(age) => {
+                let age = age.as_secs_f64();
+                Some(format!("still running since {age:.1} s ago; not started again"))
+            }
+            Ran::NoThread => Some("no thread could be started for it".to_owned()),
+        }
+    }
+}
 
 /// Keeps a climb under way, on this thread. Dropping it ends the climb.
 pub(crate) struct UnderWay {
@@ -40,23 +97,28 @@ pub(crate) struct UnderWay {
     _here: Here,
 }
 
-/// A thread that runs a part of a climb. Dropping it says that the part has ended.
-struct Here(Threads);
+thread_local! {
+    /// The climbs that this thread runs a part of, the innermost last. Code that has no argument, such
+    /// as a `Drop`, is recognised by it.
+    static HERE: RefCell<Vec<Climb>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A part of a climb that this thread runs. Dropping it, on this thread, ends the part.
+struct Here {
+    _inside: Option<Inside>,
+}
 
 impl Here {
-    fn new(threads: &Threads) -> Here {
-        lock(threads).push(thread::current().id());
-        Here(Arc::clone(threads))
+    fn new(climb: &Climb) -> Here {
+        HERE.with_borrow_mut(|here| here.push(climb.clone()));
+        Here { _inside: climb.closes.as_ref().map(Gate::inside) }
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        let (me, mut threads) = (thread::current().id(), lock(&self.0));
-        // One thread may run a part within a part.
-        if let Some(at) = threads.iter().rposition(|id| *id == me) {
-            threads.remove(at);
-        }
+        // Dropped after the list is not borrowed any more: it may hold the last of a clock.
+        drop(HERE.with_borrow_mut(Vec::pop));
     }
 }
 
@@ -64,24 +126,41 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a climb belongs to.
+pub(crate) struct Origin<'a> {
+    pub(crate) releaser: &'a Arc<()>,
+    pub(crate) left_behind: &'a Arc<LeftBehind>,
+    /// The gate that the climb keeps closed.
+    pub(crate) closes: Option<&'a Gate>,
+    /// The climb that it was asked for in.
+    pub(crate) within: Option<&'a Climb>,
+}
+
 impl Climb {
-    /// Begins a climb of a releaser on this thread, asked for within another climb or not.
+    /// Begins a climb of a releaser on this thread.
     pub(crate) fn begin(
         clock: Arc<dyn Clock>,
         go_on: Option<GoOn>,
-        releaser: &Arc<()>,
-        outer: Option<&Climb>,
+        origin: &Origin<'_>,
     ) -> (Climb, UnderWay) {
-        let (alive, threads) = (Arc::new(()), Threads::default());
+        let alive = Arc::new(());
         let climb = Climb {
             clock,
             go_on,
-            releaser: Arc::clone(releaser),
+            releaser: Arc::clone(origin.releaser),
             alive: Arc::downgrade(&alive),
-            outer: outer.cloned().map(Arc::new),
-            threads: Arc::clone(&threads),
+            outer: origin.within.cloned().or_else(Climb::here).map(Arc::new),
+            closes: origin.closes.cloned(),
+            left_behind: Arc::clone(origin.left_behind),
+            part: ClimbPart::default(),
         };
-        (climb, UnderWay { _alive: alive, _here: Here::new(&threads) })
+        let here = Here::new(&climb);
+        (climb, UnderWay { _alive: alive, _here: here })
+    }
+
+    /// Returns the innermost climb that this thread runs a part of.
+    pub(crate) fn here() -> Option<Climb> {
+        HERE.with_borrow(|here| here.last().cloned())
     }
 
     /// Returns the clock of this climb. A rung that waits, waits by it.
@@ -90,15 +169,20 @@ impl Climb {
     }
 
     /// Returns whether the climb should go on. Rungs and hooks that take long ask at every safe point
-    /// and end early, with what they have done so far, when it says no.
+    /// and end early, with what they have done so far, when it says no: the caller wants to stop, the
+    /// time limit is over, or the climb has ended.
     pub fn go_on(&self) -> bool {
-        !self.is_stopped() && !self.clock.is_interrupted()
+        !self.is_cut_off() && !self.is_over() && !self.is_stopped() && !self.clock.is_interrupted()
     }
 
     /// Returns whether the climb has ended. A rung that exceeded its limit and was left behind begins
-    /// nothing new then: work may be running again.
+    /// nothing new then.
     pub fn is_over(&self) -> bool {
         self.alive.strong_count() == 0
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.part.cut_off.iter().any(|cut_off| cut_off.load(SeqCst))
     }
 
     /// Whether the caller of this release wants it to stop.
@@ -113,29 +197,65 @@ impl Climb {
         is_own || self.outer.as_ref().is_some_and(|outer| outer.is_climb_of(releaser))
     }
 
-    /// Whether this thread runs a part of the climb.
-    pub(crate) fn runs_here(&self) -> bool {
-        lock(&self.threads).contains(&thread::current().id())
+    /// Whether work must not run beside this part.
+    pub(crate) fn takes(&self) -> bool {
+        self.part.takes
     }
 
     /// Runs a part of the climb within a time limit, on a thread of its own where the clock has one.
-    /// Returns how it ended, or `None` if it exceeded the limit and was left behind.
+    /// The part is told to stop at the limit. If it does not, it is left behind.
     pub(crate) fn run_within<T: Send + 'static>(
         &self,
+        name: PartName,
         limit: Duration,
-        part: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<thread::Result<T>> {
-        let ended: Arc<Mutex<Option<thread::Result<T>>>> = Arc::default();
-        let (result, threads) = (Arc::clone(&ended), Arc::clone(&self.threads));
+        takes: bool,
+        part: impl FnOnce(&Climb) -> Result<T, Failure> + Send + 'static,
+    ) -> Ran<T> {
+        if let Some(age) = self.left_behind.running(&name) {
+            return Ran::StillRuns(age);
+        }
+        let (mut climb, cut_off) = (self.clone(), Arc::new(AtomicBool::new(false)));
+        climb.part.takes = takes;
+        climb.part.cut_off.push(Arc::clone(&cut_off));
+        let running = Part::new(name, takes, Arc::clone(&self.clock));
+        let (part_of, left_behind) = (Arc::clone(&running), Arc::clone(&self.left_behind));
+        let mut ending = Ending { part: part_of, left_behind, how: "it never began".to_owned() };
+        let ended: Arc<Mutex<Option<Outcome<T>>>> = Arc::default();
+        let result = Arc::clone(&ended);
         let work = move || {
-            let here = Here::new(&threads);
-            let outcome = catch_unwind(AssertUnwindSafe(part));
+            let here = Here::new(&climb);
+            let outcome = catch_unwind(AssertUnwindSafe(|| part(&climb)));
             drop(here);
+            ending.how = match &outcome {
+                Ok(Ok(_)) => "done".to_owned(),
+                Ok(Err(failure)) => format!("failed: {failure}"),
+                Err(panic) => format!("panicked: {}", message(&**panic)),
+            };
             *lock(&result) = Some(outcome);
+            drop(ending);
         };
         let in_time = self.clock.within(limit, Box::new(work));
-        let ended = lock(&ended).take();
-        ended.filter(|_| in_time)
+        if !in_time {
+            cut_off.store(true, SeqCst);
+            self.wait_for(&running);
+        }
+        // Decided before the result is looked for: it may end at this moment.
+        let still_runs = !in_time && self.left_behind.add(&running);
+        let outcome = lock(&ended).take();
+        match outcome {
+            _ if still_runs => Ran::LeftBehind,
+            Some(outcome) if in_time => Ran::Ended(outcome),
+            Some(outcome) => Ran::CutOff(outcome.ok().and_then(Result::ok)),
+            None => Ran::NoThread,
+        }
+    }
+
+    fn wait_for(&self, part: &Part) {
+        let (began, mut pause) = (self.clock.now(), FIRST_PAUSE);
+        while !part.has_ended() && self.clock.since(began) < GRACE && !self.clock.is_interrupted() {
+            self.clock.pause(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 

@@ -8,11 +8,12 @@ use lowtide_types::{Reading, Receipt, RungName, RungOutcome, RungReceipt, Settli
 
 use crate::advice::advise;
 use crate::claiming::{claim, hooks_not_run, tolerance};
-use crate::climb::Climb;
+use crate::climb::{Climb, Ran};
 use crate::failure::message;
 use crate::gauge::{Gauge, read_settled};
 use crate::inventory::Inventory;
 use crate::ladder::Placed;
+use crate::left_behind::PartName;
 use crate::request::Request;
 use crate::rung::{Climbed, Expectation, Rung};
 use crate::verdict::{Evidence, Held, Reached, is_blurred, judge};
@@ -125,8 +126,10 @@ impl Climber<'_> {
                 if climb.clock().is_interrupted() {
                     return;
                 }
+                // Also of a rung in its place.
+                let takes = !placed.rung.lets_work_go_on();
                 let placed = self.replacement(placed);
-                let (rung, stopped) = self.climb_rung(&placed, attempt, progress.last);
+                let (rung, stopped) = self.climb_rung(&placed, takes, attempt, progress.last);
                 progress.last = rung.after;
                 if stopped && climb.is_stopped() {
                     progress.stopped_at = Some(rung.rung.clone());
@@ -151,7 +154,13 @@ impl Climber<'_> {
     }
 
     /// Climbs one rung. Returns its receipt, and whether it ended early because it was told to stop.
-    fn climb_rung(&self, placed: &Placed, attempt: u32, before: Reading) -> (RungReceipt, bool) {
+    fn climb_rung(
+        &self,
+        placed: &Placed,
+        takes: bool,
+        attempt: u32,
+        before: Reading,
+    ) -> (RungReceipt, bool) {
         let rung = &placed.rung;
         let receipt = RungReceipt {
             rung: rung.name(),
@@ -178,7 +187,7 @@ impl Climber<'_> {
         };
         let clock = self.climb.clock();
         let began = clock.now();
-        let (outcome, climbed) = self.work(placed);
+        let (outcome, climbed) = self.work(placed, takes);
         let took_s = clock.since(began).as_secs_f64();
         let (after, settling) = self.read();
         let receipt = RungReceipt {
@@ -196,23 +205,32 @@ impl Climber<'_> {
     }
 
     /// Runs a rung within its limit. Its failures are in the outcome.
-    fn work(&self, placed: &Placed) -> (RungOutcome, Climbed) {
+    /// While a rung that `takes` memory runs, work must not.
+    fn work(&self, placed: &Placed, takes: bool) -> (RungOutcome, Climbed) {
         let (rung, inventory) = (Arc::clone(&placed.rung), Arc::clone(self.inventory));
-        let climb = self.climb.clone();
-        match self.climb.run_within(placed.limit, move || rung.climb(&inventory, &climb)) {
-            None => {
-                let limit_ms = placed.limit.as_millis() as u64;
-                (RungOutcome::CutOff { limit_ms }, Climbed::default())
+        let name = PartName::Rung(rung.name());
+        let climb = move |climb: &Climb| rung.climb(&inventory, climb);
+        let ran = self.climb.run_within(name, placed.limit, takes, climb);
+        let limit_ms = placed.limit.as_millis() as u64;
+        match (ran.why_not(placed.limit), ran) {
+            (_, Ran::CutOff(climbed)) => {
+                (RungOutcome::CutOff { limit_ms }, climbed.unwrap_or_default())
             }
-            Some(Err(panic)) => {
+            (_, Ran::LeftBehind) => (RungOutcome::CutOff { limit_ms }, Climbed::default()),
+            (_, Ran::Ended(Err(panic))) => {
                 (RungOutcome::Panicked { message: message(&*panic) }, Climbed::default())
             }
-            Some(Ok(Err(failure))) => {
+            (_, Ran::Ended(Ok(Err(failure)))) => {
                 (RungOutcome::Failed { why: failure.to_string() }, Climbed::default())
             }
-            Some(Ok(Ok(climbed))) if climbed.failures.is_empty() => (RungOutcome::Done, climbed),
-            Some(Ok(Ok(climbed))) => {
+            (_, Ran::Ended(Ok(Ok(climbed)))) if climbed.failures.is_empty() => {
+                (RungOutcome::Done, climbed)
+            }
+            (_, Ran::Ended(Ok(Ok(climbed)))) => {
                 (RungOutcome::Failed { why: climbed.failures.join("; ") }, climbed)
+            }
+            (why, Ran::StillRuns(_) | Ran::NoThread) => {
+                (RungOutcome::Failed { why: why.unwrap_or_default() }, Climbed::default())
             }
         }
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
 
-use crate::climb::Climb;
+use crate::climb::{Climb, Ran};
 use crate::failure::Failure;
+use crate::left_behind::PartName;
 
 /// A point of the ladder at which hooks are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,8 +108,9 @@ impl Hook {
         Hook { name, expect: None, unless: None, is_costly: false, limit: HOOK_LIMIT, run }
     }
 
-    /// Sets the time limit. A hook that exceeds it is left behind and named as failed; the next hook
-    /// runs.
+    /// Sets the time limit. A hook that exceeds it is told to stop by its [`Climb`], named as failed,
+    /// and left behind if it does not stop; the next hook runs. While a hook that was left behind still
+    /// runs, it is not started again.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Hook {
         self.limit = limit;
@@ -163,14 +165,14 @@ impl Hook {
 
     /// Runs the hook within its time limit.
     pub(crate) fn run(self: &Arc<Hook>, climb: &Climb, round: u32) -> Result<Vec<Touch>, Failure> {
-        let (hook, call) = (Arc::clone(self), HookCall { round, climb: climb.clone() });
-        match climb.run_within(self.limit, move || (hook.run)(&call)) {
-            Some(Ok(outcome)) => outcome,
-            Some(Err(panic)) => resume_unwind(panic),
-            None => {
-                let limit_ms = self.limit.as_millis();
-                Err(format!("did not end within {limit_ms} ms and was left behind").into())
-            }
+        let (hook, name) = (Arc::clone(self), PartName::Hook(self.name.clone()));
+        let ran = climb.run_within(name, self.limit, climb.takes(), move |climb| {
+            (hook.run)(&HookCall { round, climb: climb.clone() })
+        });
+        match (ran.why_not(self.limit), ran) {
+            (None, Ran::Ended(Ok(outcome))) => outcome,
+            (None, Ran::Ended(Err(panic))) => resume_unwind(panic),
+            (why, _) => Err(why.unwrap_or_default().into()),
         }
     }
 }

@@ -13,7 +13,7 @@ use lowtide_pool::Scope;
 use lowtide_types::{Receipt, Target, Verdict};
 
 use crate::clock::Clock;
-use crate::gate::{Pass, Step};
+use crate::gate::{OwnedPass, Step};
 use crate::idle::{Decision, Idle, Task};
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
@@ -145,19 +145,19 @@ impl fmt::Debug for Idling {
 #[must_use = "dropping it ends the task"]
 pub struct Working {
     // Dropped in this order: out of the gate first, then counted as finished.
-    pass: Pass<'static>,
+    pass: OwnedPass,
     _task: Task,
 }
 
 impl Working {
-    /// Asks whether the task should stop, as [`Pass::checkpoint`].
+    /// Asks whether the task should stop, as [`Pass::checkpoint`](crate::Pass::checkpoint).
     pub fn checkpoint(&mut self) -> Step {
         self.pass.checkpoint()
     }
 
     /// Returns the pass of the task, for parts that enter
     /// [within](crate::Gate::enter_within) it.
-    pub fn pass(&self) -> &Pass<'static> {
+    pub fn pass(&self) -> &OwnedPass {
         &self.pass
     }
 }

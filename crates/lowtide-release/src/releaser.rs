@@ -6,21 +6,22 @@
 //! keep others from climbing: the work that it waits for may clean up after itself.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
 
 use crate::allocator::Allocator;
-use crate::climb::Climb;
+use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, receipt};
 use crate::clock::Clock;
-use crate::gate::{Gate, Mode};
+use crate::gate::{Busy, Closed, Gate, Mode};
 use crate::gauge::Gauge;
 use crate::hooks::{Hook, HookPoint, Registration, Setting};
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
+use crate::left_behind::LeftBehind;
 use crate::log;
 use crate::owners::Owners;
 use crate::request::{Request, WhenBusy};
@@ -46,8 +47,10 @@ struct Inner {
     landed: Condvar,
     /// Held by the release that climbs.
     turn: Mutex<()>,
-    /// The climb under way.
-    climbing: Mutex<Option<Climb>>,
+    /// Parts of releases that still run after their limit.
+    left_behind: Arc<LeftBehind>,
+    /// The gate that such parts keep closed.
+    kept_closed: Mutex<Weak<Closed>>,
 }
 
 /// A release, for callers that ask for the same one.
@@ -83,7 +86,8 @@ impl Releaser {
             flights: Mutex::default(),
             landed: Condvar::new(),
             turn: Mutex::default(),
-            climbing: Mutex::default(),
+            left_behind: Arc::default(),
+            kept_closed: Mutex::default(),
         };
         Releaser { inner: Arc::new(inner), clock }
     }
@@ -232,54 +236,56 @@ impl Releaser {
         };
         if request.ladder.lets_work_go_on() {
             let _turn = inner.turn();
-            return self.climb(request);
+            return self.climb(request, None);
         }
         // Another release has the gate closed, but it is not work: wait for its end.
         drop(inner.turn());
-        let closed = match request.when_busy {
-            WhenBusy::Refuse => inner.gate.try_close(Mode::Drain),
-            WhenBusy::Wait(limit) => inner.gate.close_within(Mode::Drain, self.clock(), limit),
-        };
+        // A part that was left behind keeps the gate closed, with no work in it: share that.
+        let kept = inner.kept_closed().upgrade();
+        let closed = kept.map_or_else(|| self.close_gate(request).map(Arc::new), Ok);
         let closed = match closed {
             Ok(closed) => closed,
-            Err(busy) => {
-                let why = format!(
-                    "nothing was touched: {busy}; try again when that has ended, or wait longer"
-                );
-                return inner.busy(request, &why);
-            }
+            Err(busy) => return inner.busy(request, &refusal(&busy)),
         };
         let _turn = inner.turn();
         if !inner.inventory.pools().is_empty() {
             // Before the climb, because a sleep that is left behind goes on after it.
             closed.mark_asleep();
         }
-        let mut receipt = self.climb(request);
+        let mut receipt = self.climb(request, Some(&inner.gate));
         // Work that the rungs gave to the device has ended when the gate opens.
         if let Err(error) = gauge.synchronize() {
             receipt.advice.push(format!("the device could not be waited for: {error}"));
         }
+        receipt.advice.extend(inner.keep_closed(&closed));
         receipt
     }
 
-    fn climb(&self, request: &Request) -> Receipt {
-        let Inner { identity, inventory, .. } = &*self.inner;
+    fn close_gate(&self, request: &Request) -> Result<Closed, Busy> {
+        let gate = &self.inner.gate;
+        match request.when_busy {
+            WhenBusy::Refuse => gate.try_close(Mode::Drain),
+            WhenBusy::Wait(limit) => gate.close_within(Mode::Drain, self.clock(), limit),
+        }
+    }
+
+    fn climb(&self, request: &Request, closes: Option<&Gate>) -> Receipt {
+        let Inner { identity: releaser, inventory, left_behind, .. } = &*self.inner;
+        let origin = Origin { releaser, left_behind, closes, within: request.within.as_ref() };
         let (clock, go_on) = (Arc::clone(&self.clock), request.go_on.clone());
-        let (climb, _under_way) = Climb::begin(clock, go_on, identity, request.within.as_ref());
-        *self.inner.climbing() = Some(climb.clone());
-        let _ended = Ended(&self.inner);
+        let (climb, _under_way) = Climb::begin(clock, go_on, &origin);
         let replaced = self.inner.replaced().clone();
         Climber { inventory, request, climb: &climb, replaced: &replaced }.run()
     }
 }
 
-/// Forgets the climb under way, also when it panicked.
-struct Ended<'a>(&'a Inner);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        *self.0.climbing() = None;
-    }
+fn refusal(busy: &Busy) -> String {
+    let next = if busy.own {
+        "ask on a thread that does not, or end that work first"
+    } else {
+        "try again when that has ended, or wait longer"
+    };
+    format!("nothing was touched: {busy}; {next}")
 }
 
 impl fmt::Debug for Releaser {
@@ -302,11 +308,28 @@ impl Drop for Landing<'_> {
 }
 
 impl Inner {
-    /// Whether a part of a climb of this releaser asks.
+    /// Whether a part of a climb of this releaser asks, or of a release that it asked for.
     fn is_asked_by_its_own_climb(&self, request: &Request) -> bool {
-        let is_named = |climb: &Climb| climb.is_climb_of(&self.identity);
-        request.within.as_ref().is_some_and(is_named)
-            || self.climbing().as_ref().is_some_and(Climb::runs_here)
+        let is_own = |climb: &Climb| climb.is_climb_of(&self.identity);
+        request.within.as_ref().is_some_and(is_own) || Climb::here().as_ref().is_some_and(is_own)
+    }
+
+    /// Keeps the gate closed while parts run that were left behind. Returns what that means to work.
+    fn keep_closed(&self, closed: &Arc<Closed>) -> Vec<String> {
+        let mut advice = Vec::new();
+        for part in self.left_behind.taking() {
+            if part.keep(closed) {
+                let (name, age) = (part.name(), part.age().as_secs_f64());
+                advice.push(format!(
+                    "{name} still runs, since {age:.1} s ago: the gate stays closed, and work waits, \
+                     until it ends"
+                ));
+            }
+        }
+        if !advice.is_empty() {
+            *self.kept_closed() = Arc::downgrade(closed);
+        }
+        advice
     }
 
     fn busy(&self, request: &Request, why: &str) -> Receipt {
@@ -324,8 +347,8 @@ impl Inner {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn climbing(&self) -> MutexGuard<'_, Option<Climb>> {
-        self.climbing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept_closed(&self) -> MutexGuard<'_, Weak<Closed>> {
+        self.kept_closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {

@@ -70,11 +70,11 @@ impl GateState {
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Pass {
     gate: lowtide::release::Gate,
-    pass: Mutex<Option<lowtide::release::Pass<'static>>>,
+    pass: Mutex<Option<lowtide::release::OwnedPass>>,
 }
 
 impl Pass {
-    fn of(pass: lowtide::release::Pass<'static>, gate: &lowtide::release::Gate) -> Pass {
+    fn of(pass: lowtide::release::OwnedPass, gate: &lowtide::release::Gate) -> Pass {
         Pass { gate: gate.clone(), pass: Mutex::new(Some(pass)) }
     }
 }

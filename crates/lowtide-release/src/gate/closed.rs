@@ -10,12 +10,19 @@ use crate::sync::Arc;
 pub struct Closed {
     core: Arc<Core>,
     mode: Mode,
+    /// Whether dropping it opens the gate.
+    opens: bool,
 }
 
 impl Closed {
     /// The guard of a gate that this caller is closing, or has closed.
     pub(super) fn new(core: &Arc<Core>, mode: Mode) -> Closed {
-        Closed { core: Arc::clone(core), mode }
+        Closed { core: Arc::clone(core), mode, opens: true }
+    }
+
+    /// The guard of a gate that the release around this caller has closed, and opens.
+    pub(super) fn inside(core: &Arc<Core>, mode: Mode) -> Closed {
+        Closed { core: Arc::clone(core), mode, opens: false }
     }
 
     /// Opens the gate. Parked and waiting work goes on.
@@ -42,6 +49,8 @@ impl Closed {
 
 impl Drop for Closed {
     fn drop(&mut self) {
-        self.core.open();
+        if self.opens {
+            self.core.open();
+        }
     }
 }

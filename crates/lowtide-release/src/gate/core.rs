@@ -5,6 +5,7 @@
 
 use std::sync::PoisonError;
 
+use super::here::{self, GateId};
 use super::report::{GateState, Mode, Step};
 use super::word::{Seen, Word};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -12,6 +13,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 #[derive(Debug, Default)]
 pub(super) struct Core {
     pub(super) word: Word,
+    pub(super) id: GateId,
     queue: Mutex<Queue>,
     /// The gate opened: for waiting work, parked work and the next closer.
     opened: Condvar,
@@ -33,12 +35,27 @@ struct Queue {
 }
 
 impl Core {
-    /// Adds a pass, after the gate has opened. Returns a value of the word from then.
-    pub(super) fn enter(&self) -> Seen {
-        self.word.enter().unwrap_or_else(|| self.enter_when_open())
+    /// Adds a pass, after the gate has opened. Returns a value of the word from then; `None` if this
+    /// thread is inside the closed gate, where it would wait for itself.
+    pub(super) fn enter(&self) -> Option<Seen> {
+        self.word.enter().or_else(|| self.enter_from_outside())
     }
 
     #[cold]
+    fn enter_from_outside(&self) -> Option<Seen> {
+        (!self.is_inside()).then(|| self.enter_when_open())
+    }
+
+    /// Whether this thread holds a pass of this gate: it could never close it.
+    pub(super) fn is_held_here(&self) -> bool {
+        here::holds(self.id)
+    }
+
+    /// Whether this thread runs a part of the release that has this gate closed.
+    pub(super) fn is_inside(&self) -> bool {
+        here::is_inside(self.id)
+    }
+
     fn enter_when_open(&self) -> Seen {
         let mut queue = self.queue();
         // It may have opened since.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::closed::Closed;
 use super::core::Core;
-use super::pass::Pass;
+use super::here::Inside;
+use super::pass::{Outer, Pass};
 use super::report::{Busy, GateState, Mode};
 use crate::clock::Clock;
 use crate::sync::Arc;
@@ -28,8 +29,8 @@ use crate::sync::Arc;
 ///
 /// # Cost
 ///
-/// Entering an open gate is one atomic read-modify-write, leaving it is another, and a checkpoint is
-/// one load. None of them takes a mutex; waiting and closing do. [`Gate::enter_awake`] learns from the
+/// Entering an open gate is one atomic read-modify-write and a note in a list of this thread, leaving
+/// it is the same, and a checkpoint is one load. None of them takes a mutex; waiting and closing do. [`Gate::enter_awake`] learns from the
 /// same word whether memory has to be woken first.
 ///
 /// `cargo run --release -p lowtide-release --example pass_cost` prints what each costs on your machine,
@@ -56,10 +57,20 @@ impl Gate {
     /// works while the gate is open; but if a caller closes it in between, that caller waits for the
     /// outer pass, and `enter` waits for that caller: a deadlock, which only a
     /// [`close_within`](Gate::close_within) ends, with [`Busy`]. A caller that holds [`Closed`] must
-    /// not call this either.
+    /// not call this either: it would wait until another thread drops that.
+    ///
+    /// A rung or a hook of the release that has the gate closed does not wait: it is given a pass that
+    /// counts for nothing, because the release waits for it anyway.
     pub fn enter(&self) -> Pass<'_> {
-        self.core.enter();
-        Pass::counted(&self.core)
+        match self.core.enter() {
+            Some(_) => Pass::counted(&self.core),
+            None => Pass::inside(&self.core),
+        }
+    }
+
+    /// Marks that this thread runs a part of the release that has this gate closed.
+    pub(crate) fn inside(&self) -> Inside {
+        Inside::new(self.core.id)
     }
 
     /// Begins work if the gate is open; never waits.
@@ -81,8 +92,8 @@ impl Gate {
     ///
     /// # Panics
     /// If `outer` is a pass of another gate.
-    pub fn enter_within(&self, outer: &Pass<'_>) -> Pass<'_> {
-        Pass::within(&self.core, outer)
+    pub fn enter_within<'a>(&self, outer: impl Into<Outer<'a>>) -> Pass<'_> {
+        Pass::within(&self.core, outer.into())
     }
 
     /// Begins work like [`Gate::enter`], and calls `wake` first if memory may be asleep (see
@@ -94,10 +105,12 @@ impl Gate {
     /// # Errors
     /// What `wake` returned. The work has not begun then, and the next caller tries again.
     pub fn enter_awake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<Pass<'_>, E> {
-        if self.core.enter().is_asleep() {
-            return self.wake_within_pass(wake);
+        match self.core.enter() {
+            Some(seen) if seen.is_asleep() => self.wake_within_pass(wake),
+            Some(_) => Ok(Pass::counted(&self.core)),
+            // Work that comes after the release has to wake memory all the same.
+            None => wake().map(|()| Pass::inside(&self.core)),
         }
-        Ok(Pass::counted(&self.core))
     }
 
     #[cold]
@@ -111,8 +124,16 @@ impl Gate {
     /// it has. If another caller has the gate closed, waits for that first.
     ///
     /// A thread that has a pass must not call this, because it would wait for itself. It can call
-    /// [`Gate::close_within`], which returns [`Busy`] then.
+    /// [`Gate::close_within`], which returns [`Busy`] then. In a rung or a hook of the release that has
+    /// the gate closed, the gate stays closed as long as that release keeps it so.
+    ///
+    /// # Panics
+    /// If this thread holds a pass of this gate that was not made [owned](Pass::into_owned).
     pub fn close(&self, mode: Mode) -> Closed {
+        if self.core.is_inside() {
+            return Closed::inside(&self.core, mode);
+        }
+        assert!(!self.core.is_held_here(), "{}", self.own_busy());
         self.core.begin_closing(mode);
         let closed = Closed::new(&self.core, mode);
         self.core.wait_until_quiet();
@@ -123,13 +144,17 @@ impl Gate {
     ///
     /// # Errors
     /// [`Busy`] if work was still active, or another caller still had the gate, at the limit. The gate
-    /// is then as it was before, and no work is held. Work that was told to end has ended.
+    /// is then as it was before, and no work is held. Work that was told to end has ended. At once if
+    /// this thread would wait for itself.
     pub fn close_within(
         &self,
         mode: Mode,
         clock: &dyn Clock,
         limit: Duration,
     ) -> Result<Closed, Busy> {
+        if self.core.is_inside() || self.core.is_held_here() {
+            return Err(self.own_busy());
+        }
         let until = clock.now().saturating_add(limit);
         let mut pause = FIRST_PAUSE;
         // Dropped, and the gate open again, if this ends early; also if the clock panics.
@@ -146,7 +171,7 @@ impl Gate {
             }
             let left = until.saturating_sub(clock.now());
             if left.is_zero() || clock.is_interrupted() {
-                return Err(Busy { active, closing: mine.is_none() });
+                return Err(Busy { active, closing: mine.is_none(), own: false });
             }
             clock.pause(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -160,8 +185,16 @@ impl Gate {
     pub fn try_close(&self, mode: Mode) -> Result<Closed, Busy> {
         match self.core.close_if_quiet(mode) {
             Ok(()) => Ok(Closed::new(&self.core, mode)),
-            Err((active, closing)) => Err(Busy { active, closing }),
+            Err((active, closing)) => {
+                let own = self.core.is_inside() || self.core.is_held_here();
+                Err(Busy { active, closing, own })
+            }
         }
+    }
+
+    fn own_busy(&self) -> Busy {
+        let GateState { active, open, .. } = self.state();
+        Busy { active, closing: !open, own: true }
     }
 
     /// Returns whether work may enter right now. Takes no lock.

@@ -15,12 +15,14 @@
 //! # Files
 //!
 //! `report` is plain data; `word` is the atomic word; `core` is what the word and the waiting threads
-//! share; `pass` and `closed` are the two guards; `gate` is the public face.
+//! share; `pass` and `closed` are the two guards; `here` is what one thread has to do with gates;
+//! `gate` is the public face.
 
 mod closed;
 mod core;
 #[expect(clippy::module_inception, reason = "it holds the type of that name, the others its parts")]
 mod gate;
+mod here;
 mod pass;
 mod report;
 #[cfg(all(test, not(feature = "loom")))]
@@ -29,5 +31,6 @@ mod word;
 
 pub use closed::Closed;
 pub use gate::Gate;
-pub use pass::Pass;
+pub(crate) use here::Inside;
+pub use pass::{Outer, OwnedPass, Pass};
 pub use report::{Busy, GateState, Mode, Step};

@@ -1,33 +1,83 @@
-//! The guard of work.
+//! The guards of work.
 
-use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use super::core::Core;
+use super::here;
 use super::report::Step;
 use crate::sync::Arc;
 
 /// Work that has entered a gate. Dropping the pass ends the work.
 ///
-/// A pass borrows its gate, so that taking one costs no reference count.
+/// A pass borrows its gate, so that taking one costs no reference count, and stays on the thread that
+/// took it: a release that this thread asks for meanwhile would wait for itself, and is refused at once.
 /// [`into_owned`](Pass::into_owned) returns a pass that can be stored or sent to another thread.
-#[derive(Debug)]
 #[must_use = "dropping it ends the work"]
 pub struct Pass<'a> {
-    core: Cow<'a, Arc<Core>>,
-    /// Whether it was entered within another pass.
-    nested: bool,
+    core: &'a Arc<Core>,
+    kind: Kind,
+    /// Keeps it on its thread. Other threads may still refer to it.
+    _stays: PhantomData<std::sync::MutexGuard<'static, ()>>,
+}
+
+/// Work that has entered a gate, on whatever thread. Dropping the pass ends the work.
+#[must_use = "dropping it ends the work"]
+pub struct OwnedPass {
+    core: Arc<Core>,
+    kind: Kind,
+}
+
+/// The pass that other work enters [within](super::Gate::enter_within): a [`Pass`] or an [`OwnedPass`].
+#[derive(Clone, Copy)]
+pub struct Outer<'a> {
+    core: &'a Arc<Core>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// Entered within another pass.
+    Nested,
+    /// Taken by a part of the release that has the gate closed. It is not counted.
+    Inside,
+}
+
+impl Kind {
+    fn checkpoint(self, core: &Core) -> Step {
+        match self {
+            Kind::Plain => core.checkpoint(true),
+            Kind::Nested => core.checkpoint(false),
+            Kind::Inside => Step::Go,
+        }
+    }
 }
 
 impl<'a> Pass<'a> {
     /// The pass of work that was counted already.
     pub(super) fn counted(core: &'a Arc<Core>) -> Pass<'a> {
-        Pass { core: Cow::Borrowed(core), nested: false }
+        Pass::new(core, Kind::Plain)
     }
 
-    pub(super) fn within(core: &'a Arc<Core>, outer: &Pass<'_>) -> Pass<'a> {
-        assert!(Arc::ptr_eq(core, &outer.core), "a pass of another gate");
+    pub(super) fn within(core: &'a Arc<Core>, outer: Outer<'_>) -> Pass<'a> {
+        assert!(Arc::ptr_eq(core, outer.core), "a pass of another gate");
+        if outer.kind == Kind::Inside {
+            return Pass::inside(core);
+        }
         core.word.enter_within();
-        Pass { core: Cow::Borrowed(core), nested: true }
+        Pass::new(core, Kind::Nested)
+    }
+
+    pub(super) fn inside(core: &'a Arc<Core>) -> Pass<'a> {
+        Pass::new(core, Kind::Inside)
+    }
+
+    fn new(core: &'a Arc<Core>, kind: Kind) -> Pass<'a> {
+        if kind != Kind::Inside {
+            here::hold(core.id);
+        }
+        Pass { core, kind, _stays: PhantomData }
     }
 
     /// Asks whether work should stop. Call it wherever work can stop.
@@ -37,19 +87,69 @@ impl<'a> Pass<'a> {
     /// not wait here: its outer pass is active, so the gate could not close. It gets
     /// [`Step::Go`] and its work stops at the checkpoint of the outer pass.
     pub fn checkpoint(&mut self) -> Step {
-        self.core.checkpoint(!self.nested)
+        self.kind.checkpoint(self.core)
     }
 
     /// Returns the same pass without the borrow, to be stored or sent to another thread.
-    pub fn into_owned(self) -> Pass<'static> {
+    pub fn into_owned(self) -> OwnedPass {
         // The new pass is counted before this one is dropped, so the work never ends in between.
-        self.core.word.enter_within();
-        Pass { core: Cow::Owned(Arc::clone(&self.core)), nested: self.nested }
+        if self.kind != Kind::Inside {
+            self.core.word.enter_within();
+        }
+        OwnedPass { core: Arc::clone(self.core), kind: self.kind }
+    }
+}
+
+impl OwnedPass {
+    /// Asks whether work should stop, as [`Pass::checkpoint`].
+    pub fn checkpoint(&mut self) -> Step {
+        self.kind.checkpoint(&self.core)
     }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        self.core.leave();
+        if self.kind != Kind::Inside {
+            here::let_go(self.core.id);
+            self.core.leave();
+        }
+    }
+}
+
+impl Drop for OwnedPass {
+    fn drop(&mut self) {
+        if self.kind != Kind::Inside {
+            self.core.leave();
+        }
+    }
+}
+
+impl<'a> From<&'a Pass<'_>> for Outer<'a> {
+    fn from(pass: &'a Pass<'_>) -> Outer<'a> {
+        Outer { core: pass.core, kind: pass.kind }
+    }
+}
+
+impl<'a> From<&'a OwnedPass> for Outer<'a> {
+    fn from(pass: &'a OwnedPass) -> Outer<'a> {
+        Outer { core: &pass.core, kind: pass.kind }
+    }
+}
+
+impl fmt::Debug for Pass<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pass({:?})", self.kind)
+    }
+}
+
+impl fmt::Debug for OwnedPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedPass({:?})", self.kind)
+    }
+}
+
+impl fmt::Debug for Outer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outer({:?})", self.kind)
     }
 }

@@ -37,11 +37,20 @@ pub struct Busy {
     pub active: usize,
     /// Whether another closer had the gate closed, or was closing it.
     pub closing: bool,
+    /// Whether the calling thread holds one of the passes, or is part of the release that has the gate
+    /// closed: it would wait for itself.
+    pub own: bool,
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.closing {
+        if self.own && self.closing {
+            f.write_str(
+                "the release that has the gate closed runs this code: it would wait for itself",
+            )
+        } else if self.own {
+            f.write_str("this thread holds a pass itself: it would wait for itself")
+        } else if self.closing {
             f.write_str("the gate is closed, or being closed, by another caller")
         } else {
             let passes = if self.active == 1 { "pass is" } else { "passes are" };

@@ -68,7 +68,7 @@ fn a_closed_gate_lets_nobody_through_until_it_opens() {
         assert!(gate.try_enter().is_none());
         assert_eq!(gate.state(), state(false, 0, 0, 0));
         thread::scope(|scope| {
-            let worker = scope.spawn(|| gate.enter());
+            let worker = scope.spawn(|| gate.enter().into_owned());
             until(&gate, state(false, 0, 0, 1));
             closed.open();
             // It is counted before it wakes: the next closer has to wait for it.
@@ -83,7 +83,7 @@ fn a_closed_gate_lets_nobody_through_until_it_opens() {
 fn r37_in_place_parks_work_where_it_is_and_lets_it_go_on() {
     let gate = Gate::new();
     thread::scope(|scope| {
-        let (gate, mut pass) = (&gate, gate.enter());
+        let (gate, mut pass) = (&gate, gate.enter().into_owned());
         let worker = scope.spawn(move || {
             until_closing(gate);
             (pass.checkpoint(), pass)
@@ -128,7 +128,10 @@ fn a_second_closer_waits_for_the_first_and_for_whom_it_let_go_on() {
         });
         until(&gate, state(false, 0, 0, 1));
         let second = scope.spawn(|| gate.close(Mode::Abort));
-        assert_eq!(gate.try_close(Mode::Abort).unwrap_err(), Busy { active: 0, closing: true });
+        assert_eq!(
+            gate.try_close(Mode::Abort).unwrap_err(),
+            Busy { active: 0, closing: true, own: false }
+        );
         first.open();
         let second = second.join().unwrap();
         worker.join().unwrap();
@@ -141,7 +144,10 @@ fn who_does_not_wait_is_refused_where_work_runs_and_leaves_no_trace() {
     let gate = Gate::new();
     let mut pass = gate.enter();
     for mode in MODES {
-        assert_eq!(gate.try_close(mode).unwrap_err(), Busy { active: 1, closing: false });
+        assert_eq!(
+            gate.try_close(mode).unwrap_err(),
+            Busy { active: 1, closing: false, own: true }
+        );
         assert_eq!((gate.state(), pass.checkpoint()), (state(true, 1, 0, 0), Step::Go));
     }
     drop(pass);
@@ -152,13 +158,12 @@ fn who_does_not_wait_is_refused_where_work_runs_and_leaves_no_trace() {
 #[test]
 fn waiting_ends_at_the_limit_and_leaves_the_gate_open() {
     let (gate, clock) = (Gate::new(), ManualClock::default());
-    // This thread would wait for itself.
-    let mut pass = gate.enter();
+    let mut pass = gate.enter().into_owned();
     for mode in MODES {
         let limit = Duration::from_secs(1);
         let over = clock.now() + limit;
         let busy = gate.close_within(mode, &clock, limit).unwrap_err();
-        assert_eq!(busy, Busy { active: 1, closing: false });
+        assert_eq!(busy, Busy { active: 1, closing: false, own: false });
         assert_eq!(clock.now(), over);
         assert_eq!((gate.state(), pass.checkpoint()), (state(true, 1, 0, 0), Step::Go));
     }
@@ -172,9 +177,9 @@ fn waiting_ends_at_the_limit_and_leaves_the_gate_open() {
 #[test]
 fn who_was_held_by_an_attempt_goes_on_when_it_is_given_up() {
     let gate = Gate::new();
-    let stubborn = gate.enter();
+    let stubborn = gate.enter().into_owned();
     thread::scope(|scope| {
-        let mut pass = gate.enter();
+        let mut pass = gate.enter().into_owned();
         let (gate, until_held) = (&gate, state(false, 1, 1, 1));
         let parks = scope.spawn(move || {
             until_closing(gate);
@@ -187,7 +192,7 @@ fn who_was_held_by_an_attempt_goes_on_when_it_is_given_up() {
         let clock = During { clock: ManualClock::default(), pause: |_| until(gate, until_held) };
         let limit = Duration::from_millis(1);
         let busy = gate.close_within(Mode::InPlace, &clock, limit).unwrap_err();
-        assert_eq!(busy, Busy { active: 1, closing: false });
+        assert_eq!(busy, Busy { active: 1, closing: false, own: false });
         assert_eq!(parks.join().unwrap(), Step::Go);
         enters.join().unwrap();
         assert_eq!(gate.state(), state(true, 1, 0, 0));
@@ -200,7 +205,7 @@ fn waiting_for_another_closer_is_bounded_too_and_leaves_it_its_gate() {
     let (gate, clock) = (Gate::new(), ManualClock::default());
     let first = gate.close(Mode::Retract);
     let busy = gate.close_within(Mode::Abort, &clock, Duration::from_secs(1)).unwrap_err();
-    assert_eq!(busy, Busy { active: 0, closing: true });
+    assert_eq!(busy, Busy { active: 0, closing: true, own: false });
     assert_eq!((gate.state().open, first.mode()), (false, Mode::Retract));
     // It gets its turn where the first opens in time.
     let first = Mutex::new(Some(first));
@@ -215,7 +220,7 @@ fn looks_are_short_first_and_never_longer_than_the_most() {
     let (gate, looks) = (Gate::new(), Mutex::new(Vec::new()));
     let pause = |duration| looks.lock().unwrap().push(duration);
     let clock = During { clock: ManualClock::default(), pause };
-    let pass = gate.enter();
+    let pass = gate.enter().into_owned();
     assert!(gate.close_within(Mode::Abort, &clock, Duration::from_millis(100)).is_err());
     drop(pass);
     let looks = looks.into_inner().unwrap();
@@ -227,7 +232,7 @@ fn looks_are_short_first_and_never_longer_than_the_most() {
 #[test]
 fn panics_leave_nothing_closed_and_nobody_counted() {
     let gate = Gate::new();
-    let pass = gate.enter();
+    let pass = gate.enter().into_owned();
     let clock = During { clock: ManualClock::default(), pause: |_| panic!("the clock broke") };
     let closing = AssertUnwindSafe(|| {
         drop(gate.close_within(Mode::Abort, &clock, Duration::from_secs(1)));
@@ -333,11 +338,37 @@ fn modes_and_states_are_plain_data() {
     let text = |value| serde_json::to_string(&value).unwrap();
     assert_eq!(MODES.map(text), ["\"abort\"", "\"retract\"", "\"in_place\"", "\"drain\""]);
     let gate = Gate::new();
-    let _pass = gate.enter();
+    let _pass = gate.enter().into_owned();
     let state = serde_json::to_value(gate.state()).unwrap();
     assert_eq!(state, serde_json::json!({"open": true, "active": 1, "parked": 0, "waiting": 0}));
     let busy = gate.try_close(Mode::Abort).unwrap_err();
     assert_eq!(busy.to_string(), "1 pass is still active");
-    let two = Busy { active: 2, closing: false };
+    let two = Busy { active: 2, closing: false, own: false };
     assert_eq!(two.to_string(), "2 passes are still active");
+}
+
+#[test]
+fn a_thread_that_would_wait_for_itself_is_told_at_once() {
+    let (gate, clock) = (Gate::new(), ManualClock::default());
+    let limit = Duration::from_secs(60);
+    let outer = gate.enter();
+    let inner = gate.enter_within(&outer);
+    drop(outer);
+    let busy = gate.close_within(Mode::Drain, &clock, limit).unwrap_err();
+    assert_eq!(
+        (busy, clock.now()),
+        (Busy { active: 1, closing: false, own: true }, Duration::ZERO)
+    );
+    assert_eq!(busy.to_string(), "this thread holds a pass itself: it would wait for itself");
+    assert!(catch_unwind(AssertUnwindSafe(|| gate.close(Mode::Drain))).is_err());
+    assert!(gate.state().open);
+    // Another thread may well wait for this one, and this one for what it gave away.
+    let owned = inner.into_owned();
+    let busy = gate.close_within(Mode::Drain, &clock, limit).unwrap_err();
+    assert_eq!((busy.own, clock.now()), (false, limit));
+    drop(owned);
+    drop(gate.close(Mode::Drain));
+    // Another gate has nothing to do with it.
+    let (other, _pass) = (Gate::new(), gate.enter());
+    drop(other.close(Mode::Drain));
 }

@@ -90,11 +90,17 @@ impl Owners {
     /// Called from a `Drop` that a shutdown runs, it does nothing and returns the holders at that
     /// moment. A `Drop` must not wait for another thread's shutdown: it would wait for itself.
     pub fn shutdown(&self) -> Shutdown {
+        self.shutdown_while(&|| true)
+    }
+
+    /// Shuts down like [`Owners::shutdown`], for as long as `go_on` says so before each value.
+    pub(crate) fn shutdown_while(&self, go_on: &dyn Fn() -> bool) -> Shutdown {
         let Some(_work) = self.shared.begin() else {
             return Shutdown { holders: self.holders(), ..Shutdown::default() };
         };
         let (plan, values) = self.plan_with_values();
-        let panics: Vec<Option<String>> = values.iter().map(|&value| self.let_go(value)).collect();
+        let tried = values.iter().take_while(|_| go_on());
+        let panics: Vec<Option<String>> = tried.map(|&value| self.let_go(value)).collect();
 
         let mut table = self.table();
         let mut dropped = Vec::with_capacity(values.len());

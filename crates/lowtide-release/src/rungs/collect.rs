@@ -44,7 +44,7 @@ impl Rung for Collect {
         let mut before = inventory.read();
         for round in 0..MOST_ROUNDS {
             run_at(HookPoint::Collect, inventory, climb, round, &mut climbed);
-            trim_all(inventory, &mut climbed);
+            trim_all(inventory, climb, &mut climbed);
             let after = inventory.read();
             let is_settled = after.is_like(&before, inventory.noise());
             if is_settled && round + 1 >= LEAST_ROUNDS {

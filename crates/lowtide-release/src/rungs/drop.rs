@@ -25,9 +25,9 @@ impl Rung for DropOwners {
         Expectation::Bytes(plan.steps.iter().map(|step| step.bytes).sum())
     }
 
-    fn climb(&self, inventory: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
-        let shutdown = inventory.owners().shutdown();
-        let mut climbed = Climbed::default();
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        let shutdown = inventory.owners().shutdown_while(&|| climb.go_on());
+        let mut climbed = Climbed { stopped: !climb.go_on(), ..Climbed::default() };
         for dropped in &shutdown.dropped {
             climbed.touched.push(Touch { what: dropped.name.clone(), bytes: dropped.bytes });
             if let DropOutcome::Panicked { message } = &dropped.outcome {

@@ -28,17 +28,21 @@ impl Rung for Fraction {
         Expectation::Bytes(None)
     }
 
-    fn climb(&self, inventory: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         let mut lowered = Vec::new();
         for setting in inventory.settings() {
+            if !climb.go_on() {
+                climbed.stopped = true;
+                break;
+            }
             let name = setting.name();
             climbed.attempt(&name, || {
                 lowered.push((Restoring::new(&name, setting.lower()?), Arc::clone(&setting)));
                 Ok(Vec::new())
             });
         }
-        trim_all(inventory, &mut climbed);
+        trim_all(inventory, climb, &mut climbed);
         for (restoring, setting) in lowered {
             let name = setting.name();
             climbed.attempt(&name, || {

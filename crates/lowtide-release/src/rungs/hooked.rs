@@ -143,6 +143,10 @@ pub(super) fn run_at(
 
 fn run(hooks: &[Arc<Hook>], climb: &Climb, round: u32, climbed: &mut Climbed) {
     for hook in hooks {
+        if !climb.go_on() {
+            climbed.stopped = true;
+            return;
+        }
         climbed.attempt_rung(hook.name(), || match hook.why_not() {
             Some(skipped) => Ok(Climbed { skipped: vec![skipped], ..Climbed::default() }),
             None => Ok(Climbed { touched: hook.run(climb, round)?, ..Climbed::default() }),

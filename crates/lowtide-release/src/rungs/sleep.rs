@@ -42,7 +42,7 @@ impl Rung for Sleep {
         let mut climbed = Climbed::default();
         for pool in inventory.pools() {
             // Once the gate is open nobody would wake what is put to sleep.
-            if climb.is_over() || !climb.go_on() {
+            if !climb.go_on() {
                 break;
             }
             climbed.attempt_rung("pool", || sleep(&pool, climb));

@@ -31,10 +31,10 @@ impl Rung for Trim {
         Expectation::Bytes(Some(cached))
     }
 
-    fn climb(&self, inventory: &Inventory, _: &Climb) -> Result<Climbed, Failure> {
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
         synchronize(inventory, &mut climbed);
-        trim_all(inventory, &mut climbed);
+        trim_all(inventory, climb, &mut climbed);
         synchronize(inventory, &mut climbed);
         Ok(climbed)
     }
@@ -49,8 +49,12 @@ fn synchronize(inventory: &Inventory, climbed: &mut Climbed) {
 }
 
 /// Trims every allocator, each on its own.
-pub(super) fn trim_all(inventory: &Inventory, climbed: &mut Climbed) {
+pub(super) fn trim_all(inventory: &Inventory, climb: &Climb, climbed: &mut Climbed) {
     for allocator in inventory.allocators() {
+        if !climb.go_on() {
+            climbed.stopped = true;
+            return;
+        }
         let name = allocator.name();
         climbed.attempt(&name, || {
             if let Some(why) = allocator.why_not_trim() {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Block, Phase, Pool, Tag};
 use lowtide_release::{
-    Climb, Climbed, Expectation, Failure, Hook, HookPoint, Idle, Idling, Inventory, Ladder,
-    LogLevel, ManualClock, Receipt, Releaser, Request, Rung, RungName, Target, Tick, Verdict,
-    rungs,
+    Climb, Climbed, Clock, Expectation, Failure, Hook, HookPoint, Idle, Idling, Inventory, Ladder,
+    LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName, RungOutcome, Step,
+    Target, Tick, Verdict, rungs,
 };
 
 struct World {
@@ -119,6 +119,70 @@ fn a_release_of_another_releaser_is_granted_and_its_hooks_may_not_come_back() {
     assert_eq!((outer.verdict, inner.verdict), (Verdict::Released, Verdict::Released));
     let verdicts: Vec<_> = receipts.lock().unwrap().iter().map(|one| one.verdict).collect();
     assert_eq!(verdicts, [Verdict::Busy; 2], "it would wait for itself through the other");
+}
+
+#[test]
+fn releasers_that_ask_each_other_are_known_by_their_threads() {
+    let (world, other) = (World::new(), World::new());
+    let receipts = Receipts::default();
+    drop((world.block(4), other.block(4)));
+    // As above, and nobody says within which climb it asks.
+    let forth = other.releaser.clone();
+    let forth = Hook::new("forth", move |_| {
+        assert_eq!(forth.shutdown().verdict, Verdict::Released);
+        Ok(Vec::new())
+    });
+    let (back, got) = (world.releaser.clone(), Arc::clone(&receipts));
+    let back = Hook::new("back", move |_| {
+        got.lock().unwrap().extend([back.shutdown(), back.empty_cache()]);
+        Ok(Vec::new())
+    });
+    let _hooks = [
+        world.releaser.add_hook(HookPoint::Caches, forth),
+        other.releaser.add_hook(HookPoint::Caches, back),
+    ];
+    assert_eq!(world.releaser.shutdown().verdict, Verdict::Released);
+    let verdicts: Vec<_> = receipts.lock().unwrap().iter().map(|one| one.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Busy; 2]);
+}
+
+#[test]
+fn the_holder_of_a_pass_is_refused_at_once_and_by_name() {
+    let world = World::new();
+    let kept = world.block(4);
+    let pass = world.releaser.gate().enter();
+    let refused = world.releaser.shutdown();
+    assert_eq!((refused.verdict, refused.took_s), (Verdict::Busy, 0.0));
+    assert!(refused.advice[0].contains("this thread holds a pass itself"), "{refused}");
+    assert!(world.releaser.gate().is_open());
+    // What lets work go on needs no gate.
+    assert_ne!(world.releaser.empty_cache().verdict, Verdict::Busy);
+    drop((pass, kept));
+    assert_eq!(world.releaser.shutdown().verdict, Verdict::Released);
+}
+
+#[test]
+fn a_hook_uses_the_gate_that_its_release_has_closed() {
+    let world = World::new();
+    let (gate, clock) = (world.releaser.gate().clone(), world.clock.clone());
+    let hook = Hook::new("uses the gate", move |_| {
+        assert!(gate.try_enter().is_none(), "work has to wait");
+        let mut pass = gate.enter();
+        assert_eq!(gate.enter_within(&pass).checkpoint(), Step::Go);
+        assert_eq!((pass.checkpoint(), gate.state().active), (Step::Go, 0));
+        drop(gate.enter_awake(|| Ok::<(), ()>(())).unwrap());
+        let (began, limit) = (clock.now(), Duration::from_secs(60));
+        let busy = gate.close_within(Mode::Drain, &clock, limit).unwrap_err();
+        assert!(busy.own && busy.closing && clock.now() == began, "{busy}");
+        drop(gate.close(Mode::Drain));
+        assert!(!gate.is_open(), "its release opens it");
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(HookPoint::Caches, hook);
+    let receipt = world.releaser.shutdown();
+    let caches = receipt.rung(RungName::Caches).unwrap();
+    assert_eq!(caches.outcome, RungOutcome::Done);
+    assert!(world.releaser.gate().is_open());
 }
 
 #[test]

@@ -3,5 +3,6 @@
 
 mod climb;
 mod gate;
+mod left_behind;
 mod owners;
 mod receipt;

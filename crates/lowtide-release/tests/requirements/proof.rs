@@ -466,7 +466,7 @@ fn bad_luck_a_release_that_is_interrupted_opens_the_gate(ground: &Ground) {
     releaser.add_pool(&ground.pool);
     drop(ground.block(24));
     // Time stands still, so only the interruption ends the wait for work.
-    let pass = releaser.gate().enter();
+    let pass = releaser.gate().enter().into_owned();
     let ask = || Request::new("all", Ladder::whole());
     assert_eq!(releaser.release(ask()).verdict, Verdict::Busy);
     assert!(releaser.gate().state().open);

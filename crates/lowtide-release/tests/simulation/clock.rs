@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lowtide_release::{Clock, Pass};
+use lowtide_release::{Clock, OwnedPass};
 
 use crate::journal::Journal;
 
@@ -33,7 +33,7 @@ pub(crate) struct Hours {
 #[derive(Default)]
 struct Plan {
     /// Work in the gate, and when it ends.
-    working: Option<(Pass<'static>, Duration)>,
+    working: Option<(OwnedPass, Duration)>,
     /// Which rung or hook from now is left behind before it has done anything, and how many pauses
     /// later it goes on. After the release, where there are not that many.
     leaves: Option<(u64, u64)>,
@@ -53,7 +53,7 @@ impl Hours {
     }
 
     /// Work that ends so much later.
-    pub(crate) fn work(&self, pass: Pass<'static>, lasts: Duration) {
+    pub(crate) fn work(&self, pass: OwnedPass, lasts: Duration) {
         self.plan().working = Some((pass, self.now() + lasts));
     }
 

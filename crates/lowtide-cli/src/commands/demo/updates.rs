@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use lowtide::device::Bytes;
 use lowtide::pool::{Pool, SleepPolicy, Tag};
-use lowtide::release::{Mode, Pass, Pauses, Receipt, Resume, Step, Trend, Verdict};
+use lowtide::release::{Mode, OwnedPass, Pauses, Receipt, Resume, Step, Trend, Verdict};
 
 use super::content::{Content, Loaded};
 use super::samples;
@@ -218,7 +218,7 @@ impl Run<'_> {
 
 // Each step reads the keys and values of a request, then reaches a checkpoint.
 fn work(
-    mut pass: Pass<'static>,
+    mut pass: OwnedPass,
     content: &Content,
     pool: &Pool,
     requests: &Loaded,
