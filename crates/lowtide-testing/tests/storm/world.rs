@@ -256,8 +256,9 @@ fn open(target: Target, dice: &mut Dice) -> Device {
     } else {
         let late_us = dice.pick(&[0, 20, 200]);
         let total_mib = 16 + (budget.0 >> 20);
-        let settings =
-            format!("total={total_mib}MiB,context=16MiB,reserved=0MiB,late_us={late_us}");
+        let settings = format!(
+            "total={total_mib}MiB,context=16MiB,reserved=0MiB,foreign=off,late_us={late_us}"
+        );
         Double::load().configure(&settings);
         Device::cuda(0)
     };
