@@ -114,18 +114,21 @@ impl Block {
     ///
     /// # Errors
     /// [`Error::OutsideBlock`] where the bytes do not fit; [`Error::Asleep`] where the block's tag is
-    /// asleep; what the device refused.
+    /// asleep; [`Error::Lost`] where the block's content is lost ([`Pool::wake_losing`]) and these are
+    /// not all its bytes; what the device refused.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
-        self.access(offset, Bytes(bytes.len() as u64), |hand, at| hand.write(at, bytes))
+        let length = Bytes(bytes.len() as u64);
+        self.access(offset, length, Writes::Yes, |hand, at| hand.write(at, bytes))
     }
 
     /// Copies the block's bytes from `offset` on into `bytes`. Waits for the block's stream, if the
     /// pool has a fence.
     ///
     /// # Errors
-    /// As [`Block::write`].
+    /// As [`Block::write`]; [`Error::Lost`] until all of a lost block was written.
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
-        self.access(offset, Bytes(bytes.len() as u64), |hand, at| hand.read(at, bytes))
+        let length = Bytes(bytes.len() as u64);
+        self.access(offset, length, Writes::No, |hand, at| hand.read(at, bytes))
     }
 
     /// Sets every byte of the block. Waits for the block's stream, if the pool has a fence, and until
@@ -134,7 +137,7 @@ impl Block {
     /// # Errors
     /// [`Error::Asleep`] where the block's tag is asleep; what the device refused.
     pub fn fill(&self, byte: u8) -> Result<()> {
-        self.access(Bytes::ZERO, self.size, |hand, at| hand.fill(at, byte, self.size))
+        self.access(Bytes::ZERO, self.size, Writes::Yes, |hand, at| hand.fill(at, byte, self.size))
     }
 
     // While it runs, no sleep of the tag begins.
@@ -142,23 +145,29 @@ impl Block {
         &self,
         offset: Bytes,
         length: Bytes,
+        writes: Writes,
         work: impl FnOnce(&Hand, Spot<'_>) -> lowtide_device::Result<()>,
     ) -> Result<()> {
         if offset.0.checked_add(length.0).is_none_or(|end| end > self.size.0) {
             return Err(Error::OutsideBlock { offset, length, size: self.size });
         }
         let shared = &self.pool.shared;
-        let _job = self.begin_job()?;
+        let makes_good = writes == Writes::Yes && length == self.size;
+        let job = self.begin_job(makes_good)?;
         let (reservation, start) = self.pool.place_of(self.address)?;
         // A stream's freed memory goes to new blocks of the same stream before the stream has passed.
         if let Some(fence) = &shared.fence {
             fence.wait(self.stream)?;
         }
-        Ok(shared.hand.with(&shared.device, |hand| work(hand, (&reservation, start + offset)))?)
+        shared.hand.with(&shared.device, |hand| work(hand, (&reservation, start + offset)))?;
+        if job.was_lost {
+            self.pool.state()?.lost.remove(&self.address.0);
+        }
+        Ok(())
     }
 
-    // Waits for a turn of its tag.
-    fn begin_job(&self) -> Result<BlockJob<'_>> {
+    // Waits for a turn of its tag. Refuses a block whose content is lost, unless all of it is written.
+    fn begin_job(&self, makes_good: bool) -> Result<BlockJob<'_>> {
         let mut state = self.pool.state()?;
         let tag = state.room_at(self.address)?.tag();
         let has_turned = |tags: &mut Tags| tags[tag].phase() != Phase::Turning;
@@ -166,8 +175,13 @@ impl Block {
         if state.tags[tag].phase() == Phase::Asleep {
             return Err(Error::Asleep { tag: state.tags[tag].name.to_string() });
         }
+        let was_lost = state.lost.contains(&self.address.0);
+        if was_lost && !makes_good {
+            let tag = state.tags[tag].name.to_string();
+            return Err(Error::Lost { tag, block: self.address });
+        }
         state.tags.begin_job(tag);
-        Ok(BlockJob { pool: &self.pool, tag })
+        Ok(BlockJob { pool: &self.pool, tag, was_lost })
     }
 }
 
@@ -175,6 +189,15 @@ impl Block {
 struct BlockJob<'a> {
     pool: &'a Pool,
     tag: Tag,
+    /// Set where the block's content was lost and is written now.
+    was_lost: bool,
+}
+
+/// Whether an access writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    Yes,
+    No,
 }
 
 impl Drop for BlockJob<'_> {

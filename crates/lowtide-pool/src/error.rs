@@ -116,11 +116,8 @@ pub enum Error {
         /// The number of times that the page was copied.
         takes: u32,
     },
-    /// A page does not match the digest that was taken when it was saved. Everything is still asleep.
-    #[error(
-        "page {page:?} of block {block:?} (tag {tag:?}) came back wrong, twice; its backup is kept \
-         and everything is still asleep"
-    )]
+    /// Pages do not match the digests that were taken when they were saved. Everything is still asleep.
+    #[error("{}", corrupt(tag, *block, *page, others))]
     Corrupt {
         /// The name of the block's tag.
         tag: String,
@@ -128,6 +125,20 @@ pub enum Error {
         block: Address,
         /// The address of the page.
         page: Address,
+        /// The addresses of other pages that do not match.
+        others: Vec<Address>,
+    },
+    /// The block's backup was bad when its tag was woken with [`crate::Pool::wake_losing`], and nothing
+    /// has written all of the block since.
+    #[error(
+        "the content of block {block:?} (tag {tag:?}) is lost: its backup was bad; fill it, or write \
+         all of it at once, before it is read"
+    )]
+    Lost {
+        /// The name of the block's tag.
+        tag: String,
+        /// The address of the block.
+        block: Address,
     },
     /// The caller's [`crate::Limit`] said to stop. Everything is as it was before the call.
     #[error("{}", stopped(*step, *done, *total))]
@@ -171,6 +182,18 @@ fn stopped(step: TurnStep, done: Bytes, total: Bytes) -> String {
     let progress =
         if total > Bytes::ZERO { format!(", {done} of {total} done") } else { String::new() };
     format!("stopped by its limit while {step}{progress}; everything is as it was before")
+}
+
+fn corrupt(tag: &str, block: Address, page: Address, others: &[Address]) -> String {
+    let more = match others.len() {
+        0 => String::new(),
+        1 => ", and so did 1 other page".to_owned(),
+        count => format!(", and so did {count} other pages"),
+    };
+    format!(
+        "page {page:?} of block {block:?} (tag {tag:?}) came back wrong, twice{more}; the backup is \
+         kept and everything is still asleep. `wake_losing` wakes everything but the blocks on such pages"
+    )
 }
 
 /// The result of a pool's operations.

@@ -21,6 +21,7 @@ mod handover;
 mod lanes;
 mod leaving;
 mod limit;
+mod losing;
 mod memory;
 mod miss;
 mod monitor;
@@ -66,7 +67,9 @@ pub use state::PoolCounts;
 pub use tag::{Scope, Tag};
 pub use turn_step::TurnStep;
 
-pub use lowtide_types::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
+pub use lowtide_types::{
+    LostBlock, Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport,
+};
 
 /// The parts that synchronise, for the models in `tests/loom.rs`.
 #[cfg(feature = "loom")]

@@ -2,6 +2,7 @@
 //!
 //! A hit is served here, without a driver call.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lowtide_device::{Address, Bytes};
@@ -28,6 +29,8 @@ pub(crate) struct State {
     pub(crate) backups: Backups,
     pub(crate) carriers: Option<Carriers>,
     pub(crate) recorder: Option<Recording>,
+    /// The addresses of live blocks whose content did not come back and was not written since.
+    pub(crate) lost: BTreeSet<u64>,
     /// The pool's numbers, apart from `asleep`, which the tags know.
     counts: PoolCounts,
     handles: Handles,
@@ -89,6 +92,7 @@ impl State {
             backups: Backups::default(),
             carriers: None,
             recorder: None,
+            lost: BTreeSet::new(),
             counts: PoolCounts::default(),
             handles: Handles::default(),
             small_grains,
@@ -168,6 +172,9 @@ impl State {
             (Bytes(u64::from(handle.grains) * GRAIN), Tag::of_number(handle.tag.into()));
         let room = RoomId::new(tag, handle.grains <= self.small_grains);
         self.rooms[room].shelf.put(handle);
+        if !self.lost.is_empty() {
+            self.lost.remove(&address.0);
+        }
         self.counts.live = self.counts.live - size;
         self.counts.blocks -= 1;
         let tag = &mut self.tags[tag];
@@ -291,6 +298,10 @@ impl State {
             }
         }
         assert_eq!((live, count), (self.counts.live.0, self.counts.blocks), "what is live");
+        let is_live = |address: &u64| {
+            self.handles.iter().any(|handle| handle.address == *address && !handle.resting)
+        };
+        assert!(self.lost.iter().all(is_live), "what is lost is live");
         let of_tags =
             |value: fn(&TagEntry) -> Bytes| -> Bytes { self.tags.known.iter().map(value).sum() };
         assert_eq!(of_tags(|tag| tag.live), self.counts.live, "every live byte has a tag");

@@ -16,6 +16,7 @@ use lowtide_types::{Phase, SleepPolicy, WakeReport};
 use crate::backup::{BackupLocation, Backups, PAGE};
 use crate::carry::Carriers;
 use crate::limit::{Limit, Progress};
+use crate::losing::Loss;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
@@ -34,8 +35,8 @@ impl Pool {
     ///
     /// # Errors
     /// Whatever was refused, everything is asleep as before and nothing is lost: try again.
-    /// [`Error::NoRoom`] names the processes that use the memory, [`Error::Corrupt`] the page that
-    /// does not match its digest.
+    /// [`Error::NoRoom`] names the processes that use the memory, [`Error::Corrupt`] the pages that
+    /// do not match their digests: [`Pool::wake_losing`] wakes the rest.
     pub fn wake(&self, scope: Scope<'_>) -> Result<WakeReport> {
         self.wake_within(scope, Limit::NONE)
     }
@@ -47,13 +48,22 @@ impl Pool {
     /// As [`Pool::wake`]; [`Error::Stopped`] where the limit said to stop. Everything is asleep then,
     /// and nothing is lost.
     pub fn wake_within(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<WakeReport> {
+        self.wake_with(scope, limit, Loss::Refused)
+    }
+
+    pub(crate) fn wake_with(
+        &self,
+        scope: Scope<'_>,
+        limit: Limit<'_>,
+        loss: Loss,
+    ) -> Result<WakeReport> {
         let mut round = 0;
         loop {
             let Some(mut turn) = self.begin_turn(scope, Phase::Asleep, limit)? else {
                 return Ok(WakeReport::default());
             };
             let tags: Vec<usize> = (0..turn.tags.len()).collect();
-            let outcome = self.wake_tags(&mut turn, &tags, limit);
+            let outcome = self.wake_tags(&mut turn, &tags, limit, loss);
             // Who is asked for room may put other tags to sleep, which waits for this turn's end.
             drop(turn);
             match outcome {
@@ -82,7 +92,7 @@ impl Pool {
             turning.becomes == Phase::Asleep && turning.policy == SleepPolicy::Offload
         };
         let tags: Vec<usize> = (0..turn.tags.len()).filter(gone).collect();
-        self.wake_tags(turn, &tags, Limit::NONE).map(drop)
+        self.wake_tags(turn, &tags, Limit::NONE, Loss::Refused).map(drop)
     }
 
     fn wake_tags(
@@ -90,10 +100,11 @@ impl Pool {
         turn: &mut Turn<'_>,
         tags: &[usize],
         limit: Limit<'_>,
+        loss: Loss,
     ) -> Result<WakeReport> {
         let _change = self.shared.monitor.change("a wake");
         let parts = self.state()?.plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
-        let outcome = self.apply_wake(turn, &parts, limit);
+        let outcome = self.apply_wake(turn, &parts, limit, loss);
         if outcome.is_err() {
             // They may still be copying; what is not let go of now stays and is tried again.
             if let Some(error) = turn.carriers.as_ref().and_then(|carriers| carriers.settle().err())
@@ -102,7 +113,12 @@ impl Pool {
             }
             parts.iter().for_each(WakePart::take_away);
         }
-        self.state()?.commit_wake(turn, &parts, outcome.is_ok());
+        let mut state = self.state()?;
+        state.commit_wake(turn, &parts, outcome.is_ok());
+        if let Ok(report) = &outcome {
+            state.record_lost(&report.lost);
+        }
+        drop(state);
         if outcome.is_ok() && !self.shared.policy.keep_backups {
             for part in &parts {
                 turn.backups.forget(part.room);
@@ -121,6 +137,7 @@ impl Pool {
         turn: &mut Turn<'_>,
         parts: &[WakePart],
         limit: Limit<'_>,
+        loss: Loss,
     ) -> Result<WakeReport> {
         for part in parts {
             part.clear_the_way()?;
@@ -149,10 +166,15 @@ impl Pool {
         let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
         let wrong = restoring.carry(carriers, limit, make, make_empty)?;
+        let mut bad = Vec::new();
         for (part, page) in &wrong {
-            self.copy_again(&carriers.checks, part, *page, &mut turn.backups)?;
+            if !self.copy_again(&carriers.checks, part, *page, &mut turn.backups)? {
+                bad.push((*part, *page));
+            }
         }
-        Ok(WakeReport { copied: restoring.copied(), copied_again: wrong.len(), ..report })
+        let (copied, copied_again) = (restoring.copied(), wrong.len() - bad.len());
+        let lost = self.lose(&bad, &mut turn.backups, loss)?;
+        Ok(WakeReport { copied, copied_again, lost, ..report })
     }
 
     fn make(&self, part: &WakePart, chunk: &Range<u64>) -> lowtide_device::Result<()> {
@@ -188,14 +210,14 @@ impl Pool {
         }
     }
 
-    // A page that was not right after its copy gets a second one, alone.
+    // A page that was not right after its copy gets a second one, alone. Returns whether it is right then.
     fn copy_again(
         &self,
         stream: &Stream,
         part: &WakePart,
         page: u64,
         backups: &mut Backups,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (saved, size) = (backups.pages(part.room)[&page], Bytes(PAGE));
         let to = (&part.reservation, Bytes(page));
         match saved.location {
@@ -214,18 +236,11 @@ impl Pool {
             }
         }
         let digests = stream.digest(to, size, Keys::of_this_process())?.wait()?;
-        if digests[0] == saved.digest {
+        let is_right = digests[0] == saved.digest;
+        if is_right {
             tracing::warn!(page, "a page was right only after a second copy");
-            return Ok(());
         }
-        let state = self.state()?;
-        let base = part.reservation.address();
-        let block = state.rooms[part.room].arena.live_block_in(&(page..page + PAGE));
-        Err(Error::Corrupt {
-            tag: state.tags[part.room.tag()].name.to_string(),
-            block: base.plus(Bytes(block.unwrap_or(page))),
-            page: base.plus(Bytes(page)),
-        })
+        Ok(is_right)
     }
 }
 
@@ -262,143 +277,4 @@ impl State {
 }
 
 #[cfg(all(test, not(feature = "loom")))]
-mod tests {
-    use lowtide_device::{Address, Device, HostOptions};
-
-    use super::*;
-    use crate::room::RoomId;
-    use crate::{Policy, StreamId, Tag};
-
-    const STREAM: StreamId = StreamId(0);
-    /// The registered part of the backups: nothing, the first page, all of it.
-    const DIRECT: [Bytes; 3] = [Bytes::ZERO, Bytes(PAGE), Bytes(u64::MAX)];
-
-    fn pool(policy: Policy) -> Pool {
-        let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-        Pool::builder(&Device::host(options).unwrap()).policy(policy).build().unwrap()
-    }
-
-    // The room of a tag's large blocks.
-    fn large(tag: Tag) -> RoomId {
-        RoomId::new(tag, false)
-    }
-
-    // Blocks of this size lie at odd MiB, so that two of them share a page.
-    fn block(pool: &Pool, tag: Tag, byte: u8) -> Address {
-        let size = Bytes::mib(5);
-        let address = pool.alloc(size, STREAM, tag).unwrap();
-        let (reservation, offset) = pool.place_of(address).unwrap();
-        let stream = pool.device().stream().unwrap();
-        stream.fill((&reservation, offset), byte, size).unwrap();
-        stream.synchronize().unwrap();
-        address
-    }
-
-    fn assert_is_full_of(byte: u8, pool: &Pool, block: Address) {
-        let size = Bytes::mib(5);
-        let (reservation, offset) = pool.place_of(block).unwrap();
-        let (stream, memory) =
-            (pool.device().stream().unwrap(), pool.device().host_memory(size).unwrap());
-        stream.copy_out((&reservation, offset), (&memory, Bytes::ZERO), size).unwrap();
-        stream.synchronize().unwrap();
-        let mut bytes = vec![0; size.as_usize()];
-        memory.read(Bytes::ZERO, &mut bytes).unwrap();
-        assert_eq!(bytes.iter().position(|found| *found != byte), None);
-    }
-
-    // Flips a bit of a saved page, or flips it back.
-    fn flip(pool: &Pool, room: RoomId, page: u64, at: Bytes) {
-        let mut state = pool.state().unwrap();
-        let BackupLocation::Page(from) = state.backups.pages(room)[&page].location else {
-            panic!("nothing is stored of page {page}")
-        };
-        let (memory, at, mut byte) = (state.backups.memory(from.slab), from.offset() + at, [0]);
-        memory.read(at, &mut byte).unwrap();
-        memory.write(at, &[byte[0] ^ 0x20]).unwrap();
-    }
-
-    #[test]
-    fn a_backup_with_one_wrong_bit_is_caught_and_named() {
-        let kept = DIRECT.map(|direct_backups| (direct_backups, true));
-        for (direct_backups, keep_backups) in kept.into_iter().chain([(DIRECT[1], false)]) {
-            let pool = pool(Policy { keep_backups, direct_backups, ..Policy::default() });
-            let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
-            let blocks = [1, 2].map(|byte| block(&pool, weights, byte));
-            let other = block(&pool, Tag::default(), 3);
-            let (room, base) = (large(weights), blocks[0]);
-            pool.sleep(Scope::Whole).unwrap();
-            let asleep = pool.counts();
-            // The second block begins at 5 MiB: its first page is the first block's last.
-            for (page, at, named) in [
-                (Bytes::ZERO, Bytes::ZERO, blocks[0]),
-                (Bytes::mib(6), Bytes(777), blocks[1]),
-                (Bytes::mib(4), Bytes(PAGE - 1), blocks[0]),
-            ] {
-                flip(&pool, room, page.0, at);
-                for _ in 0..2 {
-                    let refused = pool.wake(Scope::Whole).unwrap_err();
-                    let Error::Corrupt { tag, block, page: wrong } = refused else {
-                        panic!("{refused}")
-                    };
-                    let found = (tag.as_str(), block, wrong);
-                    assert_eq!(found, ("weights", named, base.plus(page)));
-                    assert_eq!(pool.phase(weights).unwrap(), Phase::Asleep);
-                    assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Asleep);
-                    assert_eq!(pool.counts(), asleep, "its backup is kept");
-                    assert_eq!(pool.device().usage().unwrap().in_use(), Bytes::ZERO);
-                    pool.check();
-                }
-                flip(&pool, room, page.0, at);
-            }
-            // A tag beside it is not held up.
-            flip(&pool, room, 0, Bytes(5));
-            pool.wake(Scope::Tags(&[Tag::default()])).unwrap();
-            assert_is_full_of(3, &pool, other);
-            assert!(matches!(pool.wake(Scope::Whole), Err(Error::Corrupt { .. })));
-            flip(&pool, room, 0, Bytes(5));
-            assert_eq!(pool.wake(Scope::Whole).unwrap().copied_again, 0);
-            assert_is_full_of(1, &pool, blocks[0]);
-            assert_is_full_of(2, &pool, blocks[1]);
-            pool.check();
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_but_freed_holds_nothing_up() {
-        let pool = pool(Policy::default());
-        let blocks = [1, 2].map(|byte| block(&pool, Tag::default(), byte));
-        pool.sleep(Scope::Whole).unwrap();
-        flip(&pool, large(Tag::default()), Bytes::mib(8).0, Bytes::ZERO);
-        assert!(matches!(pool.wake(Scope::Whole), Err(Error::Corrupt { .. })));
-        pool.free(blocks[1], STREAM).unwrap();
-        pool.wake(Scope::Whole).unwrap();
-        assert_is_full_of(1, &pool, blocks[0]);
-        pool.check();
-    }
-
-    #[test]
-    fn a_page_that_is_wrong_on_the_device_is_copied_once_more() {
-        for direct_backups in DIRECT {
-            let pool = pool(Policy { direct_backups, ..Policy::default() });
-            let address = block(&pool, Tag::default(), 7);
-            pool.sleep(Scope::Whole).unwrap();
-            pool.wake(Scope::Whole).unwrap();
-            let (reservation, _) = pool.place_of(address).unwrap();
-            let stream = pool.device().stream().unwrap();
-            for page in [0, PAGE] {
-                stream.fill((&reservation, Bytes(page + 9)), 0, Bytes(1)).unwrap();
-            }
-            let mut backups = std::mem::take(&mut pool.state().unwrap().backups);
-            let room = large(Tag::default());
-            let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
-            let part =
-                WakePart { turning: 0, room, restores: true, reservation, stale, kept, chunks };
-            for page in [0, PAGE] {
-                pool.copy_again(&stream, &part, page, &mut backups).unwrap();
-            }
-            pool.state().unwrap().backups = backups;
-            assert_is_full_of(7, &pool, address);
-            pool.check();
-        }
-    }
-}
+mod tests;

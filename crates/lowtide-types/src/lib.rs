@@ -38,7 +38,7 @@ pub use claim::{Claim, ClaimBasis};
 pub use device_id::{DeviceId, DeviceName, ParseDeviceIdError};
 pub use holder::Holder;
 pub use ledger::{Ledger, LedgerKind, LedgerLine};
-pub use pool::{Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
+pub use pool::{LostBlock, Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport};
 pub use printable::{is_printable, printable, printable_bytes, printable_lines};
 pub use reading::{Reading, Settling};
 pub use receipt::{Receipt, RungReceipt};

@@ -52,7 +52,7 @@ pub struct SleepReport {
 }
 
 /// The result of a wake, in bytes of whole pages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WakeReport {
     /// The number of tags that woke.
     pub tags: usize,
@@ -64,6 +64,22 @@ pub struct WakeReport {
     pub copied: Bytes,
     /// The number of pages that were right only after a second copy.
     pub copied_again: usize,
+    /// Blocks whose content is lost, because a backup page of theirs was bad. Empty unless the caller
+    /// accepted that.
+    #[serde(default)]
+    pub lost: Vec<LostBlock>,
+}
+
+/// A block whose content did not come back. Its address is still valid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LostBlock {
+    /// The name of the block's tag.
+    pub tag: String,
+    /// The address of the block.
+    pub address: u64,
+    /// The size of the block, rounded up as the pool does.
+    #[serde(rename = "size_bytes")]
+    pub size: Bytes,
 }
 
 /// The numbers of a pool at one moment, by tag. Its JSON schema is

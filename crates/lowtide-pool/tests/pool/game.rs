@@ -81,6 +81,7 @@ impl<'a> Game<'a> {
         let direct_backups = Bytes::mib(seed % 3 * 6);
         let keep_backups = seed.is_multiple_of(2);
         let policy = Policy::default().keep_backups(keep_backups).direct_backups(direct_backups);
+        let policy = policy.check_backups(seed % 4 < 2);
         let mut builder = Pool::builder(device).policy(policy);
         if let Some(fence) = &fence {
             builder = builder.fence(Arc::clone(fence) as Arc<dyn Fence>);

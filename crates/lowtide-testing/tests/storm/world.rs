@@ -269,7 +269,8 @@ fn tagged(device: &Device, dice: &mut Dice) -> Tagged {
         .keep_backups(dice.one_in(2))
         .wake_on_alloc(dice.one_in(2))
         .direct_backups(dice.pick(&[Bytes::ZERO, Bytes::mib(6), Bytes(u64::MAX)]))
-        .backup_most(dice.pick(&[None, None, Some(Bytes::mib(24)), Some(Bytes::mib(4))]));
+        .backup_most(dice.pick(&[None, None, Some(Bytes::mib(24)), Some(Bytes::mib(4))]))
+        .check_backups(dice.one_in(2));
     let pool = Pool::builder(device).policy(policy).build();
     let pool = pool.unwrap_or_else(|error| fail(format!("no pool: {error}")));
     let mut index = 0;
