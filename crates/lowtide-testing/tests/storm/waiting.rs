@@ -4,7 +4,7 @@
 /// In a forked child, pools and blocks that it inherited refuse.
 pub(crate) const POOLS_REFUSE_AFTER_A_FORK: bool = true;
 /// In a forked child, a gate and a releaser that it inherited refuse.
-pub(crate) const RELEASERS_REFUSE_AFTER_A_FORK: bool = false;
+pub(crate) const RELEASERS_REFUSE_AFTER_A_FORK: bool = true;
 /// A pressure callback panics.
 pub(crate) const PRESSURE_PANICS: bool = true;
 /// A pressure callback allocates.
