@@ -141,6 +141,7 @@ def test_the_fixture_skips_without_a_device(tmp_path: object) -> None:
     code = textwrap.dedent(
         """
         import torch
+        from lowtide.pytest_plugin import device_memory
         torch.accelerator.current_accelerator = lambda: None
         def test_it(device_memory):
             pass

@@ -34,6 +34,8 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
     }
     match receipt.claim.map(|claim| claim.basis) {
         Some(ClaimBasis::Target) => {}
+        // The holders say it.
+        Some(ClaimBasis::Owned) if !receipt.holders.is_empty() => return lines,
         Some(ClaimBasis::Owned) => {
             lines.extend(rest_of_claim(receipt));
             return lines;

@@ -203,6 +203,8 @@ impl Releaser {
     /// `busy`: it would wait for itself. It is recognised by [`Request::within`], or else by its
     /// thread. On another thread and without `within`, the call waits for the release that it is part
     /// of, until the time limit of its rung.
+    ///
+    /// A thread that holds a [pass](crate::Pass) is refused too, unless every rung lets work go on.
     pub fn release(&self, request: Request) -> Arc<Receipt> {
         if self.is_inherited() {
             return Arc::new(refuse_inherited(&request));
@@ -212,6 +214,10 @@ impl Releaser {
             let why =
                 "a rung of this release asked for another one: its effect is part of this one";
             return Arc::new(inner.busy(&request, why));
+        }
+        // Before it waits for anybody: who waits for the gate waits for this thread.
+        if let Some(busy) = inner.own_pass(&request) {
+            return Arc::new(inner.busy(&request, &refusal(&busy)));
         }
         let mut flights = inner.flights();
         while let Some(same) = flights.iter().find(|flight| flight.request.is_like(&request)) {
@@ -341,6 +347,12 @@ impl Inner {
     fn is_asked_by_its_own_climb(&self, request: &Request) -> bool {
         let is_own = |climb: &Climb| climb.is_climb_of(&self.identity);
         request.within.as_ref().is_some_and(is_own) || Climb::here().as_ref().is_some_and(is_own)
+    }
+
+    /// Returns a refusal if this thread holds a pass and the release needs the gate closed.
+    fn own_pass(&self, request: &Request) -> Option<Busy> {
+        let needs_gate = self.inventory.gauge().is_some() && !request.ladder.lets_work_go_on();
+        if needs_gate { self.gate.own_pass() } else { None }
     }
 
     /// Keeps the gate closed while parts run that were left behind. Returns what that means to work.

@@ -64,6 +64,7 @@ __all__ = [
     "nvml_usage",
     "parse_bytes",
     "parse_seconds",
+    "printable",
     "process_memory",
 ]
 

@@ -219,6 +219,11 @@ impl Gate {
         }
     }
 
+    /// Returns a refusal if this thread holds a pass.
+    pub(crate) fn own_pass(&self) -> Option<Busy> {
+        self.core.is_held_here().then(|| self.own_busy())
+    }
+
     fn own_busy(&self) -> Busy {
         let GateState { active, open, .. } = self.state();
         Busy { active, closing: !open, own: true, inherited: false }

@@ -54,9 +54,11 @@ impl Busy {
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A release has the gate closed when no pass is active. The holder of one may have another
+        // closer waiting for it.
         if self.inherited {
             f.write_str(&home::refusal("gate"))
-        } else if self.own && self.closing {
+        } else if self.own && self.active == 0 {
             f.write_str(
                 "the release that has the gate closed runs this code: it would wait for itself",
             )

@@ -1,7 +1,7 @@
 //! Climbs that ask for climbs, climbs that are stopped, and the loop that watches for idle time.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -159,6 +159,50 @@ fn the_holder_of_a_pass_is_refused_at_once_and_by_name() {
     assert_ne!(world.releaser.empty_cache().verdict, Verdict::Busy);
     drop((pass, kept));
     assert_eq!(world.releaser.shutdown().verdict, Verdict::Released);
+}
+
+/// A clock of somebody who waits: tells that, and waits until the other side of a channel is gone. If it
+/// stays, the time of the wait is over.
+struct Patient {
+    time: ManualClock,
+    waits: mpsc::Sender<()>,
+    until: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Clock for Patient {
+    fn now(&self) -> Duration {
+        self.time.now()
+    }
+
+    fn pause(&self, duration: Duration) {
+        let _ = self.waits.send(());
+        let told = self.until.lock().unwrap().recv_timeout(Duration::from_secs(5));
+        let is_told = told == Err(mpsc::RecvTimeoutError::Disconnected);
+        self.time.advance(if is_told { duration } else { Duration::from_secs(3600) });
+    }
+
+    fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
+        self.time.within(limit, work)
+    }
+}
+
+#[test]
+fn the_holder_of_a_pass_does_not_wait_for_another_who_waits_for_it() {
+    let world = World::new();
+    drop(world.block(4));
+    let pass = world.releaser.gate().enter();
+    let ((waits, waiting), (stop, until)) = (mpsc::channel(), mpsc::channel());
+    let until = Mutex::new(until);
+    let clock = Patient { time: ManualClock::default(), waits, until };
+    let other = world.releaser.with_clock(Arc::new(clock));
+    let other = thread::spawn(move || other.shutdown());
+    waiting.recv().unwrap();
+    // The same request: it would be given the other's receipt.
+    let refused = world.releaser.shutdown();
+    assert_eq!(refused.verdict, Verdict::Busy);
+    assert!(refused.advice[0].contains("this thread holds a pass itself"), "{refused}");
+    drop((pass, stop));
+    assert_eq!(other.join().unwrap().verdict, Verdict::Released);
 }
 
 #[test]

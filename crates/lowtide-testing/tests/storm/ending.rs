@@ -17,6 +17,8 @@ impl World {
     /// Checks and frees everything at a quiet moment: no thread but this one uses the world.
     pub(crate) fn end(self: Arc<World>, mut held: Vec<Held>) {
         note("the world ends");
+        // A sleep that was cut off and left behind keeps the gate closed until it ends.
+        drop(self.releaser.gate().enter());
         self.end_faults();
         crate::budget::restore();
         figures::with(|figures| figures.faults += self.struck());

@@ -1,6 +1,8 @@
 //! A block that somebody holds, and what is known of its content.
 
-use lowtide_device::Bytes;
+use std::ops::Range;
+
+use lowtide_device::{Bytes, Stream};
 use lowtide_pool::{Block, SleepPolicy};
 use lowtide_testing::Dice;
 
@@ -23,6 +25,28 @@ pub(crate) struct Held {
     /// For a `Discard` tag: the number of sleeps that had begun when the block was written, if none was
     /// under way. Until another one begins, the content may not be lost.
     safe_since: Option<u64>,
+    /// Stray writes since the last write. Each of their bytes was written, or was lost in a sleep.
+    strays: Vec<Stray>,
+}
+
+/// Writes past the pool, of two bytes in turn: they may come while the block's tag falls asleep.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stray {
+    range: Range<u64>,
+    bytes: [u8; 2],
+}
+
+impl Stray {
+    /// Returns a write to a part of a block of this size, which is not zero.
+    pub(crate) fn roll(size: Bytes, dice: &mut Dice) -> Stray {
+        let start = dice.roll(size.0);
+        let length = 1 + dice.roll(size.0 - start);
+        Stray { range: start..start + length, bytes: [(); 2].map(|()| dice.roll(256) as u8) }
+    }
+
+    fn explains(&self, offset: u64, byte: u8) -> bool {
+        self.bytes.contains(&byte) && self.range.contains(&offset)
+    }
 }
 
 impl Held {
@@ -31,7 +55,8 @@ impl Held {
         let (pool, tag) = world.pool_and_tag(group);
         let block = world.allowed("alloc", pool.block_tagged(size, tag))?;
         let content = Content { block: world.next_number(), version: 0 };
-        let mut held = Held { block, group, content, is_written: false, safe_since: None };
+        let mut held =
+            Held { block, group, content, is_written: false, safe_since: None, strays: Vec::new() };
         held.write(world);
         Some(held)
     }
@@ -60,7 +85,33 @@ impl Held {
         if world.allowed("write", self.block.write(Bytes::ZERO, &bytes)).is_some() {
             self.is_written = true;
             self.safe_since = sleeps;
+            self.strays.clear();
         }
+    }
+
+    /// Writes past the pool, the byte whose turn it is. Returns whether the device took the write.
+    pub(crate) fn write_stray(
+        &mut self,
+        world: &World,
+        stream: &Stream,
+        (stray, turn): (&Stray, usize),
+    ) -> bool {
+        let (pool, _) = world.pool_and_tag(self.group);
+        let (reservation, start) = match pool.place_of(self.block.address()) {
+            Ok(place) => place,
+            Err(error) => fail(format!("a live block has no place: {error}")),
+        };
+        let Range { start: from, end } = stray.range;
+        let place = (&reservation, start + Bytes(from));
+        match stream.fill(place, stray.bytes[turn % 2], Bytes(end - from)) {
+            // It is asleep, or on the way.
+            Err(lowtide_device::Error::BadRange { .. }) => return false,
+            filled => world.allowed("fill", filled.map_err(lowtide_pool::Error::from)),
+        };
+        if !self.strays.contains(stray) {
+            self.strays.push(stray.clone());
+        }
+        true
     }
 
     /// Reads a part of the block, or all of it, and checks every byte. Returns whether it could be read.
@@ -85,7 +136,16 @@ impl Held {
             return true;
         }
         figures::with(|figures| figures.bytes_checked += length);
-        let expected = self.content.bytes(start, length as usize);
+        let mut expected = self.content.bytes(start, length as usize);
+        if !self.strays.is_empty() {
+            for (offset, (found, expected)) in (start..).zip(found.iter().zip(&mut expected)) {
+                if found != expected
+                    && self.strays.iter().any(|stray| stray.explains(offset, *found))
+                {
+                    *expected = *found;
+                }
+            }
+        }
         if found == expected {
             return true;
         }

@@ -142,6 +142,8 @@ impl Ground {
             command.env("LOWTIDE_CUDA_LIBRARY", &library).env("LOWTIDE_NVML_LIBRARY", &library);
             // All children are on one machine, so that memory of a dead one would be seen.
             command.env("LOWTIDE_DOUBLE_STATE", self.folder.path().join("machine"));
+            // As a child leaves it that is killed while a neighbour is on the device.
+            command.env("LOWTIDE_DOUBLE", "foreign=4242:32MiB");
         }
         command.spawn().map_err(|error| format!("no child: {error}"))
     }

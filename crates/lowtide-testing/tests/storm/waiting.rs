@@ -11,9 +11,5 @@ pub(crate) const PRESSURE_PANICS: bool = true;
 pub(crate) const PRESSURE_ALLOCATES: bool = false;
 /// A trim's callback puts tags to sleep.
 pub(crate) const TRIM_SLEEPS: bool = true;
-/// The rung `sleep` is cut off after a moment.
-pub(crate) const SLEEP_IS_CUT_OFF: bool = false;
-/// The holder of a pass asks for a shutdown.
-pub(crate) const PASS_HOLDER_SHUTS_DOWN: bool = false;
 /// A hook asks its own releaser for a release, on another thread.
 pub(crate) const HOOK_RELEASES: bool = true;

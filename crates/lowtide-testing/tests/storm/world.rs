@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_device::{Bytes, Device, HostOptions, RangeProblem};
 use lowtide_pool::{Error, Policy, Pool, Result, SleepPolicy, Subscription, Tag};
 use lowtide_release::{Idle, IdleOptions, Idling, Pauses, Registration, Releaser, Stages};
 use lowtide_testing::Dice;
@@ -77,6 +77,8 @@ pub(crate) struct World {
     /// Whether calls of the driver fail on purpose in this world. In one without, an error of the
     /// device is a failure.
     pub(crate) has_faults: bool,
+    /// Whether blocks are written past their pools in this world.
+    pub(crate) has_strays: bool,
     /// Set when the threads are to stop.
     pub(crate) is_over: AtomicBool,
     /// The number of hooks that are running.
@@ -140,6 +142,7 @@ impl World {
             device,
             market: Mutex::default(),
             has_faults,
+            has_strays: dice.one_in(3),
             is_over: AtomicBool::new(false),
             hooks: AtomicUsize::new(0),
             dice: Mutex::new(Dice::new(dice.roll(u64::MAX))),
@@ -213,6 +216,10 @@ impl World {
             Error::BackupLimit { .. } => "limit of backups",
             Error::Device(device) if device.is_out_of_memory() => "out of memory",
             Error::Device(lowtide_device::Error::NoHostHeadroom { .. }) => "no host memory",
+            Error::KeepsChanging { .. } | Error::Corrupt { .. } if self.has_strays => "stray write",
+            Error::Device(lowtide_device::Error::BadRange {
+                problem: RangeProblem::InUse, ..
+            }) if self.has_strays => "stray write in flight",
             Error::Device(_) if self.has_faults => "device error",
             _ => fail(format!("{operation}: {error}")),
         };
@@ -256,8 +263,9 @@ fn open(target: Target, dice: &mut Dice) -> Device {
     } else {
         let late_us = dice.pick(&[0, 20, 200]);
         let total_mib = 16 + (budget.0 >> 20);
-        let settings =
-            format!("total={total_mib}MiB,context=16MiB,reserved=0MiB,late_us={late_us}");
+        let settings = format!(
+            "total={total_mib}MiB,context=16MiB,reserved=0MiB,foreign=off,late_us={late_us}"
+        );
         Double::load().configure(&settings);
         Device::cuda(0)
     };

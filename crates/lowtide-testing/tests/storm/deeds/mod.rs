@@ -3,6 +3,7 @@
 mod blocks;
 mod forks;
 mod releases;
+mod strays;
 mod trouble;
 mod turns;
 
@@ -25,6 +26,7 @@ pub(crate) const DEEDS: &[Entry] = &[
     ("stream", blocks::stream, 5),
     ("sleep", turns::sleep, 6),
     ("wake", turns::wake, 12),
+    ("stray", strays::stray, 6),
     ("trim", turns::trim, 6),
     ("numbers", turns::numbers, 4),
     ("work", releases::work, 12),

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use lowtide_device::Bytes;
 use lowtide_release::{
-    Ladder, Mode, Request, Resume, RungName, StageError, Step, Target, Tick, WhenBusy,
+    Ladder, Mode, Request, Resume, RungName, RungOutcome, StageError, Step, Target, Tick, Verdict,
+    WhenBusy,
 };
 
 use crate::clock::SPEED;
 use crate::held::Held;
 use crate::player::{Payload, Player};
 use crate::receipts::check;
-use crate::trail::{note, panic_on_purpose};
-use crate::waiting;
+use crate::trail::{fail, note, panic_on_purpose};
 use crate::world::{World, lock};
 
 /// The most owners that a thread registers.
@@ -23,10 +23,10 @@ const OWNED_MOST: usize = 3;
 /// Works behind the gate, as a server's request does.
 pub(super) fn work(player: &mut Player) {
     let world = Arc::clone(&player.world);
-    let Some(mut working) = world.allowed("work", world.idling.work()) else { return };
-    if waiting::PASS_HOLDER_SHUTS_DOWN && player.dice.one_in(16) {
-        check(&world, &world.releaser.shutdown());
+    if player.dice.one_in(8) {
+        return shut_down_at_work(&world);
     }
+    let Some(mut working) = world.allowed("work", world.idling.work()) else { return };
     for held in player.held.iter_mut().take(3) {
         note(format_args!("work with {}", held.describe()));
         held.check(&world, &mut player.dice);
@@ -36,6 +36,16 @@ pub(super) fn work(player: &mut Player) {
         if working.checkpoint() != Step::Go {
             break;
         }
+    }
+}
+
+/// Asks for a shutdown behind the gate. It would wait for itself, so it is refused.
+fn shut_down_at_work(world: &World) {
+    let _pass = world.releaser.gate().enter();
+    let receipt = world.releaser.shutdown();
+    check(world, &receipt);
+    if receipt.verdict != Verdict::Busy {
+        fail(format!("a shutdown by the holder of a pass:\n{}", receipt.detailed()));
     }
 }
 
@@ -110,13 +120,16 @@ fn climb(player: &mut Player, mut request: Request) {
     };
     note(format_args!("{request:?}"));
     let sleeping = player.world.sleeping();
-    if waiting::SLEEP_IS_CUT_OFF && player.dice.one_in(4) {
+    if player.dice.one_in(4) {
         let limit = SPEED * Duration::from_millis(player.dice.roll(4));
         request.ladder = request.ladder.limit(&RungName::Sleep, limit);
+    }
+    let receipt = player.world.releaser.release(request);
+    check(&player.world, &receipt);
+    if receipt.rungs.iter().any(|rung| matches!(rung.outcome, RungOutcome::CutOff { .. })) {
         // It may end after the release: from now on, what may be discarded may be so at any time.
         std::mem::forget(sleeping);
     }
-    check(&player.world, &player.world.releaser.release(request));
 }
 
 pub(super) fn stage(player: &mut Player) {
