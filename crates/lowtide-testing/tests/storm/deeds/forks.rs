@@ -65,9 +65,7 @@ fn check_in_child(player: &mut Player) -> Result<(), i32> {
     holds(3, device.reserve(page).is_err())?;
     holds(4, device.stream().is_err())?;
     holds(5, device.synchronize().is_err())?;
-    if waiting::POOLS_REFUSE_AFTER_A_FORK {
-        pools_refuse(player)?;
-    }
+    pools_refuse(player)?;
     if waiting::RELEASERS_REFUSE_AFTER_A_FORK {
         let receipt = player.world.releaser.empty_cache();
         holds(20, receipt.verdict == Verdict::Failed)?;
