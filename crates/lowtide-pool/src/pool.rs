@@ -228,7 +228,9 @@ impl Pool {
     }
 
     /// Registers a callback that is asked to free memory before the pool reports out of memory. No
-    /// lock is held meanwhile: the callback may free blocks, trim, or put other tags to sleep.
+    /// lock is held meanwhile: the callback may free blocks, trim, or put other tags to sleep. It may
+    /// also allocate and wake, on its thread; if there is no room for that, it is refused and no
+    /// callback of the same pool is asked.
     pub fn on_pressure(
         &self,
         callback: impl Fn(&Pressure) -> PressureAnswer + Send + Sync + 'static,

@@ -1,5 +1,9 @@
 //! Pressure: callbacks that are asked to free memory before the pool reports out of memory.
+//!
+//! A callback may allocate or wake. If that finds no room either, it is refused, and nobody is asked on
+//! its behalf: callbacks of this pool would ask themselves without end.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -64,8 +68,9 @@ impl Callbacks {
     }
 
     /// Asks one after another until one has freed something. No lock is held: a callback may free,
-    /// trim, or put other tags to sleep.
+    /// trim, or put other tags to sleep. Asks nobody if one of these callbacks runs on this thread.
     pub(crate) fn ask(&self, pressure: &Pressure) -> PressureAnswer {
+        let Some(_asking) = Asking::new(self) else { return PressureAnswer::Nothing };
         let mut list = self.list();
         list.retain(|callback| callback.strong_count() > 0);
         let asked = list.clone();
@@ -75,5 +80,37 @@ impl Callbacks {
             Some(_) => PressureAnswer::Retry,
             None => PressureAnswer::Nothing,
         }
+    }
+}
+
+thread_local! {
+    /// The addresses of the lists whose callbacks run on this thread, the innermost last.
+    static ASKED_HERE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Marks that callbacks of a list run on this thread. Dropping it, also in a panic, ends that.
+struct Asking;
+
+impl Asking {
+    /// Returns `None` if callbacks of this list run on this thread already.
+    fn new(callbacks: &Callbacks) -> Option<Asking> {
+        // A list stays where it is while it is asked: its pool is in use.
+        let address = std::ptr::from_ref(callbacks).addr();
+        let mark = |lists: &RefCell<Vec<usize>>| {
+            let mut lists = lists.borrow_mut();
+            let is_asked = lists.contains(&address);
+            (!is_asked).then(|| {
+                lists.push(address);
+                Asking
+            })
+        };
+        // A thread that ends has no list any more. It asks nobody.
+        ASKED_HERE.try_with(mark).unwrap_or_default()
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let _ = ASKED_HERE.try_with(|lists| lists.borrow_mut().pop());
     }
 }

@@ -12,6 +12,7 @@ use lowtide_types::{Bytes, RungName, Touch};
 
 use crate::climb::{Climb, Ran};
 use crate::failure::Failure;
+use crate::home::Home;
 use crate::left_behind::PartName;
 
 /// A point of the ladder at which hooks are run.
@@ -209,7 +210,12 @@ pub trait Setting: Send + Sync {
 }
 
 /// What registrations leave behind when they are kept for good.
-pub(crate) type Kept = Mutex<Vec<Arc<dyn Send + Sync>>>;
+#[derive(Default)]
+pub(crate) struct Kept {
+    list: Mutex<Vec<Arc<dyn Send + Sync>>>,
+    /// The lock is not touched in another process.
+    home: Home,
+}
 
 /// The registration of a hook, a setting, an allocator or an account. Dropping it ends the
 /// registration.
@@ -226,8 +232,9 @@ impl Registration {
 
     /// Keeps the registration for as long as the releaser exists.
     pub fn keep(self) {
-        if let Some(kept) = self.kept.upgrade() {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).push(self.what);
+        let kept = self.kept.upgrade().filter(|kept| kept.home.is_here());
+        if let Some(kept) = kept {
+            kept.list.lock().unwrap_or_else(PoisonError::into_inner).push(self.what);
         }
     }
 }

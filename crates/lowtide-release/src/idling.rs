@@ -66,8 +66,12 @@ impl Idling {
     /// that is under way stops at its next safe point.
     ///
     /// # Errors
-    /// If there is no room to wake. Everything is still asleep then.
+    /// If there is no room to wake; everything is still asleep then. In a forked child that inherited
+    /// the releaser.
     pub fn work(&self) -> lowtide_pool::Result<Working> {
+        if self.is_inherited() {
+            return Err(lowtide_device::Error::Forked.into());
+        }
         // Counted first: that is what stops an idle release.
         let task = self.idle.task();
         let wake = || {
@@ -80,6 +84,9 @@ impl Idling {
 
     /// Releases if it is time. Never waits for work, and stops when work arrives.
     pub fn tick(&self) -> Tick {
+        if self.is_inherited() {
+            return Tick::No(Decision::Inherited);
+        }
         let ticket = match self.idle.due(|| self.has_something()) {
             Decision::Release(ticket) => ticket,
             decision => return Tick::No(decision),
@@ -107,9 +114,14 @@ impl Idling {
         pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
     }
 
+    /// Whether a forked child inherited the releaser or the policy.
+    fn is_inherited(&self) -> bool {
+        self.releaser.is_inherited() || self.idle.is_inherited()
+    }
+
     /// Ticks until it is told to stop: the loop of a thread that watches for idle time. `pause` waits
     /// for the given time and returns whether to go on; `on_release` gets the receipt of every idle
-    /// release.
+    /// release. Returns at once in a forked child that inherited the idling.
     pub fn watch(
         &self,
         mut pause: impl FnMut(Duration) -> bool,
@@ -117,8 +129,10 @@ impl Idling {
     ) {
         loop {
             let tick = self.tick();
-            if let Tick::Released(receipt) = &tick {
-                on_release(receipt);
+            match &tick {
+                Tick::Released(receipt) => on_release(receipt),
+                Tick::No(Decision::Inherited) => return,
+                Tick::No(_) => {}
             }
             if !pause(self.pause_after(&tick)) {
                 return;

@@ -11,6 +11,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Ta
 
 use crate::allocator::{Allocator, AllocatorCounts};
 use crate::gauge::{Gauge, take_reading};
+use crate::home::Home;
 use crate::hooks::{Hook, HookPoint, Kept, Registration, Setting};
 use crate::owners::Owners;
 
@@ -35,6 +36,8 @@ pub struct Inventory {
     settings: Mutex<Vec<Weak<dyn Setting>>>,
     accounts: Mutex<Vec<Weak<Account>>>,
     kept: Arc<Kept>,
+    /// The process that the inventory belongs to. No lock is touched in another.
+    home: Home,
 }
 
 /// The value of `floor` and of `own` while they are unknown.
@@ -54,6 +57,7 @@ impl Inventory {
             settings: Mutex::default(),
             accounts: Mutex::default(),
             kept: Arc::default(),
+            home: Home::default(),
         }
     }
 
@@ -74,7 +78,7 @@ impl Inventory {
 
     /// Returns the pools, which can sleep.
     pub fn pools(&self) -> Vec<Pool> {
-        lock(&self.pools).clone()
+        self.lock(&self.pools).map_or_else(Vec::new, |pools| pools.clone())
     }
 
     /// Returns the floor of the device, where it is known. A floor that is larger than everything this
@@ -99,22 +103,22 @@ impl Inventory {
     }
 
     pub(crate) fn add_pool(&self, pool: &Pool) {
-        lock(&self.pools).push(pool.clone());
+        self.push(&self.pools, pool.clone());
     }
 
     pub(crate) fn add_allocator(&self, allocator: Arc<dyn Allocator>) -> Registration {
-        lock(&self.allocators).push(Arc::downgrade(&allocator));
+        self.push(&self.allocators, Arc::downgrade(&allocator));
         Registration::new(Arc::new(allocator), &self.kept)
     }
 
     pub(crate) fn add_hook(&self, point: HookPoint, hook: Hook) -> Registration {
         let hook = Arc::new(hook);
-        lock(&self.hooks).push((point, Arc::downgrade(&hook)));
+        self.push(&self.hooks, (point, Arc::downgrade(&hook)));
         Registration::new(hook, &self.kept)
     }
 
     pub(crate) fn add_setting(&self, setting: Arc<dyn Setting>) -> Registration {
-        lock(&self.settings).push(Arc::downgrade(&setting));
+        self.push(&self.settings, Arc::downgrade(&setting));
         Registration::new(Arc::new(setting), &self.kept)
     }
 
@@ -125,18 +129,18 @@ impl Inventory {
         bytes: impl Fn() -> Bytes + Send + Sync + 'static,
     ) -> Registration {
         let account = Arc::new(Account { kind, name, bytes: Box::new(bytes) });
-        lock(&self.accounts).push(Arc::downgrade(&account));
+        self.push(&self.accounts, Arc::downgrade(&account));
         Registration::new(account, &self.kept)
     }
 
     /// Returns every allocator, the pools among them.
     pub fn allocators(&self) -> Vec<Arc<dyn Allocator>> {
         let pools = self.pools().into_iter().map(|pool| Arc::new(pool) as Arc<dyn Allocator>);
-        pools.chain(registered(&self.allocators)).collect()
+        pools.chain(self.registered(&self.allocators)).collect()
     }
 
     pub(crate) fn hooks(&self, point: HookPoint) -> Vec<Arc<Hook>> {
-        let mut hooks = lock(&self.hooks);
+        let Some(mut hooks) = self.lock(&self.hooks) else { return Vec::new() };
         hooks.retain(|(_, hook)| hook.strong_count() > 0);
         let here = hooks.iter().filter(|(at, _)| *at == point);
         here.filter_map(|(_, hook)| hook.upgrade()).collect()
@@ -149,11 +153,15 @@ impl Inventory {
     }
 
     pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {
-        registered(&self.settings)
+        self.registered(&self.settings)
     }
 
-    /// Reads the device's number and the allocators' own, right now.
+    /// Reads the device's number and the allocators' own, right now. Reads nothing in a forked child
+    /// that inherited the releaser.
     pub fn read(&self) -> Reading {
+        if self.is_inherited() {
+            return Reading::default();
+        }
         let mut counts = AllocatorCounts::default();
         for allocator in self.allocators() {
             let own = or_default(|| allocator.counts());
@@ -177,13 +185,13 @@ impl Inventory {
 
     /// Returns a breakdown of all device memory in use; `None` where the device cannot be asked.
     pub fn ledger(&self) -> Option<Ledger> {
-        let gauge = self.gauge()?;
+        let gauge = self.gauge().filter(|_| !self.is_inherited())?;
         let driver = gauge.usage().ok()?.in_use();
         let mut lines: Vec<LedgerLine> = {
             let allocators = self.allocators();
             allocators.iter().flat_map(|allocator| or_default(|| allocator.lines())).collect()
         };
-        for account in registered(&self.accounts) {
+        for account in self.registered(&self.accounts) {
             let (kind, name) = (account.kind, account.name.clone());
             lines.push(LedgerLine { kind, name, bytes: or_default(|| (account.bytes)()) });
         }
@@ -214,6 +222,32 @@ impl Inventory {
     }
 }
 
+impl Inventory {
+    /// Returns whether a forked child inherited the inventory.
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.home.is_here()
+    }
+
+    /// Locks one of the lists; `None` in a forked child.
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        let lock = || mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        self.home.is_here().then(lock)
+    }
+
+    /// Adds to one of the lists. Does nothing in a forked child, where no release would look at it.
+    fn push<T>(&self, list: &Mutex<Vec<T>>, one: T) {
+        if let Some(mut list) = self.lock(list) {
+            list.push(one);
+        }
+    }
+
+    fn registered<T: ?Sized>(&self, list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+        let Some(mut list) = self.lock(list) else { return Vec::new() };
+        list.retain(|one| one.strong_count() > 0);
+        list.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
 impl fmt::Debug for Inventory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gauge() {
@@ -223,18 +257,8 @@ impl fmt::Debug for Inventory {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns the answer of code that is not ours, or nothing if it panics. So a panic costs no receipt:
 /// what it would have reported is in the ledger's line `unknown`. The panic reports itself.
 fn or_default<T: Default>(ask: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(ask)).unwrap_or_default()
-}
-
-fn registered<T: ?Sized>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
-    let mut list = lock(list);
-    list.retain(|one| one.strong_count() > 0);
-    list.iter().filter_map(Weak::upgrade).collect()
 }

@@ -12,6 +12,7 @@ use lowtide_types::RungName;
 
 use crate::clock::Clock;
 use crate::gate::Closed;
+use crate::home::Home;
 
 /// The name of a part of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,8 @@ impl fmt::Display for PartName {
 #[derive(Default)]
 pub(crate) struct LeftBehind {
     parts: Mutex<Vec<Arc<Part>>>,
+    /// No lock is touched in another process.
+    home: Home,
 }
 
 /// A part that runs.
@@ -117,6 +120,9 @@ pub(crate) struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        if !self.left_behind.home.is_here() {
+            return;
+        }
         let mut parts = lock(&self.left_behind.parts);
         parts.retain(|part| !Arc::ptr_eq(part, &self.part));
         let mut state = lock(&self.part.state);

@@ -25,6 +25,7 @@ mod failure;
 pub mod floor;
 mod gate;
 mod gauge;
+mod home;
 mod hooks;
 mod idle;
 mod idling;

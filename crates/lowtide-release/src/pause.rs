@@ -4,13 +4,14 @@
 //! the trim does not race with work. The trend of reserved memory over many resumes is watched.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lowtide_types::Receipt;
 
 use crate::clock::Clock;
 use crate::gate::{Busy, Closed, Mode};
+use crate::home::Home;
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
 use crate::request::Request;
@@ -22,12 +23,19 @@ pub struct Pauses {
     releaser: Releaser,
     flush: Option<Arc<dyn Fn() + Send + Sync>>,
     slope: Arc<Mutex<Slope>>,
+    /// The process that the trend belongs to.
+    home: Home,
 }
 
 impl Pauses {
     /// Creates pauses of the work that passes the gate of `releaser`.
     pub fn new(releaser: &Releaser) -> Pauses {
-        Pauses { releaser: releaser.clone(), flush: None, slope: Arc::default() }
+        Pauses {
+            releaser: releaser.clone(),
+            flush: None,
+            slope: Arc::default(),
+            home: Home::default(),
+        }
     }
 
     /// Sets a function that drops the keys and values of running work. It is called by a pause that
@@ -48,7 +56,8 @@ impl Pauses {
     /// Stops the work within `limit`. [`Mode::Abort`] and [`Mode::Retract`] also flush and trim.
     ///
     /// # Errors
-    /// [`Busy`] if work went on past the limit. The gate is open as before then.
+    /// [`Busy`] if work went on past the limit, or in a forked child that inherited the gate. The gate
+    /// is open as before then.
     pub fn pause(&self, mode: Mode, limit: Duration) -> Result<Paused, Busy> {
         let closed = self.releaser.gate().close_within(mode, self.releaser.clock(), limit)?;
         let mut receipt = None;
@@ -63,7 +72,13 @@ impl Pauses {
 
     /// Returns the trend of reserved memory over the resumes so far.
     pub fn trend(&self) -> Trend {
-        self.slope.lock().unwrap_or_else(PoisonError::into_inner).trend()
+        self.slope().map_or_else(Trend::default, |slope| slope.trend())
+    }
+
+    /// Locks the trend; `None` in a forked child.
+    fn slope(&self) -> Option<MutexGuard<'_, Slope>> {
+        let lock = || self.slope.lock().unwrap_or_else(PoisonError::into_inner);
+        self.home.is_here().then(lock)
     }
 }
 
@@ -132,12 +147,15 @@ impl Paused {
         let releaser = &self.pauses.releaser;
         let request = Request::new("resume", Ladder::cache()).quiet();
         let receipt = how.empty_cache.then(|| releaser.release(request));
+        if releaser.is_inherited() {
+            // The gate stays the parent's to open, and a log may have a lock of its own.
+            return Resumed { receipt, warning: None };
+        }
         if let Some(receipt) = &receipt {
             tracing::info!("{}", receipt.reserved_line());
         }
         let reserved = releaser.inventory().read().reserved;
-        let slope = &self.pauses.slope;
-        let warning = slope.lock().unwrap_or_else(PoisonError::into_inner).add(reserved);
+        let warning = self.pauses.slope().and_then(|mut slope| slope.add(reserved));
         if let Some(warning) = warning {
             let TrendWarning { per_update, updates, reserved } = warning;
             tracing::warn!(%per_update, updates, %reserved, "{warning}");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict};
 
 use crate::allocator::Allocator;
 use crate::climb::{Climb, Origin};
@@ -18,6 +18,7 @@ use crate::climber::{Climber, receipt};
 use crate::clock::Clock;
 use crate::gate::{Busy, Closed, Gate, Mode};
 use crate::gauge::Gauge;
+use crate::home;
 use crate::hooks::{Hook, HookPoint, Registration, Setting};
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
@@ -29,6 +30,10 @@ use crate::rung::Rung;
 
 /// Frees memory on one device and verifies the result with the device's own numbers. Cheap to clone;
 /// clones are the same releaser.
+///
+/// A releaser that a forked child inherited belongs to the parent. Every release of it returns a receipt
+/// with the verdict `failed` and says so; it asks neither the device nor anything that is registered, and
+/// what is registered with it then is forgotten. A new releaser works.
 #[derive(Clone)]
 pub struct Releaser {
     inner: Arc<Inner>,
@@ -99,6 +104,11 @@ impl Releaser {
         Releaser { inner: Arc::clone(&self.inner), clock }
     }
 
+    /// Returns whether the releaser belongs to the parent process: a forked child inherited it.
+    pub fn is_inherited(&self) -> bool {
+        self.inner.inventory.is_inherited()
+    }
+
     /// Returns the clock that this handle waits by.
     pub fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
@@ -163,6 +173,9 @@ impl Releaser {
     /// Puts a rung in the place of the one of the same name, in every ladder. Whether the gate is
     /// closed, and the time limit, remain those of the rung that it replaces.
     pub fn replace_rung(&self, rung: Arc<dyn Rung>) {
+        if self.is_inherited() {
+            return;
+        }
         let mut replaced = self.inner.replaced();
         replaced.retain(|known| known.name() != rung.name());
         replaced.push(rung);
@@ -193,6 +206,9 @@ impl Releaser {
     ///
     /// A thread that holds a [pass](crate::Pass) is refused too, unless every rung lets work go on.
     pub fn release(&self, request: Request) -> Arc<Receipt> {
+        if self.is_inherited() {
+            return Arc::new(refuse_inherited(&request));
+        }
         let inner = &*self.inner;
         if inner.is_asked_by_its_own_climb(&request) {
             let why =
@@ -285,6 +301,16 @@ impl Releaser {
     }
 }
 
+/// Creates the receipt of a release in a forked child. Nothing of the parent's is asked for it, and it is
+/// not logged: a subscriber may have a lock of its own.
+fn refuse_inherited(request: &Request) -> Receipt {
+    let nothing = Reading::default();
+    let mut receipt = Receipt::new(&request.name, None, Verdict::Failed, (nothing, nothing));
+    receipt.target = request.to;
+    receipt.advice.push(home::refusal("releaser"));
+    receipt
+}
+
 fn refusal(busy: &Busy) -> String {
     let next = if busy.own {
         "ask on a thread that does not, or end that work first"
@@ -308,6 +334,9 @@ struct Landing<'a> {
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
+        if self.inner.inventory.is_inherited() {
+            return;
+        }
         self.inner.flights().retain(|flight| !Arc::ptr_eq(flight, self.flight));
         self.inner.landed.notify_all();
     }

@@ -18,6 +18,7 @@ use crate::claiming::outside_growth;
 use crate::clock::Clock;
 use crate::failure::message;
 use crate::gauge::Gauge;
+use crate::home::Home;
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
@@ -59,6 +60,8 @@ pub struct Stages {
     budget: Option<Bytes>,
     began: Duration,
     done: Arc<Mutex<Done>>,
+    /// The process that the sequence belongs to.
+    home: Home,
 }
 
 #[derive(Default)]
@@ -83,7 +86,7 @@ impl Stages {
     /// Creates a sequence of stages on the device of `releaser`.
     pub fn new(releaser: &Releaser) -> Stages {
         let (releaser, began) = (releaser.clone(), releaser.clock().now());
-        Stages { releaser, budget: None, began, done: Arc::default() }
+        Stages { releaser, budget: None, began, done: Arc::default(), home: Home::default() }
     }
 
     /// Sets the most that may be in use. A stage that would exceed it is refused.
@@ -136,7 +139,9 @@ impl Stages {
     /// is [closed](Stages::close).
     pub fn open(&self, name: &str) -> Opened {
         let before = self.releaser.inventory().read();
-        self.done().level = None;
+        if let Some(mut done) = self.done() {
+            done.level = None;
+        }
         let peak = before.in_use().unwrap_or_default();
         Opened { name: name.to_owned(), before, peak, loaded: Bytes::ZERO }
     }
@@ -145,7 +150,7 @@ impl Stages {
     pub fn look(&self, opened: &mut Opened) {
         let in_use = self.releaser.inventory().read().in_use();
         opened.peak = opened.peak.max(in_use.unwrap_or_default());
-        let mut done = self.done();
+        let Some(mut done) = self.done() else { return };
         done.peak = done.peak.max(opened.peak);
     }
 
@@ -168,7 +173,7 @@ impl Stages {
             teardown_s: self.releaser.clock().since(began).as_secs_f64(),
             receipt: Arc::clone(receipt),
         };
-        let mut done = self.done();
+        let Some(mut done) = self.done() else { return };
         done.stages.push(report);
         // The tasks of another stage have another level.
         done.level = None;
@@ -211,7 +216,7 @@ impl Stages {
     /// level with it.
     pub fn between(&self, name: &str) -> Arc<Receipt> {
         let mut request = Request::new(format!("after {name}"), Ladder::between());
-        let level = self.done().level;
+        let level = self.done().and_then(|done| done.level);
         if let Some(Level { reading, has_grown }) = level {
             request.claiming = Claiming::Level { level: reading, may_be_libraries: !has_grown };
         }
@@ -223,7 +228,7 @@ impl Stages {
     /// Records a clean-up: the level of the next one, and the trend.
     fn cleaned(&self, receipt: &Arc<Receipt>) {
         let inventory = self.releaser.inventory();
-        let mut done = self.done();
+        let Some(mut done) = self.done() else { return };
         done.between.push(Arc::clone(receipt));
         let Some(in_use) = receipt.after.in_use() else { return };
         match &mut done.level {
@@ -238,7 +243,7 @@ impl Stages {
 
     /// Returns the trend of memory in use over the tasks so far.
     pub fn trend(&self) -> Trend {
-        self.done().slope.trend()
+        self.done().map_or_else(Trend::default, |done| done.slope.trend())
     }
 
     /// Runs a task and cleans up behind it, even if it panics.
@@ -255,7 +260,7 @@ impl Stages {
 
     /// Returns what has been seen so far.
     pub fn report(&self) -> StagesReport {
-        let done = self.done();
+        let Some(done) = self.done() else { return StagesReport::default() };
         let own = done.stages.iter().map(|stage| stage.own_peak_bytes);
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
         let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
@@ -271,8 +276,10 @@ impl Stages {
         }
     }
 
-    fn done(&self) -> MutexGuard<'_, Done> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks what was seen; `None` in a forked child.
+    fn done(&self) -> Option<MutexGuard<'_, Done>> {
+        let lock = || self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.home.is_here().then(lock)
     }
 }
 
@@ -290,7 +297,12 @@ impl Level {
 
 impl fmt::Debug for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stages({:?}, {} done)", self.releaser, self.done().stages.len())
+        write!(
+            f,
+            "Stages({:?}, {} done)",
+            self.releaser,
+            self.done().map_or(0, |done| done.stages.len())
+        )
     }
 }
 

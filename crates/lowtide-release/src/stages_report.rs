@@ -23,7 +23,7 @@ pub struct StageReport {
 }
 
 /// The memory that a sequence of stages took. `Display` prints a table.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct StagesReport {
     /// The stages, in the order in which they ended.
     pub stages: Vec<StageReport>,

@@ -143,6 +143,54 @@ fn who_is_asked_by_a_wake_may_put_another_tag_to_sleep() {
 }
 
 #[test]
+fn who_is_asked_may_allocate_and_is_not_asked_for_that() {
+    let device = host(Bytes::mib(32));
+    let (one, other) = (pool_on(&device, Policy::default()), pool_on(&device, Policy::default()));
+    let asleep = Written::new(&one, Bytes::mib(20), Tag::default(), 1);
+    one.sleep(Scope::Whole).unwrap();
+    let awake = one.tag("awake", SleepPolicy::Offload).unwrap();
+    let full = Written::new(&one, Bytes::mib(20), awake, 2);
+    let asked: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let subscribe = |to: &Pool, name: &'static str| {
+        let (asked, one, other) = (Arc::clone(&asked), one.clone(), other.clone());
+        to.on_pressure(move |_| {
+            asked.lock().unwrap().push(name);
+            assert!(asked.lock().unwrap().len() < 8, "asked again and again");
+            for pool in [&one, &other] {
+                let refused = pool.alloc(Bytes::mib(20), STREAM, Tag::default()).unwrap_err();
+                let full = matches!(&refused, Error::Device(error) if error.is_out_of_memory());
+                assert!(full || matches!(refused, Error::Asleep { .. }), "{refused}");
+            }
+            let refused = one.wake(Scope::Whole).unwrap_err();
+            assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+            // What fits is granted.
+            let small = other.alloc(Bytes::mib(2), STREAM, Tag::default()).unwrap();
+            other.free(small, STREAM).unwrap();
+            PressureAnswer::Nothing
+        })
+    };
+    let _subscriptions = [subscribe(&one, "one"), subscribe(&other, "other")];
+    let asked_for = |ask: &dyn Fn() -> Error| {
+        let refused = ask();
+        (refused.to_string(), std::mem::take(&mut *asked.lock().unwrap()))
+    };
+    // Each is asked once on the way, whoever is asked first.
+    let block = Bytes::mib(20);
+    let (_, names) = asked_for(&|| one.alloc(block, STREAM, awake).unwrap_err());
+    assert_eq!(names, ["one", "other"]);
+    let (why, names) = asked_for(&|| one.wake(Scope::Whole).unwrap_err());
+    assert_eq!(names, ["one", "other"], "{why}");
+    let (_, names) = asked_for(&|| other.alloc(block, STREAM, Tag::default()).unwrap_err());
+    assert_eq!(names, ["other", "one"]);
+    full.assert_is_whole();
+    one.sleep(Scope::Whole).unwrap();
+    one.wake(Scope::Tags(&[Tag::default()])).unwrap();
+    asleep.assert_is_whole();
+    one.check();
+    other.check();
+}
+
+#[test]
 fn an_allocation_without_room_asks_who_could_free_some() {
     let device = host(Bytes::mib(32));
     let pool = pool_on(&device, Policy::default());

@@ -21,9 +21,14 @@ impl Gate {
 #[pymethods]
 impl Gate {
     /// Begins work; waits while the gate is closed. `within` is a pass that this work is a part of:
-    /// then it does not wait.
+    /// then it does not wait. Raises in a forked child that inherited the gate.
     #[pyo3(signature = (within=None))]
     fn enter(&self, py: Python<'_>, within: Option<Py<Pass>>) -> PyResult<Pass> {
+        if self.0.is_inherited() {
+            return Err(PyRuntimeError::new_err(
+                "this gate belongs to the parent process: make a new one after the fork",
+            ));
+        }
         if let Some(outer) = within {
             let outer = lock(&outer.get().pass);
             let outer = outer.as_ref().ok_or_else(left_already)?;

@@ -43,6 +43,7 @@ impl Closed {
     /// Says that memory is being put to sleep. The first work to come through
     /// [`Gate::enter_awake`](super::Gate::enter_awake) after the gate opens wakes it.
     pub fn mark_asleep(&self) {
+        // Harmless in a forked child: the word that it changes is its own copy.
         self.core.word.mark_asleep();
     }
 }

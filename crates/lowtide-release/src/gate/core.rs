@@ -8,12 +8,15 @@ use std::sync::PoisonError;
 use super::here::{self, GateId};
 use super::report::{GateState, Mode, Step};
 use super::word::{Seen, Word};
+use crate::home::Home;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
 pub(super) struct Core {
     pub(super) word: Word,
     pub(super) id: GateId,
+    /// The process that the gate belongs to. No lock is touched in another.
+    home: Home,
     queue: Mutex<Queue>,
     /// The gate opened: for waiting work, parked work and the next closer.
     opened: Condvar,
@@ -36,14 +39,22 @@ struct Queue {
 
 impl Core {
     /// Adds a pass, after the gate has opened. Returns a value of the word from then; `None` if this
-    /// thread is inside the closed gate, where it would wait for itself.
+    /// thread is inside the closed gate, where it would wait for itself, or inherited the gate.
     pub(super) fn enter(&self) -> Option<Seen> {
+        if self.is_inherited() {
+            return None;
+        }
         self.word.enter().or_else(|| self.enter_from_outside())
     }
 
     #[cold]
     fn enter_from_outside(&self) -> Option<Seen> {
         (!self.is_inside()).then(|| self.enter_when_open())
+    }
+
+    /// Whether a forked child inherited the gate.
+    pub(super) fn is_inherited(&self) -> bool {
+        !self.home.is_here()
     }
 
     /// Whether this thread holds a pass of this gate: it could never close it.
@@ -68,9 +79,9 @@ impl Core {
         self.word.read()
     }
 
-    /// Removes a pass.
+    /// Removes a pass. One that a forked child inherited counts in the parent alone.
     pub(super) fn leave(&self) {
-        if self.word.leave() {
+        if !self.is_inherited() && self.word.leave() {
             self.tell_closer(self.queue());
         }
     }
@@ -78,6 +89,9 @@ impl Core {
     /// Tells work what to do at a checkpoint; parks it if the gate was closed in place and the pass
     /// may park.
     pub(super) fn checkpoint(&self, may_park: bool) -> Step {
+        if self.is_inherited() {
+            return Step::Abort;
+        }
         if !self.word.is_closing() {
             return Step::Go;
         }
@@ -139,8 +153,11 @@ impl Core {
         Ok(())
     }
 
-    /// Opens the gate. Only for the closer.
+    /// Opens the gate. Only for the closer. Does nothing in a forked child: the parent has it closed.
     pub(super) fn open(&self) {
+        if self.is_inherited() {
+            return;
+        }
         let mut queue = self.queue();
         queue.closing = None;
         queue.opened += 1;
@@ -161,6 +178,9 @@ impl Core {
     }
 
     pub(super) fn state(&self) -> GateState {
+        if self.is_inherited() {
+            return GateState { open: false, active: 0, parked: 0, waiting: 0 };
+        }
         let queue = self.queue();
         GateState {
             open: queue.closing.is_none(),

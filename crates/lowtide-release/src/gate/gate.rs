@@ -8,6 +8,7 @@ use super::here::Inside;
 use super::pass::{Outer, Pass};
 use super::report::{Busy, GateState, Mode};
 use crate::clock::Clock;
+use crate::home;
 use crate::sync::Arc;
 
 /// A gate that work passes and that a pause or a release closes. Clones are the same gate.
@@ -26,6 +27,13 @@ use crate::sync::Arc;
 /// closed.open();
 /// assert!(gate.try_enter().is_some());
 /// ```
+///
+/// # Forks
+///
+/// A gate that a forked child inherited belongs to the parent, whose threads may hold its lock for ever.
+/// It never waits in the child: closing it is refused, [`Gate::try_enter`] returns `None`, and a pass
+/// that is taken all the same counts for nothing and is told to stop at its first checkpoint. That is
+/// sound, because no release of the child can close this gate. A new gate works.
 ///
 /// # Cost
 ///
@@ -60,7 +68,8 @@ impl Gate {
     /// not call this either: it would wait until another thread drops that.
     ///
     /// A rung or a hook of the release that has the gate closed does not wait: it is given a pass that
-    /// counts for nothing, because the release waits for it anyway.
+    /// counts for nothing, because the release waits for it anyway. Nor does a forked child that
+    /// inherited the gate.
     pub fn enter(&self) -> Pass<'_> {
         match self.core.enter() {
             Some(_) => Pass::counted(&self.core),
@@ -73,8 +82,16 @@ impl Gate {
         Inside::new(self.core.id)
     }
 
+    /// Returns whether the gate belongs to the parent process: a forked child inherited it.
+    pub fn is_inherited(&self) -> bool {
+        self.core.is_inherited()
+    }
+
     /// Begins work if the gate is open; never waits.
     pub fn try_enter(&self) -> Option<Pass<'_>> {
+        if self.is_inherited() {
+            return None;
+        }
         self.core.word.enter().map(|_| Pass::counted(&self.core))
     }
 
@@ -108,6 +125,8 @@ impl Gate {
         match self.core.enter() {
             Some(seen) if seen.is_asleep() => self.wake_within_pass(wake),
             Some(_) => Ok(Pass::counted(&self.core)),
+            // There is nothing of the child's to wake.
+            None if self.is_inherited() => Ok(Pass::inside(&self.core)),
             // Work that comes after the release has to wake memory all the same.
             None => wake().map(|()| Pass::inside(&self.core)),
         }
@@ -128,8 +147,10 @@ impl Gate {
     /// the gate closed, the gate stays closed as long as that release keeps it so.
     ///
     /// # Panics
-    /// If this thread holds a pass of this gate that was not made [owned](Pass::into_owned).
+    /// If this thread holds a pass of this gate that was not made [owned](Pass::into_owned), and in a
+    /// forked child that inherited the gate.
     pub fn close(&self, mode: Mode) -> Closed {
+        assert!(!self.is_inherited(), "{}", home::refusal("gate"));
         if self.core.is_inside() {
             return Closed::inside(&self.core, mode);
         }
@@ -145,13 +166,16 @@ impl Gate {
     /// # Errors
     /// [`Busy`] if work was still active, or another caller still had the gate, at the limit. The gate
     /// is then as it was before, and no work is held. Work that was told to end has ended. At once if
-    /// this thread would wait for itself.
+    /// this thread would wait for itself, or is in a forked child that inherited the gate.
     pub fn close_within(
         &self,
         mode: Mode,
         clock: &dyn Clock,
         limit: Duration,
     ) -> Result<Closed, Busy> {
+        if self.is_inherited() {
+            return Err(Busy::INHERITED);
+        }
         if self.core.is_inside() || self.core.is_held_here() {
             return Err(self.own_busy());
         }
@@ -171,7 +195,7 @@ impl Gate {
             }
             let left = until.saturating_sub(clock.now());
             if left.is_zero() || clock.is_interrupted() {
-                return Err(Busy { active, closing: mine.is_none(), own: false });
+                return Err(Busy { active, closing: mine.is_none(), own: false, inherited: false });
             }
             clock.pause(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -183,11 +207,14 @@ impl Gate {
     /// # Errors
     /// [`Busy`] if work is active or another caller has the gate closed. Nothing has changed then.
     pub fn try_close(&self, mode: Mode) -> Result<Closed, Busy> {
+        if self.is_inherited() {
+            return Err(Busy::INHERITED);
+        }
         match self.core.close_if_quiet(mode) {
             Ok(()) => Ok(Closed::new(&self.core, mode)),
             Err((active, closing)) => {
                 let own = self.core.is_inside() || self.core.is_held_here();
-                Err(Busy { active, closing, own })
+                Err(Busy { active, closing, own, inherited: false })
             }
         }
     }
@@ -199,12 +226,12 @@ impl Gate {
 
     fn own_busy(&self) -> Busy {
         let GateState { active, open, .. } = self.state();
-        Busy { active, closing: !open, own: true }
+        Busy { active, closing: !open, own: true, inherited: false }
     }
 
     /// Returns whether work may enter right now. Takes no lock.
     pub fn is_open(&self) -> bool {
-        !self.core.word.is_closing()
+        !self.is_inherited() && !self.core.word.is_closing()
     }
 
     /// Returns the state of the gate right now.

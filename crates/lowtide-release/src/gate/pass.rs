@@ -40,7 +40,8 @@ enum Kind {
     Plain,
     /// Entered within another pass.
     Nested,
-    /// Taken by a part of the release that has the gate closed. It is not counted.
+    /// Taken by a part of the release that has the gate closed, or of a gate that a forked child
+    /// inherited. It is not counted.
     Inside,
 }
 
@@ -49,6 +50,8 @@ impl Kind {
         match self {
             Kind::Plain => core.checkpoint(true),
             Kind::Nested => core.checkpoint(false),
+            // As the others, an inherited one ends.
+            Kind::Inside if core.is_inherited() => Step::Abort,
             Kind::Inside => Step::Go,
         }
     }
@@ -62,7 +65,7 @@ impl<'a> Pass<'a> {
 
     pub(super) fn within(core: &'a Arc<Core>, outer: Outer<'_>) -> Pass<'a> {
         assert!(Arc::ptr_eq(core, outer.core), "a pass of another gate");
-        if outer.kind == Kind::Inside {
+        if outer.kind == Kind::Inside || core.is_inherited() {
             return Pass::inside(core);
         }
         core.word.enter_within();
@@ -86,6 +89,8 @@ impl<'a> Pass<'a> {
     /// the gate opens. A pass that was [entered within](super::Gate::enter_within) another one does
     /// not wait here: its outer pass is active, so the gate could not close. It gets
     /// [`Step::Go`] and its work stops at the checkpoint of the outer pass.
+    ///
+    /// Returns [`Step::Abort`] in a forked child that inherited the gate.
     pub fn checkpoint(&mut self) -> Step {
         self.kind.checkpoint(self.core)
     }
@@ -93,7 +98,7 @@ impl<'a> Pass<'a> {
     /// Returns the same pass without the borrow, to be stored or sent to another thread.
     pub fn into_owned(self) -> OwnedPass {
         // The new pass is counted before this one is dropped, so the work never ends in between.
-        if self.kind != Kind::Inside {
+        if self.kind != Kind::Inside && !self.core.is_inherited() {
             self.core.word.enter_within();
         }
         OwnedPass { core: Arc::clone(self.core), kind: self.kind }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::home;
+
 /// The instruction that running work receives when the gate closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -40,13 +42,23 @@ pub struct Busy {
     /// Whether the calling thread holds one of the passes, or is part of the release that has the gate
     /// closed: it would wait for itself.
     pub own: bool,
+    /// Whether the gate belongs to the parent process: a forked child inherited it.
+    pub inherited: bool,
+}
+
+impl Busy {
+    /// The answer of a gate that a forked child inherited.
+    pub(super) const INHERITED: Busy =
+        Busy { active: 0, closing: false, own: false, inherited: true };
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A release has the gate closed when no pass is active. The holder of one may have another
         // closer waiting for it.
-        if self.own && self.active == 0 {
+        if self.inherited {
+            f.write_str(&home::refusal("gate"))
+        } else if self.own && self.active == 0 {
             f.write_str(
                 "the release that has the gate closed runs this code: it would wait for itself",
             )

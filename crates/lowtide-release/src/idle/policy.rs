@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::activity::Activity;
 use super::options::IdleOptions;
 use crate::clock::Clock;
+use crate::home::{self, Home};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Whether a release is due, and if not, why.
@@ -33,6 +34,8 @@ pub enum Decision {
     },
     /// Every other condition is met, but there is no memory to free.
     NothingToUnload,
+    /// The policy belongs to the parent process: a forked child inherited it.
+    Inherited,
 }
 
 impl fmt::Display for Decision {
@@ -46,6 +49,7 @@ impl fmt::Display for Decision {
             Decision::Wait { left } => {
                 write!(f, "the quiet time is not over: {:.1} s are left", left.as_secs_f64())
             }
+            Decision::Inherited => f.write_str(&home::refusal("idle policy")),
             Decision::NothingToUnload => f.write_str("there is no memory to free"),
         }
     }
@@ -55,6 +59,8 @@ struct Inner {
     options: IdleOptions,
     clock: std::sync::Arc<dyn Clock>,
     activity: Mutex<Activity>,
+    /// The process that the policy belongs to. The lock is not touched in another.
+    home: Home,
 }
 
 /// Counts tasks and decides when to release. Clones are the same policy.
@@ -85,7 +91,7 @@ impl Idle {
     /// Creates a policy for which no task has run so far.
     pub fn new(options: IdleOptions, clock: std::sync::Arc<dyn Clock>) -> Idle {
         let activity = Mutex::new(Activity::new());
-        Idle { inner: Arc::new(Inner { options, clock, activity }) }
+        Idle { inner: Arc::new(Inner { options, clock, activity, home: Home::default() }) }
     }
 
     /// Returns the options of the policy.
@@ -94,23 +100,28 @@ impl Idle {
     }
 
     /// Begins a task; it finishes when the guard is dropped. Never waits: whether the task may work
-    /// during a release is decided by the gate.
+    /// during a release is decided by the gate. In a forked child that inherited the policy, the task
+    /// counts for nothing.
     pub fn task(&self) -> Task {
+        let task = Task { idle: self.clone() };
         let now = self.now();
-        let mut activity = self.activity();
+        let Some(mut activity) = self.activity() else { return task };
         activity.active += 1;
         activity.began += 1;
         if let Some(released) = activity.released.take() {
             activity.learn(&self.inner.options, now.saturating_sub(released));
         }
-        Task { idle: self.clone() }
+        drop(activity);
+        task
     }
 
     /// Decides whether to release now. `something_to_unload` is called last, and only if every other
     /// condition is met, so it may be slow; no lock is held meanwhile.
     pub fn due(&self, something_to_unload: impl FnOnce() -> bool) -> Decision {
         let now = self.now();
-        let missing = self.missing(&self.activity(), now);
+        let Some(activity) = self.activity() else { return Decision::Inherited };
+        let missing = self.missing(&activity, now);
+        drop(activity);
         if let Some(decision) = missing {
             return decision;
         }
@@ -118,7 +129,7 @@ impl Idle {
             return Decision::NothingToUnload;
         }
         // A task may have begun during that call, or another caller have taken the ticket.
-        let mut activity = self.activity();
+        let Some(mut activity) = self.activity() else { return Decision::Inherited };
         if let Some(decision) = self.missing(&activity, now) {
             return decision;
         }
@@ -147,14 +158,30 @@ impl Idle {
         (!left.is_zero()).then_some(Decision::Wait { left })
     }
 
+    /// Whether a forked child inherited the policy.
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.inner.home.is_here()
+    }
+
+    /// Whether a task has begun since there were this many. Nothing more is due in a forked child.
+    fn has_begun_since(&self, began: u64) -> bool {
+        self.activity().is_none_or(|activity| activity.began != began)
+    }
+
     /// Reads the clock, without the lock: threads may come out of order, so later times win.
     fn now(&self) -> Duration {
         // A policy that is switched off does not even read the clock.
-        if self.inner.options.enabled { self.inner.clock.now() } else { Duration::ZERO }
+        if self.inner.options.enabled && self.inner.home.is_here() {
+            self.inner.clock.now()
+        } else {
+            Duration::ZERO
+        }
     }
 
-    pub(super) fn activity(&self) -> MutexGuard<'_, Activity> {
-        self.inner.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the activity; `None` in a forked child.
+    pub(super) fn activity(&self) -> Option<MutexGuard<'_, Activity>> {
+        let lock = || self.inner.activity.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.home.is_here().then(lock)
     }
 }
 
@@ -177,7 +204,7 @@ pub struct Task {
 impl Drop for Task {
     fn drop(&mut self) {
         let now = self.idle.now();
-        let mut activity = self.idle.activity();
+        let Some(mut activity) = self.idle.activity() else { return };
         activity.active -= 1;
         activity.finished = activity.finished.max(Some(now));
     }
@@ -210,20 +237,20 @@ impl Ticket {
     /// Returns whether a task has begun since the ticket was given. It will need the memory that is
     /// being freed.
     pub fn is_stale(&self) -> bool {
-        self.idle.activity().began != self.began
+        self.idle.has_begun_since(self.began)
     }
 
     /// Returns a function that answers as [`Ticket::is_stale`], for the release to ask on any thread.
     pub fn staleness(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (idle, began) = (self.idle.clone(), self.began);
-        move || idle.activity().began != began
+        move || idle.has_begun_since(began)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let now = self.idle.now();
-        let mut activity = self.idle.activity();
+        let Some(mut activity) = self.idle.activity() else { return };
         activity.has_ticket = false;
         if !self.released {
             activity.finished = activity.finished.max(Some(now));

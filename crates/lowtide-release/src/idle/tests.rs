@@ -84,10 +84,10 @@ fn r25_off_changes_nothing() {
     let decide = || idle.due(|| panic!("switched off, and asked for something to unload"));
     assert!(matches!(decide(), Decision::Off));
     let tasks = [idle.task(), idle.task()];
-    assert_eq!(idle.activity().active, 2);
+    assert_eq!(idle.activity().unwrap().active, 2);
     assert!(matches!(decide(), Decision::Off));
     drop(tasks);
-    assert_eq!(idle.activity().active, 0);
+    assert_eq!(idle.activity().unwrap().active, 0);
     assert!(matches!(decide(), Decision::Off));
 }
 

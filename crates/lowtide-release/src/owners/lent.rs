@@ -58,6 +58,8 @@ struct Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.shared.table().remove_path(self.value, &self.path);
+        if let Some(mut table) = self.shared.table() {
+            table.remove_path(self.value, &self.path);
+        }
     }
 }

@@ -37,6 +37,9 @@ pub struct Owned<T> {
 
 impl Owners {
     /// Registers what a component owns. A shutdown drops it, or the [`Owned`] does.
+    ///
+    /// # Panics
+    /// In a forked child that inherited the registry.
     pub fn own<T: Send + Sync + 'static>(&self, name: &str, value: T) -> Owned<T> {
         let owned = self.declare(name);
         owned.put(value);
@@ -44,9 +47,12 @@ impl Owners {
     }
 
     /// Registers an entry without a value; [`Owned::put`] fills it.
+    ///
+    /// # Panics
+    /// In a forked child that inherited the registry.
     pub fn declare<T: Send + Sync + 'static>(&self, name: &str) -> Owned<T> {
         let name: Arc<str> = name.into();
-        let entry = self.table().declare(name.clone());
+        let entry = self.shared().own_table().declare(name.clone());
         Owned { owners: self.clone(), entry, name, value: PhantomData }
     }
 }
@@ -55,7 +61,9 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// Says that this owner uses another one, so that it is dropped first: `.borrows(&model)`, or
     /// `.borrows("runner.model")`, which may be registered later.
     pub fn borrows(self, other: impl AsRef<str>) -> Owned<T> {
-        self.owners.table().add_borrow(self.entry, other.as_ref().into());
+        if let Some(mut table) = self.owners.table() {
+            table.add_borrow(self.entry, other.as_ref().into());
+        }
         self
     }
 
@@ -66,7 +74,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
             let value = value.downcast_ref();
             measure(value.unwrap_or_else(|| unreachable!("an entry keeps its type")))
         });
-        let before = self.owners.table().set_measure(self.entry, measure);
+        let before = self.owners.table().map(|mut table| table.set_measure(self.entry, measure));
         drop(before);
         self
     }
@@ -92,7 +100,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
     }
 
     fn lend_by(&self, path: &Arc<str>, since: Option<Place>) -> Option<Lent<T>> {
-        let lent = self.owners.table().lend(self.entry, path, since)?;
+        let lent = self.owners.table()?.lend(self.entry, path, since)?;
         Some(Lent::new(self.owners.shared(), lent, path).downcast())
     }
 
@@ -100,11 +108,14 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// the places where such references were taken.
     #[track_caller]
     pub fn share(&self) -> Option<Arc<T>> {
-        self.owners.table().note_shared(self.entry, Location::caller());
+        self.owners.table()?.note_shared(self.entry, Location::caller());
         Some(self.lend_by(&IN_USE, None)?.share())
     }
 
     /// Puts a value in the entry. The value that was there is dropped.
+    ///
+    /// # Panics
+    /// In a forked child that inherited the registry.
     pub fn put(&self, value: T) {
         self.owners.put(self.entry, Arc::new(value));
     }

@@ -7,10 +7,11 @@ use std::sync::{Arc, MutexGuard};
 use lowtide_types::{Bytes, Holder};
 
 use super::lent::Lent;
-use super::paths::{NewPaths, Paths};
+use super::paths::{HeldPath, NewPaths, Paths};
 use super::report::{DropOutcome, Dropped, Plan, Shutdown};
 use super::shared::Shared;
 use super::table::{BEING_DROPPED, EntryId, Erased, IN_USE, OwnerTable, ValueId};
+use crate::home;
 
 /// The registry of owners: what is owned, what borrows it, what holds it. Cheap to clone.
 ///
@@ -19,6 +20,9 @@ use super::table::{BEING_DROPPED, EntryId, Erased, IN_USE, OwnerTable, ValueId};
 ///
 /// No lock is held while a caller's code runs. So a `Drop` may call the registry, and one that panics
 /// is reported by name and stops nothing.
+///
+/// A registry that a forked child inherited belongs to the parent: nothing in it is dropped or lent, and
+/// the parent process stands among the holders. A new registry works.
 ///
 /// ```
 /// use lowtide_release::{Lent, Owned, Owners};
@@ -63,7 +67,7 @@ impl Owners {
 
     /// Returns whether nothing is registered.
     pub fn is_empty(&self) -> bool {
-        self.table().is_empty()
+        self.table().is_none_or(|table| table.is_empty())
     }
 
     /// Returns what a shutdown would drop now, in order.
@@ -72,7 +76,9 @@ impl Owners {
     }
 
     fn plan_with_values(&self) -> (Plan, Vec<ValueId>) {
-        let (mut plan, values) = self.table().plan();
+        let Some((mut plan, values)) = self.table().map(|table| table.plan()) else {
+            return (Plan::default(), Vec::new());
+        };
         for (step, value) in plan.steps.iter_mut().zip(&values) {
             step.bytes = self.measure(*value);
         }
@@ -102,7 +108,9 @@ impl Owners {
         let tried = values.iter().take_while(|_| go_on());
         let panics: Vec<Option<String>> = tried.map(|&value| self.let_go(value)).collect();
 
-        let mut table = self.table();
+        let Some(mut table) = self.table() else {
+            return Shutdown { holders: self.holders(), ..Shutdown::default() };
+        };
         let mut dropped = Vec::with_capacity(values.len());
         for ((step, value), panic) in plan.steps.into_iter().zip(values).zip(panics) {
             let outcome = match panic {
@@ -118,13 +126,13 @@ impl Owners {
     /// Returns the references that hold, right now, values that were dropped: by a shutdown, with their
     /// [`Owned`](super::Owned), or for another value in their entry.
     pub fn holders(&self) -> Vec<Holder> {
-        self.table().holders()
+        self.table().map_or_else(|| vec![the_parent()], |mut table| table.holders())
     }
 
     /// Returns the paths by which owners are held, right now: what was lent, what is borrowed, and how
     /// many references have no name.
     pub fn paths(&self) -> Paths {
-        self.table().paths()
+        self.table().map_or_else(paths_of_the_parent, |table| table.paths())
     }
 
     /// Accepts the paths of this moment, and no others, for [`Owners::audit`].
@@ -143,13 +151,16 @@ impl Owners {
     /// assert!(error.to_string().contains("metrics.last_model -> runner.model"));
     /// ```
     pub fn accept(&self) {
-        let mut table = self.table();
-        table.accepted = table.paths();
+        if let Some(mut table) = self.table() {
+            table.accepted = table.paths();
+        }
     }
 
     /// Accepts these paths and no others, for example from a file.
     pub fn accept_these(&self, paths: Paths) {
-        self.table().accepted = paths;
+        if let Some(mut table) = self.table() {
+            table.accepted = paths;
+        }
     }
 
     /// Looks for paths that were not accepted. An accepted path need not exist.
@@ -157,8 +168,8 @@ impl Owners {
     /// # Errors
     /// [`NewPaths`], with each of them.
     pub fn audit(&self) -> Result<(), NewPaths> {
-        let table = self.table();
-        let paths = table.paths().beyond(&table.accepted);
+        let beyond = |table: MutexGuard<'_, OwnerTable>| table.paths().beyond(&table.accepted);
+        let paths = self.table().map_or_else(paths_of_the_parent, beyond);
         if paths.is_empty() { Ok(()) } else { Err(NewPaths { paths }) }
     }
 
@@ -166,43 +177,45 @@ impl Owners {
         &self.shared
     }
 
-    pub(super) fn table(&self) -> MutexGuard<'_, OwnerTable> {
+    pub(super) fn table(&self) -> Option<MutexGuard<'_, OwnerTable>> {
         self.shared.table()
     }
 
     /// Takes a value out of its entry and drops it. Returns the message of a panic.
     fn let_go(&self, value: ValueId) -> Option<String> {
-        let taken = self.table().take(value)?;
+        let taken = self.table()?.take(value)?;
         let taken = Lent::new(&self.shared, taken, &BEING_DROPPED);
         catch(move || drop(taken)).err()
     }
 
     /// Measures a value, and keeps the answer for when a reference holds it.
     fn measure(&self, value: ValueId) -> Option<Bytes> {
-        let (lent, measure) = self.table().lend_to_measure(value)?;
+        let (lent, measure) = self.table()?.lend_to_measure(value)?;
         let lent = Lent::new(&self.shared, lent, &IN_USE);
         // This may be the last reference by the time it is dropped.
         let bytes = catch(move || measure(&*lent)).ok()?;
-        self.table().set_bytes(value, bytes);
+        self.table()?.set_bytes(value, bytes);
         Some(bytes)
     }
 
     pub(super) fn put(&self, entry: EntryId, value: Arc<Erased>) {
         self.measure_before_it_goes(entry);
-        let before = self.table().put(entry, value);
+        let before = self.shared.own_table().put(entry, value);
         drop(before.map(|taken| Lent::new(&self.shared, taken, &BEING_DROPPED)));
     }
 
     /// Removes the entry of an `Owned` that is dropped.
     pub(super) fn leave(&self, entry: EntryId) {
         self.measure_before_it_goes(entry);
-        let (entry, value) = self.table().remove(entry);
+        let Some((entry, value)) = self.table().map(|mut table| table.remove(entry)) else {
+            return;
+        };
         drop(value.map(|taken| Lent::new(&self.shared, taken, &BEING_DROPPED)));
         drop(entry);
     }
 
     fn measure_before_it_goes(&self, entry: EntryId) {
-        let value = self.table().value_in(entry);
+        let value = self.table().and_then(|table| table.value_in(entry));
         value.map(|value| self.measure(value));
     }
 }
@@ -212,6 +225,25 @@ impl fmt::Debug for Owners {
         f.write_str("Owners")
     }
 }
+
+/// The holder of everything in a registry that a forked child inherited.
+fn the_parent() -> Holder {
+    Holder {
+        path: home::refusal("registry of owners"),
+        holds: EVERY_OWNER.to_owned(),
+        count: 1,
+        since: None,
+        held: None,
+        cut: None,
+    }
+}
+
+fn paths_of_the_parent() -> Paths {
+    let Holder { path, holds, .. } = the_parent();
+    Paths { named: [HeldPath { holds, path }].into(), ..Paths::default() }
+}
+
+const EVERY_OWNER: &str = "(every owner)";
 
 /// Runs a caller's code. Returns the message of a panic.
 fn catch<R>(action: impl FnOnce() -> R) -> Result<R, String> {

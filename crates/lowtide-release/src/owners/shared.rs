@@ -4,23 +4,37 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::table::OwnerTable;
+use crate::home::{self, Home};
 
 #[derive(Default)]
 pub(super) struct Shared {
     table: Mutex<OwnerTable>,
     /// A shutdown has ended.
     done: Condvar,
+    /// The process that the registry belongs to. The lock is not touched in another.
+    home: Home,
 }
 
 impl Shared {
-    pub(super) fn table(&self) -> MutexGuard<'_, OwnerTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the table; `None` in a forked child.
+    pub(super) fn table(&self) -> Option<MutexGuard<'_, OwnerTable>> {
+        let lock = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        self.home.is_here().then(lock)
     }
 
-    /// Waits for its turn to shut down. `None` if this very thread is shutting down.
+    /// Locks the table for a call that has to change it.
+    ///
+    /// # Panics
+    /// In a forked child, because the value that the caller registers would be lost.
+    pub(super) fn own_table(&self) -> MutexGuard<'_, OwnerTable> {
+        self.table().unwrap_or_else(|| panic!("{}", home::refusal("registry of owners")))
+    }
+
+    /// Waits for its turn to shut down. `None` if this very thread is shutting down, and in a forked
+    /// child.
     pub(super) fn begin(&self) -> Option<Work<'_>> {
         let me = thread::current().id();
-        let mut table = self.table();
+        let mut table = self.table()?;
         while let Some(other) = table.at_work {
             if other == me {
                 return None;
@@ -37,7 +51,9 @@ pub(super) struct Work<'a>(&'a Shared);
 
 impl Drop for Work<'_> {
     fn drop(&mut self) {
-        self.0.table().at_work = None;
+        let Some(mut table) = self.0.table() else { return };
+        table.at_work = None;
+        drop(table);
         self.0.done.notify_all();
     }
 }

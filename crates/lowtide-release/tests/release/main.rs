@@ -2,6 +2,7 @@
 #![cfg(not(feature = "loom"))]
 
 mod climb;
+mod forked;
 mod gate;
 mod left_behind;
 mod owners;

@@ -32,7 +32,6 @@ mod receipts;
 mod sabotage;
 mod supervisor;
 mod trail;
-mod waiting;
 mod world;
 
 use std::process::ExitCode;

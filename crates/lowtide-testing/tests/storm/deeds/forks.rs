@@ -11,7 +11,6 @@ use crate::figures;
 use crate::player::Player;
 use crate::sabotage::{self, Sabotage};
 use crate::trail::fail;
-use crate::waiting;
 use crate::world::World;
 
 /// A forked child that has not ended after so many seconds hangs.
@@ -65,14 +64,10 @@ fn check_in_child(player: &mut Player) -> Result<(), i32> {
     holds(3, device.reserve(page).is_err())?;
     holds(4, device.stream().is_err())?;
     holds(5, device.synchronize().is_err())?;
-    if waiting::POOLS_REFUSE_AFTER_A_FORK {
-        pools_refuse(player)?;
-    }
-    if waiting::RELEASERS_REFUSE_AFTER_A_FORK {
-        let receipt = player.world.releaser.empty_cache();
-        holds(20, receipt.verdict == Verdict::Failed)?;
-        holds(21, player.world.releaser.gate().try_enter().is_none())?;
-    }
+    pools_refuse(player)?;
+    let receipt = player.world.releaser.empty_cache();
+    holds(20, receipt.verdict == Verdict::Failed)?;
+    holds(21, player.world.releaser.gate().try_enter().is_none())?;
     if player.world.target == Target::Host {
         new_device_works(page).ok_or(6)?;
     }

@@ -15,7 +15,6 @@ use lowtide_testing::suite::Target;
 use crate::clock::SPEED;
 use crate::player::Player;
 use crate::trail::{note, panic_on_purpose};
-use crate::waiting;
 use crate::world::{Group, World, lock};
 
 const HOOK_POINTS: [HookPoint; 6] = [
@@ -80,7 +79,7 @@ pub(crate) fn plug(world: &Arc<World>) {
             world.hooks.fetch_add(1, SeqCst);
             let _running = Running(&world);
             misbehave(&world)?;
-            if waiting::HOOK_RELEASES && lock(&world.dice).one_in(16) {
+            if lock(&world.dice).one_in(16) {
                 let request = Request::new("within", Ladder::cache()).within(&call.climb);
                 thread::scope(|scope| scope.spawn(|| world.releaser.release(request)).join())
                     .map_err(|_| "the release within a hook panicked")?;
@@ -138,8 +137,8 @@ fn answer(world: &World, index: usize, pressure: &Pressure) -> PressureAnswer {
             }
         }
         3 => PressureAnswer::Retry,
-        4 if waiting::PRESSURE_PANICS => panic_on_purpose("a pressure callback"),
-        5 if waiting::PRESSURE_ALLOCATES => {
+        4 => panic_on_purpose("a pressure callback"),
+        5 => {
             let (pool, tag) = world.pool_and_tag(group);
             // Whatever the answer is, it comes, and memory that was given is free again.
             drop(pool.block_tagged(pressure.requested, tag));

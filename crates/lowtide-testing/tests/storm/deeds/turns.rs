@@ -7,7 +7,6 @@ use lowtide_pool::{Limit, Scope, Tag};
 
 use crate::player::Player;
 use crate::trail::{fail, note, panic_on_purpose};
-use crate::waiting;
 
 /// Some tags of a pool; empty for all of them.
 fn roll_tags(player: &mut Player, pool: usize) -> Vec<Tag> {
@@ -64,7 +63,7 @@ pub(super) fn trim(player: &mut Player) {
     let mut chunks = player.dice.pick(&[0, 1, 2, u64::MAX]);
     let Some(pool) = player.world.pools().nth(index) else { return };
     note(format_args!("trim pool {index} to {keep}"));
-    let sleeps = waiting::TRIM_SLEEPS && player.dice.one_in(4);
+    let sleeps = player.dice.one_in(4);
     let go_on = || {
         if sleeps {
             let _sleeping = player.world.sleeping();
