@@ -20,7 +20,8 @@ impl Pool {
     /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
     /// and every callback was asked; [`Error::LargerThanDevice`] and [`Error::NoAddresses`] where
     /// there are no addresses for this size; [`Error::Asleep`] where the tag is asleep; where the policy
-    /// wakes it, the errors of [`Pool::wake`].
+    /// wakes it, the errors of [`Pool::wake`]; [`Error::InsideFence`] where the pool's fence allocates
+    /// and no cached block fits.
     pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
         self.alloc_within(size, stream, tag, Limit::NONE)
     }
@@ -93,7 +94,11 @@ impl Pool {
         }
         if state.streams.is_crowded() {
             drop(state);
-            self.settle_streams(false, Limit::NONE)?;
+            match self.settle_streams(false, Limit::NONE) {
+                // The block is free. The next crowd is settled by somebody else.
+                Err(Error::InsideFence) => {}
+                outcome => outcome?,
+            }
         }
         Ok(())
     }

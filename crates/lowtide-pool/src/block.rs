@@ -7,6 +7,7 @@ use lowtide_types::Phase;
 
 use crate::fence::StreamId;
 use crate::hand::{Hand, Spot};
+use crate::inside::check_outside_fence;
 use crate::limit::Limit;
 use crate::pool::Pool;
 use crate::tag::Tag;
@@ -152,12 +153,13 @@ impl Block {
             return Err(Error::OutsideBlock { offset, length, size: self.size });
         }
         let shared = &self.pool.shared;
+        check_outside_fence(&shared.monitor)?;
         let makes_good = writes == Writes::Yes && length == self.size;
         let job = self.begin_job(makes_good)?;
         let (reservation, start) = self.pool.place_of(self.address)?;
         // A stream's freed memory goes to new blocks of the same stream before the stream has passed.
         if let Some(fence) = &shared.fence {
-            fence.wait(self.stream)?;
+            self.pool.wait_for_fence(fence, self.stream)?;
         }
         shared.hand.with(&shared.device, |hand| work(hand, (&reservation, start + offset)))?;
         if job.was_lost {

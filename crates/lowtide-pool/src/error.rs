@@ -150,6 +150,12 @@ pub enum Error {
         /// The bytes that this step was for; zero while waiting.
         total: Bytes,
     },
+    /// The pool's own fence made this call, which would wait for that fence. Nothing has changed.
+    #[error(
+        "the fence of this pool made this call, which would ask the fence again or wait for it; a fence \
+         only asks its streams"
+    )]
+    InsideFence,
     /// A thread panicked in the middle of a change, so the pool's tables may be half-written.
     #[error(
         "the pool is broken: a thread panicked during {during}. Drop the pool and its blocks, which \

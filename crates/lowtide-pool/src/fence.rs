@@ -12,6 +12,10 @@ pub struct StreamId(pub u64);
 
 /// Says how far the streams of a program are. In a pool without a fence, a free means that nothing
 /// uses the block any more.
+///
+/// A fence may free blocks of the pool that asks it, and is given blocks that are cached. Other calls of
+/// that pool, on the same thread, return [`Error::InsideFence`](crate::Error::InsideFence) where they
+/// would ask the fence again or wait.
 pub trait Fence: Send + Sync {
     /// Returns whether all work given to the stream until now is done. Does not wait. A panic counts as
     /// `false`.

@@ -1,10 +1,9 @@
 //! Settling: blocks whose stream has passed become anybody's.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use lowtide_types::Phase;
 
 use crate::Result;
+use crate::inside::check_outside_fence;
 use crate::limit::{Limit, Progress};
 use crate::pool::Pool;
 use crate::state::State;
@@ -15,8 +14,12 @@ impl Pool {
     /// Asks the fence about every stream, or waits for each, and lets anybody have what the streams
     /// have passed. The fence is asked without the lock; what is freed meanwhile has a later number and
     /// waits for the next time.
+    ///
+    /// # Errors
+    /// [`crate::Error::InsideFence`] where the fence itself asks for this.
     pub(crate) fn settle_streams(&self, wait: bool, limit: Limit<'_>) -> Result<()> {
         let Some(fence) = &self.shared.fence else { return Ok(()) };
+        check_outside_fence(&self.shared.monitor)?;
         let mut state = self.state()?;
         state.clear_shelves();
         let streams = state.streams.seen();
@@ -24,9 +27,8 @@ impl Pool {
         for seen in streams {
             if wait {
                 limit.ask(TurnStep::Waiting, Progress::default)?;
-                fence.wait(seen.id)?;
-            } else if !catch_unwind(AssertUnwindSafe(|| fence.has_passed(seen.id))).unwrap_or(false)
-            {
+                self.wait_for_fence(fence, seen.id)?;
+            } else if !self.ask_fence(fence, seen.id) {
                 continue;
             }
             self.state()?.settle_stream(&seen);

@@ -7,6 +7,7 @@ mod forked;
 mod game;
 mod hands;
 mod host_memory;
+mod inside;
 mod limits;
 mod model;
 mod odd;

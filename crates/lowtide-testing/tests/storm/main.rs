@@ -56,7 +56,8 @@ fn main() -> ExitCode {
 }
 
 fn storm(arguments: &Arguments) -> ExitCode {
-    println!("storm: seed {}, {} s", arguments.seed, arguments.time.as_secs());
+    // Said at once, so that a run that never ends can be repeated; the output is for the figures.
+    eprintln!("storm: seed {}, {} s", arguments.seed, arguments.time.as_secs());
     let (figures, outcome) = supervisor::run(arguments);
     if arguments.json {
         println!("{}", figures.to_json());
