@@ -4,8 +4,6 @@
 //! one line that may be cold, however many blocks are live. Entries stay while their block rests on
 //! a shelf; they refer to one another by address, so that the table may move them.
 
-use std::ops::{Deref, DerefMut};
-
 use crate::policy::GRAIN;
 
 /// A block that was handed out, live or resting. Aligned, so that none lies across two cache lines.
@@ -30,59 +28,16 @@ const VACANT: Handle =
 
 const LEAST_BITS: u32 = 6;
 
-/// A table of this many entries or more lies in huge pages, from the start of one on. In small pages
-/// the processor's cache has conflicts that depend on which pages the kernel gave, so that a hit takes
-/// half as long again in some processes.
-const LARGE: usize = 1 << 14;
-
-/// The entries of one huge page.
-const HUGE: usize = (2 << 20) / size_of::<Handle>();
-
 /// Open addressing with linear probing; at most half full.
 pub(crate) struct Handles {
-    table: Table,
+    slots: Vec<Handle>,
     bits: u32,
     count: usize,
 }
 
-/// Entries, a power of two of them.
-struct Table {
-    slots: Vec<Handle>,
-    /// The first entry. Those before it fill the memory up to a huge page.
-    start: usize,
-}
-
-impl Table {
-    fn new(entries: usize) -> Table {
-        let mut slots: Vec<Handle> = Vec::new();
-        let mut start = 0;
-        if entries >= LARGE {
-            slots.reserve_exact(HUGE + entries.next_multiple_of(HUGE));
-            lowtide_device::prefer_huge(slots.spare_capacity_mut());
-            start = slots.as_ptr().align_offset(2 << 20).min(HUGE);
-        }
-        slots.resize(start + entries, VACANT);
-        Table { slots, start }
-    }
-}
-
-impl Deref for Table {
-    type Target = [Handle];
-
-    fn deref(&self) -> &[Handle] {
-        &self.slots[self.start..]
-    }
-}
-
-impl DerefMut for Table {
-    fn deref_mut(&mut self) -> &mut [Handle] {
-        &mut self.slots[self.start..]
-    }
-}
-
 impl Default for Handles {
     fn default() -> Handles {
-        Handles { table: Table::new(1 << LEAST_BITS), bits: LEAST_BITS, count: 0 }
+        Handles { slots: vec![VACANT; 1 << LEAST_BITS], bits: LEAST_BITS, count: 0 }
     }
 }
 
@@ -93,10 +48,10 @@ impl Handles {
     }
 
     fn slot_of(&self, address: u64) -> Option<usize> {
-        let mask = self.table.len() - 1;
+        let mask = self.slots.len() - 1;
         let mut slot = self.home(address);
         loop {
-            let found = self.table[slot].address;
+            let found = self.slots[slot].address;
             if found == address {
                 return (address != 0).then_some(slot);
             }
@@ -109,12 +64,12 @@ impl Handles {
 
     pub(crate) fn get_mut(&mut self, address: u64) -> Option<&mut Handle> {
         let slot = self.slot_of(address)?;
-        Some(&mut self.table[slot])
+        Some(&mut self.slots[slot])
     }
 
     pub(crate) fn insert(&mut self, handle: Handle) {
         debug_assert!(handle.address != 0, "no block begins at zero");
-        if (self.count + 1) * 2 > self.table.len() {
+        if (self.count + 1) * 2 > self.slots.len() {
             self.grow();
         }
         self.place(handle);
@@ -122,44 +77,47 @@ impl Handles {
     }
 
     fn place(&mut self, handle: Handle) {
-        let mask = self.table.len() - 1;
+        let mask = self.slots.len() - 1;
         let mut slot = self.home(handle.address);
-        while self.table[slot].address != 0 {
+        while self.slots[slot].address != 0 {
             slot = (slot + 1) & mask;
         }
-        self.table[slot] = handle;
+        self.slots[slot] = handle;
     }
 
     fn grow(&mut self) {
         self.bits += 1;
-        let old = std::mem::replace(&mut self.table, Table::new(1 << self.bits));
-        for handle in old.iter().filter(|handle| handle.address != 0) {
-            self.place(*handle);
+        let mut larger = Vec::with_capacity(1 << self.bits);
+        lowtide_device::prefer_huge(larger.spare_capacity_mut());
+        larger.resize(1 << self.bits, VACANT);
+        let old = std::mem::replace(&mut self.slots, larger);
+        for handle in old.into_iter().filter(|handle| handle.address != 0) {
+            self.place(handle);
         }
     }
 
     /// Takes an entry out and closes the gap, so that no probe ends early.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Handle> {
         let mut gap = self.slot_of(address)?;
-        let removed = self.table[gap];
-        let mask = self.table.len() - 1;
+        let removed = self.slots[gap];
+        let mask = self.slots.len() - 1;
         let mut next = (gap + 1) & mask;
-        while self.table[next].address != 0 {
-            let home = self.home(self.table[next].address);
+        while self.slots[next].address != 0 {
+            let home = self.home(self.slots[next].address);
             // Whether the entry may stand in the gap: its home is not between gap and itself.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(gap) & mask) {
-                self.table[gap] = self.table[next];
+                self.slots[gap] = self.slots[next];
                 gap = next;
             }
             next = (next + 1) & mask;
         }
-        self.table[gap] = VACANT;
+        self.slots[gap] = VACANT;
         self.count -= 1;
         Some(removed)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Handle> {
-        self.table.iter().filter(|handle| handle.address != 0)
+        self.slots.iter().filter(|handle| handle.address != 0)
     }
 }
 
