@@ -7,7 +7,7 @@ next tensor; only other processes, and other frameworks in this one, go without.
 from zoo.keeper import Animal, big, visit
 
 ANIMAL = Animal(
-    names=(r"(?i)cached",),
+    names=(r"(?i)cache",),
     cut=r"(?i)release\(\)|trim|empty",
     cure="import torch; torch.cuda.empty_cache()",
     storages=False,
