@@ -117,10 +117,12 @@ impl Reservation {
     /// [`NotMapped`], with the chunk, if the range is taken or out of bounds or the driver refuses.
     pub fn map(&self, offset: Bytes, chunk: Chunk) -> Result<(), NotMapped> {
         let size = chunk.size();
-        let claimed = self
-            .space
-            .same_device("map", "chunk", &chunk.device)
-            .and_then(|()| self.space.claim_hole(offset, size));
+        let space = &self.space;
+        let claimed = space
+            .device
+            .check_process()
+            .and_then(|()| space.same_device("map", "chunk", &chunk.device))
+            .and_then(|()| space.claim_hole(offset, size));
         if let Err(error) = claimed {
             return Err(NotMapped { chunk, error });
         }
