@@ -76,9 +76,11 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
     let shutdown = scenario(&answer, "shutdown");
     let model = &shutdown["plan"].as_array().unwrap().last().unwrap()["bytes"];
     let holder = json!({
-        "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model, "cut": null
+        "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model, "cut": null,
+        "since": shutdown["holders"][0]["since"]
     });
     assert_eq!(shutdown["holders"], json!([holder]));
+    assert!(holder["since"].as_str().unwrap().contains("demo/shutdown.rs:"), "{holder}");
     assert_eq!(shutdown["after_bytes"], 0, "the runner is kept, its memory is not");
     assert_eq!(shutdown["today"]["after_bytes"], shutdown["today"]["before_bytes"]);
     let verdicts: Vec<_> = shutdown["receipts"]
@@ -110,7 +112,7 @@ fn people_get_receipts_and_a_table() {
         "    stage judge on cuda:0: released, 16.0 MiB freed",
         "    after audio on cuda:0: released, 20.0 MiB freed",
         "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
-        "      held: runner.model by profiler.hooks, 2 references, 16.0 MiB",
+        "      held: runner.model by profiler.hooks since ",
         "      → drop profiler.hooks, which holds runner.model",
         "    idle on cuda:0: released, 32.0 MiB freed of 32.0 MiB claimed (96.0 MiB",
         "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
