@@ -112,7 +112,7 @@ fn people_get_receipts_and_a_table() {
         "    stage judge on cuda:0: released, 16.0 MiB freed",
         "    after audio on cuda:0: released, 20.0 MiB freed",
         "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
-        "      held: runner.model by profiler.hooks since ",
+        "      held: runner.model by profiler.hooks since\n        crates/",
         "      → drop profiler.hooks, which holds runner.model",
         "    idle on cuda:0: released, 32.0 MiB freed of 32.0 MiB claimed (96.0 MiB",
         "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
