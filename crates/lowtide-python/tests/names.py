@@ -28,16 +28,32 @@ def load(name: str) -> ModuleType:
         return importlib.import_module(f"lowtide_names.{name}")
 
 
-def path_text(root: Any, objects: Any, last: Any = None, **limit: int) -> str:
+def path_text(root: Any, objects: Any, last: Any = None) -> str:
     """Returns the text of a path."""
-    text: str = load("_why.named_path").NamedPath(root, objects).text(last, **limit)
+    text: str = load("_why.named_path").NamedPath(root, objects).text(last)
     return text
 
 
+def path_words(root: Any, objects: Any, last: Any = None) -> str:
+    """Returns a path in words."""
+    words: str = load("_why.named_path").NamedPath(root, objects).words(last)
+    return words
+
+
 def path_verb(root: Any, objects: Any, last: Any = None) -> str | None:
+    """Returns the statement that cuts the last reference of a path, with `shop` for that module."""
+    statement = load("_why.named_path").NamedPath(root, objects).statement(last)
+    if statement is None:
+        return None
+    imports = statement.imports - {"sys"}
+    text: str = statement._replace(imports=imports).code()
+    return text.replace("sys.modules['shop']", "shop")
+
+
+def path_by_hand(root: Any, objects: Any, last: Any = None) -> str:
     """Returns what a person does about the last reference of a path."""
-    verb: str | None = load("_why.named_path").NamedPath(root, objects).verb(last)
-    return verb
+    sentence: str = load("_why.named_path").NamedPath(root, objects).by_hand(last)
+    return sentence
 
 
 class Held:

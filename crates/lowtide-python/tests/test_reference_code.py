@@ -39,7 +39,7 @@ def test_suspended_generator(
     found = only(holder, held)
     assert (found.step, found.kind) == (": batch", "local")
     if close_lets_go is not None:
-        call = "close()" if close_lets_go else "throw(GeneratorExit)"
+        call = "close()" if close_lets_go else "gi_frame.clear()"
         assert found.verb == "{holder}." + call
     found.cut()
     assert holder.gi_frame is None
@@ -122,7 +122,7 @@ def test_running_frame_is_named_and_left_alone() -> None:
     held = Held()
     frame = sys._getframe()
     found = [one for one in references(frame, held) if one.step == ": held"]
-    assert [one.verb for one in found] == ["del {path}"]
+    assert [one.verb for one in found] == [None], "no statement of another function reaches it"
     with pytest.raises(TypeError, match="is running: write `del held`"):
         found[0].cut()
 
@@ -228,7 +228,8 @@ def test_tasks_futures_and_handles() -> None:
         await asyncio.sleep(0)
         coroutine = task.get_coro()
         found = only(task, coroutine)
-        assert (found.kind, found.verb) == ("coroutine", "{holder}.cancel()")
+        # The loop runs in this thread: the task ends after we have returned.
+        assert (found.kind, found.verb) == ("coroutine", None)
         assert steps(coroutine, held) == [": batch"]
         future = loop.create_future()
         future.set_result(held)

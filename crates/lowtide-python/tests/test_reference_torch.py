@@ -124,7 +124,8 @@ def test_hooks(shop: Any) -> None:
     shop.tensor = tensor
     cells: Any = hook.__closure__
     objects = [shop, tensor, tensor._backward_hooks, hook, cells, cells[0], batch]
-    assert path_text(MODULES, objects) == f"shop.tensor._backward_hooks[{key}].<closure>.batch"
+    text = f"shop.tensor._backward_hooks[{key}].__closure__[0].cell_contents  # closure: batch"
+    assert path_text(MODULES, objects) == text
     found[0].cut()
     assert not tensor._backward_hooks
 
@@ -180,11 +181,11 @@ def test_views(shop: Any) -> None:
     whole = torch.ones(1000)
     shop.part = whole[:1]
     assert steps(shop.part, whole) == [" (view)"]
-    assert path_text(MODULES, [shop, shop.part]) == "shop.part (view)"
+    assert path_text(MODULES, [shop, shop.part]) == "shop.part  # view"
     assert path_verb(MODULES, [shop, shop.part]) == "del shop.part"
-    assert path_text(MODULES, [shop, shop.part, whole]) == "shop.part (view)"
+    assert path_text(MODULES, [shop, shop.part, whole]) == "shop.part._base  # view"
     shop.loose = whole[:1].detach()
-    assert path_text(MODULES, [shop, shop.loose]) == "shop.loose (view)"
+    assert path_text(MODULES, [shop, shop.loose]) == "shop.loose  # view"
     shop.whole = whole
     assert path_text(MODULES, [shop, whole]) == "shop.whole"
     storage = whole.untyped_storage()

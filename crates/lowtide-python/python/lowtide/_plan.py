@@ -103,7 +103,7 @@ def _places(owner: object) -> list[object]:
 def _name(path: HeapPath | None, owner: object) -> str:
     if path is None:
         return type_name(type(owner))
-    text = NamedPath(Root(path.root, ""), path.objects).text()
+    text = NamedPath(Root(path.root, ""), path.objects).words()
     # Only the variable matters here, not in which frame it is.
     return text.rsplit(": ", 1)[-1]
 

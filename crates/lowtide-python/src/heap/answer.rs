@@ -7,15 +7,16 @@
 use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
-use lowtide_heap::{Analysis, Cut, Edge, Island, Node};
+use lowtide_heap::{Analysis, Cut, Edge, NoCut, Node};
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use super::dead::{Cycle, Dead};
 use super::found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeldObject, NativeObject, RetainedSize,
 };
-use super::graph::Heap;
+use super::graph::{Heap, Manner};
 use super::kind::Kind;
 use super::memory;
 use super::paths::path_of;
@@ -23,6 +24,8 @@ use super::question::Question;
 
 /// Paths that are shown for each object.
 const PATHS_MOST: usize = 4;
+/// Paths to an object that refers to another: one of them can be written in Python.
+const WAYS_MOST: usize = 4;
 /// References that a cut may have.
 const CUT_MOST: u64 = 16;
 /// A part that has this many percent of the whole's bytes is what a person means.
@@ -61,17 +64,25 @@ impl Answering<'_, '_> {
     fn all(&self, most: usize) -> PyResult<Examination> {
         let groups = if self.one_by_one { self.targets() } else { self.groups() };
         let (shown, rest) = groups.split_at(groups.len().min(most));
-        let held = shown.iter().map(|group| self.held(group)).collect::<PyResult<Vec<_>>>()?;
         let rest_bytes: Bytes = rest.iter().map(|group| group.bytes).sum();
         let memories = &self.heap.memories;
         let bytes: Bytes = memories.iter().map(|memory| memory.bytes).sum();
-        let dead = self.dead()?;
+        let dead = Dead::new(self.heap, self.analysis);
+        let cycles = dead.cycles.iter().filter(|_| !self.one_by_one).take(DEAD_MOST);
+        let cycles = cycles.map(|cycle| {
+            let Cycle { head, size, frozen, kept } = *cycle;
+            let (head, size) = (self.object(head), size.into());
+            Py::new(self.py, DeadCycle { head, size, frozen, kept_bytes: kept.0 })
+        });
+        let cycles = cycles.collect::<PyResult<Vec<_>>>()?;
+        let held = shown.iter().map(|group| self.held(group, &dead));
+        let held = held.collect::<PyResult<Vec<_>>>()?;
         Ok(Examination {
             held: self.list(held)?,
             rest: RetainedSize { objects: rest.len() as u64, bytes: rest_bytes.0 },
-            dead: self.list(dead.shown)?,
-            dead_bytes: dead.bytes.0,
-            dead_frozen_bytes: dead.frozen_bytes.0,
+            dead: self.list(cycles)?,
+            collected_bytes: if self.one_by_one { 0 } else { dead.collected.0 },
+            unfrozen_bytes: if self.one_by_one { 0 } else { dead.frozen.0 },
             native: self.list(self.native()?)?,
             native_memory: self.native_memory(),
             memory: RetainedSize { objects: memories.len() as u64, bytes: bytes.0 },
@@ -155,13 +166,12 @@ impl Answering<'_, '_> {
         }
     }
 
-    fn held(&self, group: &Group) -> PyResult<Py<HeldObject>> {
+    fn held(&self, group: &Group, dead: &Dead) -> PyResult<Py<HeldObject>> {
         let Group { node, bytes, pieces } = *group;
         let paths = self.analysis.paths(node, PATHS_MOST);
         let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
         let paths = paths.collect::<PyResult<Vec<_>>>()?;
-        let cuts = self.analysis.cuts(&[node], CUT_MOST, |edge| self.heap.cut_cost(edge));
-        let (cuts, why_no_cut) = match cuts {
+        let (cuts, why_no_cut) = match self.cuts(node) {
             Ok(cuts) => {
                 let cuts = cuts.iter().map(|cut| self.cut(cut, node));
                 (cuts.collect::<PyResult<Vec<_>>>()?, None)
@@ -173,7 +183,8 @@ impl Answering<'_, '_> {
             bytes: bytes.0,
             pieces,
             reached: self.analysis.is_reached(node),
-            dead: self.is_dead(node),
+            dead: dead.has(node),
+            collected: dead.is_collected(node),
             hidden: self.heap.hidden(node),
             frozen: self.heap.is_frozen(node),
             paths: self.list(paths)?,
@@ -181,6 +192,29 @@ impl Answering<'_, '_> {
             why_no_cut,
         };
         Py::new(self.py, held)
+    }
+
+    /// Returns the cuts that free a node, in every manner.
+    fn cuts(&self, node: Node) -> Result<Vec<Cut>, NoCut> {
+        let mut found: Vec<Cut> = Vec::new();
+        let mut why_not = None;
+        for manner in Manner::ALL {
+            let cost = |edge| self.heap.cut_cost(edge, manner);
+            match self.analysis.cuts(&[node], CUT_MOST, cost) {
+                Ok(cuts) => {
+                    for cut in cuts {
+                        if found.iter().all(|other| other.edges != cut.edges) {
+                            found.push(cut);
+                        }
+                    }
+                }
+                Err(why) => why_not = Some(why),
+            }
+        }
+        match why_not {
+            Some(why) if found.is_empty() => Err(why),
+            _ => Ok(found),
+        }
     }
 
     /// Returns a tensor that has this memory, if none of them has it alone.
@@ -195,31 +229,67 @@ impl Answering<'_, '_> {
         ends.dedup();
         let mut edges = Vec::with_capacity(ends.len());
         for (from, to) in ends {
-            let path = self.analysis.path(from);
-            let path = path.map(|path| path_of(self.py, self.heap, &path)).transpose()?;
-            edges.push(Py::new(self.py, CutEdge { held: self.object(to), path })?);
+            let paths = self.analysis.paths(from, WAYS_MOST);
+            let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
+            let paths = self.list(paths.collect::<PyResult<Vec<_>>>()?)?;
+            edges.push(Py::new(self.py, CutEdge { held: self.object(to), paths })?);
         }
-        let (kept, hidden) = self.kept(cut, target);
+        let mut lost = self.analysis.lost_by(&cut.edges);
+        lost.sort_unstable();
+        let (kept, hidden) = self.kept(&lost, target);
         let found = HeapCut {
             edges: self.list(edges)?,
             freed: cut.freed.into(),
             beside: cut.collateral.into(),
             kept_bytes: kept.0,
             hidden,
+            collects: self.is_in_cycle(&lost, target),
         };
         Py::new(self.py, found)
     }
 
-    /// Returns what stays although the references are cut, because of references that were not
-    /// seen; and how many of those lead to the target.
-    fn kept(&self, cut: &Cut, target: Node) -> (Bytes, u64) {
-        let mut lost = self.analysis.lost_by(&cut.edges);
-        lost.sort_unstable();
+    /// Returns whether a cycle keeps the target or device memory alive among these nodes, which are
+    /// sorted: the collector has to run after the cut.
+    fn is_in_cycle(&self, lost: &[Node], target: Node) -> bool {
+        let at = |node: Node| lost.binary_search(&node).ok();
+        let mut references = vec![0_u32; lost.len()];
+        let counted = |node: &&Node| self.heap.kind(**node) != Kind::Memory;
+        for node in lost.iter().filter(counted) {
+            for to in self.heap.graph.references(*node).filter_map(|edge| at(edge.to)) {
+                references[to] += 1;
+            }
+        }
+        let mut next: Vec<usize> = (0..lost.len()).filter(|at| references[*at] == 0).collect();
+        let mut freed = vec![false; lost.len()];
+        while let Some(node) = next.pop() {
+            freed[node] = true;
+            if self.heap.kind(lost[node]) == Kind::Memory {
+                continue;
+            }
+            for to in self.heap.graph.references(lost[node]).filter_map(|edge| at(edge.to)) {
+                references[to] -= 1;
+                if references[to] == 0 {
+                    next.push(to);
+                }
+            }
+        }
+        let matters = |node: Node| node == target || self.heap.graph.bytes(node) > Bytes::ZERO;
+        lost.iter().zip(freed).any(|(node, freed)| !freed && matters(*node))
+    }
+
+    /// Returns what stays of these sorted nodes although the references to them are cut, because
+    /// of references that were not seen; and how many of those lead to the target.
+    fn kept(&self, lost: &[Node], target: Node) -> (Bytes, u64) {
         let is_lost = |node: Node| lost.binary_search(&node).is_ok();
         let hidden = lost.iter().filter(|node| {
             // Classes have references from everywhere, and no memory.
             self.heap.hidden(**node) > 0 && self.heap.kind(**node) != Kind::Class
         });
+        let held = self.heap.memories.iter().filter(|memory| {
+            memory.is_held_natively(&self.heap.known) && is_lost(memory.node)
+        });
+        let native: Vec<Node> = held.map(|memory| memory.node).collect();
+        let hidden = hidden.chain(&native);
         let mut seen: HashSet<Node> = HashSet::new();
         let mut leading = 0;
         let mut bytes = Bytes::ZERO;
@@ -239,52 +309,10 @@ impl Answering<'_, '_> {
                 next.extend(onwards.filter(|node| is_lost(*node)));
             }
             if leads {
-                leading += u64::from(self.heap.hidden(*keeper));
+                leading += u64::from(self.heap.hidden(*keeper).max(1));
             }
         }
         (bytes, leading)
-    }
-
-    /// Returns the unreachable cycles of the program. Unreachable objects without a cycle are held
-    /// by us alone.
-    fn islands(&self) -> impl Iterator<Item = &Island> {
-        let islands = self.analysis.islands().iter();
-        islands.filter(|island| island.is_cycle && self.heap.kind(island.head) != Kind::Ours)
-    }
-
-    /// Returns whether only unreachable objects lead to a node, and not this question alone.
-    fn is_dead(&self, node: Node) -> bool {
-        if self.analysis.is_reached(node) {
-            return false;
-        }
-        let mut next: Vec<Node> = self.islands().map(|island| island.head).collect();
-        let mut seen: HashSet<Node> = next.iter().copied().collect();
-        while let Some(at) = next.pop() {
-            if at == node {
-                return true;
-            }
-            let onwards = self.heap.graph.references(at).map(|edge| edge.to);
-            next.extend(onwards.filter(|to| !self.analysis.is_reached(*to) && seen.insert(*to)));
-        }
-        false
-    }
-
-    /// Returns what no root reaches: the collector frees it, unless it is frozen.
-    fn dead(&self) -> PyResult<Dead> {
-        let mut dead = Dead::default();
-        for island in self.islands().filter(|_| !self.one_by_one) {
-            dead.bytes += island.size.bytes;
-            let frozen = self.heap.is_frozen(island.head);
-            if frozen {
-                dead.frozen_bytes += island.size.bytes;
-            }
-            if dead.shown.len() < DEAD_MOST && island.size.bytes > Bytes::ZERO {
-                let (head, size) = (self.object(island.head), island.size.into());
-                let cycle = DeadCycle { head, size, frozen };
-                dead.shown.push(Py::new(self.py, cycle)?);
-            }
-        }
-        Ok(dead)
     }
 
     /// Returns the objects that hold memory and that only native code holds, largest first.
@@ -306,12 +334,4 @@ impl Answering<'_, '_> {
         let bytes: Bytes = held.clone().map(|memory| memory.bytes).sum();
         RetainedSize { objects: held.count() as u64, bytes: bytes.0 }
     }
-}
-
-/// Unreachable cycles.
-#[derive(Default)]
-struct Dead {
-    shown: Vec<Py<DeadCycle>>,
-    bytes: Bytes,
-    frozen_bytes: Bytes,
 }

@@ -69,15 +69,15 @@ impl HeapPath {
 pub(crate) struct CutEdge {
     /// The object that is referred to.
     pub(crate) held: Option<Py<PyAny>>,
-    /// A path to the object that refers to it.
-    pub(crate) path: Option<Py<HeapPath>>,
+    /// Paths to the object that refers to it, shortest first.
+    pub(crate) paths: Py<PyList>,
 }
 
 #[pymethods]
 impl CutEdge {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.held)?;
-        visit.call(&self.path)
+        visit.call(&self.paths)
     }
 }
 
@@ -95,6 +95,8 @@ pub(crate) struct HeapCut {
     pub(crate) kept_bytes: u64,
     /// The number of such references that lead to the object.
     pub(crate) hidden: u64,
+    /// Whether the collector has to run after the cut, because of a reference cycle.
+    pub(crate) collects: bool,
 }
 
 #[pymethods]
@@ -117,6 +119,8 @@ pub(crate) struct HeldObject {
     pub(crate) reached: bool,
     /// Whether only unreachable objects refer to it.
     pub(crate) dead: bool,
+    /// Whether the collector frees it then.
+    pub(crate) collected: bool,
     /// References to it that were not seen.
     pub(crate) hidden: u32,
     /// Whether it is frozen.
@@ -147,6 +151,8 @@ pub(crate) struct DeadCycle {
     pub(crate) size: RetainedSize,
     /// Whether it is frozen, so that the collector does not free it.
     pub(crate) frozen: bool,
+    /// The bytes that the collector cannot free, because native code holds objects of the cycle.
+    pub(crate) kept_bytes: u64,
 }
 
 #[pymethods]
@@ -183,10 +189,10 @@ pub(crate) struct Examination {
     pub(crate) rest: RetainedSize,
     /// Reference cycles that no root reaches, as far as they hold memory.
     pub(crate) dead: Py<PyList>,
-    /// The memory of all such cycles.
-    pub(crate) dead_bytes: u64,
-    /// The frozen part of it.
-    pub(crate) dead_frozen_bytes: u64,
+    /// The memory of all such cycles that the collector frees.
+    pub(crate) collected_bytes: u64,
+    /// The memory that it would free if the cycles were not frozen.
+    pub(crate) unfrozen_bytes: u64,
     /// Objects that only native code holds.
     pub(crate) native: Py<PyList>,
     /// Pieces of memory with holders in native code that Python does not explain.

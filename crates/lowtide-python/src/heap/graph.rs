@@ -1,7 +1,7 @@
 //! The heap after the walk: its graph, the memory that its objects hold, and what is known of each
 //! node.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
 use lowtide_heap::{CutCost, Edge, Graph, Node};
@@ -22,6 +22,13 @@ pub(crate) struct MemoryNode {
     pub(crate) tensor: Node,
 }
 
+impl MemoryNode {
+    /// Returns whether native code holds the memory, and no known tensor accounts for it.
+    pub(crate) fn is_held_natively(&self, known: &Known) -> bool {
+        self.native.unwrap_or(0) > 0 && !known.explained.contains(&self.tensor)
+    }
+}
+
 /// The heap after the walk.
 pub(crate) struct Heap<'py> {
     pub(crate) graph: Graph,
@@ -34,12 +41,32 @@ pub(crate) struct Heap<'py> {
     pub(super) _held: Vec<Bound<'py, PyAny>>,
 }
 
+/// A way to choose references to cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Where something was registered: no function loses a part without which it fails.
+    Gentle,
+    /// The same, and nothing that code holds which has begun to run. A statement for such a
+    /// reference cannot always be written.
+    Plain,
+    /// As near to the object as possible.
+    Rough,
+}
+
+impl Manner {
+    /// All of them, in the order in which cuts are offered.
+    pub(crate) const ALL: [Manner; 3] = [Manner::Gentle, Manner::Plain, Manner::Rough];
+}
+
 /// What is known of the nodes.
 pub(crate) struct Known {
     pub(crate) addresses: Vec<usize>,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) hidden: Vec<(Node, u32)>,
     pub(crate) native: Vec<Node>,
+    /// Tensors that native code holds for other tensors: the collector does not see those
+    /// references.
+    pub(crate) explained: HashSet<Node>,
     pub(crate) roots: HashMap<Node, Root>,
     /// The objects that are asked about.
     pub(crate) targets: Vec<Node>,
@@ -87,10 +114,13 @@ impl Heap<'_> {
             && others.all(|edge| edge.to == dict || self.kind(edge.to) == Kind::Class)
     }
 
-    /// Returns whether a person can cut a reference.
-    pub(crate) fn cut_cost(&self, edge: Edge) -> CutCost {
-        let can = match (self.kind(edge.from), self.kind(edge.to)) {
-            (Kind::Dict | Kind::Namespace | Kind::Container, _) => true,
+    /// Returns whether a person can cut a reference, and does so in this way.
+    pub(crate) fn cut_cost(&self, edge: Edge, manner: Manner) -> CutCost {
+        let kinds = (self.kind(edge.from), self.kind(edge.to));
+        let can = match kinds {
+            (Kind::ClassDict, Kind::Function) | (Kind::Cell, _) if manner != Manner::Rough => false,
+            (Kind::Generator | Kind::Frame | Kind::Defaults, _) if manner == Manner::Plain => false,
+            (Kind::Dict | Kind::Namespace | Kind::ClassDict | Kind::Container, _) => true,
             (Kind::Instance | Kind::Model, Kind::Dict) => {
                 !self.keeps_attributes(edge.from, edge.to)
             }

@@ -11,6 +11,8 @@ pub(crate) enum Kind {
     Module,
     /// The dict of a module.
     Namespace,
+    /// The dict of a class.
+    ClassDict,
     Dict,
     /// A list, a set, a deque.
     Container,
@@ -18,6 +20,11 @@ pub(crate) enum Kind {
     Immutable,
     /// The tuple of a function's default arguments, which can be replaced.
     Defaults,
+    /// A function with arguments that somebody will call: a partial, a queued job. Without a part
+    /// of it the call would fail, so it is dropped as a whole.
+    Call,
+    /// The dict of such a call's arguments.
+    Arguments,
     /// An instance of a class written in Python.
     Instance,
     /// An instance that people know as one thing, whatever it is made of: a model.
@@ -77,6 +84,8 @@ pub(crate) enum ObjectKind {
     Generator,
     /// A function with an `lru_cache`.
     Cache,
+    /// A function with arguments that somebody will call.
+    Call,
     /// A tensor, or another object that may hold device memory.
     Tensor,
     /// An object that people know as one thing, whatever it is made of: a model.
@@ -95,6 +104,7 @@ impl From<ObjectKind> for Kind {
             ObjectKind::Frame => Kind::Frame,
             ObjectKind::Generator => Kind::Generator,
             ObjectKind::Cache => Kind::Cache,
+            ObjectKind::Call => Kind::Call,
             ObjectKind::Tensor => Kind::Tensor,
             ObjectKind::Model => Kind::Model,
         }

@@ -62,6 +62,7 @@ pub(crate) struct Kinds {
     /// The traverse slot of classes written in Python.
     plain: usize,
     exception: usize,
+    frozenset: usize,
     list: usize,
     /// Whether the layout of this interpreter's objects is known.
     knows_layout: bool,
@@ -82,6 +83,7 @@ impl Kinds {
             known: Vec::with_capacity(known.len()),
             plain: 0,
             exception: exception.as_ptr().addr(),
+            frozenset: sample.py().get_type::<pyo3::types::PyFrozenSet>().as_ptr().addr(),
             knows_layout,
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
@@ -160,6 +162,10 @@ impl Kinds {
         }
         if is_below(self.exception) {
             return Kind::Exception;
+        }
+        // A named tuple can be changed as little as any other.
+        if flags(class) & ffi::Py_TPFLAGS_TUPLE_SUBCLASS != 0 || is_below(self.frozenset) {
+            return Kind::Immutable;
         }
         let plain = traverse.is_some_and(|traverse| traverse as usize == self.plain);
         if plain { Kind::Instance } else { Kind::Opaque }

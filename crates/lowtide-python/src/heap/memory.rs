@@ -81,11 +81,14 @@ struct Adding<'a, 'py> {
     walked: Walked,
     by_key: HashMap<u64, usize>,
     memories: Vec<MemoryNode>,
+    /// Tensors whose Python objects native code holds, for other tensors that are known.
+    explained: HashSet<Node>,
 }
 
 impl<'a, 'py> Adding<'a, 'py> {
     fn new(py: Python<'py>, question: &'a Question<'py>, walked: Walked) -> Adding<'a, 'py> {
-        Adding { py, question, walked, by_key: HashMap::new(), memories: Vec::new() }
+        let (by_key, memories, explained) = Default::default();
+        Adding { py, question, walked, by_key, memories, explained }
     }
 
     fn all(
@@ -105,7 +108,6 @@ impl<'a, 'py> Adding<'a, 'py> {
                 }
             }
         }
-        let mut explained: HashSet<Node> = HashSet::new();
         for (from, kept) in &reports.kept {
             let Some(from) = self.walked.table.get(*from).map(Node) else { continue };
             for address in kept {
@@ -113,7 +115,7 @@ impl<'a, 'py> Adding<'a, 'py> {
                     (Some(to), _) => {
                         self.walked.builder.late_edge(from, Node(to));
                         // However many tensors keep it, native code holds its Python object once.
-                        if explained.insert(Node(to)) {
+                        if self.explained.insert(Node(to)) {
                             self.explain(Node(to));
                         }
                     }
@@ -168,7 +170,7 @@ impl<'a, 'py> Adding<'a, 'py> {
     }
 
     fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>) -> Heap<'py> {
-        let Adding { question, mut walked, memories, .. } = self;
+        let Adding { question, mut walked, memories, explained, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =
             |node: &Node| walked.hidden.binary_search_by_key(node, |(node, _)| *node).is_ok();
@@ -194,6 +196,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             kinds: walked.kinds,
             hidden: walked.hidden,
             native: walked.native,
+            explained,
             roots: walked.roots,
             targets,
             frozen,

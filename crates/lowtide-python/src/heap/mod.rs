@@ -7,10 +7,11 @@
 //!
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
 //! begins; `traverse` and `kinds` ask objects, `walked` and `table` number them, `walk` drives
-//! both; `memory` adds what tensors hold, by what Python has `reported`; `answer` and `leads` turn
-//! the `graph` into what was `found`.
+//! both; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
+//! turn the `graph` into what was `found`.
 
 mod answer;
+mod dead;
 mod found;
 mod frozen;
 mod graph;

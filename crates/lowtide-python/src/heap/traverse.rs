@@ -97,6 +97,8 @@ impl<'q, 'py> Traverser<'q, 'py> {
     fn held_by(&mut self, holder: Kind, seen: Seen) -> Seen {
         let kind = match (holder, seen.kind) {
             (Kind::Module, Kind::Dict) => Kind::Namespace,
+            (Kind::Class, Kind::Dict) => Kind::ClassDict,
+            (Kind::Call, Kind::Dict) => Kind::Arguments,
             (Kind::Function, Kind::Immutable) if !self.begins_with_cell(seen.address) => {
                 Kind::Defaults
             }

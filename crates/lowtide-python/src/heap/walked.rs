@@ -108,7 +108,8 @@ impl Walked {
         self.builder.edge(from, to);
         // What it is to this holder says more than its type.
         match seen.kind {
-            Kind::Namespace if self.kinds[to.index()] == Kind::Dict => {}
+            Kind::Namespace | Kind::ClassDict | Kind::Arguments
+                if self.kinds[to.index()] == Kind::Dict => {}
             Kind::Defaults if self.kinds[to.index()] == Kind::Immutable => {}
             _ => return,
         }

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from .._data import Data, counted, mib
 from .._native import Holder, RetainedSize
+from .path_text import shorten
 
 _SHOWN_HELD = 6
 _SHOWN_PATHS = 3
@@ -21,13 +22,17 @@ def _line(head: str, text: str) -> str:
 
 
 class Step(Data):
-    """One reference of a cut: where it is, and what a person does to cut it."""
+    """One reference of a cut: where it is, and what cuts it.
 
-    __slots__ = ("action", "can_apply", "kind", "path")
+    `action` is a Python statement that runs as it stands; or, if `by_hand`, a sentence for a person.
+    """
 
-    def __init__(self, path: str, action: str, kind: str, can_apply: bool) -> None:
+    __slots__ = ("action", "by_hand", "can_apply", "kind", "path")
+
+    def __init__(self, path: str, action: str, by_hand: bool, kind: str, can_apply: bool) -> None:
         self.path = path
         self.action = action
+        self.by_hand = by_hand
         self.kind = kind
         self.can_apply = can_apply
 
@@ -35,16 +40,20 @@ class Step(Data):
 class Cut(Data):
     """References that free an object when they are cut.
 
-    `beside_*` is freed as well although nobody asked for it. `kept_bytes` stay in use because of
-    references that are not visible; `invisible` counts those.
+    `code` is the Python statement that cuts them all, with its imports and, if it is needed, the
+    collection; None if a person has to do a part of it by hand. `beside_*` is freed as well although
+    nobody asked for it; `goes` names what the program loses with it. `kept_bytes` stay in use
+    because of references that are not visible; `invisible` counts those.
     """
 
     __slots__ = (
         "_apply",
         "beside_bytes",
         "beside_objects",
+        "code",
         "freed_bytes",
         "freed_objects",
+        "goes",
         "invisible",
         "kept_bytes",
         "steps",
@@ -53,13 +62,17 @@ class Cut(Data):
     def __init__(
         self,
         steps: tuple[Step, ...],
+        code: str | None,
         freed: RetainedSize,
         beside: RetainedSize,
         kept_bytes: int,
         invisible: int,
+        goes: tuple[str, ...],
         apply: Callable[[Cut], None] | None,
     ) -> None:
         self.steps = steps
+        self.code = code
+        self.goes = goes
         self.freed_objects, self.freed_bytes = freed.objects, freed.bytes
         self.beside_objects, self.beside_bytes = beside.objects, beside.bytes
         self.kept_bytes = kept_bytes
@@ -84,19 +97,26 @@ class Cut(Data):
             self._apply(self)
 
     def __str__(self) -> str:
+        if self.code is not None:
+            return self.code
         return "; ".join(step.action for step in self.steps)
 
-    def line(self, word: str) -> str:
+    def line(self, is_first: bool = True) -> str:
         """Returns one line: what to do, and what that frees."""
-        actions = [step.action for step in self.steps[:_SHOWN_STEPS]]
-        if len(self.steps) > _SHOWN_STEPS:
-            actions.append(counted(len(self.steps) - _SHOWN_STEPS, "more"))
-        text = f"{'; '.join(actions)} → frees {mib(self.freed_bytes - self.kept_bytes)}"
-        if self.invisible:
-            text += f" once {counted(self.invisible, 'reference')} not visible go"
+        head = "cut" if self.code is not None else "by hand"
+        text = str(self)
+        if self.code is None and len(self.steps) > _SHOWN_STEPS:
+            actions = [step.action for step in self.steps[:_SHOWN_STEPS]]
+            text = "; ".join([*actions, counted(len(self.steps) - _SHOWN_STEPS, "more")])
+        text += f" → frees {mib(self.freed_bytes - self.kept_bytes)}"
+        if self.kept_bytes:
+            text += f", and {mib(self.kept_bytes)} more once native code lets go of it"
         if self.beside_bytes:
             text += f", {mib(self.beside_bytes)} of it beside"
-        return _line(word, text)
+        if self.goes:
+            verb = "goes" if len(self.goes) == 1 else "go"
+            text += f"; {', '.join(self.goes[:_SHOWN_STEPS])} {verb} too"
+        return _line(head if is_first else f"or {head}", text)
 
 
 class Held(Data):
@@ -105,10 +125,11 @@ class Held(Data):
     `holders` are the references that keep it alive, one for each path, and `path` is the shortest
     of those paths. `invisible` counts references that cannot be seen from Python: native code has
     them, or a function that is running right now. `cuts` begins with the one that frees the least
-    beside it; `why_no_cut` says why there is none.
+    beside it. If there is none, `why_no_cut` says why, and `by_hand` what to do.
     """
 
     __slots__ = (
+        "by_hand",
         "bytes",
         "cuts",
         "frozen",
@@ -132,6 +153,7 @@ class Held(Data):
         frozen: bool,
         cuts: tuple[Cut, ...],
         why_no_cut: str | None,
+        by_hand: str | None,
     ) -> None:
         self.path = path
         self.type = type
@@ -142,6 +164,7 @@ class Held(Data):
         self.frozen = frozen
         self.cuts = cuts
         self.why_no_cut = why_no_cut
+        self.by_hand = by_hand
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -153,8 +176,8 @@ class Held(Data):
         what = self.type
         if self.tensors > 1:
             what += f", {counted(self.tensors, 'piece')}"
-        lines = [_line(mib(self.bytes), f"{self.path} ({what})")]
-        others = [path for path in self.paths if path != self.path]
+        lines = [_line(mib(self.bytes), f"{shorten(self.path)} ({what})")]
+        others = [shorten(path) for path in self.paths if path != self.path]
         lines += [_line("also", path) for path in others[: _SHOWN_PATHS - 1]]
         if len(others) >= _SHOWN_PATHS:
             lines.append(_line("also", counted(len(others) - _SHOWN_PATHS + 1, "more path")))
@@ -168,26 +191,38 @@ class Held(Data):
                 _line("frozen", "gc.freeze() hid an object on this path from the collector")
             )
         for number, cut in enumerate(self.cuts[:2]):
-            lines.append(cut.line("cut" if number == 0 else "or cut"))
-        if self.why_no_cut is not None:
-            lines.append(_line("no cut", self.why_no_cut))
+            lines.append(cut.line(number == 0))
+        if not self.cuts and self.by_hand is not None:
+            lines.append(_line("by hand", shorten(self.by_hand)))
         return lines
 
 
 class Dead(Data):
-    """A reference cycle that nothing reaches. The collector frees it, unless it is frozen."""
+    """A reference cycle that nothing reaches. The collector frees it, unless it is frozen.
 
-    __slots__ = ("bytes", "frozen", "objects", "type")
+    It cannot free `kept_bytes`: native code holds objects of the cycle. That is so for a leaf whose
+    gradient has a graph of its own (`create_graph=True`).
+    """
 
-    def __init__(self, type: str, objects: int, bytes: int, frozen: bool) -> None:
+    __slots__ = ("bytes", "frozen", "kept_bytes", "objects", "type")
+
+    def __init__(
+        self, type: str, objects: int, bytes: int, frozen: bool, kept_bytes: int = 0
+    ) -> None:
         self.type = type
         self.objects = objects
         self.bytes = bytes
         self.frozen = frozen
+        self.kept_bytes = kept_bytes
 
     def line(self) -> str:
         """Returns one line: how large it is, and whether the collector frees it."""
         state = "frozen, so the collector does not free it" if self.frozen else "unreachable"
+        if self.kept_bytes:
+            state = (
+                f"native references keep {mib(self.kept_bytes)} of it, and the collector cannot free "
+                "that. After backward(create_graph=True), set .grad to None before the tensors go"
+            )
         objects = counted(self.objects, "object")
         return _line(mib(self.bytes), f"reference cycle of {objects} with {self.type}: {state}")
 
@@ -205,22 +240,35 @@ class Native(Data):
     def line(self) -> str:
         """Returns one line: the object, and how many references are not visible."""
         references = counted(self.references, "reference")
-        return _line(mib(self.bytes), f"{self.type}: {references} not visible, in native code")
+        return _line(
+            mib(self.bytes),
+            f"native code holds a {self.type} ({references} that Python cannot see): end or close "
+            "the library object that uses it",
+        )
 
 
 class Action(Data):
-    """A statement to run, and how many bytes it is expected to free."""
+    """What frees memory that no Python object holds, and how many bytes that is expected to be.
 
-    __slots__ = ("action", "bytes")
+    `action` is a Python statement that runs as it stands; or, if `by_hand`, a sentence for a person.
+    `about` says what the memory is.
+    """
 
-    def __init__(self, action: str, bytes: int | None) -> None:
+    __slots__ = ("about", "action", "by_hand", "bytes")
+
+    def __init__(
+        self, action: str, bytes: int | None, *, about: str = "", by_hand: bool = False
+    ) -> None:
         self.action = action
         self.bytes = bytes
+        self.about = about
+        self.by_hand = by_hand
 
     def line(self) -> str:
         """Returns one line: what to do, and what that frees."""
         expected = "" if self.bytes is None else f" → frees {mib(self.bytes)}"
-        return _line("do", f"{self.action}{expected}")
+        about = f" ({self.about})" if self.about else ""
+        return _line("by hand" if self.by_hand else "do", f"{self.action}{expected}{about}")
 
 
 class Answer(Data):

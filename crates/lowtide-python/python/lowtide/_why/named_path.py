@@ -1,4 +1,4 @@
-"""A path with its names: the text of it, and what a person does to cut it.
+"""A path with its names: the text of it, and the statement that cuts it.
 
 The references along the path are looked up once. That matters: to find an object in a container of
 a million elements, all of them are compared.
@@ -9,74 +9,112 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._native import printable
+from .expression import Code, expression
 from .path import Edge, last_references, path_edges
-from .path_text import LONGEST_CHARACTERS, PathText, Root, shorten, write
+from .path_text import PathText, Root, write
 from .references.contexts import task_name
-from .references.look import is_a, type_name
+from .references.look import AnyDict
 from .references.reference import Reference
+from .references.tensors import is_tensor, is_view
+from .statement import Statement, fill, joined
+
+_OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
+_GUTTING = ("closure", "cell", "argument")
+"""References that a function fails without. Its holder is cut instead, where that is possible."""
+_REGISTERED = ("cache entry", "cache", "scheduled call", "queued")
+"""Entries that are dropped as a whole."""
 
 
 class NamedPath:
-    """The path from `root` along `objects`, which begin with the root object itself."""
+    """The path from `root` along `objects`, which begin with the root object itself.
 
-    __slots__ = ("_edges", "_objects", "_root")
+    `scope` is the namespace in which statements will run.
+    """
+
+    __slots__ = ("_edges", "_objects", "_root", "_scope")
 
     def __init__(
-        self, root: Root, objects: Sequence[object], edges: list[Edge] | None = None
+        self,
+        root: Root,
+        objects: Sequence[object],
+        edges: list[Edge] | None = None,
+        scope: AnyDict | None = None,
     ) -> None:
         self._root = root
         self._objects = objects
         self._edges = path_edges(objects) if edges is None else edges
+        self._scope = scope
 
-    def text(self, last: Reference | None = None, *, limit: int = LONGEST_CHARACTERS) -> str:
-        """Returns the path as text, shortened in the middle if it has more than `limit` characters.
+    def text(self, last: Reference | None = None) -> str:
+        """Returns the path as Python where Python can say it, else in words.
 
         `last` selects one of several references to the last object; by default the nearest.
         """
-        pieces = self._write(self._edges_to(last)).pieces()
-        return shorten([printable(piece) for piece in pieces], limit)
-
-    def verb(self, last: Reference | None = None) -> str | None:
-        """Returns what a person does to cut the last reference, or None if nothing can be done."""
-        words = self._verb(last)
-        return None if words is None else printable(words)
-
-    def _verb(self, last: Reference | None) -> str | None:
         edges = self._edges_to(last)
+        code = self._code(edges)
+        if code is not None and code.is_readable:
+            kind = edges[-1].reference.kind if edges else "reference"
+            if kind != "view" and is_tensor(self.held()) and is_view(self.held()):
+                code = code._replace(remarks=(*code.remarks, "view"))
+            return printable(code.text())
+        return printable("".join(self._write(edges).pieces()))
+
+    def words(self, last: Reference | None = None) -> str:
+        """Returns the path as a person would describe it."""
+        return printable("".join(self._write(self._edges_to(last)).pieces()))
+
+    def statement(self, last: Reference | None = None) -> Statement | None:
+        """Returns the statement that cuts the last reference, or None if there is none."""
+        return self._statement(self._edges_to(last))
+
+    def by_hand(self, last: Reference | None = None) -> str:
+        """Returns what a person does to cut the last reference, as a sentence."""
+        edges = self._edges_to(last)
+        words = printable("".join(self._write(edges).pieces()))
+        if self._root.kind == "exception" and edges and edges[0].reference.kind == "traceback":
+            return f"leave the except block: {words}"
+        task = self._task_of(edges)
+        if task is not None:
+            name = task_name(self._objects[edges[task].start])
+            return printable(f"cancel task {name!r} and let its event loop run: {words}")
         if not edges:
-            return None
-        reference = edges[-1].reference
-        if reference.kind in ("local", "stack", "frame"):
-            outer = self._outer_verb(edges)
-            if outer is not None:
-                return outer
-        if reference.verb is None:
-            return None
-        path, holder = self._write(edges), self._write(edges[:-1])
-        name = holder.expression()
-        if "{holder}" in reference.verb and not name:
-            first = type_name(type(self._objects[0]))
-            name = "the " + (holder.places[-1] if holder.places else first)
-            return reference.verb.format(path=path.expression(), holder=name)
-        words = reference.verb.format(path=path.expression(), holder=name)
-        inside = path.places if "{path}" in reference.verb else holder.places
-        return f"{words} in {', '.join(inside)}" if inside else words
+            return f"end what holds it: {words}"
+        if self._root.kind == "native" and len(edges) == 1 and edges[0].reference.verb is None:
+            return f"end the native code that holds it: {words}"
+        return printable(f"{edges[-1].reference.why_not or 'drop the holder'}: {words}")
 
     def cut(self) -> str | None:
-        """Returns what a person does to cut the path, as near to its end as possible."""
+        """Returns the statement that cuts the path, as near to its end as is gentle."""
+        return self._nearest(gentle=True) or self._nearest(gentle=False)
+
+    def _nearest(self, *, gentle: bool) -> str | None:
         for number in range(len(self._edges), 0, -1):
             edges = self._edges[:number]
-            part = NamedPath(self._root, self._objects[: edges[-1].end + 1], edges)
+            if gentle and edges[-1].reference.kind in _GUTTING:
+                continue
+            part = NamedPath(self._root, self._objects[: edges[-1].end + 1], edges, self._scope)
             # The last element first: deleting one moves those behind it.
-            verbs = [part.verb(last) for last in reversed(part.last_references())]
-            known = dict.fromkeys(verb for verb in verbs if verb is not None)
-            if known:
-                return "; ".join(known)
+            statements = [part.statement(last) for last in reversed(part.last_references())]
+            known = [one for one in statements if one is not None]
+            if known and len(known) == len(statements):
+                return printable(joined(dict.fromkeys(known)))
+        return None
+
+    def entry(self) -> NamedPath | None:
+        """Returns the path to the outermost entry of a cache or queue on this path, or None."""
+        for number, edge in enumerate(self._edges):
+            if edge.reference.kind in _REGISTERED:
+                edges = self._edges[: number + 1]
+                return NamedPath(self._root, self._objects[: edge.end + 1], edges, self._scope)
         return None
 
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
         return self._objects[self._edges[-1].start if self._edges else 0]
+
+    def held(self) -> object:
+        """Returns the last object."""
+        return self._objects[self._edges[-1].end if self._edges else 0]
 
     def last_references(self) -> list[Reference]:
         """Returns every reference by which the last but one object holds the last."""
@@ -90,19 +128,38 @@ class NamedPath:
     def _write(self, edges: list[Edge]) -> PathText:
         return write(self._root, self._objects, edges)
 
-    def _outer_verb(self, edges: list[Edge]) -> str | None:
-        """Returns how to free the variables of code that a task or a traceback keeps."""
+    def _code(self, edges: Sequence[Edge]) -> Code | None:
+        return expression(self._objects, edges, self._scope)
+
+    def _statement(self, edges: list[Edge]) -> Statement | None:
+        if not edges:
+            return None
+        task = self._task_of(edges)
+        if task is not None:
+            edges = edges[: task + 1]
+        elif edges[-1].reference.kind in _OF_CODE:
+            edges = self._outermost(edges)
+        reference = edges[-1].reference
+        holder = self._code(edges[:-1])
+        # The last step stands for itself, even if the same one came many times before it.
+        path = self._code(edges) if holder is None or len(edges) == 1 else holder.then(reference)
+        return fill(reference, holder, path)
+
+    def _task_of(self, edges: list[Edge]) -> int | None:
+        """Returns the edge from a task to the code in which the last reference is, or None."""
+        if not edges or edges[-1].reference.kind not in _OF_CODE:
+            return None
         for at in range(len(edges) - 1, -1, -1):
-            edge = edges[at]
-            name = task_name(self._objects[edge.start])
-            if name is not None:
-                return f"cancel task {name!r}"
-            if edge.reference.kind == "traceback":
-                if not is_a(self._objects[edge.start], BaseException):
-                    continue
-                if self._root.kind == "exception" and edge.start == 0:
-                    return "leave the except block"
-                holder = self._write(edges[:at])
-                if holder.parts and not holder.places:
-                    return f"{holder.expression()}.__traceback__ = None"
+            kind = edges[at].reference.kind
+            if kind not in _OF_CODE:
+                return None
+            if kind == "coroutine" and task_name(self._objects[edges[at].start]) is not None:
+                return at
         return None
+
+    def _outermost(self, edges: list[Edge]) -> list[Edge]:
+        """Returns the edges up to the code that waits for the code at the end: it is closed first."""
+        at = len(edges)
+        while at > 1 and edges[at - 2].reference.kind == "awaits":
+            at -= 1
+        return edges[:at]

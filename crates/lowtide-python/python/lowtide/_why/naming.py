@@ -6,25 +6,30 @@ stays in the answer.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import CellType, FunctionType
 from typing import NamedTuple
 
 from .._data import counted, mib
 from .._devices.device import Device
-from .._native import Examination, HeapCut, HeapPath, HeldObject, Holder
+from .._native import Examination, HeapCut, HeapPath, HeldObject, Holder, printable
 from .._torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
 from .named_path import NamedPath
 from .path_text import Root
 from .references.contexts import thread_name
-from .references.look import full_type_name, type_name
+from .references.look import AnyDict, full_type_name, is_a, plain, type_name
 from .references.reference import Reference
+from .statement import Statement, joined
 
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
-_MOVING = ("element", "key")
+_MOVING = ("element", "item", "key", "queued", "weak value")
+_MOST_CUTS = 4
+_PLAIN = (dict, list, tuple, set, frozenset, CellType)
 
 
 class ReferenceKey(NamedTuple):
@@ -43,21 +48,30 @@ Keys = frozenset[ReferenceKey]
 
 
 class _NamedStep(NamedTuple):
-    """A reference of a cut: in words, by its key, and itself where it could be found."""
+    """A reference of a cut: in words, by its key, as a statement, and itself where it was found."""
 
     step: Step
     key: ReferenceKey
+    statement: Statement | None
     reference: Reference | None
+    goes: str
+    is_entry: bool
+    """Whether more goes than the cut says: a whole entry, and perhaps a cycle with it."""
 
 
 class Naming:
-    """Names what one examination of the heap found. `apply` cuts the references of a cut later."""
+    """Names what one examination of the heap found. `apply` cuts the references of a cut later;
+    `scope` is the namespace in which statements will run."""
 
     def __init__(
-        self, found: Examination, apply: Callable[[Cut, Keys], None] | None = None
+        self,
+        found: Examination,
+        apply: Callable[[Cut, Keys], None] | None = None,
+        scope: AnyDict | None = None,
     ) -> None:
         self._found = found
         self._apply = apply
+        self._scope = scope
         # A copy: threads begin and end meanwhile.
         threads = list(dict.items(threading._active))  # type: ignore[attr-defined]
         self._threads = {number: thread_name(thread) for number, thread in threads}
@@ -75,7 +89,13 @@ class Naming:
             held=tuple(self._held(held) for held in found.held),
             rest=found.rest,
             dead=tuple(
-                Dead(type_name(type(dead.head)), dead.size.objects, dead.size.bytes, dead.frozen)
+                Dead(
+                    type_name(type(dead.head)),
+                    dead.size.objects,
+                    dead.size.bytes,
+                    dead.frozen,
+                    dead.kept_bytes,
+                )
                 for dead in found.dead
             ),
             native=tuple(
@@ -99,24 +119,24 @@ class Naming:
         texts = [path.text() for path in paths]
         counts = Counter(texts)
         holds = type_name(type(held.object))
-        cuts = {text: path.cut() for text, path in zip(texts, paths)}
+        named = dict(zip(texts, paths))
         return tuple(
-            Holder(text, holds, count=counts[text], bytes=held.bytes, cut=cut)
-            for text, cut in cuts.items()
+            Holder(text, holds, count=counts[text], bytes=held.bytes, cut=path.cut())
+            for text, path in named.items()
         )
 
     def references(self, wanted: Keys) -> list[Reference] | None:
         """Returns the references of the cut with these keys, or None if there is no such cut."""
         for held in self._found.held:
             for cut in held.cuts:
-                steps = self._steps(cut)
+                steps = self._steps(cut, held.object)
                 if _keys(steps) == wanted:
                     return [one.reference for one in steps if one.reference is not None]
         return None
 
     def path(self, path: HeapPath, *more: object) -> NamedPath:
         """Returns a path of the walk, continued to some more objects, with its names."""
-        return NamedPath(self._root(path), [*path.objects, *more])
+        return NamedPath(self._root(path), [*path.objects, *more], scope=self._scope)
 
     def _root(self, path: HeapPath) -> Root:
         if path.root in ("frame", "exception"):
@@ -127,6 +147,11 @@ class Naming:
 
     def _held(self, held: HeldObject) -> Held:
         holders = self.holders(held)
+        cuts = self._cuts(held) if held.reached else ()
+        by_hand = None
+        if held.reached and not cuts:
+            first = [self.path(path).by_hand() for path in held.paths[:1]]
+            by_hand = first[0] if first else held.why_no_cut
         return Held(
             path=holders[0].path if holders else _without_holder(held),
             type=full_type_name(type(held.object)),
@@ -135,19 +160,35 @@ class Naming:
             holders=holders,
             invisible=held.hidden,
             frozen=held.frozen or any(path.frozen for path in held.paths),
-            cuts=tuple(self._cut(cut) for cut in held.cuts if held.reached),
+            cuts=cuts,
             why_no_cut=held.why_no_cut if held.reached else None,
+            by_hand=by_hand,
         )
 
-    def _cut(self, found: HeapCut) -> Cut:
-        steps = self._steps(found)
-        unique = {one.step.action: one.step for one in steps}
+    def _cuts(self, held: HeldObject) -> tuple[Cut, ...]:
+        """Returns the cuts of an object, the gentlest first; those that are statements before those
+        that are done by hand."""
+        found = {str(cut): cut for cut in [self._cut(cut, held) for cut in reversed(held.cuts)]}
+        cuts = sorted(reversed(found.values()), key=lambda cut: cut.code is None)
+        return tuple(cuts[:_MOST_CUTS])
+
+    def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
+        steps = self._steps(found, held.object)
+        unique = {one.step.action: one for one in steps}
+        statements = [one.statement for one in unique.values()]
+        known = [one for one in statements if one is not None]
+        code = None
+        if known and len(known) == len(statements):
+            collect = found.collects or any(one.is_entry for one in steps)
+            code = printable(joined(known, collect=collect))
         return Cut(
-            steps=tuple(unique.values()),
+            steps=tuple(one.step for one in unique.values()),
+            code=code,
             freed=found.freed,
             beside=found.beside,
             kept_bytes=found.kept_bytes,
             invisible=found.hidden,
+            goes=tuple(dict.fromkeys(one.goes for one in unique.values() if one.goes)),
             apply=self._applying(_keys(steps)),
         )
 
@@ -155,32 +196,51 @@ class Naming:
         apply = self._apply
         return None if apply is None else lambda cut: apply(cut, keys)
 
-    def _steps(self, cut: HeapCut) -> list[_NamedStep]:
+    def _steps(self, cut: HeapCut, target: object) -> list[_NamedStep]:
+        edges = [edge for edge in cut.edges if edge.paths]
+        ends = {(id(edge.paths[0].objects[-1]), id(edge.held)) for edge in edges}
         steps = []
-        for edge in cut.edges:
-            if edge.path is None:
-                continue
-            path, held = self.path(edge.path, edge.held), edge.held
-            last_references: list[Reference | None] = [*path.last_references()]
-            for last in last_references or [None]:
-                text = path.text(last)
-                action = path.verb(last) or f"drop {text}"
-                kind = last.kind if last is not None else "reference"
-                can_apply = last is not None and last.can_cut
-                name = "" if last is None else last.step
-                key = ReferenceKey(id(path.holder()), name, id(held))
-                steps.append(_NamedStep(Step(text, action, kind, can_apply), key, last))
-            del edge, path, held
+        for edge in edges:
+            ways = [
+                self.path(path, edge.held)
+                for path in edge.paths
+                if not _passes(path.objects, ends)
+            ] or [self.path(edge.paths[0], edge.held)]
+            entry = _registered(ways)
+            steps += self._steps_of(entry or _written(ways), target, is_entry=entry is not None)
+            del ways, entry
         return _in_order(steps)
+
+    def _steps_of(
+        self, path: NamedPath, target: object, *, is_entry: bool = False
+    ) -> list[_NamedStep]:
+        """Returns a step for each reference at the end of a path."""
+        steps = []
+        held = path.held()
+        goes = "" if held is target else _known_as(held)
+        last_references: list[Reference | None] = [*path.last_references()]
+        for last in last_references or [None]:
+            statement = path.statement(last)
+            action = path.by_hand(last) if statement is None else printable(statement.code())
+            step = Step(
+                path=path.text(last),
+                action=action,
+                by_hand=statement is None,
+                kind="reference" if last is None else last.kind,
+                can_apply=last is not None and last.can_cut,
+            )
+            name = "" if last is None else last.step
+            key = ReferenceKey(id(path.holder()), name, id(held))
+            steps.append(_NamedStep(step, key, statement, last, goes, is_entry))
+        return steps
 
     def _actions(self, device: Device | None) -> list[Action]:
         actions = []
-        dead, frozen = self._found.dead_bytes, self._found.dead_frozen_bytes
-        if dead > frozen:
-            actions.append(Action("gc.collect()", dead - frozen))
+        dead, frozen = self._found.collected_bytes, self._found.unfrozen_bytes
+        if dead:
+            actions.append(Action("import gc; gc.collect()", dead))
         if frozen:
-            text = "lowtide.release(unfreeze=True), or gc.unfreeze() and gc.collect()"
-            actions.append(Action(text, frozen))
+            actions.append(Action("import gc; gc.unfreeze(); gc.collect()", frozen))
         if device is not None:
             actions += self._beyond_python(device)
         return actions
@@ -191,18 +251,18 @@ class Naming:
         counts = device.counts()
         cached = counts.reserved_bytes - counts.allocated_bytes
         if cached > 0:
-            text = f"lowtide.empty_device_cache(), for the cache of {device.name}'s allocator"
-            actions.append(Action(text, cached))
+            about = f"the cache of {device.name}'s allocator"
+            text = "import lowtide; lowtide.empty_device_cache()"
+            actions.append(Action(text, cached, about=about))
         unseen = counts.allocated_bytes - self._found.memory.bytes
         if unseen >= _WORTH_BYTES:
-            text = (
-                "lowtide.release(), for memory that no Python object holds, such as cuBLAS workspaces "
-                f"and IPC leftovers: {mib(unseen)}"
+            about = (
+                f"{mib(unseen)} that no Python object holds, such as cuBLAS workspaces and IPC leftovers"
             )
-            actions.append(Action(text, None))
+            actions.append(Action("import lowtide; lowtide.release()", None, about=about))
         for other in device.others():
             text = f"end {other.name}, another process, which uses {mib(other.bytes)} of the device"
-            actions.append(Action(text, other.bytes))
+            actions.append(Action(text, other.bytes, by_hand=True))
         return actions
 
     def _notes(
@@ -231,10 +291,49 @@ class Naming:
         return notes
 
 
+def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
+    """Returns whether a path leads over one of these references, given by the ids of their ends."""
+    return any((id(one), id(other)) in ends for one, other in zip(objects, objects[1:]))
+
+
+def _registered(ways: list[NamedPath]) -> NamedPath | None:
+    """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
+    entries = [way.entry() for way in ways]
+    known = [entry for entry in entries if entry is not None and entry.statement() is not None]
+    if len(known) == len(ways) and len({id(entry.holder()) for entry in known}) == 1:
+        return known[0]
+    return None
+
+
+def _written(ways: list[NamedPath]) -> NamedPath:
+    """Returns the first way whose references are cut by statements, else the first."""
+    for way in ways:
+        if all(way.statement(last) is not None for last in way.last_references()):
+            return way
+    return ways[0]
+
+
+def _known_as(value: object) -> str:
+    """Returns an object that goes with a cut, in a word or two; nothing for plain containers."""
+    if is_a(value, FunctionType):
+        return f"{printable(plain(FunctionType.__dict__['__name__'].__get__(value)))}()"
+    if type(value) in _PLAIN:
+        return ""
+    return f"class {type_name(value)}" if is_a(value, type) else type_name(type(value))  # type: ignore[arg-type]
+
+
 def _in_order(steps: list[_NamedStep]) -> list[_NamedStep]:
-    """Reverses the steps that delete elements: deleting one moves those behind it."""
-    moving = iter([one for one in steps if one.step.kind in _MOVING][::-1])
-    return [next(moving) if one.step.kind in _MOVING else one for one in steps]
+    """Puts steps that delete elements last, those with high numbers first: deleting one moves those
+    behind it."""
+    moving = [one for one in steps if one.step.kind in _MOVING]
+    moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
+    return [one for one in steps if one.step.kind not in _MOVING] + moving
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Returns a key that sorts numbers in a text by their size."""
+    parts = re.split(r"([0-9]+)", text)
+    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
 
 
 def _keys(steps: list[_NamedStep]) -> Keys:
@@ -244,6 +343,8 @@ def _keys(steps: list[_NamedStep]) -> Keys:
 def _without_holder(held: HeldObject) -> str:
     if not held.dead:
         return "only this call"
+    if not held.collected and not held.frozen:
+        return "only unreachable objects that native code holds: the collector cannot free them"
     if held.frozen:
         return (
             "only unreachable objects, which are frozen: lowtide.release(unfreeze=True) frees them"

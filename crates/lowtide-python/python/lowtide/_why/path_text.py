@@ -34,7 +34,7 @@ from .references.look import (
 from .references.reference import Reference
 from .references.tensors import is_tensor, is_view
 
-LONGEST_CHARACTERS = 100
+LONGEST_CHARACTERS = 160
 _CO_OPTIMIZED = 0x1
 _GRAPH_OF = "autograd graph of "
 _WORDS = {
@@ -87,7 +87,7 @@ class PathText:
         return "".join(self.parts)
 
     def pieces(self) -> list[str]:
-        """Returns the whole path in pieces, between which it may be shortened."""
+        """Returns the whole path in pieces."""
         places = ", ".join(self.places)
         remark = [self.remark] if self.remark else []
         if not self.parts:
@@ -259,23 +259,9 @@ def _bare(value: object) -> str:
     return f"<{plain(type_name(type(value)))}>"
 
 
-def shorten(pieces: list[str], limit: int) -> str:
-    """Shortens a long path in the middle: its beginning and its end say the most."""
-    whole = "".join(pieces)
-    if len(whole) <= limit:
-        return whole
-    head, tail = [pieces[0]], [pieces[-1]]
-    middle = pieces[1:-1]
-    room = limit - 1 - len(pieces[0]) - len(pieces[-1])
-    while middle:
-        # The end is nearer to the object that was asked about: it gets its piece first.
-        from_end = len("".join(tail)) <= len("".join(head))
-        piece = middle[-1] if from_end else middle[0]
-        if len(piece) > room:
-            break
-        room -= len(piece)
-        (tail.insert(0, middle.pop()) if from_end else head.append(middle.pop(0)))
-    if middle and room >= 0:
-        return "".join(head) + "…" + "".join(tail)
+def shorten(text: str, limit: int = LONGEST_CHARACTERS) -> str:
+    """Shortens a long path in the middle, for people: its beginning and its end say the most."""
+    if len(text) <= limit:
+        return text
     half = (limit - 1) // 2
-    return whole[:half] + "…" + whole[-half:]
+    return f"{text[: limit - 1 - half]}…{text[-half:]}"

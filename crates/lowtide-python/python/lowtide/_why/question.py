@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import collections
+import contextvars
 import functools
 import gc
 import os
@@ -21,6 +22,7 @@ from .._native import ObjectKind, TypeKind
 from .._torch import torch
 from .memory.autograd import autograd_edges
 from .memory.probe import candidate_types, probe
+from .references.look import AnyDict, module_value
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -72,6 +74,14 @@ _KINDS: Final[list[TypeKind]] = [
 ]
 
 
+def caller_scope() -> AnyDict | None:
+    """Returns the namespace of the code that called this package: statements will run there."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals
+
+
 class _Sample:
     """A class written in Python. All instances of such classes are traversed like this one's."""
 
@@ -101,6 +111,8 @@ class Question:
             *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
             *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
             *_KINDS,
+            *(TypeKind(one, ObjectKind.CALL) for one in _calls()),
+            *(TypeKind(one, ObjectKind.CONTAINER) for one in _context_types()),
         ]
         self.sample = _Sample
         self.package = _PACKAGE
@@ -108,6 +120,48 @@ class Question:
         self.view = _VIEW
         self.thread = _thread.get_ident()
         self.interpreter = _Interpreter
+
+
+_CALLS: Final = (
+    ("weakref", "finalize", "_Info"),
+    ("concurrent.futures.thread", "_WorkItem"),
+    ("concurrent.futures.process", "_WorkItem"),
+    ("concurrent.futures.process", "_CallItem"),
+    ("multiprocessing.util", "Finalize"),
+)
+"""Classes of calls that wait, in modules that may not be imported yet."""
+
+
+def _calls() -> list[type]:
+    """Returns the types of calls that wait for their turn."""
+    found: list[type] = [functools.partial]
+    for module, name, *inside in _CALLS:
+        value = module_value(module, name)
+        for attribute in inside:
+            value = None if value is None else vars(value).get(attribute)
+        if isinstance(value, type):
+            found.append(value)
+    return found
+
+
+@functools.cache
+def _context_types() -> list[type]:
+    """Returns the types of which a context is made: they have no names."""
+    context = contextvars.Context()
+    for _ in range(_MANY):
+        context.run(contextvars.ContextVar[int]("lowtide").set, 1)
+    found: dict[type, None] = {}
+    todo = gc.get_referents(context)
+    while todo:
+        one = todo.pop()
+        if type(one).__name__.startswith("hamt"):
+            found[type(one)] = None
+            todo += gc.get_referents(one)
+    return list(found)
+
+
+_MANY: Final = 40
+"""With that many variables a context has every kind of part."""
 
 
 def _models() -> list[type]:

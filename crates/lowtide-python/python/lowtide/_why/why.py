@@ -11,8 +11,8 @@ from .._devices.choose import device_of
 from .._native import Examination, Holder, examine
 from .answer import Answer, Cut
 from .naming import Keys, Naming
-from .question import Question
-from .references.look import full_type_name, type_name
+from .question import Question, caller_scope
+from .references.look import AnyDict, full_type_name, type_name
 
 _MOST_HELD = 12
 
@@ -30,7 +30,9 @@ def why(target: object = None, device: object = None) -> Answer:
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
     name = None if target is not None and device is None else _device_name(device)
-    return _Asking(target, name, is_default=device is None and device_of(None) is None).answer()
+    asking = _Asking(target, name, is_default=device is None and device_of(None) is None)
+    del target
+    return asking.answer(caller_scope())
 
 
 def _device_name(device: object) -> str:
@@ -59,7 +61,7 @@ class _Asking:
             except TypeError:
                 pass  # A dict or a list has no weak references: only its holder can ask about it again.
 
-    def answer(self) -> Answer:
+    def answer(self, scope: AnyDict | None) -> Answer:
         target, self._target = self._target, None
         began = time.perf_counter()
         found = self._examine(target)
@@ -68,7 +70,7 @@ class _Asking:
         del target
         name = self._device
         device = None if name in (None, "cpu") else device_of(name)
-        answer = Naming(found, self._apply).answer(device, name, text, took_s)
+        answer = Naming(found, self._apply, scope).answer(device, name, text, took_s)
         if self._is_default and name == "cpu":
             answer.notes += ("no accelerator was found: this is host memory",)
         return answer
@@ -115,7 +117,7 @@ def holders(
     del survivors
     found = examine(question)
     del question
-    naming = Naming(found)
+    naming = Naming(found, scope=caller_scope())
     named: list[Holder] = []
     for held in found.held:
         if held.bytes >= least:
@@ -126,6 +128,6 @@ def holders(
             cycle = (
                 f"{counted(size.objects, 'object')} of a cycle with {type_name(type(dead.head))}"
             )
-            cut = "lowtide.release(unfreeze=True)"
+            cut = "import gc; gc.unfreeze(); gc.collect()"
             named.append(Holder("gc.freeze()", cycle, bytes=size.bytes, cut=cut))
     return named

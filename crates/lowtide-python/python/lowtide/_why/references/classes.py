@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MemberDescriptorType
 
-from .cuts import attribute_step, clear_member, none_class_attribute, none_item
+from .calls import ended_thread
+from .cuts import attribute_step, clear_member, del_item, none_class_attribute, none_item
 from .look import (
     class_dict,
     class_items,
-    descriptor,
     instance_dict,
-    is_name,
-    key_text,
     members,
     module_value,
     mro,
@@ -21,8 +19,10 @@ from .look import (
     type_name,
 )
 from .reference import Reference
+from .spelling import attribute, class_attribute, is_cached, set_attribute, set_member
+from .spelling import member as member_reach
 
-_NONE = "{path} = None"
+_DEL = "del {path}"
 _HEAP_TYPE = 1 << 9
 
 
@@ -35,12 +35,13 @@ def read_class(holder: type, held: object) -> Iterator[Reference]:
     for key, value in class_items(holder):
         if value is held:
             step, via = attribute_step(key), (id(namespace),)
+            reach, cut = class_attribute(holder, key, value)
             if changeable and type(key) is str:
                 act = none_class_attribute(holder, key, held)
-                yield Reference(step, "class attribute", _NONE, act, via=via)
+                yield Reference(step, "class attribute", cut, act, via=via, reach=reach)
             else:
                 why = f"{type_name(holder)} is built in: its attributes cannot be changed"
-                yield Reference(step, "class attribute", why_not=why, via=via)
+                yield Reference(step, "class attribute", why_not=why, via=via, reach=reach)
     why = "a class keeps its base classes"
     for name in ("__bases__", "__mro__"):
         bases = type.__dict__[name].__get__(holder)
@@ -61,16 +62,19 @@ def read_instance(holder: object, held: object) -> Iterator[Reference]:
         yield Reference(".__dict__", "namespace", why_not="cut in this dict, not the dict itself")
     for key, value in pairs(attributes):
         if value is held:
-            step = f".{key}" if _is_seen(holder, key) else f".__dict__[{key_text(key)}]"
+            via = (id(attributes),)
+            reach = attribute(holder, key)
+            step = reach.removeprefix("{holder}")
+            if not reach.startswith("{holder}"):
+                step = attribute_step(key)
+            if is_cached(holder, key):
+                # The next look computes it again.
+                act = del_item(attributes, key, held)
+                yield Reference(step, "cached property", _DEL, act, via=via, reach=reach)
+                continue
             act = none_item(attributes, key, held)
-            yield Reference(step, "attribute", _NONE, act, via=(id(attributes),))
-
-
-def _is_seen(holder: object, key: object) -> bool:
-    """Returns whether `holder.key` reaches the dict: a property of the same name would hide it."""
-    if not is_name(key):
-        return False
-    return type(descriptor(holder, plain(key))) is not property
+            verb = ended_thread(holder, key) or set_attribute(holder, key)
+            yield Reference(step, "attribute", verb, act, via=via, reach=reach)
 
 
 def read_members(holder: object, held: object) -> Iterator[Reference]:
@@ -79,10 +83,11 @@ def read_members(holder: object, held: object) -> Iterator[Reference]:
         if value is held and name != "__dict__":
             if _is_writable(member):
                 act = clear_member(holder, member, held)
-                yield Reference(f".{name}", "attribute", _NONE, act)
+                verb, reach = set_member(holder, name), member_reach(holder, name)
+                yield Reference(f".{name}", "attribute", verb, act, reach=reach)
             else:
                 why = f"{type_name(type(holder))}.{name} is read-only: drop the holder"
-                yield Reference(f".{name}", "attribute", why_not=why)
+                yield Reference(f".{name}", "attribute", why_not=why, reach=member_reach(holder, name))
 
 
 def _is_writable(member: MemberDescriptorType) -> bool:
@@ -98,4 +103,4 @@ def read_type_of(holder: object, held: object) -> Iterator[Reference]:
     """Yields the class of an instance."""
     if type(holder) is held:
         why = "an object keeps its class: drop the object"
-        yield Reference(".__class__", "class", why_not=why)
+        yield Reference(".__class__", "class", why_not=why, reach="type({holder})")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from . import spelling
 from .cuts import (
     attribute_step,
     del_deque_element,
@@ -28,25 +29,31 @@ from .look import (
     item,
     key_text,
     module_dict,
+    module_value,
     mro,
+    overrides,
     pairs,
     read,
     refers,
 )
-from .reference import Reference
+from .reference import Act, Reference
 
-_DEL = "del {path}"
+_GC = ("gc",)
 
 
 def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
     """Yields values by their key, and keys themselves."""
     for position, (key, value) in enumerate(pairs(holder)):
         if value is held:
-            yield Reference(f"[{key_text(key)}]", "item", _DEL, del_item(holder, key, held))
+            (reach, verb), act = spelling.item(holder, key, position), del_item(holder, key, held)
+            remark = "" if reach.startswith("{holder}") else f"key {key_text(key)}"
+            step = f"[{key_text(key)}]"
+            yield Reference(step, "item", verb, act, reach=reach, remark=remark)
         if key is held:
-            verb = f"del {{holder}}[list({{holder}})[{position}]]"
-            step = f" (key {position}, {key_text(key)})"
-            yield Reference(step, "key", verb, del_item(holder, key, held))
+            reach, verb = spelling.key(holder, position)
+            step, remark = f" (key {position}, {key_text(key)})", f"key {key_text(key)}"
+            act = del_item(holder, key, held)
+            yield Reference(step, "key", verb, act, reach=reach, remark=remark)
 
 
 def read_list(holder: list[Any], held: object) -> Iterator[Reference]:
@@ -54,7 +61,8 @@ def read_list(holder: list[Any], held: object) -> Iterator[Reference]:
     for index, value in enumerate(list.__iter__(holder)):
         if value is held:
             act = del_list_element(holder, index, held)
-            yield Reference(f"[{index}]", "element", _DEL, act)
+            reach, verb = spelling.element(holder, list, index)
+            yield Reference(f"[{index}]", "element", verb, act, reach=reach)
 
 
 def read_deque(holder: deque[Any], held: object) -> Iterator[Reference]:
@@ -62,7 +70,9 @@ def read_deque(holder: deque[Any], held: object) -> Iterator[Reference]:
     for index, value in enumerate(deque.__iter__(holder)):
         if value is held:
             act = del_deque_element(holder, index, held)
-            yield Reference(f"[{index}]", "element", _DEL, act)
+            reach, verb = spelling.element(holder, deque, index)
+            imports = ("collections",) if "collections." in reach + verb else ()
+            yield Reference(f"[{index}]", "element", verb, act, reach=reach, imports=imports)
 
 
 def read_tuple(holder: tuple[Any, ...], held: object) -> Iterator[Reference]:
@@ -71,8 +81,11 @@ def read_tuple(holder: tuple[Any, ...], held: object) -> Iterator[Reference]:
     for index, value in enumerate(tuple.__iter__(holder)):
         if value is held:
             step = f".{names[index]}" if index < len(names) else f"[{index}]"
+            reach = f"{{holder}}{step}"
+            if overrides(type(holder), tuple, "__getitem__", "__getattribute__"):
+                reach = f"tuple.__getitem__({{holder}}, {index})"
             why = "a tuple cannot be changed: drop the tuple, or put another in its place"
-            yield Reference(step, "element", why_not=why)
+            yield Reference(step, "element", why_not=why, reach=reach)
 
 
 def _fields(cls: type) -> list[str]:
@@ -85,30 +98,45 @@ def _fields(cls: type) -> list[str]:
 
 def read_set(holder: set[Any], held: object) -> Iterator[Reference]:
     """Yields an element of a set, which has no index or key."""
-    for value in set.__iter__(holder):
+    for position, value in enumerate(set.__iter__(holder)):
         if value is held:
-            step = f" (element {key_text(held)})"
-            yield Reference(step, "element", "remove it from {holder}", discard(holder, held))
+            step, reach = f" (element {key_text(held)})", f"list({{holder}})[{position}]"
+            verb = f"{{holder}}.discard({reach})"
+            if overrides(type(holder), set, "__iter__", "discard"):
+                reach = f"list(set.__iter__({{holder}}))[{position}]"
+                verb = f"set.discard({{holder}}, {reach})"
+            act = discard(holder, held)
+            yield Reference(step, "element", verb, act, reach=reach)
 
 
 def read_frozenset(holder: frozenset[Any], held: object) -> Iterator[Reference]:
     """Yields an element that cannot be removed."""
-    for value in frozenset.__iter__(holder):
+    for position, value in enumerate(frozenset.__iter__(holder)):
         if value is held:
             why = "a frozenset cannot be changed: drop the set"
-            yield Reference(f" (element {key_text(held)})", "element", why_not=why)
+            step, reach = f" (element {key_text(held)})", f"list({{holder}})[{position}]"
+            yield Reference(step, "element", why_not=why, reach=reach)
 
 
 def read_proxy(holder: MappingProxyType[Any, Any], held: object) -> Iterator[Reference]:
     """Yields the mapping behind a read-only view, and what stands in that mapping."""
-    for mapping in gc.get_referents(holder):
+    for at, mapping in enumerate(gc.get_referents(holder)):
         why = "this is a read-only view: cut in the mapping behind it"
+        behind = f"gc.get_referents({{holder}})[{at}]"
         if mapping is held:
-            yield Reference("", "mapping", why_not=why)
+            yield Reference("", "mapping", why_not=why, reach=behind, imports=_GC)
         elif is_a(mapping, dict):
             for found in read_dict(mapping, held):
-                verb = None if found.verb == _DEL else found.verb
-                yield Reference(found.step, found.kind, verb, found.act, via=(id(mapping),))
+                verb, reach = found.verb or "", found.reach
+                yield Reference(
+                    found.step,
+                    found.kind,
+                    verb.replace("{holder}", behind),
+                    found.act,
+                    via=(id(mapping),),
+                    reach=reach.replace("{holder}", behind),
+                    imports=_GC,
+                )
 
 
 def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
@@ -118,8 +146,8 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
         yield Reference(".__dict__", "namespace", why_not="a module cannot lose its namespace")
     for key, value in pairs(namespace):
         if value is held:
-            act = del_item(namespace, key, held)
-            yield Reference(attribute_step(key), "attribute", _DEL, act, via=(id(namespace),))
+            act, step = del_item(namespace, key, held), attribute_step(key)
+            yield Reference(step, "attribute", "del {path}", act, via=(id(namespace),))
 
 
 def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
@@ -129,13 +157,21 @@ def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
     if data is held or not is_a(data, dict):
         return
     via = (id(attributes), id(data))
-    for key, value in pairs(data):
+    for position, (key, value) in enumerate(pairs(data)):
+        act = del_item(data, key, held)
         if value is held:
-            act = del_item(data, key, held)
-            yield Reference(f"[{key_text(key)}]", "weak value", _DEL, act, via=via)
+            step, remark = f"[{key_text(key)}]", f"key {key_text(key)}"
+            reach, verb = _in_data(spelling.item(data, key, position))
+            yield Reference(step, "weak value", verb, act, via=via, reach=reach, remark=remark)
         if key is held:
-            act = del_item(data, key, held)
-            yield Reference(f" (key {key_text(key)})", "key", "drop the key", act, via=via)
+            step = f" (key {key_text(key)})"
+            reach, verb = _in_data(spelling.key(data, position))
+            yield Reference(step, "key", verb, act, via=via, reach=reach)
+
+
+def _in_data(spelled: tuple[str, str]) -> tuple[str, str]:
+    reach, verb = (text.replace("{holder}", "{holder}.data") for text in spelled)
+    return reach, verb
 
 
 def read_weakref(holder: object, held: object) -> Iterator[Reference]:
@@ -147,7 +183,53 @@ def read_weakref(holder: object, held: object) -> Iterator[Reference]:
 
 def read_hidden(holder: object, held: object) -> Iterator[Reference]:
     """Yields a reference that the collector sees and that has no name."""
-    if refers(holder, held):
-        name = full_type_name(type(holder))
-        why = f"no name leads into {name}: drop the {name}"
-        yield Reference(f" (inside {name})", "hidden", why_not=why)
+    for at, referent in enumerate(gc.get_referents(holder)):
+        if referent is held:
+            name = full_type_name(type(holder))
+            why = f"no name leads into {name}: drop the {name}"
+            reach, remark = f"gc.get_referents({{holder}})[{at}]", f"inside {name}"
+            step = f" ({remark})"
+            yield Reference(
+                step, "hidden", why_not=why, reach=reach, imports=_GC, remark=remark
+            )
+            return
+
+
+def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the items of a `queue.SimpleQueue`, which have no index."""
+    referents = gc.get_referents(holder)
+    # Up to Python 3.12 they are in a list, behind the places of those that were taken.
+    lists = [one for one in referents if type(one) is list]
+    inside = lists[0] if len(lists) == 1 else None
+    if inside is held:
+        return
+    found = referents if inside is None else list.__iter__(inside)
+    waiting = module_value("_queue", "SimpleQueue").qsize(holder)
+    items = list(found)
+    first = len(items) - waiting
+    for at, one in enumerate(items):
+        if one is held and at >= first:
+            via = () if inside is None else (id(inside),)
+            where = [id(one) for one in referents].index(id(held if inside is None else inside))
+            reach = f"gc.get_referents({{holder}})[{where}]"
+            if inside is not None:
+                reach += f"[{at}]"
+            taken = "[{holder}.get_nowait() for _ in range({holder}.qsize())]"
+            verb = f"[{{holder}}.put(job) for at, job in enumerate({taken}) if at != {at - first}]"
+            act = _take_out(holder, held)
+            step = f" (item {at - first})"
+            yield Reference(
+                step, "queued", verb, act, via=via, reach=reach, imports=_GC, remark=step.strip(" ()")
+            )
+
+
+def _take_out(holder: Any, held: object) -> Act:
+    kind = module_value("_queue", "SimpleQueue")
+
+    def act() -> None:
+        jobs = [kind.get_nowait(holder) for _ in range(kind.qsize(holder))]
+        for job in jobs:
+            if job is not held:
+                kind.put(holder, job)
+
+    return act

@@ -11,8 +11,20 @@ from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
 
+from .calls import end_task
 from .cuts import attribute_step, none_item
-from .look import instance_dict, is_a, item, members, module_value, pairs, plain, read, type_name
+from .look import (
+    global_name,
+    instance_dict,
+    is_a,
+    item,
+    members,
+    module_value,
+    pairs,
+    plain,
+    read,
+    type_name,
+)
 from .reference import Act, Reference, ReferenceKind
 
 _FUTURE: tuple[tuple[str, ReferenceKind], ...] = (
@@ -49,10 +61,15 @@ def thread_name(value: object) -> str | None:
 
 def read_task(holder: Any, held: object) -> Iterator[Reference]:
     """Yields the coroutine of a task, and the future that it waits for."""
+    if task_type().done(holder):
+        return  # It has nothing to cancel. Its result or its exception is all that it keeps.
+    verb, imports, act = end_task(holder), ("asyncio", "gc"), _cancel(holder)
+    why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:
-        yield Reference("", "coroutine", "{holder}.cancel()", _cancel(holder))
+        reach = "{holder}.get_coro()"
+        yield Reference("", "coroutine", verb, act, why_not=why, reach=reach, imports=imports)
     if read(holder, "_fut_waiter") is held:
-        yield Reference("._fut_waiter", "awaits", "{holder}.cancel()", _cancel(holder))
+        yield Reference("._fut_waiter", "awaits", verb, act, why_not=why, imports=imports)
 
 
 def _cancel(task: Any) -> Act:
@@ -81,7 +98,7 @@ def read_future(holder: object, held: object) -> Iterator[Reference]:
     for index, entry in enumerate(callbacks if type(callbacks) is list else ()):
         if type(entry) is tuple and entry and entry[0] is held:
             remove = module_value("_asyncio", "Future").remove_done_callback
-            verb = "{holder}.remove_done_callback(…)"
+            verb = "{holder}.remove_done_callback({path})"
             act = _remove(remove, holder, held)
             yield Reference(f"._callbacks[{index}][0]", "callback", verb, act)
 
@@ -92,13 +109,28 @@ def _remove(remove: Any, holder: object, held: object) -> Act:
 
 def read_context(holder: Context, held: object) -> Iterator[Reference]:
     """Yields the value that a context variable has in one context."""
-    for variable, value in Context.items(holder):
+    for position, (variable, value) in enumerate(Context.items(holder)):
         if value is held:
-            name = plain(variable.name)
-            verb = f"{name}.set(None) in that context"
-            act = _set_none(holder, variable, held)
-            inside = tuple(_inside(holder))
-            yield Reference(f" (context variable {name!r})", "context", verb, act, via=inside)
+            name, act = plain(variable.name), _set_none(holder, variable, held)
+            where, at = global_name(variable), f"[{position}]"
+            # In the context of the thread that asks there is no need to enter it.
+            is_here = variable.get(None) is held
+            context = "contextvars.copy_context()" if is_here else "{holder}"
+            known = f"list({context}){at}"
+            if where is not None:
+                known = f"sys.modules[{where[0]!r}].{where[1]}"
+            verb = f"{known}.set(None)" if is_here else f"{{holder}}.run({known}.set, None)"
+            remark = f"context variable {name!r}"
+            yield Reference(
+                f" ({remark})",
+                "context",
+                verb,
+                act,
+                via=tuple(_inside(holder)),
+                reach=f"{context}[{known}]",
+                imports=("sys", "contextvars"),
+                remark=remark,
+            )
 
 
 def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Act:
@@ -153,9 +185,25 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
                 yield Reference("", "thread-local", why_not="cut in this dict", via=via[:1])
             for key, value in pairs(attributes):
                 if value is held:
-                    verb = "{path} = None in its thread"
-                    act = none_item(attributes, key, held)
-                    yield Reference(attribute_step(key), "thread-local", verb, act, via=via)
+                    step, act = attribute_step(key), none_item(attributes, key, held)
+                    is_here = _is_of_this_thread(holder, attributes)
+                    yield Reference(
+                        step,
+                        "thread-local",
+                        "{path} = None" if is_here else None,
+                        act,
+                        why_not=f"set {step} to None in its own thread, or end that thread",
+                        via=via,
+                        reach=f"{{holder}}{step}" if is_here else "",
+                        remark="" if is_here else "of another thread",
+                    )
+
+
+def _is_of_this_thread(holder: object, attributes: object) -> bool:
+    """Returns whether these are the attributes that a thread-local has in this thread."""
+    local = module_value("_thread", "_local")
+    # A subclass would run its __init__ for this thread.
+    return type(holder) is local and local.__getattribute__(holder, "__dict__") is attributes
 
 
 def read_handle(holder: object, held: object) -> Iterator[Reference]:

@@ -10,6 +10,7 @@ from .locals import code_name, is_running
 from .reference import Act, Reference, ReferenceKind
 from .suspended import clear
 
+_FRAME = "{holder}.tb_frame"
 _LINKS: tuple[tuple[str, ReferenceKind], ...] = (
     ("__traceback__", "traceback"),
     ("__cause__", "cause"),
@@ -24,10 +25,9 @@ def read_traceback(holder: TracebackType, held: object) -> Iterator[Reference]:
         step = f" frame {code_name(frame.f_code)} line {holder.tb_lineno}"
         if is_running(frame):
             why = f"{code_name(frame.f_code)} is running: let it return"
-            yield Reference(step, "frame", why_not=why)
+            yield Reference(step, "frame", why_not=why, reach=_FRAME)
         else:
-            verb = "traceback.clear_frames({holder})"
-            yield Reference(step, "frame", verb, lambda: clear(frame))
+            yield Reference(step, "frame", f"{_FRAME}.clear()", lambda: clear(frame), reach=_FRAME)
     if holder.tb_next is held:
         yield Reference(".tb_next", "traceback", "{path} = None", lambda: _end(holder))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
-from .cuts import del_item, none_item
+from .cuts import none_item
 from .locals import positional_names
 from .look import (
     AnyDict,
@@ -54,13 +54,16 @@ def _closure(holder: FunctionType, held: object) -> Iterator[Reference]:
     if cells is held:
         yield Reference(".__closure__", "closure", why_not="cut in the cells of the closure")
     for index, (cell, name) in enumerate(zip(cells, holder.__code__.co_freevars)):
-        step = f".<closure>.{plain(name)}"
-        verb = f"{{holder}}.__closure__[{index}].cell_contents = None"
+        step, remark = f".<closure>.{plain(name)}", f"closure: {plain(name)}"
+        reach = f"{{holder}}.__closure__[{index}]"
         if cell is held:
-            yield Reference(step, "cell", why_not="cut what is in the cell", via=(id(cells),))
+            why, via = "cut what is in the cell", (id(cells),)
+            yield Reference(step, "cell", why_not=why, via=via, reach=reach, remark=remark)
         elif cell_contents(cell) is held:
-            via = (id(cells), id(cell))
-            yield Reference(step, "closure", verb, empty_cell(cell, held), via=via)
+            via, act = (id(cells), id(cell)), empty_cell(cell, held)
+            reach += ".cell_contents"
+            verb = f"{reach} = None"
+            yield Reference(step, "closure", verb, act, via=via, reach=reach, remark=remark)
 
 
 def cell_contents(cell: CellType) -> object:
@@ -99,13 +102,13 @@ def _defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
     for index, value in enumerate(tuple.__iter__(defaults)):
         if value is held:
             name = names[first + index] if first + index >= 0 else f"[{index}]"
-            if len(defaults) == 1:
-                verb = "{holder}.__defaults__ = (None,)"
-            else:
-                verb = f"{{holder}}.__defaults__ = the same with None for {name}"
-            act = _without_default(holder, held)
-            step = f"({name}=…) default"
-            yield Reference(step, "default", verb, act, via=(id(defaults),))
+            now = "{holder}.__defaults__"
+            before = f"*{now}[:{index}], " if index else ""
+            after = f" *{now}[{index + 1}:]" if index + 1 < len(defaults) else ""
+            verb = f"{now} = ({before}None,{after})"
+            act, via = _without_default(holder, held), (id(defaults),)
+            step, reach, remark = f"({name}=…) default", f"{now}[{index}]", f"default of {name}"
+            yield Reference(step, "default", verb, act, via=via, reach=reach, remark=remark)
 
 
 def _without_default(holder: FunctionType, held: object) -> Act:
@@ -125,10 +128,10 @@ def _keyword_defaults(holder: FunctionType, held: object) -> Iterator[Reference]
         yield Reference(".__kwdefaults__", "defaults", why_not=why)
     for key, value in pairs(defaults):
         if value is held:
-            verb = f"{{holder}}.__kwdefaults__[{key_text(key)}] = None"
-            step = f"({plain(key)}=…) default"
-            act = none_item(defaults, key, held)
-            yield Reference(step, "default", verb, act, via=(id(defaults),))
+            reach = f"{{holder}}.__kwdefaults__[{key_text(key)}]"
+            verb, act, via = f"{reach} = None", none_item(defaults, key, held), (id(defaults),)
+            step, remark = f"({plain(key)}=…) default", f"default of {plain(key)}"
+            yield Reference(step, "default", verb, act, via=via, reach=reach, remark=remark)
 
 
 def _is_annotations(holder: FunctionType, held: object) -> bool:
@@ -164,9 +167,8 @@ def read_partial(holder: object, held: object) -> Iterator[Reference]:
     if is_a(keywords, dict) and keywords is not held:
         for key, value in pairs(keywords):
             if value is held:
-                step, verb = f".keywords[{key_text(key)}]", "del {path}"
-                act = del_item(keywords, key, held)
-                yield Reference(step, "argument", verb, act, via=(id(keywords),))
+                step = f".keywords[{key_text(key)}]"
+                yield Reference(step, "argument", why_not=why, via=(id(keywords),))
 
 
 LruCache: Any = type(functools.lru_cache(lambda: None))
@@ -182,23 +184,37 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
         step = ".__wrapped__ (functools.lru_cache)"
         yield Reference(step, "wrapped function", why_not=why, via=(id(attributes),))
         return
-    for cache in gc.get_referents(holder):
+    for place, cache in enumerate(gc.get_referents(holder)):
         if type(cache) is not dict or cache is attributes:
             continue
+        inside = f"gc.get_referents({{holder}})[{place}]"
+
+        def entry(step: str, reach: str | None, *via: int) -> Reference:
+            return Reference(
+                step,
+                "cache entry",
+                verb,
+                clear,
+                via=via,
+                reach=reach,
+                imports=("gc",),
+                remark=step.strip().replace("(functools.lru_cache)", "functools.lru_cache"),
+            )
+
         if cache is held:
-            yield Reference(LRU_STEP, "cache", verb, clear)
-        for key, value in pairs(cache):
+            yield Reference(LRU_STEP, "cache", verb, clear, reach=inside, imports=("gc",))
+        for at, (key, value) in enumerate(pairs(cache)):
             if key is held:
-                step = f"{LRU_STEP} args"
-                yield Reference(step, "cache entry", verb, clear, via=(id(cache),))
+                yield entry(f"{LRU_STEP} args", f"list({inside})[{at}]", id(cache))
             elif value is held:
-                yield Reference(LRU_STEP, "cache entry", verb, clear, via=(id(cache),))
+                yield entry(LRU_STEP, f"list({inside}.values())[{at}]", id(cache))
             elif type(key) is tuple and any(part is held for part in key):
                 index = next(at for at, part in enumerate(key) if part is held)
-                step, via = f"{LRU_STEP} args[{index}]", (id(cache), id(key))
-                yield Reference(step, "cache entry", verb, clear, via=via)
+                step, reach = f"{LRU_STEP} args[{index}]", f"list({inside})[{at}][{index}]"
+                yield entry(step, reach, id(cache), id(key))
         if refers(holder, held) and held is not cache and _is_result(cache, held):
-            yield Reference(LRU_STEP, "cache entry", verb, clear, via=(id(cache),))
+            at = [id(one) for one in gc.get_referents(holder)].index(id(held))
+            yield entry(LRU_STEP, f"gc.get_referents({{holder}})[{at}]", id(cache))
 
 
 def _is_result(cache: AnyDict, held: object) -> bool:

@@ -9,9 +9,17 @@ here goes through the interpreter's own descriptors, compares by identity and as
 from __future__ import annotations
 
 import gc
+import keyword
 import sys
+import unicodedata
 from collections.abc import Iterator
-from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import (
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, TypeAlias
 
 from ..._native import printable
@@ -31,6 +39,9 @@ _MODULES = sys.modules
 
 _KEY_CHARACTERS = 40
 _KEY_PARTS = 4
+_LITERAL_CHARACTERS = 80
+_LITERAL_PARTS = 8
+_WRITTEN_IN_C = (WrapperDescriptorType, MethodDescriptorType)
 
 
 def mro(cls: type) -> tuple[type, ...]:
@@ -186,6 +197,53 @@ def namespace_of(mapping: AnyDict) -> str | None:
     return None
 
 
+def global_name(value: object) -> tuple[str, str] | None:
+    """Returns the module and the name under which a module has an object, or None."""
+    for name, module in pairs(_modules()):
+        if type(name) is str and module is not None and is_a(module, ModuleType):
+            for key, found in pairs(module_dict(module)):
+                if found is value and is_name(key):
+                    return name, key
+    return None
+
+
+def literal(key: object, depth: int = 3) -> str | None:
+    """Returns a key as Python, or None if no short literal stands for it."""
+    kind = type(key)
+    if key is None or key is Ellipsis or kind is bool:
+        return repr(key)
+    if kind is float:
+        text = repr(key)
+        return text if text[-1].isdecimal() else None  # Neither nan nor inf has a literal.
+    if kind is int:
+        number: int = key  # type: ignore[assignment]
+        return repr(number) if number.bit_length() <= 128 else None
+    if kind is str or kind is bytes:
+        text = repr(key)
+        # The words stand for something else where statements are filled in.
+        is_short = len(text) <= _LITERAL_CHARACTERS
+        return text if is_short and "{holder}" not in text and "{path}" not in text else None
+    if kind is tuple and depth > 0:
+        parts: tuple[object, ...] = key  # type: ignore[assignment]
+        texts = [literal(part, depth - 1) for part in parts[: _LITERAL_PARTS + 1]]
+        known = [text for text in texts if text is not None]
+        if len(known) != len(parts):
+            return None
+        return "(" + ", ".join(known) + ("," if len(known) == 1 else "") + ")"
+    return None
+
+
+def overrides(cls: type, base: type, *names: str) -> bool:
+    """Returns whether a class defines one of these methods of its base anew, in Python."""
+    for one in mro(cls):
+        if one is base:
+            return False
+        for key, value in class_items(one):
+            if type(key) is str and key in names and type(value) not in _WRITTEN_IN_C:
+                return True
+    return False
+
+
 def key_text(key: object, depth: int = 2) -> str:
     """Returns a key as a person would type it, or the name of its type if it cannot be read safely."""
     kind = type(key)
@@ -228,7 +286,10 @@ def _member_text(key: object) -> str | None:
 
 def is_name(text: object) -> bool:
     """Returns whether a person can write this after a dot."""
-    return type(text) is str and text.isidentifier()
+    if type(text) is not str or not text.isidentifier() or keyword.iskeyword(text):
+        return False
+    # Python compares names in their normal form.
+    return text.isascii() or unicodedata.normalize("NFKC", text) == text
 
 
 def refers(holder: object, held: object) -> bool:

@@ -68,6 +68,7 @@ _BY_TYPE: dict[int, Reader] = {id(base): reader for base, reader in _READERS}
 # Types of modules that may not be imported yet. They are looked up at each question.
 _LATER: tuple[tuple[str, str, Reader], ...] = (
     ("_thread", "_local", contexts.read_thread_local),
+    ("_queue", "SimpleQueue", containers.read_simple_queue),
     ("_asyncio", "Task", contexts.read_task),
     ("_asyncio", "Future", contexts.read_future),
     ("asyncio.events", "Handle", contexts.read_handle),

@@ -1,7 +1,7 @@
 """One reference from an object to another, and how to cut it.
 
-The name and the cut live together because they say the same thing twice: the verb tells a person
-what to do, and `cut` does exactly that. A cut looks again before it acts, so that it never removes
+The name and the cut live together because they say the same thing twice: the verb is the statement
+that a person types, and `cut` does exactly that. A cut looks again before it acts, so that it never removes
 something that was put into the same place meanwhile.
 """
 
@@ -24,6 +24,7 @@ ReferenceKind: TypeAlias = Literal[
     "bound object",
     "cache",
     "cache entry",
+    "cached property",
     "callback",
     "caller",
     "cause",
@@ -47,6 +48,7 @@ ReferenceKind: TypeAlias = Literal[
     "item",
     "key",
     "local",
+    "queued",
     "loop",
     "mapping",
     "namespace",
@@ -66,6 +68,8 @@ ReferenceKind: TypeAlias = Literal[
 ]
 """What sort of reference it is. Paths are written by it, and answers show it."""
 
+_PYTHON = (".", "[")
+
 Act: TypeAlias = Callable[[], None]
 """Cuts a reference."""
 
@@ -73,13 +77,27 @@ Act: TypeAlias = Callable[[], None]
 class Reference:
     """One way in which `holder` refers to `held`.
 
-    `step` continues a path. `verb` is what a person does about the reference, with `{path}` (up to
-    and including this step) and `{holder}` (without this step) to be filled in, or None if nothing
-    can be done here. `via` are the ids of the objects in between that nobody types: the dict of an
-    instance, the cell of a closure. A reference keeps both ends alive until it is cut or dropped.
+    `step` continues a path in words. `reach` is the Python expression for `held`, with `{holder}` to
+    be filled in, or empty if there is none; a step that is Python itself needs no other. `verb` is
+    the Python statement that cuts the reference, with `{path}` (the expression for `held`) and
+    `{holder}`, or None if there is none; then `why_not` says what a person does. `imports` are the
+    modules that either needs. `remark` says in words what the expression hides. `via` are the ids of
+    the objects in between that nobody types: the dict of an instance, the cell of a closure. A
+    reference keeps both ends alive until it is cut or dropped.
     """
 
-    __slots__ = ("_act", "_done", "_why_not", "kind", "step", "verb", "via")
+    __slots__ = (
+        "_act",
+        "_done",
+        "imports",
+        "kind",
+        "reach",
+        "remark",
+        "step",
+        "verb",
+        "via",
+        "why_not",
+    )
 
     def __init__(
         self,
@@ -90,13 +108,20 @@ class Reference:
         *,
         why_not: str = "",
         via: tuple[int, ...] = (),
+        reach: str | None = None,
+        imports: tuple[str, ...] = (),
+        remark: str = "",
     ) -> None:
         self.step = step
         self.kind: ReferenceKind = kind
         self.verb = verb
         self.via = via
+        is_python = step[:1] in _PYTHON and step[:2] != ".<"
+        self.reach = reach if reach is not None else f"{{holder}}{step}" if is_python else ""
+        self.imports = imports
+        self.remark = remark
+        self.why_not = why_not
         self._act = act
-        self._why_not = why_not
         self._done = False
 
     @property
@@ -118,7 +143,7 @@ class Reference:
         if act is None:
             if self._done:
                 return
-            raise TypeError(self._why_not or f"this {self.kind} cannot be cut: drop its holder")
+            raise TypeError(self.why_not or f"this {self.kind} cannot be cut: drop its holder")
         refusal: str | None = None
         try:
             act()

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Generator, Iterator
-from types import AsyncGeneratorType, CellType, CodeType, FrameType
-from typing import Any
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    GeneratorType,
+)
+from typing import Any, NamedTuple
 
 from .functions import cell_contents
 from .locals import (
@@ -16,6 +24,7 @@ from .locals import (
     has_begun,
     is_running,
     locals_of,
+    place,
     snapshots_of,
 )
 from .look import plain, refers
@@ -27,19 +36,62 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     frame = frame_of(holder)
     if frame is None:
         return
-    verb = "{holder}.close()" if _closes(holder) else "{holder}.throw(GeneratorExit)"
+    attributes = _ATTRIBUTES[type(holder)]
+    own = f"{{holder}}.{attributes.frame}"
+    if type(holder) is AsyncGeneratorType:
+        # Awaiting nothing, it ends at once.
+        verb = "next({holder}.aclose().__await__(), None)"
+    else:
+        verb = "{holder}.close()" if _closes(holder) else f"{own}.clear()"
     if frame is held:
-        yield Reference("", "frame", verb, lambda: _close(holder))
+        yield Reference("", "frame", verb, lambda: _close(holder), reach=own)
         return
     if awaits(holder) is held:
-        yield Reference("", "awaits", verb, lambda: _close(holder))
+        reach = f"{{holder}}.{attributes.awaited}"
+        yield Reference("", "awaits", verb, lambda: _close(holder), reach=reach)
         return
     known, via = snapshots_of(holder), (id(frame),)
     names = variables(frame, held, known)
+    where = f"{attributes.word} {place(frame)}"
     for name in names:
-        yield Reference(f": {name}", "local", verb, lambda: _close(holder), via=via)
+        reach = _local(own, name, held)
+        remark = f"{where}: {name}"
+        yield Reference(
+            f": {name}", "local", verb, lambda: _close(holder), via=via, reach=reach, remark=remark
+        )
     if not names and refers(holder, held) and type(held) is not CodeType:
-        yield Reference(": (a value in use)", "stack", verb, lambda: _close(holder), via=via)
+        at = [id(one) for one in gc.get_referents(holder)].index(id(held))
+        reach, step = f"gc.get_referents({{holder}})[{at}]", ": (a value in use)"
+        yield Reference(
+            step,
+            "stack",
+            verb,
+            lambda: _close(holder),
+            via=via,
+            reach=reach,
+            imports=("gc",),
+            remark=f"{where}: a value in use",
+        )
+
+
+class _Attributes(NamedTuple):
+    """How Python names the parts of suspended code."""
+
+    word: str
+    frame: str
+    awaited: str
+
+
+_ATTRIBUTES = {
+    GeneratorType: _Attributes("generator", "gi_frame", "gi_yieldfrom"),
+    CoroutineType: _Attributes("coroutine", "cr_frame", "cr_await"),
+    AsyncGeneratorType: _Attributes("async generator", "ag_frame", "ag_await"),
+}
+
+
+def _local(frame: str, name: str, held: object) -> str:
+    """Returns the expression for a variable of a frame. The cell of a shared one has none."""
+    return "" if type(held) is CellType else f"{frame}.f_locals[{name!r}]"
 
 
 @functools.cache
@@ -113,14 +165,19 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     known = snapshots_of(holder)
     running = is_running(holder)
     for name in variables(holder, held, known):
+        reach, remark = _local("{holder}", name, held), f"frame {place(holder)}: {name}"
         if running:
             where = code_name(holder.f_code)
             why = f"{where} is running: write `del {name}` there, or let it return"
-            yield Reference(f": {name}", "local", "del {path}", why_not=why)
+            yield Reference(f": {name}", "local", why_not=why, reach=reach, remark=remark)
         else:
-            yield Reference(f": {name}", "local", "{holder}.clear()", lambda: clear(holder))
+            verb = "{holder}.clear()"
+            yield Reference(
+                f": {name}", "local", verb, lambda: clear(holder), reach=reach, remark=remark
+            )
     if holder.f_back is held:
-        yield Reference("", "caller", why_not="a running frame keeps the one that called it")
+        why = "a running frame keeps the one that called it"
+        yield Reference("", "caller", why_not=why, reach="{holder}.f_back")
     if holder.f_globals is held:
         yield Reference(".f_globals", "globals", why_not="a frame keeps its module's namespace")
     if holder.f_trace is held:

@@ -13,11 +13,25 @@ from typing import Any
 
 from ..._torch import Tensor
 from .cuts import del_item, none_item
-from .look import descriptor, instance_dict, is_a, is_name, item, key_text, module_value, pairs
+from .look import (
+    descriptor,
+    instance_dict,
+    is_a,
+    is_name,
+    item,
+    key_text,
+    literal,
+    module_value,
+    pairs,
+    plain,
+)
 from .reference import Act, Reference
+from .spelling import hides
 
 _MOST_NODES = 10_000
 _PLUMBING = ("_parameters", "_buffers", "_modules")
+_LISTS = ("Sequential", "ModuleList", "ParameterList")
+_DICTS = ("ModuleDict", "ParameterDict")
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -71,18 +85,24 @@ def read_module_parts(holder: object, held: object) -> Iterator[Reference]:
         for key, value in pairs(parts):
             if value is held:
                 via, act = (id(attributes), id(parts)), none_item(parts, key, held)
-                step = _part_step(holder, key)
+                step = _part_step(holder, store, key)
                 yield Reference(step, "attribute", "{path} = None", act, via=via)
 
 
-def _part_step(holder: object, key: object) -> str:
-    if type(key) is str and key.isdecimal():
+def _part_step(holder: object, store: str, key: object) -> str:
+    text = literal(key)
+    if type(key) is str and key.isdecimal() and _is_one_of(holder, *_LISTS):
         return f"[{key}]"
-    for name in ("ModuleDict", "ParameterDict"):
-        kind = module_value("torch.nn.modules.container", name)
-        if kind is not None and is_a(holder, kind):
-            return f"[{key_text(key)}]"
-    return f".{key}" if is_name(key) else f"[{key_text(key)}]"
+    if text is not None and _is_one_of(holder, *_DICTS):
+        return f"[{text}]"
+    if is_name(key) and not hides(holder, plain(key)):
+        return f".{plain(key)}"
+    return f".{store}[{text or repr(plain(key))}]"
+
+
+def _is_one_of(holder: object, *names: str) -> bool:
+    kinds = [module_value("torch.nn.modules.container", name) for name in names]
+    return any(kind is not None and is_a(holder, kind) for kind in kinds)
 
 
 def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
@@ -103,7 +123,7 @@ def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
         yield Reference(".grad", "gradient", "{path} = None", _drop_grad(holder, held))
     if origin is not None and origin is held:
         why = "a view keeps the whole tensor: drop the view, or clone it"
-        yield Reference(" (view)", "view", why_not=why)
+        yield Reference(" (view)", "view", why_not=why, reach="{holder}._base", remark="view")
     for name, table in hooks:
         if table is not None and table is held:
             yield Reference(f".{name}", "hooks", why_not="remove the hooks by their handles")
@@ -113,7 +133,7 @@ def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
                     step, act = f".{name}[{key_text(key)}]", del_item(table, key, held)
                     yield Reference(step, "hook", "del {path}", act, via=(id(table),))
     if node is not None and node is held:
-        yield Reference(".grad_fn", "autograd", "{holder}.detach_()", _detach(holder))
+        yield Reference(".grad_fn", "autograd", _detach_verb(holder), _detach(holder))
     elif node is not None and is_tensor(held) and _is_leaf_of(node, held):
         yield graph_reference(holder)
 
@@ -138,7 +158,14 @@ def _detach(holder: Tensor) -> Act:
 
 def graph_reference(holder: object) -> Reference:
     """Returns the reference from a tensor to what its graph keeps for the backward pass."""
-    return Reference(" (autograd graph)", "autograd graph", "{holder}.detach_()", _detach(holder))
+    verb = _detach_verb(holder)
+    return Reference(" (autograd graph)", "autograd graph", verb, _detach(holder))
+
+
+def _detach_verb(holder: Tensor) -> str | None:
+    # torch refuses to detach a view in place.
+    with _quiet():
+        return None if tensor_base()._is_view(holder) else "{holder}.detach_()"
 
 
 def has_graph(value: Tensor) -> bool:

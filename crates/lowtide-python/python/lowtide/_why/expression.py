@@ -1,0 +1,206 @@
+"""Python expressions for the objects on a path.
+
+An expression begins at an object that has a name of its own (a module, a thread) and follows the
+references from there. It is written twice: as people read it (`shop.cache['a']`), and as it runs
+anywhere (`sys.modules['shop'].cache['a']`). Names of the module that asks stand alone if that is
+`__main__`, or is not imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+from typing import NamedTuple
+
+from .path import Edge
+from .references.contexts import thread_name
+from .references.look import (
+    AnyDict,
+    is_a,
+    is_name,
+    module_dict,
+    module_value,
+    namespace_of,
+    type_name,
+)
+from .references.reference import Reference
+
+_CO_OPTIMIZED = 0x1
+_REPEATS = 20
+"""A step that is repeated more often is written once."""
+_MOST_STEPS = 200
+"""With more steps, Python may refuse to compile an expression."""
+_HERE = "\0"
+"""Stands for the namespace in which a statement runs."""
+
+
+class Code(NamedTuple):
+    """A Python expression: as people read it, and as it runs; with the modules that it needs."""
+
+    shown: str
+    run: str
+    imports: frozenset[str] = frozenset()
+    remarks: tuple[str, ...] = ()
+
+    def then(self, reference: Reference) -> Code | None:
+        """Returns the expression for what a reference of this object leads to."""
+        reach = reference.reach
+        if not reach:
+            return None
+        shown, run = (reach.replace("{holder}", text) for text in (self.shown, self.run))
+        imports = self.imports | frozenset(reference.imports if _needs(reach) else ())
+        return Code(shown, run, imports)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a person would write it: Python has no other way into some objects."""
+        return "gc.get_referents(" not in self.shown
+
+    def text(self) -> str:
+        """Returns the expression for people, with remarks in a comment."""
+        remarks = f"  # {', '.join(self.remarks)}" if self.remarks else ""
+        return f"{plain_names(self.shown)}{remarks}"
+
+
+class _Start(NamedTuple):
+    """An object with a name of its own. `is_names`: its items are written like attributes."""
+
+    code: Code
+    is_names: bool = False
+
+
+def plain_names(text: str) -> str:
+    """Returns an expression in which the names of the namespace where it runs stand alone."""
+    text = text.replace(f"{_HERE}.__dict__", "globals()").replace(f"{_HERE}.", "")
+    return text.replace(_HERE, "sys.modules['__main__']")
+
+
+def expression(
+    objects: Sequence[object], edges: Sequence[Edge], scope: AnyDict | None
+) -> Code | None:
+    """Returns the expression for the last object of a path, or None if there is none.
+
+    `scope` is the namespace in which it will run.
+    """
+    at = len(edges)
+    while (start := _start(objects[edges[at - 1].end] if at else objects[0], scope)) is None:
+        if at == 0:
+            start = _handler(objects[0])
+            if start is None:
+                return None
+            break
+        at -= 1
+    templates: list[str] = []
+    imports, remarks = set(start.code.imports), [*start.code.remarks]
+    for number, edge in enumerate(edges[at:]):
+        reference = edge.reference
+        reach = reference.reach
+        if number == 0 and start.is_names:
+            reach = _as_name(reference)
+        if not reach:
+            return None
+        templates.append(reach)
+        imports.update(reference.imports if _needs(reach) else ())
+        if reference.remark and not (number == 0 and start.is_names):
+            remarks.append(reference.remark)
+    return _chain(start.code, templates, imports, remarks)
+
+
+def _needs(template: str) -> bool:
+    # The modules of a reference may be those of its statement alone.
+    return any(f"{name}." in template for name in ("gc", "sys", "collections", "contextvars"))
+
+
+def _chain(start: Code, templates: list[str], imports: set[str], remarks: list[str]) -> Code | None:
+    """Joins the steps of an expression. One that comes many times in a row becomes a loop."""
+    groups = [(template, len(list(same))) for template, same in itertools.groupby(templates)]
+    if len(groups) > _MOST_STEPS:
+        return None
+    shown, run = start.shown, start.run
+    for template, count in groups:
+        if count <= _REPEATS:
+            for _ in range(count):
+                shown, run = (template.replace("{holder}", text) for text in (shown, run))
+            continue
+        imports.add("functools")
+        step = template.replace("{holder}", "one")
+        loop = f"functools.reduce(lambda one, _: {step}, range({count}), "
+        shown, run = f"{loop}{shown})", f"{loop}{run})"
+    # Remarks about a long path would be as long.
+    return Code(shown, run, frozenset(imports), tuple(dict.fromkeys(remarks[-_SHOWN_REMARKS:])))
+
+
+_SHOWN_REMARKS = 4
+
+
+def _as_name(reference: Reference) -> str:
+    """Returns the step from a module's dict, or from its frame, to one of its names."""
+    if reference.kind == "local":
+        name = reference.step.removeprefix(": ")
+        return f"{{holder}}.{name}" if is_name(name) else ""
+    step = reference.step
+    if reference.kind == "item" and step[:2] == "['" and is_name(step[2:-2]):
+        return f"{{holder}}.{step[2:-2]}"
+    reach = reference.reach
+    return reach.replace("{holder}", "{holder}.__dict__") if reach[:1] != "." else reach
+
+
+def _start(value: object, scope: AnyDict | None) -> _Start | None:
+    """Returns the name that an object has by itself, or None."""
+    if value is sys.modules:
+        return _Start(Code("sys.modules", "sys.modules", frozenset({"sys"})))
+    if is_a(value, ModuleType):
+        code = _module(module_dict(value), scope)  # type: ignore[arg-type]
+        return None if code is None else _Start(code)
+    if type(value) is dict:
+        code = _module(value, scope)
+        return None if code is None else _Start(code, is_names=True)
+    if type(value) is FrameType:
+        if value.f_code.co_flags & _CO_OPTIMIZED or value.f_locals is not value.f_globals:
+            return None
+        code = _module(value.f_globals, scope)
+        return None if code is None else _Start(code, is_names=True)
+    return _thread(value) if thread_name(value) is not None else None
+
+
+def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
+    """Returns the expression for a module by its dict. Names of the scope stand alone."""
+    name = namespace_of(namespace)
+    if namespace is scope and name in ("__main__", None):
+        return Code(_HERE, _HERE)
+    if name is not None:
+        code = f"sys.modules[{name!r}]"
+        shown = _HERE if name == "__main__" else name
+        return Code(shown, code, frozenset({"sys"}))
+    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
+    instance = None if shell is None else shell.__dict__.get("_instance")
+    if instance is not None and instance.__dict__.get("user_ns") is namespace:
+        code = "IPython.get_ipython().user_module"
+        return Code(code, code, frozenset({"IPython"}))
+    return None
+
+
+def _thread(thread: object) -> _Start | None:
+    """Returns the expression for a thread that runs and whose name no other has."""
+    active = module_value("threading", "_active")
+    running = list(dict.values(active)) if type(active) is dict else []
+    name = thread_name(thread)
+    if [one for one in running if thread_name(one) == name] != [thread]:
+        return None
+    code = f"next(one for one in threading.enumerate() if one.name == {name!r})"
+    return _Start(Code(code, code, frozenset({"threading"}), (f"thread {name!r}",)))
+
+
+def _handler(value: object) -> _Start | None:
+    """Returns the expression for a function that handles a signal."""
+    handler_of = module_value("_signal", "getsignal")
+    if handler_of is None or not callable(value):
+        return None
+    for number in module_value("_signal", "valid_signals")():
+        if handler_of(number) is value:
+            code = f"signal.getsignal({int(number)})"
+            remark = (f"handler of signal {int(number)}, {type_name(type(value))}",)
+            return _Start(Code(code, code, frozenset({"signal"}), remark))
+    return None

@@ -1,0 +1,49 @@
+"""Calls that wait: timers, tasks of an event loop, and the statements that end them.
+
+To take an argument away from a call would only make the call fail. It is ended where it was
+registered instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .look import instance_dict, is_a, item, module_value
+
+_EMPTY = {"_args": "()", "args": "()", "_kwargs": "{}", "kwargs": "{}"}
+
+
+def ended_thread(holder: object, name: object) -> str | None:
+    """Returns the statement for an argument that a thread keeps, or None for other attributes."""
+    thread = module_value("threading", "Thread")
+    if thread is None or type(name) is not str or not is_a(holder, thread):
+        return None
+    timer = module_value("threading", "Timer")
+    if is_a(holder, timer) and name in ("args", "kwargs", "function"):
+        empty = _EMPTY.get(name, "None")
+        end = f"timer.cancel(), timer.join(), setattr(timer, {name!r}, {empty})"
+        return f"(lambda timer: ({end}))({{holder}})"
+    return f"{{path}} = {_EMPTY[name]}" if name in ("_args", "_kwargs") else None
+
+
+def end_task(task: Any) -> str | None:
+    """Returns the statement that ends an asyncio task and waits for its end, or None if it has to be
+    awaited or its loop is not one of asyncio's."""
+    loop = module_value("_asyncio", "Task").get_loop(task)
+    base = module_value("asyncio.base_events", "BaseEventLoop")
+    if base is None or not is_a(loop, base):
+        return None
+    state = instance_dict(loop) or {}
+    if item(state, "_closed") is True:
+        return "{holder}.get_coro().close()"
+    if module_value("_asyncio", "_get_running_loop")() is not None:
+        return None
+    if item(state, "_thread_id") is None:
+        cancel = "task.cancel()"
+        wait = "task.get_loop().run_until_complete(asyncio.wait([task]))"
+    else:
+        cancel = "task.get_loop().call_soon_threadsafe(task.cancel)"
+        wait = "asyncio.run_coroutine_threadsafe(asyncio.wait([task]), task.get_loop()).result(10)"
+    # A cancelled task keeps the exception, with its frames, until somebody asks for it.
+    ask = "task._make_cancelled_error()"
+    return f"(lambda task: ({cancel}, {wait}, {ask}))({{holder}}); gc.collect()"

@@ -1,0 +1,157 @@
+"""Python for the places that readers find: attributes, items and elements.
+
+An expression or statement that a person types runs the program's own methods. Where a class defines
+such a method anew, that of its base class is called instead: it does what the reader saw.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import FunctionType
+from typing import Any
+
+from .look import (
+    class_items,
+    descriptor,
+    is_a,
+    is_name,
+    literal,
+    module_value,
+    mro,
+    overrides,
+    plain,
+)
+
+_THEMSELVES = (FunctionType, type(functools.lru_cache(lambda: None)))
+"""Types of class attributes that a class hands out as they are."""
+_READS = ("__getattribute__",)
+_WRITES = ("__setattr__",)
+
+
+def attribute(holder: object, name: object) -> str:
+    """Returns the expression for an attribute that is in the dict of an instance."""
+    if overrides(type(holder), object, *_READS):
+        return f"object.__getattribute__({{holder}}, '__dict__')[{_quoted(name)}]"
+    if not is_name(name) or hides(holder, plain(name)):
+        return f"{{holder}}.__dict__[{_quoted(name)}]"
+    return f"{{holder}}.{plain(name)}"
+
+
+def set_attribute(holder: object, name: object) -> str:
+    """Returns the statement that sets such an attribute to None."""
+    reads, writes = (overrides(type(holder), object, *names) for names in (_READS, _WRITES))
+    if reads or (writes and not _is_model(holder)) or not is_name(name):
+        place = "object.__getattribute__({holder}, '__dict__')" if reads else "{holder}.__dict__"
+        return f"{place}[{_quoted(name)}] = None"
+    return "{path} = None"
+
+
+def hides(holder: object, name: str) -> bool:
+    """Returns whether the class has something of this name that comes before the instance's dict."""
+    entry = descriptor(holder, name)
+    return entry is not None and _has(type(entry), "__set__", "__delete__")
+
+
+def is_cached(holder: object, name: object) -> bool:
+    """Returns whether an attribute is the result of a `functools.cached_property`."""
+    if type(name) is not str or overrides(type(holder), object, *_READS, "__delattr__"):
+        return False
+    entry = descriptor(holder, name)
+    return entry is not None and is_a(entry, functools.cached_property)
+
+
+def is_descriptor(value: object) -> bool:
+    """Returns whether a class attribute answers with something else than itself."""
+    return type(value) not in _THEMSELVES and _has(type(value), "__get__")
+
+
+def _has(cls: type, *names: str) -> bool:
+    return any(
+        type(key) is str and key in names for base in mro(cls) for key, _ in class_items(base)
+    )
+
+
+def _is_model(holder: object) -> bool:
+    # torch's own method keeps the tables of a module in order, and takes None.
+    module = module_value("torch.nn.modules.module", "Module")
+    return module is not None and is_a(holder, module)
+
+
+def _quoted(name: object) -> str:
+    return literal(name) or repr(plain(name))
+
+
+def member(holder: object, name: str) -> str:
+    """Returns the expression for a slot."""
+    if overrides(type(holder), object, *_READS):
+        return f"object.__getattribute__({{holder}}, {name!r})"
+    return f"{{holder}}.{name}"
+
+
+def set_member(holder: object, name: str) -> str:
+    """Returns the statement that sets a slot to None."""
+    if overrides(type(holder), object, *_READS, *_WRITES):
+        return f"object.__setattr__({{holder}}, {name!r}, None)"
+    return "{path} = None"
+
+
+def item(holder: object, key: object, position: int) -> tuple[str, str]:
+    """Returns the expression for a value of a dict, and the statement that deletes it."""
+    text = literal(key)
+    reads = overrides(type(holder), dict, "__getitem__", "__missing__")
+    deletes = overrides(type(holder), dict, "__delitem__")
+    if text is None:
+        reach = f"list(dict.values({{holder}}))[{position}]"
+        if not overrides(type(holder), dict, "values"):
+            reach = f"list({{holder}}.values())[{position}]"
+        text = f"list(dict.keys({{holder}}))[{position}]"
+        if not overrides(type(holder), dict, "__iter__"):
+            text = f"list({{holder}})[{position}]"
+    else:
+        reach = f"dict.__getitem__({{holder}}, {text})" if reads else f"{{holder}}[{text}]"
+        if not reads and not deletes:
+            return reach, "del {path}"
+    cut = f"dict.__delitem__({{holder}}, {text})" if deletes else f"del {{holder}}[{text}]"
+    return reach, cut
+
+
+def key(holder: object, position: int) -> tuple[str, str]:
+    """Returns the expression for a key of a dict, and the statement that deletes it."""
+    if overrides(type(holder), dict, "__iter__"):
+        reach = f"list(dict.keys({{holder}}))[{position}]"
+    else:
+        reach = f"list({{holder}})[{position}]"
+    if overrides(type(holder), dict, "__delitem__"):
+        return reach, f"dict.__delitem__({{holder}}, {reach})"
+    return reach, f"del {{holder}}[{reach}]"
+
+
+def element(holder: object, base: Any, index: int) -> tuple[str, str]:
+    """Returns the expression for an element of a list or deque, and the statement that deletes it."""
+    name = base.__name__ if base is list else f"collections.{base.__name__}"
+    reach, cut = f"{{holder}}[{index}]", "del {path}"
+    if overrides(type(holder), base, "__getitem__"):
+        reach, cut = f"{name}.__getitem__({{holder}}, {index})", f"del {{holder}}[{index}]"
+    if overrides(type(holder), base, "__delitem__"):
+        cut = f"{name}.__delitem__({{holder}}, {index})"
+    return reach, cut
+
+
+def class_attribute(cls: type, name: object, value: object) -> tuple[str, str]:
+    """Returns the expression for an attribute of a class, and the statement that sets it to None."""
+    meta = type(cls)
+    reads = overrides(meta, type, *_READS)
+    if reads:
+        reach = f"type.__getattribute__({{holder}}, '__dict__')[{_quoted(name)}]"
+    elif not is_name(name) or is_descriptor(value) or _hides_on_class(cls, plain(name)):
+        reach = f"{{holder}}.__dict__[{_quoted(name)}]"
+    else:
+        reach = f"{{holder}}.{plain(name)}"
+    if reads or overrides(meta, type, *_WRITES) or reach != f"{{holder}}.{name}":
+        return reach, f"type.__setattr__({{holder}}, {_quoted(name)}, None)"
+    return reach, "{path} = None"
+
+
+def _hides_on_class(cls: type, name: str) -> bool:
+    entry = descriptor(cls, name)
+    return entry is not None and _has(type(entry), "__set__", "__delete__")

@@ -1,0 +1,1084 @@
+"""Ways to hold an object, one function each. `test_cuts.py` plants tensors with them.
+
+Each takes an object and returns another that keeps it alive, so that they can be put into each
+other. `HOLDERS` has them all by name. The other tables have those that need something beside an
+object: a registry of the interpreter, or a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import collections
+import contextlib
+import contextvars
+import dataclasses
+import enum
+import functools
+import logging
+import queue
+import sched
+import signal
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+Holder = Callable[[Any], Any]
+HOLDERS: dict[str, Holder] = {}
+
+
+def holder(make: Holder) -> Holder:
+    """Adds one to the table."""
+    HOLDERS[make.__name__] = make
+    return make
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Key:
+    """A key that no literal stands for."""
+
+
+class Box:
+    """An ordinary object."""
+
+    content: Any
+
+
+def box(content: Any) -> Any:
+    made = Box()
+    made.content = content
+    return made
+
+
+# Containers.
+
+
+@holder
+def a_dict(held: Any) -> Any:
+    return {"a": 1, "held": held}
+
+
+@holder
+def a_dict_by_number(held: Any) -> Any:
+    return {-1: None, 2.5: held}
+
+
+@holder
+def a_dict_by_tuple(held: Any) -> Any:
+    return {("a", 1, (2.0, None), b"x", True): held}
+
+
+@holder
+def a_dict_by_nan(held: Any) -> Any:
+    return {float("nan"): 0, float("nan"): held}
+
+
+@holder
+def a_dict_by_infinity(held: Any) -> Any:
+    return {float("inf"): held}
+
+
+@holder
+def a_dict_by_class(held: Any) -> Any:
+    return {int: 0, Box: held}
+
+
+@holder
+def a_dict_by_enum(held: Any) -> Any:
+    return {Colour.RED: held}
+
+
+@holder
+def a_dict_by_object(held: Any) -> Any:
+    return {Key(): 0, Key(): held}
+
+
+@holder
+def a_dict_by_function(held: Any) -> Any:
+    return {len: held}
+
+
+@holder
+def a_dict_by_long_text(held: Any) -> Any:
+    return {"k" * 500: held}
+
+
+@holder
+def a_dict_by_odd_text(held: Any) -> Any:
+    return {"two\nlines '\"\x1b{}": held}
+
+
+@holder
+def a_key(held: Any) -> Any:
+    return {0: None, box(held): 1}
+
+
+@holder
+def a_subclass_of_dict(held: Any) -> Any:
+    class Registry(dict):  # type: ignore[type-arg]
+        def __delitem__(self, key: object) -> None:
+            raise TypeError("a registry forgets nothing")
+
+        def __getitem__(self, key: object) -> Any:
+            raise KeyError(key)
+
+        def __iter__(self) -> Any:
+            raise TypeError("not this way")
+
+    return Registry(held=held)
+
+
+@holder
+def an_ordered_dict(held: Any) -> Any:
+    return collections.OrderedDict([("first", 1), ("held", held)])
+
+
+@holder
+def a_defaultdict(held: Any) -> Any:
+    made: Any = collections.defaultdict(list)
+    made["batch"].append(held)
+    return made
+
+
+@holder
+def a_chain_map(held: Any) -> Any:
+    return collections.ChainMap({"x": 1}, {"held": held})
+
+
+@holder
+def a_mapping_proxy(held: Any) -> Any:
+    return types.MappingProxyType({"held": held})
+
+
+@holder
+def a_user_dict(held: Any) -> Any:
+    return collections.UserDict(held=held)
+
+
+@holder
+def a_namespace(held: Any) -> Any:
+    return types.SimpleNamespace(held=held, other=1)
+
+
+@holder
+def a_list(held: Any) -> Any:
+    return [1, held, 2]
+
+
+@holder
+def a_list_with_it_twice(held: Any) -> Any:
+    return [held, 1, held, 2, held]
+
+
+@holder
+def a_subclass_of_list(held: Any) -> Any:
+    class History(list):  # type: ignore[type-arg]
+        def __delitem__(self, index: object) -> None:
+            raise TypeError("history stays")
+
+    return History([held])
+
+
+@holder
+def a_set(held: Any) -> Any:
+    return {1, "two", box(held)}
+
+
+@holder
+def a_frozenset(held: Any) -> Any:
+    return [frozenset([1, box(held)])]
+
+
+@holder
+def a_tuple(held: Any) -> Any:
+    return (1, held)
+
+
+class Pair(NamedTuple):
+    score: float
+    weights: Any
+
+
+@holder
+def a_namedtuple(held: Any) -> Any:
+    return Pair(0.5, held)
+
+
+@holder
+def a_deque(held: Any) -> Any:
+    return collections.deque([1, held, 3])
+
+
+@holder
+def a_queue(held: Any) -> Any:
+    made: queue.Queue[Any] = queue.Queue()
+    made.put(("job", held))
+    return made
+
+
+@holder
+def a_priority_queue(held: Any) -> Any:
+    made: queue.PriorityQueue[Any] = queue.PriorityQueue()
+    made.put((1, "job", held))
+    return made
+
+
+@holder
+def a_simple_queue(held: Any) -> Any:
+    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for one in ("first", held, "last"):
+        made.put(one)
+    return made
+
+
+@holder
+def a_weak_key_dictionary(held: Any) -> Any:
+    made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    owner = Key()
+    made[owner] = held
+    return [made, owner]
+
+
+@holder
+def a_weak_value_dictionary(held: Any) -> Any:
+    made: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+    value = made["held"] = box(held)
+    return [made, value]
+
+
+# Classes and instances.
+
+
+@holder
+def an_attribute(held: Any) -> Any:
+    return box(held)
+
+
+@holder
+def an_attribute_with_an_odd_name(held: Any) -> Any:
+    made = Box()
+    setattr(made, "class", held)
+    setattr(made, "two words", held)
+    return made
+
+
+@holder
+def a_private_attribute(held: Any) -> Any:
+    class Secretive:
+        def __init__(self, content: Any) -> None:
+            self.__hidden = content
+
+    return Secretive(held)
+
+
+@holder
+def a_dataclass(held: Any) -> Any:
+    @dataclasses.dataclass
+    class State:
+        weights: Any
+        step: int = 0
+
+    return State(held)
+
+
+@holder
+def a_frozen_dataclass(held: Any) -> Any:
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        weights: Any
+
+    return Config(held)
+
+
+@holder
+def a_frozen_dataclass_with_slots(held: Any) -> Any:
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Config:
+        weights: Any
+
+    return Config(held)
+
+
+@holder
+def slots(held: Any) -> Any:
+    class Slotted:
+        __slots__ = ("weights",)
+
+    made = Slotted()
+    made.weights = held
+    return made
+
+
+@holder
+def an_object_that_refuses(held: Any) -> Any:
+    class Refusing:
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError("read-only")
+
+        def __delattr__(self, name: str) -> None:
+            raise AttributeError("read-only")
+
+        def __getattribute__(self, name: str) -> Any:
+            raise AttributeError(name)
+
+    made = Refusing()
+    object.__setattr__(made, "weights", held)
+    return made
+
+
+@holder
+def a_class_attribute(held: Any) -> Any:
+    return type("Registry", (), {"weights": held})
+
+
+@holder
+def a_class_whose_metaclass_refuses(held: Any) -> Any:
+    class Meta(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise AttributeError("read-only")
+
+        def __getattribute__(cls, name: str) -> Any:
+            raise AttributeError(name)
+
+    return Meta("Sealed", (), {"weights": held})
+
+
+@holder
+def the_class_of_an_instance(held: Any) -> Any:
+    return type("Plugin", (), {"weights": held})()
+
+
+@holder
+def an_enum_member(held: Any) -> Any:
+    class Sizes(enum.Enum):
+        LARGE = 1
+
+    Sizes.LARGE.weights = held  # type: ignore[attr-defined]
+    return Sizes
+
+
+@holder
+def a_property(held: Any) -> Any:
+    class Model:
+        @property
+        def weights(self) -> Any:
+            return held
+
+    return Model()
+
+
+@holder
+def an_attribute_behind_a_property(held: Any) -> Any:
+    class Model:
+        @property
+        def weights(self) -> Any:
+            raise RuntimeError("not loaded")
+
+    made = Model()
+    vars(made)["weights"] = held
+    return made
+
+
+@holder
+def a_data_descriptor(held: Any) -> Any:
+    class Setting:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def __get__(self, owner: object, kind: object = None) -> Any:
+            raise AttributeError("no value")
+
+        def __set__(self, owner: object, value: object) -> None:
+            raise AttributeError("read-only")
+
+    class Model:
+        setting = Setting(held)
+
+    return Model()
+
+
+@holder
+def an_attribute_behind_a_descriptor(held: Any) -> Any:
+    class Setting:
+        def __get__(self, owner: object, kind: object = None) -> Any:
+            return None
+
+        def __set__(self, owner: object, value: object) -> None:
+            pass
+
+    class Model:
+        setting = Setting()
+
+    made = Model()
+    vars(made)["setting"] = held
+    return made
+
+
+@holder
+def a_descriptor_with_a_table(held: Any) -> Any:
+    class Setting:
+        def __init__(self) -> None:
+            self.values: Any = {}
+
+        def __get__(self, owner: object, kind: object = None) -> Any:
+            return self.values[id(owner)]
+
+        def __set__(self, owner: object, value: object) -> None:
+            self.values[id(owner)] = value
+
+    class Model:
+        setting = Setting()
+
+    made: Any = Model()
+    made.setting = held
+    return made
+
+
+@holder
+def a_static_method(held: Any) -> Any:
+    class Model:
+        @staticmethod
+        def load(cache: Any = {"held": held}) -> Any:  # noqa: B006
+            return cache
+
+    return Model
+
+
+@holder
+def a_class_method(held: Any) -> Any:
+    class Model:
+        @classmethod
+        def load(cls) -> Any:
+            return None
+
+        load.__func__.cache = [held]  # type: ignore[attr-defined]
+
+    return Model
+
+
+@holder
+def a_bound_method(held: Any) -> Any:
+    class Runner:
+        def __init__(self, weights: Any) -> None:
+            self.weights = weights
+
+        def run(self) -> None: ...
+
+    return Runner(held).run
+
+
+@holder
+def a_cached_property(held: Any) -> Any:
+    class Model:
+        @functools.cached_property
+        def weights(self) -> Any:
+            return cell.pop()
+
+    cell = [held]
+    made = Model()
+    assert made.weights is held
+    return made
+
+
+# Functions.
+
+
+@holder
+def a_closure(held: Any) -> Any:
+    def serve() -> Any:
+        return held
+
+    return serve
+
+
+@holder
+def a_closure_of_a_queued_job(held: Any) -> Any:
+    def job() -> Any:
+        return held
+
+    return collections.deque([("first", print), ("second", job)])
+
+
+@holder
+def a_default(held: Any) -> Any:
+    def serve(batch: Any, mask: Any = held, scale: float = 1.0) -> Any:
+        return mask
+
+    return serve
+
+
+@holder
+def a_keyword_default(held: Any) -> Any:
+    def serve(*, mask: Any = held) -> Any:
+        return mask
+
+    return serve
+
+
+@holder
+def an_attribute_of_a_function(held: Any) -> Any:
+    def serve() -> None: ...
+
+    serve.cache = held  # type: ignore[attr-defined]
+    return serve
+
+
+@holder
+def an_annotation(held: Any) -> Any:
+    def serve() -> None: ...
+
+    serve.__annotations__["x"] = held
+    return serve
+
+
+@holder
+def a_partial(held: Any) -> Any:
+    return functools.partial(print, 1, held)
+
+
+@holder
+def a_partial_with_keywords(held: Any) -> Any:
+    return functools.partial(print, end=held)
+
+
+@holder
+def a_cache(held: Any) -> Any:
+    @functools.cache
+    def load(name: str) -> Any:
+        return cell.pop()
+
+    cell = [held]
+    load("a")
+    return load
+
+
+@holder
+def a_bounded_cache_by_argument(held: Any) -> Any:
+    @functools.lru_cache(maxsize=4)
+    def size(one: Any, other: int) -> int:
+        return 1
+
+    size(box(held), 1)
+    return size
+
+
+@holder
+def a_cache_of_a_method(held: Any) -> Any:
+    class Model:
+        def __init__(self, weights: Any) -> None:
+            self.weights = weights
+
+        @functools.lru_cache(maxsize=8)  # noqa: B019
+        def embed(self, text: str) -> int:
+            return 1
+
+    Model(held).embed("a")
+    return Model
+
+
+@holder
+def the_globals_of_a_function(held: Any) -> Any:
+    namespace: dict[str, Any] = {"weights": held}
+    exec("def serve(): return weights", namespace)
+    return namespace["serve"]
+
+
+# Code that waits.
+
+
+@holder
+def a_generator(held: Any) -> Any:
+    def stream(batch: Any) -> Iterator[Any]:
+        yield 1
+        yield batch
+
+    made = stream(held)
+    next(made)
+    return made
+
+
+@holder
+def a_generator_that_has_not_begun(held: Any) -> Any:
+    def stream(batch: Any) -> Iterator[Any]:
+        yield batch
+
+    return stream(held)
+
+
+@holder
+def a_generator_with_a_list(held: Any) -> Any:
+    def stream(batches: list[Any]) -> Iterator[Any]:
+        yield 1
+        yield batches
+
+    made = stream([held])
+    next(made)
+    return made
+
+
+@holder
+def a_coroutine(held: Any) -> Any:
+    @types.coroutine
+    def pause() -> Iterator[None]:
+        yield
+
+    async def poll(batch: Any) -> None:
+        await pause()
+
+    made = poll(held)
+    made.send(None)
+    return made
+
+
+@holder
+def an_async_generator(held: Any) -> Any:
+    async def stream(batch: Any) -> Any:
+        yield 1
+        yield batch
+
+    made = stream(held)
+    with contextlib.suppress(StopIteration):
+        made.__anext__().send(None)
+    return made
+
+
+@holder
+def an_exit_stack(held: Any) -> Any:
+    stack = contextlib.ExitStack()
+    stack.callback(print, held)
+    return stack
+
+
+@holder
+def a_context_manager(held: Any) -> Any:
+    @contextlib.contextmanager
+    def session(batch: Any) -> Iterator[None]:
+        yield
+
+    made = session(held)
+    made.__enter__()
+    return made
+
+
+# Exceptions.
+
+
+def _fail(batch: Any) -> None:
+    raise ValueError("no")
+
+
+@holder
+def an_exception(held: Any) -> Any:
+    try:
+        _fail(held)
+    except ValueError as error:
+        return error.with_traceback(error.__traceback__)
+    finally:
+        del held
+
+
+@holder
+def an_exception_with_arguments(held: Any) -> Any:
+    return ValueError("no", held)
+
+
+@holder
+def the_cause_of_an_exception(held: Any) -> Any:
+    error = RuntimeError("no")
+    error.__cause__ = ValueError("why", held)
+    return error
+
+
+@holder
+def an_attribute_of_an_exception(held: Any) -> Any:
+    error = RuntimeError("no")
+    error.batch = held  # type: ignore[attr-defined]
+    return error
+
+
+# Futures and calls.
+
+
+@holder
+def a_future_of_a_pool(held: Any) -> Any:
+    made: Future[Any] = Future()
+    made.set_result(held)
+    return made
+
+
+@holder
+def a_callback_of_a_future(held: Any) -> Any:
+    made: Future[Any] = Future()
+    made.add_done_callback(functools.partial(print, held))
+    return made
+
+
+@holder
+def a_scheduled_event(held: Any) -> Any:
+    made = sched.scheduler()
+    made.enter(3600, 1, print, (held,))
+    return made
+
+
+@holder
+def a_thread_that_was_not_started(held: Any) -> Any:
+    return threading.Thread(target=print, args=(held,))
+
+
+@holder
+def a_log_record(held: Any) -> Any:
+    return [logging.LogRecord("x", 10, "x.py", 1, "batch %s of %s", (held, 2), None)]
+
+
+@holder
+def a_token(held: Any) -> Any:
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("batch")
+    variable.set(held)
+    token = variable.set(None)
+    return [variable, token]
+
+
+@holder
+def a_context(held: Any) -> Any:
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("batch")
+    context = contextvars.Context()
+    context.run(variable.set, held)
+    return [variable, context]
+
+
+@holder
+def a_thread_local_of_this_thread(held: Any) -> Any:
+    made = threading.local()
+    made.batch = held
+    return made
+
+
+@holder
+def a_module_that_is_not_imported(held: Any) -> Any:
+    made = types.ModuleType("plugin")
+    made.weights = held  # type: ignore[attr-defined]
+    return made
+
+
+# What holds an object in a place of its own. Each gets the object and the module `shop`.
+
+Place = Callable[[Any, Any], Any]
+PLACES: dict[str, Place] = {}
+
+
+def place(make: Place) -> Place:
+    """Adds one to the table."""
+    PLACES[make.__name__] = make
+    return make
+
+
+@place
+def a_name_of_a_module(held: Any, shop: Any) -> Any:
+    shop.held = held
+
+
+@place
+def an_odd_name_of_a_module(held: Any, shop: Any) -> Any:
+    vars(shop)["two words"] = held
+
+
+@place
+def a_finalizer(held: Any, shop: Any) -> Any:
+    shop.session = Key()
+    weakref.finalize(shop.session, print, held).atexit = False
+
+
+@place
+def a_queued_job_of_a_pool(held: Any, shop: Any) -> Any:
+    shop.pool = ThreadPoolExecutor(1)
+    begun, shop.more = threading.Event(), threading.Event()
+    shop.busy = shop.pool.submit(lambda: (begun.set(), shop.more.wait()))
+    begun.wait()
+
+    def job() -> Any:
+        return held
+
+    shop.first = shop.pool.submit(int, "1")
+    shop.pool.submit(job)
+    shop.last = shop.pool.submit(int, "2")
+
+    def end() -> None:
+        shop.more.set()
+        shop.pool.shutdown()
+        # The other jobs were done as if nothing had been.
+        assert (shop.first.result(), shop.last.result()) == (1, 2)
+
+    return end
+
+
+@place
+def a_delayed_call(held: Any, shop: Any) -> Any:
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.call_later(3600, print, held)
+    return shop.loop.close
+
+
+@place
+def a_delayed_call_of_a_closure(held: Any, shop: Any) -> Any:
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.call_later(3600, lambda: held)
+    return shop.loop.close
+
+
+@place
+def a_task_that_waits(held: Any, shop: Any) -> Any:
+    async def poll(batch: Any, changed: asyncio.Event) -> None:
+        await changed.wait()
+
+    async def start() -> None:
+        shop.changed = asyncio.Event()
+        shop.task = asyncio.ensure_future(poll(cell.pop(), shop.changed))
+        await asyncio.sleep(0)
+
+    cell = [held]
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.run_until_complete(start())
+    return shop.loop.close
+
+
+@place
+def a_task_that_nobody_names(held: Any, shop: Any) -> Any:
+    async def poll(batch: Any, changed: asyncio.Event) -> None:
+        await changed.wait()
+
+    async def start() -> None:
+        shop.changed = asyncio.Event()
+        asyncio.ensure_future(poll(cell.pop(), shop.changed))
+        await asyncio.sleep(0)
+
+    cell = [held]
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.run_until_complete(start())
+    return shop.loop.close
+
+
+@place
+def a_task_of_a_closed_loop(held: Any, shop: Any) -> Any:
+    a_task_that_waits(held, shop)
+    shop.loop.close()
+
+
+@place
+def a_task_that_has_ended(held: Any, shop: Any) -> Any:
+    async def load() -> Any:
+        return cell.pop()
+
+    async def start() -> None:
+        shop.tasks = [asyncio.ensure_future(load())]
+        await shop.tasks[0]
+
+    cell = [held]
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.run_until_complete(start())
+    return shop.loop.close
+
+
+@place
+def a_task_that_failed(held: Any, shop: Any) -> Any:
+    async def load(batch: Any) -> Any:
+        raise ValueError("no")
+
+    async def start() -> None:
+        shop.tasks = [asyncio.ensure_future(load(cell.pop()))]
+        await asyncio.wait(shop.tasks)
+
+    cell = [held]
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.run_until_complete(start())
+    return shop.loop.close
+
+
+@place
+def a_task_of_another_thread(held: Any, shop: Any) -> Any:
+    async def poll(batch: Any) -> None:
+        shop.changed = asyncio.Event()
+        await shop.changed.wait()
+
+    async def start(batch: Any) -> None:
+        shop.task = asyncio.ensure_future(poll(batch))
+        del batch
+        await asyncio.sleep(0)
+
+    shop.loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=shop.loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(start(held), shop.loop).result()
+
+    def end() -> None:
+        shop.loop.call_soon_threadsafe(shop.loop.stop)
+        thread.join()
+        shop.loop.close()
+
+    return end
+
+
+@place
+def the_result_of_a_future(held: Any, shop: Any) -> Any:
+    shop.loop = asyncio.new_event_loop()
+    shop.future = shop.loop.create_future()
+    shop.future.set_result(held)
+    return shop.loop.close
+
+
+@place
+def a_callback_of_an_asyncio_future(held: Any, shop: Any) -> Any:
+    shop.loop = asyncio.new_event_loop()
+    shop.future = shop.loop.create_future()
+    shop.future.add_done_callback(functools.partial(print, held))
+    return shop.loop.close
+
+
+@place
+def a_context_variable(held: Any, shop: Any) -> Any:
+    shop.batch = contextvars.ContextVar("batch")
+    shop.batch.set(held)
+
+
+@place
+def an_attribute_of_a_thread(held: Any, shop: Any) -> Any:
+    class Worker(threading.Thread):
+        def run(self) -> None:
+            done.wait()
+
+    done = threading.Event()
+    worker = Worker(name="worker of shop")
+    worker.weights = held  # type: ignore[attr-defined]
+    worker.start()
+
+    def end() -> None:
+        done.set()
+        worker.join()
+
+    return end
+
+
+@place
+def a_timer(held: Any, shop: Any) -> Any:
+    timer = threading.Timer(3600, print, (held,))
+    timer.start()
+    return timer.cancel
+
+
+@place
+def a_signal_handler(held: Any, shop: Any) -> Any:
+    def handle(number: int, frame: object) -> Any:
+        return held
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    return lambda: signal.signal(signal.SIGUSR2, before)
+
+
+@place
+def an_exit_callback(held: Any, shop: Any) -> Any:
+    atexit.register(print, held)
+
+
+@place
+def an_exit_callback_of_a_closure(held: Any, shop: Any) -> Any:
+    def save() -> Any:
+        return held
+
+    shop.save = save
+    atexit.register(save)
+    return lambda: atexit.unregister(save)
+
+
+@place
+def the_last_exception(held: Any, shop: Any) -> Any:
+    error = HOLDERS["an_exception"](held)
+    sys.last_type, sys.last_value, sys.last_traceback = ValueError, error, error.__traceback__
+
+    def end() -> None:
+        for name in ("last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+
+    return end
+
+
+@place
+def an_excepthook(held: Any, shop: Any) -> Any:
+    def hook(*details: Any) -> Any:
+        return held
+
+    before, sys.excepthook = sys.excepthook, hook
+    return lambda: setattr(sys, "excepthook", before)
+
+
+@place
+def a_log_handler(held: Any, shop: Any) -> Any:
+    class Memory(logging.Handler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.records: list[Any] = []
+
+        def emit(self, record: Any) -> None:
+            self.records.append(record)
+
+    handler = Memory()
+    logging.getLogger("shop").addHandler(handler)
+    logging.getLogger("shop").error("batch %s", held)
+    return lambda: logging.getLogger("shop").handlers.clear()
+
+
+@place
+def a_thread_local_of_another_thread(held: Any, shop: Any) -> Any:
+    shop.local = threading.local()
+    begun, done = threading.Event(), threading.Event()
+
+    def serve(batch: list[Any]) -> None:
+        shop.local.batch = batch.pop()
+        begun.set()
+        done.wait()
+
+    thread = threading.Thread(target=serve, args=([held],))
+    del held
+    thread.start()
+    begun.wait()
+
+    def end() -> None:
+        done.set()
+        thread.join()
+
+    return end
+
+
+@place
+def a_variable_of_a_running_thread(held: Any, shop: Any) -> Any:
+    begun, done = threading.Event(), threading.Event()
+
+    def serve(queue: list[Any]) -> None:
+        batch = queue.pop()
+        begun.set()
+        done.wait()
+        del batch
+
+    thread = threading.Thread(target=serve, args=([held],), name="worker of shop")
+    del held
+    thread.start()
+    begun.wait()
+
+    def end() -> None:
+        done.set()
+        thread.join()
+
+    return end
+
+
+BY_HAND = {
+    "a_thread_local_of_another_thread",
+    "a_variable_of_a_running_thread",
+    "an_exit_callback",
+}
+"""Places that no statement of another thread or module reaches."""
