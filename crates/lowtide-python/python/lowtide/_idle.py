@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _native
 from ._log import log_release, logger
+from ._native import Idle as NativeIdle
 from ._releasers import releaser_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Idle:
     """Free-on-idle for one device. Put `with idle.work():` around each task; `close()` ends it."""
 
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
-        self._native = _native.Idle(releaser_of(device), switch, to=to)
+        self._native = NativeIdle(releaser_of(device), switch, to=to)
         self.last: Receipt | None = None
         """The receipt of the last idle release."""
         self._stop: Event | None = None
@@ -119,7 +119,7 @@ class Idle:
         self.close()
 
 
-def _watch(native: _native.Idle, switch: ReferenceType[Idle], stop: Event) -> None:
+def _watch(native: NativeIdle, switch: ReferenceType[Idle], stop: Event) -> None:
     """Watches until `stop` is set or nobody has the switch any more."""
 
     def pause(seconds: float) -> bool:

@@ -11,8 +11,7 @@ import gc
 import weakref
 from collections.abc import Iterable
 
-from . import _native
-from ._native import HeapPath
+from ._native import HeapPath, leads_to
 from ._torch import torch
 from ._why.named_path import NamedPath
 from ._why.path_text import Root
@@ -68,7 +67,7 @@ def plan(owner: object, also: Iterable[object] = ()) -> Plan:
                 known.add(id(value))
                 values.append(value)
     question = Question(owners)
-    found = _native.leads_to(question, places, values)
+    found = leads_to(question, places, values)
     del question, places
     made = Plan(_name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes

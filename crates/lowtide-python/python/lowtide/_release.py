@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from . import _native
 from ._devices.choose import device_of
 from ._log import log_release
-from ._native import Ladder
+from ._native import Ladder, parse_seconds
 from ._releasers import releaser_for, releaser_of
 from ._teardown import (
     drop_without_device,
@@ -126,7 +125,7 @@ def _release(
             steps=steps if objects or steps else None,
             witness=witness if objects or found is None else users_of(found),
             pins=bool(objects),
-            wait_s=_native.parse_seconds(wait),
+            wait_s=parse_seconds(wait),
             planned_s=time.perf_counter() - began,
             libraries=libraries_with_groups(found) if process_groups else None,
         )

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _native
 from ._devices.choose import device_of
 from ._frames import clear_frames
 from ._log import log_release, logger
+from ._native import Stages as NativeStages
 from ._releasers import releaser_for
 from ._teardown import (
     drop_without_device,
@@ -44,7 +44,7 @@ class Stages:
         found = device_of(device)
         self._device = found
         self._releaser = releaser_for(found)
-        self._native = _native.Stages(self._releaser, budget)
+        self._native = NativeStages(self._releaser, budget)
 
     def stage(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import _native
 from ._log import logger
+from ._native import HookPoint, malloc_trim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +104,7 @@ def trim_own_garbage(device: Device | None) -> None:
     """
     if device is not None and device.kind == "cpu":
         try:
-            _native.malloc_trim()
+            malloc_trim()
         except OSError:
             pass  # Not every C library can trim, and then the numbers have this noise.
 
@@ -116,4 +116,4 @@ def libraries_with_groups(device: Device | None) -> Sequence[Hook] | None:
     from ._rungs.all import hooks_of
 
     hooks = hooks_of(device, process_groups=True)
-    return [hook for hook in hooks if hook.point == _native.HookPoint.LIBRARIES]
+    return [hook for hook in hooks if hook.point == HookPoint.LIBRARIES]

@@ -6,10 +6,9 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from .. import _native
 from .._data import counted
 from .._devices.choose import device_of
-from .._native import Examination, Holder
+from .._native import Examination, Holder, examine
 from .answer import Answer, Cut
 from .naming import Keys, Naming
 from .question import Question
@@ -78,7 +77,7 @@ class _Asking:
         targets = [target] if self._is_about_target else None
         question = Question(targets, device=self._device, most=_MOST_HELD)
         del target, targets
-        return _native.examine(question)
+        return examine(question)
 
     def _apply(self, cut: Cut, keys: Keys) -> None:
         target = None
@@ -114,7 +113,7 @@ def holders(
     """
     question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
     del survivors
-    found = _native.examine(question)
+    found = examine(question)
     del question
     naming = Naming(found)
     named: list[Holder] = []
