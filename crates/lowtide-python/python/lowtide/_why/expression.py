@@ -8,13 +8,13 @@ anywhere (`sys.modules['shop'].cache['a']`). Names of the module that asks stand
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
 from .path import Edge
+from .path_text import repeats
 from .references.contexts import thread_name
 from .references.look import (
     AnyDict,
@@ -28,8 +28,6 @@ from .references.look import (
 from .references.reference import Reference
 
 _CO_OPTIMIZED = 0x1
-_REPEATS = 20
-"""A step that is repeated more often is written once."""
 _MOST_STEPS = 200
 """With more steps, Python may refuse to compile an expression."""
 _HERE = "\0"
@@ -101,7 +99,7 @@ def expression(
             reach = _as_name(reference)
         if not reach:
             return None
-        templates.append(reach)
+        templates += [reach] * edge.times
         imports.update(reference.imports if _needs(reach) else ())
         if reference.remark and not (number == 0 and start.is_names):
             remarks.append(reference.remark)
@@ -114,20 +112,22 @@ def _needs(template: str) -> bool:
 
 
 def _chain(start: Code, templates: list[str], imports: set[str], remarks: list[str]) -> Code | None:
-    """Joins the steps of an expression. One that comes many times in a row becomes a loop."""
-    groups = [(template, len(list(same))) for template, same in itertools.groupby(templates)]
-    if len(groups) > _MOST_STEPS:
-        return None
+    """Joins the steps of an expression. Those that come many times in a row become a loop."""
     shown, run = start.shown, start.run
-    for template, count in groups:
-        if count <= _REPEATS:
-            for _ in range(count):
-                shown, run = (template.replace("{holder}", text) for text in (shown, run))
-            continue
-        imports.add("functools")
-        step = template.replace("{holder}", "one")
-        loop = f"functools.reduce(lambda one, _: {step}, range({count}), "
-        shown, run = f"{loop}{shown})", f"{loop}{run})"
+    at = steps = 0
+    while at < len(templates):
+        period, times = repeats(templates, at)
+        step = "{holder}"
+        for template in templates[at : at + period]:
+            step = template.replace("{holder}", step)
+        if times > 1:
+            imports.add("functools")
+            step = f"functools.reduce(lambda at, _: {step.replace('{holder}', 'at')}, range({times}), {{holder}})"
+        shown, run = (step.replace("{holder}", text) for text in (shown, run))
+        at += period * times
+        steps += 1
+        if steps > _MOST_STEPS:
+            return None
     # Remarks about a long path would be as long.
     return Code(shown, run, frozenset(imports), tuple(dict.fromkeys(remarks[-_SHOWN_REMARKS:])))
 

@@ -89,12 +89,15 @@ class NamedPath:
 
     def _nearest(self, *, gentle: bool) -> str | None:
         for number in range(len(self._edges), 0, -1):
-            edges = self._edges[:number]
-            if gentle and edges[-1].reference.kind in _GUTTING:
+            kind = self._edges[number - 1].reference.kind
+            if gentle and kind in _GUTTING:
                 continue
-            part = NamedPath(self._root, self._objects[: edges[-1].end + 1], edges, self._scope)
+            found = last_references(self._objects, self._edges[number - 1 : number])
+            if not any(one.verb is not None or one.kind in _OF_CODE for one in found):
+                continue
+            part = NamedPath(self._root, self._objects, self._edges[:number], self._scope)
             # The last element first: deleting one moves those behind it.
-            statements = [part.statement(last) for last in reversed(part.last_references())]
+            statements = [part.statement(last) for last in reversed(found)]
             known = [one for one in statements if one is not None]
             if known and len(known) == len(statements):
                 return printable(joined(dict.fromkeys(known)))
@@ -105,12 +108,12 @@ class NamedPath:
         for number, edge in enumerate(self._edges):
             if edge.reference.kind in _REGISTERED:
                 edges = self._edges[: number + 1]
-                return NamedPath(self._root, self._objects[: edge.end + 1], edges, self._scope)
+                return NamedPath(self._root, self._objects, edges, self._scope)
         return None
 
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
-        return self._objects[self._edges[-1].start if self._edges else 0]
+        return self._objects[self._edges[-1].last if self._edges else 0]
 
     def held(self) -> object:
         """Returns the last object."""
@@ -121,9 +124,18 @@ class NamedPath:
         return last_references(self._objects, self._edges)
 
     def _edges_to(self, last: Reference | None) -> list[Edge]:
-        if not self._edges or last is None:
+        """Returns the edges with `last` as the reference of the last one, which is a single step."""
+        if not self._edges:
             return self._edges
-        return [*self._edges[:-1], self._edges[-1]._replace(reference=last)]
+        edge = self._edges[-1]
+        if edge.times > 1:
+            before = [edge._replace(end=edge.last, times=edge.times - 1)]
+        elif last is None:
+            return self._edges
+        else:
+            before = []
+        reference = edge.reference if last is None else last
+        return [*self._edges[:-1], *before, Edge(edge.last, edge.end, reference)]
 
     def _write(self, edges: list[Edge]) -> PathText:
         return write(self._root, self._objects, edges)

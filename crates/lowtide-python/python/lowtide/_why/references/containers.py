@@ -5,12 +5,12 @@ Each reader yields every place where `held` stands in `holder`, found by identit
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Iterator
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ..._native import referents, refers
 from . import spelling
 from .cuts import (
     attribute_step,
@@ -34,7 +34,6 @@ from .look import (
     overrides,
     pairs,
     read,
-    refers,
 )
 from .reference import Act, Reference
 
@@ -120,7 +119,8 @@ def read_frozenset(holder: frozenset[Any], held: object) -> Iterator[Reference]:
 
 def read_proxy(holder: MappingProxyType[Any, Any], held: object) -> Iterator[Reference]:
     """Yields the mapping behind a read-only view, and what stands in that mapping."""
-    for at, mapping in enumerate(gc.get_referents(holder)):
+    mapping: Any
+    for at, mapping in enumerate(referents(holder)):
         why = "this is a read-only view: cut in the mapping behind it"
         behind = f"gc.get_referents({{holder}})[{at}]"
         if mapping is held:
@@ -183,7 +183,7 @@ def read_weakref(holder: object, held: object) -> Iterator[Reference]:
 
 def read_hidden(holder: object, held: object) -> Iterator[Reference]:
     """Yields a reference that the collector sees and that has no name."""
-    for at, referent in enumerate(gc.get_referents(holder)):
+    for at, referent in enumerate(referents(holder)):
         if referent is held:
             name = full_type_name(type(holder))
             why = f"no name leads into {name}: drop the {name}"
@@ -197,20 +197,20 @@ def read_hidden(holder: object, held: object) -> Iterator[Reference]:
 
 def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
     """Yields the items of a `queue.SimpleQueue`, which have no index."""
-    referents = gc.get_referents(holder)
+    visible = referents(holder)
     # Up to Python 3.12 they are in a list, behind the places of those that were taken.
-    lists = [one for one in referents if type(one) is list]
+    lists = [one for one in visible if type(one) is list]
     inside = lists[0] if len(lists) == 1 else None
     if inside is held:
         return
-    found = referents if inside is None else list.__iter__(inside)
+    found = visible if inside is None else list.__iter__(inside)
     waiting = module_value("_queue", "SimpleQueue").qsize(holder)
     items = list(found)
     first = len(items) - waiting
     for at, one in enumerate(items):
         if one is held and at >= first:
             via = () if inside is None else (id(inside),)
-            where = [id(one) for one in referents].index(id(held if inside is None else inside))
+            where = [id(one) for one in visible].index(id(held if inside is None else inside))
             reach = f"gc.get_referents({{holder}})[{where}]"
             if inside is not None:
                 reach += f"[{at}]"

@@ -7,11 +7,11 @@ The steps here describe the place in words where no expression is short enough.
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
+from ..._native import referents, refers
 from .cuts import none_item
 from .locals import positional_names
 from .look import (
@@ -23,7 +23,6 @@ from .look import (
     pairs,
     plain,
     read,
-    refers,
     type_name,
 )
 from .reference import Act, Reference
@@ -184,7 +183,7 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
         step = ".__wrapped__ (functools.lru_cache)"
         yield Reference(step, "wrapped function", why_not=why, via=(id(attributes),))
         return
-    for place, cache in enumerate(gc.get_referents(holder)):
+    for place, cache in enumerate(referents(holder)):
         if type(cache) is not dict or cache is attributes:
             continue
         inside = f"gc.get_referents({{holder}})[{place}]"
@@ -213,7 +212,7 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
                 step, reach = f"{LRU_STEP} args[{index}]", f"list({inside})[{at}][{index}]"
                 yield entry(step, reach, id(cache), id(key))
         if refers(holder, held) and held is not cache and _is_result(cache, held):
-            at = [id(one) for one in gc.get_referents(holder)].index(id(held))
+            at = [id(one) for one in referents(holder)].index(id(held))
             yield entry(LRU_STEP, f"gc.get_referents({{holder}})[{at}]", id(cache))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import weakref
 from collections.abc import Generator, Iterator
 from types import (
@@ -16,6 +15,7 @@ from types import (
 )
 from typing import Any, NamedTuple
 
+from ..._native import referents, refers
 from .functions import cell_contents
 from .locals import (
     awaits,
@@ -27,7 +27,7 @@ from .locals import (
     place,
     snapshots_of,
 )
-from .look import plain, refers
+from .look import plain
 from .reference import Reference
 
 
@@ -60,7 +60,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             f": {name}", "local", verb, lambda: _close(holder), via=via, reach=reach, remark=remark
         )
     if not names and refers(holder, held) and type(held) is not CodeType:
-        at = [id(one) for one in gc.get_referents(holder)].index(id(held))
+        at = [id(one) for one in referents(holder)].index(id(held))
         reach, step = f"gc.get_referents({{holder}})[{at}]", ": (a value in use)"
         yield Reference(
             step,
