@@ -458,8 +458,7 @@ def a_class_method(held: Any) -> Any:
         def load(cls) -> Any:
             return None
 
-        load.__func__.cache = [held]  # type: ignore[attr-defined]
-
+    vars(Model)["load"].__func__.cache = [held]
     return Model
 
 

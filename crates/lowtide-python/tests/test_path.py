@@ -175,7 +175,9 @@ def test_frames() -> None:
     assert text == f"frame test_frames() line {line}: batch"
     assert path_verb(MAIN_THREAD, [frame, batch]) is None
     sentence = path_by_hand(MAIN_THREAD, [frame, batch])
-    assert sentence.startswith("test_frames() is running: write `del batch` there, or let it return")
+    assert sentence.startswith(
+        "test_frames() is running: write `del batch` there, or let it return"
+    )
     runner = Runner()
     runner.model = batch
     text = path_text(Root("frame", "worker"), [frame, runner, vars(runner), batch])

@@ -169,7 +169,9 @@ def test_a_dead_cycle_is_the_collectors() -> None:
         answer = lowtide.why(device="cpu")
         dead = [one for one in answer.dead if one.type == "Runner"]
         assert [one.bytes for one in dead] == [8 * MIB]
-        actions = [action for action in answer.actions if action.action == "import gc; gc.collect()"]
+        actions = [
+            action for action in answer.actions if action.action == "import gc; gc.collect()"
+        ]
         assert actions[0].bytes is not None
         assert actions[0].bytes >= 8 * MIB
     finally:

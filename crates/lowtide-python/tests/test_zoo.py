@@ -41,7 +41,7 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module
         if item.originalname.startswith("test_by_")
-        if HAS_LOWTIDE or item.originalname != "test_by_lowtide"
+        if HAS_LOWTIDE or item.originalname == "test_by_cure"
     ]
     able = [visit for visit in asked if not tour.why_not(ANIMALS[visit[0]])]
     if tour.DEVICE != "cpu" or not hasattr(os, "fork"):
@@ -78,6 +78,13 @@ def test_by_cure(visits: Visits, name: str) -> None:
 def test_by_lowtide(visits: Visits, name: str) -> None:
     """What `why` names, what the release says, and what the memory says of both."""
     _is_right(visits, name, "lowtide")
+
+
+@pytest.mark.skipif(not HAS_LOWTIDE, reason="lowtide is not installed here")
+@pytest.mark.parametrize("name", ANIMALS)
+def test_by_cut(visits: Visits, name: str) -> None:
+    """The statement that the answer prints runs as it stands and frees it, or is rightly `by hand`."""
+    _is_right(visits, name, "cut")
 
 
 def test_every_file_is_an_animal() -> None:

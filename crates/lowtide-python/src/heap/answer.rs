@@ -191,7 +191,6 @@ impl Answering<'_, '_> {
             bytes: bytes.0,
             pieces,
             reached: self.analysis.is_reached(node),
-            dead: dead.has(node),
             collected: dead.is_collected(node),
             hidden: self.heap.hidden(node),
             frozen: self.heap.is_frozen(node),
@@ -293,9 +292,11 @@ impl Answering<'_, '_> {
             // Classes have references from everywhere, and no memory.
             self.heap.hidden(**node) > 0 && self.heap.kind(**node) != Kind::Class
         });
-        let held = self.heap.memories.iter().filter(|memory| {
-            memory.is_held_natively(&self.heap.known) && is_lost(memory.node)
-        });
+        let held = self
+            .heap
+            .memories
+            .iter()
+            .filter(|memory| memory.is_held_natively(&self.heap.known) && is_lost(memory.node));
         let keepers: Vec<Node> = hidden.copied().chain(held.map(|memory| memory.node)).collect();
         if keepers.is_empty() {
             return (Bytes::ZERO, 0);

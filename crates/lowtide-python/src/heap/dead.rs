@@ -5,6 +5,8 @@
 //! graph of its own (`create_graph=True`) is such a case: the gradient's graph holds the leaf, both
 //! in native code.
 
+use std::collections::HashSet;
+
 use lowtide_device::Bytes;
 use lowtide_heap::{Analysis, Node, Size};
 
@@ -66,25 +68,18 @@ impl Dead {
         found
     }
 
-    /// Returns whether only unreachable objects lead to a node, and not this question alone.
-    pub(super) fn has(&self, node: Node) -> bool {
-        self.at(node).is_some()
-    }
-
-    /// Returns whether the collector frees a node.
-    pub(super) fn is_collected(&self, node: Node) -> bool {
-        self.at(node).is_some_and(|at| !self.nodes[at].1)
-    }
-
-    fn at(&self, node: Node) -> Option<usize> {
-        self.nodes.binary_search_by_key(&node, |(node, _)| *node).ok()
+    /// Returns whether the collector frees a node, if only unreachable objects lead to it, and not
+    /// this question alone.
+    pub(super) fn is_collected(&self, node: Node) -> Option<bool> {
+        let at = self.nodes.binary_search_by_key(&node, |(node, _)| *node).ok()?;
+        Some(!self.nodes[at].1)
     }
 }
 
 /// Returns what some unreachable nodes lead to, themselves included, sorted.
 fn below(heap: &Heap<'_>, analysis: &Analysis<'_>, heads: Vec<Node>) -> Vec<Node> {
     let mut next = heads;
-    let mut seen: std::collections::HashSet<Node> = next.iter().copied().collect();
+    let mut seen: HashSet<Node> = next.iter().copied().collect();
     while let Some(at) = next.pop() {
         let onwards = heap.graph.references(at).map(|edge| edge.to);
         next.extend(onwards.filter(|to| !analysis.is_reached(*to) && seen.insert(*to)));

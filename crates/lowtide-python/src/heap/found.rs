@@ -117,10 +117,8 @@ pub(crate) struct HeldObject {
     pub(crate) pieces: u64,
     /// Whether a root reaches it.
     pub(crate) reached: bool,
-    /// Whether only unreachable objects refer to it.
-    pub(crate) dead: bool,
-    /// Whether the collector frees it then.
-    pub(crate) collected: bool,
+    /// Whether the collector frees it, if only unreachable objects refer to it.
+    pub(crate) collected: Option<bool>,
     /// References to it that were not seen.
     pub(crate) hidden: u32,
     /// Whether it is frozen.

@@ -7,6 +7,7 @@ what must free it, and what a person would type by hand. An animal lives in a pr
     cd tests
     python -m zoo.closure            # ask lowtide: what it names, what it frees
     python -m zoo.closure why        # only its answer, and the first cut of it
+    python -m zoo.closure cut        # its answer, and the printed statement executed as it stands
     python -m zoo.closure cure       # without lowtide: does the hand-typed cure free it?
     python -m zoo.closure gc         # what gc.collect() and empty_cache() do with it
     python -m zoo.closure objgraph   # what objgraph says of it

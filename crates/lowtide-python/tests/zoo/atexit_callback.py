@@ -15,6 +15,7 @@ ANIMAL = Animal(
     verdict=PINNED,
     because="the interpreter calls it at the end, and it needs the model",
     then="cure",
+    by_hand="the interpreter keeps callbacks where no expression reaches them",
     cure="atexit.unregister(save)",
     holder="atexit",
 )

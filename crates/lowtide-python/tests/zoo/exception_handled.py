@@ -13,6 +13,7 @@ ANIMAL = Animal(
     verdict=PINNED,
     because="whoever handles the exception may still want its traceback",
     then="cure",
+    by_hand="the exception is handled right now: it goes when its block ends",
     cure="import sys, traceback; traceback.clear_frames(sys.exc_info()[2])",
     holder="serve.__code__",
 )

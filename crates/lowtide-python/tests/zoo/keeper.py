@@ -40,6 +40,8 @@ class Animal(NamedTuple):
     """Why another verdict than `released` is right."""
     then: str = ""
     """What frees it after such a verdict: `cut` (the answer's first), `cure`, or an expression."""
+    by_hand: str = ""
+    """Why no statement frees it, so that the answer has to say `by hand`; empty: one does."""
     frees: bool | None = None
     """Whether `release` frees what is watched; None: if its verdict is to be `released`."""
     says: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ ANIMAL = Animal(
     verdict=PINNED,
     because="a local of a function that is running: only that function can let go of it",
     then="cure",
+    by_hand="a local of a function that is running: no other code reaches it",
     cure="more.set(); worker.join()",
     holder="serve.__code__",
 )

@@ -15,6 +15,7 @@ ANIMAL = Animal(
     verdict=PINNED,
     because=OWN,
     then="cut",
+    by_hand="it belongs to another thread: only that thread reaches it",
     cure="pool.submit(forget).result()",
     holder="LOCAL",
 )

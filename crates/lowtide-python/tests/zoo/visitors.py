@@ -1,7 +1,8 @@
 """The visitors: what is done to an animal, one function each.
 
 `cure` proves the plant: it stays when the collector runs, and the hand-typed cure, which undoes
-nothing but the claimed holder, frees it. `lowtide` holds lowtide to the animal's expectations. The
+nothing but the claimed holder, frees it. `lowtide` holds lowtide to the animal's expectations, and
+`cut` executes the statement that the answer prints. The
 others are what people reach for today; they are measured, not tested. When is an animal *named*?
 
 - by `lowtide`: every regex of `names` is found in the text of the answer;
@@ -119,6 +120,51 @@ def by_why(visit: Visit) -> None:
     visit.found |= {"freed": not visit.what_stays(), "seconds": visit.found["why_s"]}
 
 
+def by_cut(visit: Visit) -> None:
+    """The answer's first statement, executed as it stands; until nothing large is held."""
+    lowtide: Any = importlib.import_module("lowtide")
+    if visit.animal.by_hand:
+        held = _largest(visit, lowtide)
+        # What a person has to do is said to be that, and is not mixed with code.
+        is_said = held is None or any("by hand" in line for line in held.lines())
+        visit.expect(is_said, f"the answer does not say `by hand`: {visit.animal.by_hand}")
+        visit.expect(not _statements(held), f"there is a statement: {_statements(held)}")
+        return
+    for _ in range(_MOST_CUTS):
+        held = _largest(visit, lowtide)
+        for statement in _statements(held):
+            print("executed:", statement)
+            exec(statement, visit.scope)
+        if held is None:
+            break
+    _empty_cache()
+    left = visit.what_stays()
+    visit.expect(not left, f"the statements do not free it: {left}")
+    visit.found["freed"] = not left
+
+
+_MOST_CUTS = 4
+
+
+def _largest(visit: Visit, lowtide: Any) -> Any:
+    """What holds most of the plant; or, if nothing does, the statements for the rest are executed."""
+    answer = lowtide.why(device=visit.animal.asked or DEVICE)
+    print(answer)
+    held = [one for one in answer.held if one.bytes >= visit.animal.mib * MIB // 16]
+    if held:
+        return held[0]
+    for action in answer.actions:
+        if not action.by_hand:
+            print("executed:", action.action)
+            exec(action.action, visit.scope)
+    return None
+
+
+def _statements(held: Any) -> list[str]:
+    cuts = [] if held is None else held.cuts[:1]
+    return [cut.code for cut in cuts if cut.code is not None]
+
+
 def _ask(visit: Visit, lowtide: Any) -> None:
     with _timed(visit, "why_s"):
         answer = lowtide.why(device=visit.animal.asked or DEVICE)
@@ -200,5 +246,6 @@ MODES: dict[str, Callable[[Visit], None]] = {
     "objgraph": by_objgraph,
     "snapshot": by_snapshot,
     "why": by_why,
+    "cut": by_cut,
     "lowtide": by_lowtide,
 }

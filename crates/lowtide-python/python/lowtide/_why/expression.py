@@ -35,16 +35,20 @@ _HERE = "\0"
 
 
 class Code(NamedTuple):
-    """A Python expression: as people read it, and as it runs; with the modules that it needs."""
+    """A Python expression: as people read it, and as it runs; with the modules that it needs.
+
+    `is_names`: it stands for the dict of a module, whose items are written like attributes.
+    """
 
     shown: str
     run: str
     imports: frozenset[str] = frozenset()
     remarks: tuple[str, ...] = ()
+    is_names: bool = False
 
     def then(self, reference: Reference) -> Code | None:
         """Returns the expression for what a reference of this object leads to."""
-        reach = reference.reach
+        reach = _as_name(reference) if self.is_names else reference.reach
         if not reach:
             return None
         shown, run = (reach.replace("{holder}", text) for text in (self.shown, self.run))
@@ -60,13 +64,6 @@ class Code(NamedTuple):
         """Returns the expression for people, with remarks in a comment."""
         remarks = f"  # {', '.join(self.remarks)}" if self.remarks else ""
         return f"{plain_names(self.shown)}{remarks}"
-
-
-class _Start(NamedTuple):
-    """An object with a name of its own. `is_names`: its items are written like attributes."""
-
-    code: Code
-    is_names: bool = False
 
 
 def plain_names(text: str) -> str:
@@ -91,7 +88,9 @@ def expression(
             break
         at -= 1
     templates: list[str] = []
-    imports, remarks = set(start.code.imports), [*start.code.remarks]
+    if at == len(edges):
+        return start
+    imports, remarks = set(start.imports), [*start.remarks]
     for number, edge in enumerate(edges[at:]):
         reference = edge.reference
         reach = reference.reach
@@ -103,7 +102,7 @@ def expression(
         imports.update(reference.imports if _needs(reach) else ())
         if reference.remark and not (number == 0 and start.is_names):
             remarks.append(reference.remark)
-    return _chain(start.code, templates, imports, remarks)
+    return _chain(start, templates, imports, remarks)
 
 
 def _needs(template: str) -> bool:
@@ -147,21 +146,20 @@ def _as_name(reference: Reference) -> str:
     return reach.replace("{holder}", "{holder}.__dict__") if reach[:1] != "." else reach
 
 
-def _start(value: object, scope: AnyDict | None) -> _Start | None:
+def _start(value: object, scope: AnyDict | None) -> Code | None:
     """Returns the name that an object has by itself, or None."""
     if value is sys.modules:
-        return _Start(Code("sys.modules", "sys.modules", frozenset({"sys"})))
+        return Code("sys.modules", "sys.modules", frozenset({"sys"}))
     if is_a(value, ModuleType):
-        code = _module(module_dict(value), scope)  # type: ignore[arg-type]
-        return None if code is None else _Start(code)
+        return _module(module_dict(value), scope)  # type: ignore[arg-type]
     if type(value) is dict:
         code = _module(value, scope)
-        return None if code is None else _Start(code, is_names=True)
+        return None if code is None else code._replace(is_names=True)
     if type(value) is FrameType:
         if value.f_code.co_flags & _CO_OPTIMIZED or value.f_locals is not value.f_globals:
             return None
         code = _module(value.f_globals, scope)
-        return None if code is None else _Start(code, is_names=True)
+        return None if code is None else code._replace(is_names=True)
     return _thread(value) if thread_name(value) is not None else None
 
 
@@ -182,7 +180,7 @@ def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
     return None
 
 
-def _thread(thread: object) -> _Start | None:
+def _thread(thread: object) -> Code | None:
     """Returns the expression for a thread that runs and whose name no other has."""
     active = module_value("threading", "_active")
     running = list(dict.values(active)) if type(active) is dict else []
@@ -190,10 +188,10 @@ def _thread(thread: object) -> _Start | None:
     if [one for one in running if thread_name(one) == name] != [thread]:
         return None
     code = f"next(one for one in threading.enumerate() if one.name == {name!r})"
-    return _Start(Code(code, code, frozenset({"threading"}), (f"thread {name!r}",)))
+    return Code(code, code, frozenset({"threading"}), (f"thread {name!r}",))
 
 
-def _handler(value: object) -> _Start | None:
+def _handler(value: object) -> Code | None:
     """Returns the expression for a function that handles a signal."""
     handler_of = module_value("_signal", "getsignal")
     if handler_of is None or not callable(value):
@@ -202,5 +200,5 @@ def _handler(value: object) -> _Start | None:
         if handler_of(number) is value:
             code = f"signal.getsignal({int(number)})"
             remark = (f"handler of signal {int(number)}, {type_name(type(value))}",)
-            return _Start(Code(code, code, frozenset({"signal"}), remark))
+            return Code(code, code, frozenset({"signal"}), remark)
     return None

@@ -81,7 +81,10 @@ class NamedPath:
             return f"end what holds it: {words}"
         if self._root.kind == "native" and len(edges) == 1 and edges[0].reference.verb is None:
             return f"end the native code that holds it: {words}"
-        return printable(f"{edges[-1].reference.why_not or 'drop the holder'}: {words}")
+        reference = edges[-1].reference
+        if reference.why_not or not reference.can_cut:
+            return printable(f"{reference.why_not or 'drop its holder'}: {words}")
+        return f"call apply() of this cut, since no Python expression leads there: {words}"
 
     def cut(self) -> str | None:
         """Returns the statement that cuts the path, as near to its end as is gentle."""
@@ -154,7 +157,7 @@ class NamedPath:
         reference = edges[-1].reference
         holder = self._code(edges[:-1])
         # The last step stands for itself, even if the same one came many times before it.
-        path = self._code(edges) if holder is None or len(edges) == 1 else holder.then(reference)
+        path = None if holder is None else holder.then(reference)
         return fill(reference, holder, path)
 
     def _task_of(self, edges: list[Edge]) -> int | None:

@@ -6,6 +6,7 @@ stays in the answer.
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections import Counter
@@ -169,8 +170,11 @@ class Naming:
     def _cuts(self, held: HeldObject) -> tuple[Cut, ...]:
         """Returns the cuts of an object, the gentlest first; those that are statements before those
         that are done by hand."""
-        found = {str(cut): cut for cut in [self._cut(cut, held) for cut in reversed(held.cuts)]}
-        cuts = sorted(reversed(found.values()), key=lambda cut: cut.code is None)
+        found: dict[str, Cut] = {}
+        for heap_cut in held.cuts:
+            cut = self._cut(heap_cut, held)
+            found.setdefault(str(cut), cut)
+        cuts = sorted(found.values(), key=lambda cut: cut.code is None)
         return tuple(cuts[:_MOST_CUTS])
 
     def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
@@ -203,9 +207,7 @@ class Naming:
         steps = []
         for edge in edges:
             ways = [
-                self.path(path, edge.held)
-                for path in edge.paths
-                if not _passes(path.objects, ends)
+                self.path(path, edge.held) for path in edge.paths if not _passes(path.objects, ends)
             ] or [self.path(edge.paths[0], edge.held)]
             entry = _registered(ways)
             steps += self._steps_of(entry or _written(ways), target, is_entry=entry is not None)
@@ -257,9 +259,7 @@ class Naming:
             actions.append(Action(text, cached, about=about))
         unseen = counts.allocated_bytes - self._found.memory.bytes
         if unseen >= _WORTH_BYTES:
-            about = (
-                f"{mib(unseen)} that no Python object holds, such as cuBLAS workspaces and IPC leftovers"
-            )
+            about = f"{mib(unseen)} that no Python object holds, such as cuBLAS workspaces and IPC leftovers"
             actions.append(Action("import lowtide; lowtide.release()", None, about=about))
         for other in device.others():
             text = f"end {other.name}, another process, which uses {mib(other.bytes)} of the device"
@@ -294,7 +294,7 @@ class Naming:
 
 def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
     """Returns whether a path leads over one of these references, given by the ids of their ends."""
-    return any((id(one), id(other)) in ends for one, other in zip(objects, objects[1:]))
+    return any((id(one), id(other)) in ends for one, other in itertools.pairwise(objects))
 
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:
@@ -342,7 +342,7 @@ def _keys(steps: list[_NamedStep]) -> Keys:
 
 
 def _without_holder(held: HeldObject) -> str:
-    if not held.dead:
+    if held.collected is None:
         return "only this call"
     if not held.collected and not held.frozen:
         return "only unreachable objects that native code holds: the collector cannot free them"

@@ -87,7 +87,9 @@ def read_members(holder: object, held: object) -> Iterator[Reference]:
                 yield Reference(f".{name}", "attribute", verb, act, reach=reach)
             else:
                 why = f"{type_name(type(holder))}.{name} is read-only: drop the holder"
-                yield Reference(f".{name}", "attribute", why_not=why, reach=member_reach(holder, name))
+                yield Reference(
+                    f".{name}", "attribute", why_not=why, reach=member_reach(holder, name)
+                )
 
 
 def _is_writable(member: MemberDescriptorType) -> bool:

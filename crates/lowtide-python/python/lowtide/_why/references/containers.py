@@ -189,9 +189,7 @@ def read_hidden(holder: object, held: object) -> Iterator[Reference]:
             why = f"no name leads into {name}: drop the {name}"
             reach, remark = f"gc.get_referents({{holder}})[{at}]", f"inside {name}"
             step = f" ({remark})"
-            yield Reference(
-                step, "hidden", why_not=why, reach=reach, imports=_GC, remark=remark
-            )
+            yield Reference(step, "hidden", why_not=why, reach=reach, imports=_GC, remark=remark)
             return
 
 
@@ -219,7 +217,14 @@ def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
             act = _take_out(holder, held)
             step = f" (item {at - first})"
             yield Reference(
-                step, "queued", verb, act, via=via, reach=reach, imports=_GC, remark=step.strip(" ()")
+                step,
+                "queued",
+                verb,
+                act,
+                via=via,
+                reach=reach,
+                imports=_GC,
+                remark=step.strip(" ()"),
             )
 
 

@@ -56,8 +56,8 @@ def _closure(holder: FunctionType, held: object) -> Iterator[Reference]:
         step, remark = f".<closure>.{plain(name)}", f"closure: {plain(name)}"
         reach = f"{{holder}}.__closure__[{index}]"
         if cell is held:
-            why, via = "cut what is in the cell", (id(cells),)
-            yield Reference(step, "cell", why_not=why, via=via, reach=reach, remark=remark)
+            why = "cut what is in the cell"
+            yield Reference(step, "cell", why_not=why, via=(id(cells),), reach=reach, remark=remark)
         elif cell_contents(cell) is held:
             via, act = (id(cells), id(cell)), empty_cell(cell, held)
             reach += ".cell_contents"
