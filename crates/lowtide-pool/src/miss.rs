@@ -55,7 +55,12 @@ impl Pool {
     pub(crate) fn miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Option<Address>> {
         for round in 0.. {
             let error = match self.try_miss(request, limit)? {
-                Tried::Done(address) => return Ok(Some(address)),
+                Tried::Done(address) => {
+                    if round > 0 {
+                        self.shared.callbacks.have_helped();
+                    }
+                    return Ok(Some(address));
+                }
                 Tried::Turned => return Ok(None),
                 Tried::Full(error) => error,
             };

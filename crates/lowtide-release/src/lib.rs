@@ -17,6 +17,7 @@
 
 mod advice;
 mod allocator;
+mod asking;
 mod claiming;
 mod climb;
 mod climber;

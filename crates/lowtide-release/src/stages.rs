@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lowtide_types::{
@@ -25,6 +25,7 @@ use crate::releaser::Releaser;
 use crate::request::{Claiming, Request};
 use crate::slope::{Slope, Trend};
 use crate::stages_report::{StageReport, StagesReport};
+use crate::sync::unpoisoned;
 
 /// The reason why a stage did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -228,14 +229,18 @@ impl Stages {
     /// Records a clean-up: the level of the next one, and the trend.
     fn cleaned(&self, receipt: &Arc<Receipt>) {
         let inventory = self.releaser.inventory();
+        // Before the lock: the gauge may be the caller's.
+        let noise = inventory.noise();
         let Some(mut done) = self.done() else { return };
         done.between.push(Arc::clone(receipt));
         let Some(in_use) = receipt.after.in_use() else { return };
         match &mut done.level {
-            Some(level) => level.follow(inventory, &receipt.after),
+            Some(level) => level.follow(inventory, &receipt.after, noise),
             None => done.level = Some(Level { reading: receipt.after, has_grown: false }),
         }
-        if let Some(warning) = done.slope.add(in_use) {
+        let warning = done.slope.add(in_use);
+        drop(done);
+        if let Some(warning) = warning {
             let (per_task, tasks) = (warning.per_update, warning.updates);
             tracing::warn!(%per_task, tasks, "memory in use grows by {per_task} with every task, over {tasks} tasks");
         }
@@ -278,16 +283,15 @@ impl Stages {
 
     /// Locks what was seen; `None` in a forked child.
     fn done(&self) -> Option<MutexGuard<'_, Done>> {
-        let lock = || self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        self.home.is_here().then(lock)
+        self.home.is_here().then(|| unpoisoned(self.done.lock()))
     }
 }
 
 impl Level {
     /// Adds the growth of libraries, which no release can take back, to the level.
-    fn follow(&mut self, inventory: &Inventory, after: &Reading) {
+    fn follow(&mut self, inventory: &Inventory, after: &Reading, noise: Bytes) {
         let grown = outside_growth(inventory, &self.reading, after);
-        let has_grown = grown > inventory.noise();
+        let has_grown = grown > noise;
         if has_grown && !self.has_grown {
             self.reading.own = self.reading.own.map(|own| own + grown);
         }
