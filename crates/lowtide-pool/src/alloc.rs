@@ -41,7 +41,7 @@ impl Pool {
         let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
             return Err(Error::no_addresses(size, self.shared.device.info()));
         };
-        let limit = limit.asked_by(self);
+        let limit = limit.asked_by(&self.shared.monitor);
         loop {
             let mut state = self.state()?;
             let known = state.tags.get(tag)?;

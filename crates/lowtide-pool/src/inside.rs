@@ -2,11 +2,7 @@
 //! end, or wait for the operation that asks. It is recognised by its thread and refused.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
-use crate::fence::{Fence, StreamId};
-use crate::monitor::Monitor;
-use crate::pool::Pool;
 use crate::{Error, Result};
 
 /// A callback that a pool runs in the middle of an operation.
@@ -21,7 +17,7 @@ pub(crate) enum Callback {
 pub(crate) struct PoolAddress(usize);
 
 impl PoolAddress {
-    pub(crate) fn of<T>(monitor: &Monitor<T>) -> PoolAddress {
+    pub(crate) fn of<M>(monitor: &M) -> PoolAddress {
         PoolAddress(std::ptr::from_ref(monitor).addr())
     }
 }
@@ -42,6 +38,11 @@ impl Inside {
         let mark = |here: &RefCell<Vec<_>>| here.borrow_mut().push((pool, callback));
         Inside { is_set: HERE.try_with(mark).is_ok() }
     }
+
+    /// Marks that the pool with this monitor asks its fence.
+    pub(crate) fn fence<M>(monitor: &M) -> Inside {
+        Inside::new(PoolAddress::of(monitor), Callback::Fence)
+    }
 }
 
 impl Drop for Inside {
@@ -52,38 +53,19 @@ impl Drop for Inside {
     }
 }
 
-fn is_inside<T>(monitor: &Monitor<T>, callback: Callback) -> bool {
+fn is_inside<M>(monitor: &M, callback: Callback) -> bool {
     let mark = (PoolAddress::of(monitor), callback);
     HERE.try_with(|here| here.borrow().contains(&mark)).unwrap_or(false)
 }
 
 /// Refuses if the fence of the pool with this monitor runs on this thread.
-pub(crate) fn check_outside_fence<T>(monitor: &Monitor<T>) -> Result<()> {
+pub(crate) fn check_outside_fence<M>(monitor: &M) -> Result<()> {
     if is_inside(monitor, Callback::Fence) { Err(Error::InsideFence) } else { Ok(()) }
 }
 
 /// Refuses if the fence or a limit of the pool with this monitor runs on this thread: what the caller is
 /// about to wait for may wait for that.
-pub(crate) fn check_may_wait<T>(monitor: &Monitor<T>) -> Result<()> {
+pub(crate) fn check_may_wait<M>(monitor: &M) -> Result<()> {
     check_outside_fence(monitor)?;
     if is_inside(monitor, Callback::Limit) { Err(Error::InsideLimit) } else { Ok(()) }
-}
-
-impl Pool {
-    /// Asks the fence whether a stream has passed. A panic counts as `false`.
-    pub(crate) fn ask_fence(&self, fence: &Arc<dyn Fence>, stream: StreamId) -> bool {
-        let _asking = self.asking();
-        let ask = std::panic::AssertUnwindSafe(|| fence.has_passed(stream));
-        std::panic::catch_unwind(ask).unwrap_or(false)
-    }
-
-    /// Waits until the fence says that a stream has passed.
-    pub(crate) fn wait_for_fence(&self, fence: &Arc<dyn Fence>, stream: StreamId) -> Result<()> {
-        let _asking = self.asking();
-        Ok(fence.wait(stream)?)
-    }
-
-    fn asking(&self) -> Inside {
-        Inside::new(PoolAddress::of(&self.shared.monitor), Callback::Fence)
-    }
 }

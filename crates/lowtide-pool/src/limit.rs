@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lowtide_device::Bytes;
 
 use crate::inside::{Callback, Inside, PoolAddress};
-use crate::pool::Pool;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
@@ -46,9 +45,9 @@ impl<'a> Limit<'a> {
         Limit { go_on: Some(go_on), asked_by: None }
     }
 
-    /// Returns the same limit, asked by a pool, which recognises calls that come back to it.
-    pub(crate) fn asked_by(self, pool: &Pool) -> Limit<'a> {
-        Limit { asked_by: Some(PoolAddress::of(&pool.shared.monitor)), ..self }
+    /// Returns the same limit, asked by the pool with this monitor, which recognises calls that come back.
+    pub(crate) fn asked_by<M>(self, monitor: &M) -> Limit<'a> {
+        Limit { asked_by: Some(PoolAddress::of(monitor)), ..self }
     }
 
     pub(crate) fn is_none(self) -> bool {

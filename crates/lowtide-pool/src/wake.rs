@@ -57,7 +57,7 @@ impl Pool {
         limit: Limit<'_>,
         loss: Loss,
     ) -> Result<WakeReport> {
-        let (mut round, limit) = (0, limit.asked_by(self));
+        let (mut round, limit) = (0, limit.asked_by(&self.shared.monitor));
         loop {
             let Some(mut turn) = self.begin_turn(scope, Phase::Asleep, limit)? else {
                 return Ok(WakeReport::default());
