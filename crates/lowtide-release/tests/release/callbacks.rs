@@ -260,7 +260,8 @@ fn release(releaser: &Releaser, caller: &Arc<Caller>) -> Arc<Receipt> {
 
 #[test]
 fn code_that_a_release_asks_may_not_ask_its_releaser_for_a_release() {
-    let kinds: [(&str, fn(&Releaser) -> Arc<Receipt>); 3] = [
+    type Ask = fn(&Releaser) -> Arc<Receipt>;
+    let kinds: [(&str, Ask); 3] = [
         ("empty_cache", Releaser::empty_cache),
         ("shutdown", Releaser::shutdown),
         ("the same", |releaser| {
@@ -417,7 +418,9 @@ fn a_hook_of_a_release_within_a_release_enters_the_gates_of_both() {
     let (outer, inner) = (outer.with_clock(Arc::clone(&clock)), inner.with_clock(clock));
     let gates = [outer.gate().clone(), inner.gate().clone()];
     let enters = Hook::new("enters", move |_| {
-        gates.iter().for_each(|gate| drop(gate.enter()));
+        for gate in &gates {
+            drop(gate.enter());
+        }
         Ok(Vec::new())
     });
     let _enters = inner.add_hook(HookPoint::Caches, enters);
