@@ -6,27 +6,28 @@
 //! keep others from climbing: the work that it waits for may clean up after itself.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, RungName, Verdict};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
 
 use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark};
 use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, Replaced, receipt};
 use crate::clock::Clock;
+use crate::flights::Flights;
 use crate::gate::{Busy, Closed, Gate, Mode};
 use crate::gauge::Gauge;
-use crate::home;
 use crate::hooks::{Hook, HookPoint, Registration, Setting};
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
 use crate::left_behind::LeftBehind;
 use crate::log;
 use crate::owners::Owners;
+use crate::refusal::{refuse_asked, refuse_inherited, why_busy};
 use crate::request::{Request, WhenBusy};
 use crate::rung::Rung;
 use crate::sync::unpoisoned;
@@ -49,24 +50,13 @@ struct Inner {
     inventory: Arc<Inventory>,
     gate: Gate,
     replaced: Mutex<Vec<Replaced>>,
-    /// Releases that have not ended: each climbs, or waits for the gate or its turn.
-    flights: Mutex<Vec<Arc<Flight>>>,
-    landed: Condvar,
+    flights: Flights,
     /// Held by the release that climbs.
     turn: Mutex<()>,
     /// Parts of releases that still run after their limit.
     left_behind: Arc<LeftBehind>,
     /// The gate that such parts keep closed.
     kept_closed: Mutex<Weak<Closed>>,
-}
-
-/// A release, for callers that ask for the same one.
-struct Flight {
-    request: Request,
-    /// The names of its rungs, whose code must not run with a lock held.
-    names: Vec<RungName>,
-    /// Set when the release has ended; never, if it panicked.
-    receipt: OnceLock<Arc<Receipt>>,
 }
 
 impl Releaser {
@@ -92,8 +82,7 @@ impl Releaser {
             inventory: Arc::new(Inventory::new(gauge)),
             gate: Gate::default(),
             replaced: Mutex::default(),
-            flights: Mutex::default(),
-            landed: Condvar::new(),
+            flights: Flights::default(),
             turn: Mutex::default(),
             left_behind: Arc::default(),
             kept_closed: Mutex::default(),
@@ -234,27 +223,15 @@ impl Releaser {
         let _releasing = Mark::new(&inner.inventory, Doing::Releasing);
         // Before it waits for anybody: who waits for the gate waits for this thread.
         if let Some(busy) = inner.waits_for_itself(&request) {
-            return Arc::new(inner.busy(&request, &refusal(&busy)));
+            return Arc::new(inner.busy(&request, &why_busy(&busy)));
         }
-        let names = request.ladder.names();
-        let mut flights = inner.flights();
-        while let Some(same) = flights.iter().find(|flight| flight.answers(&request, &names)) {
-            let same = Arc::clone(same);
-            while flights.iter().any(|flight| Arc::ptr_eq(flight, &same)) {
-                flights = unpoisoned(inner.landed.wait(flights));
-            }
-            if let Some(receipt) = same.receipt.get() {
-                return Arc::clone(receipt);
-            }
-        }
-        let flight = Arc::new(Flight { request, names, receipt: OnceLock::new() });
-        flights.push(Arc::clone(&flight));
-        drop(flights);
-        let landing = Landing { inner, flight: &flight };
-        let receipt = Arc::new(self.climb_in_time(&flight.request));
-        let receipt = Arc::clone(flight.receipt.get_or_init(|| receipt));
-        drop(landing);
-        if !flight.request.quiet {
+        let flying = match inner.flights.begin(request) {
+            Ok(flying) => flying,
+            Err(receipt) => return receipt,
+        };
+        let receipt = self.climb_in_time(flying.request());
+        let (receipt, is_quiet) = flying.land(receipt);
+        if !is_quiet {
             log::write(&receipt);
         }
         receipt
@@ -289,7 +266,7 @@ impl Releaser {
         let closed = kept.map_or_else(|| self.close_gate(request).map(Arc::new), Ok);
         let closed = match closed {
             Ok(closed) => closed,
-            Err(busy) => return inner.busy(request, &refusal(&busy)),
+            Err(busy) => return inner.busy(request, &why_busy(&busy)),
         };
         let _turn = inner.turn();
         if !inner.inventory.pools().is_empty() {
@@ -324,63 +301,9 @@ impl Releaser {
     }
 }
 
-/// Creates the receipt of a release in a forked child. Nothing of the parent's is asked for it, and it is
-/// not logged: a subscriber may have a lock of its own.
-fn refuse_inherited(request: &Request) -> Receipt {
-    refuse_unread(request, Verdict::Failed, home::refusal("releaser"))
-}
-
-/// Creates the receipt of a release that code asked for while it was asked for its own number. It is not
-/// asked again.
-fn refuse_numbers(request: &Request) -> Receipt {
-    let why = "nothing was touched: the gauge, an allocator or an account of this releaser asked for a \
-               release while it was asked for its number; ask outside of that";
-    refuse_unread(request, Verdict::Busy, why.to_owned())
-}
-
-fn refuse_unread(request: &Request, verdict: Verdict, why: String) -> Receipt {
-    let nothing = Reading::default();
-    let mut receipt = Receipt::new(&request.name, None, verdict, (nothing, nothing));
-    receipt.target = request.to;
-    receipt.advice.push(why);
-    receipt
-}
-
-fn refusal(busy: &Busy) -> String {
-    let next = if busy.own {
-        "ask on a thread that does not, or end that work first"
-    } else {
-        "try again when that has ended, or wait longer"
-    };
-    format!("nothing was touched: {busy}; {next}")
-}
-
 impl fmt::Debug for Releaser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Releaser({:?})", self.inner.inventory)
-    }
-}
-
-/// Ends a flight, also when a climb panicked.
-struct Landing<'a> {
-    inner: &'a Inner,
-    flight: &'a Arc<Flight>,
-}
-
-impl Drop for Landing<'_> {
-    fn drop(&mut self) {
-        if self.inner.inventory.is_inherited() {
-            return;
-        }
-        self.inner.flights().retain(|flight| !Arc::ptr_eq(flight, self.flight));
-        self.inner.landed.notify_all();
-    }
-}
-
-impl Flight {
-    /// Whether its receipt answers a request for rungs of these names.
-    fn answers(&self, request: &Request, names: &[RungName]) -> bool {
-        self.request.is_like(request) && self.names == names
     }
 }
 
@@ -420,7 +343,7 @@ impl Inner {
 
     fn busy(&self, request: &Request, why: &str) -> Receipt {
         if self.is_asking_here() {
-            return refuse_numbers(request);
+            return refuse_asked(request);
         }
         let _refusing = Mark::new(&self.inventory, Doing::Refusing);
         let reading = self.inventory.read();
@@ -431,10 +354,6 @@ impl Inner {
 
     fn replaced(&self) -> MutexGuard<'_, Vec<Replaced>> {
         unpoisoned(self.replaced.lock())
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
-        unpoisoned(self.flights.lock())
     }
 
     fn kept_closed(&self) -> MutexGuard<'_, Weak<Closed>> {
