@@ -190,7 +190,7 @@ impl Take<'_> {
                 (is_next || !seen.is_empty()).then_some(batch)
             };
             let Some(batch) = feed.handover.wait_until(next) else {
-                return Ok(()); // who failed says why
+                return Ok(()); // the thread that failed reports the error
             };
             if batch.is_empty() && seen.is_empty() {
                 // Everything that has arrived was right so far.
