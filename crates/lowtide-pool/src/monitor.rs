@@ -51,7 +51,7 @@ impl<T: AsMut<Tags>> Drop for Change<'_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.is_unwinding {
             self.monitor.broken.get_or_init(|| self.what);
-            // Whoever waits for the end of this change waits in vain.
+            // Threads that wait for the end of this change would wait for ever.
             self.monitor.notify();
         }
     }

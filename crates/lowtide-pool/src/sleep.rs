@@ -1,8 +1,9 @@
 //! Sleep: content leaves the device, addresses stay.
 //!
-//! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page
-//! is on the device or it is saved, as a second look right before its memory goes has found; so whatever fails, what has left is brought back, and where even
-//! that fails the tag is asleep with nothing lost.
+//! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page is on
+//! the device, or it is saved and a second look right before its memory went has found it unchanged. So
+//! whatever fails, what has left is brought back. Where even that fails, the tag is asleep with nothing
+//! lost.
 
 use std::sync::Arc;
 

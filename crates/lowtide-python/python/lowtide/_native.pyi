@@ -66,6 +66,8 @@ __all__ = [
     "parse_seconds",
     "printable",
     "process_memory",
+    "referents",
+    "refers",
 ]
 
 __version__: str
@@ -651,6 +653,8 @@ class Leads:
 def examine(question: _Question) -> Examination: ...
 def frozen_mortals(count: int, member: object) -> int: ...
 def leads_to(question: _Question, places: list[object], values: list[object]) -> Leads: ...
+def referents(holder: object) -> list[object]: ...
+def refers(holder: object, held: object) -> bool: ...
 
 # What Python provides. These are protocols: they exist only here.
 

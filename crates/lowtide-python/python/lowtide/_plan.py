@@ -7,11 +7,10 @@ untouched, and is named.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 
-from ._native import HeapPath, leads_to
+from ._native import HeapPath, leads_to, referents
 from ._torch import torch
 from ._why.named_path import NamedPath
 from ._why.path_text import Root
@@ -62,7 +61,7 @@ def plan(owner: object, also: Iterable[object] = ()) -> Plan:
     known = {id(place) for place in places}
     values: list[object] = []
     for place in places:
-        for value in gc.get_referents(place):
+        for value in referents(place):
             if id(value) not in known and not isinstance(value, type):
                 known.add(id(value))
                 values.append(value)

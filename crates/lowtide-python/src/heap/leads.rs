@@ -13,6 +13,7 @@ use pyo3::types::PyList;
 use super::found::{Lead, Leads};
 use super::graph::Heap;
 use super::kind::Kind;
+use super::lists::list_of;
 use super::memory;
 use super::paths::path_of;
 use super::question::Question;
@@ -58,13 +59,12 @@ pub(crate) fn leads_to<'py>(
     let mut tensors: Vec<Node> = tensors.into_iter().collect();
     tensors.sort_unstable();
     let objects = |nodes: Vec<Node>| {
-        let objects: Vec<_> = nodes.into_iter().map(|node| heap.object(py, node)).collect();
-        PyList::new(py, objects).map(Bound::unbind)
+        list_of(py, nodes.into_iter().filter_map(|node| heap.object(py, node))).map(Bound::unbind)
     };
     let stays = tensors.iter().copied().filter(|node| !lost.contains(node)).collect();
     let path = heap.known.targets.first().and_then(|target| analysis.path(*target));
     Ok(Leads {
-        by_value: PyList::new(py, leads)?.unbind(),
+        by_value: list_of(py, leads.into_iter().map(|lead| lead.into_bound(py)))?.unbind(),
         order,
         freed_bytes: analysis.freed_by(&cut).bytes.0,
         stays: objects(stays)?,

@@ -63,12 +63,13 @@ class _Asking:
         target, self._target = self._target, None
         began = time.perf_counter()
         found = self._examine(target)
-        took_s = time.perf_counter() - began
+        waited_s = time.perf_counter() - began
         text = full_type_name(type(target)) if self._is_about_target else None
         del target
         name = self._device
         device = None if name in (None, "cpu") else device_of(name)
-        answer = Naming(found, self._apply).answer(device, name, text, took_s)
+        answer = Naming(found, self._apply).answer(device, name, text, waited_s)
+        answer.took_s = time.perf_counter() - began
         if self._is_default and name == "cpu":
             answer.notes += ("no accelerator was found: this is host memory",)
         return answer
