@@ -982,6 +982,7 @@ def a_signal_handler(held: Any, shop: Any) -> Any:
 @place
 def an_exit_callback(held: Any, shop: Any) -> Any:
     atexit.register(print, held)
+    return lambda: atexit.unregister(print)
 
 
 @place

@@ -51,7 +51,7 @@ def plant(put: Callable[[Any], Any]) -> tuple[StorageWeakRef, Any]:
 def ask() -> Any:
     """The answer about the plant alone."""
     answer = lowtide.why(device="cpu")
-    (held,) = [held for held in answer.held if held.bytes >= SIZE]
+    (held,) = [held for held in answer.held if held.bytes == SIZE]
     return held
 
 
@@ -110,3 +110,104 @@ def test_a_cut_in_a_random_heap_runs_as_it_stands_and_frees(shop: Any, seed: int
 
     storage, _ = plant(put)
     is_freed_by_its_cut(storage)
+
+
+def test_memory_that_native_references_keep_is_not_promised_to_the_collector() -> None:
+    """A gradient with a graph of its own holds its leaf in C++, where the collector does not look."""
+    gc.collect()
+    leaf = torch.ones(SIZE // 4, requires_grad=True)
+    storage = StorageWeakRef(leaf.untyped_storage())
+    (leaf**2).sum().backward(create_graph=True)
+    del leaf
+    gc.collect()
+    assert not storage.expired(), "this torch frees it"
+    answer = lowtide.why(device="cpu")
+    text = str(answer)
+    promised = sum(action.bytes or 0 for action in answer.actions)
+    for found in gc.get_objects():
+        if type(found) is torch.Tensor and found.grad is not None:
+            found.grad = None
+    del found
+    assert storage.expired()
+    assert promised < SIZE, text
+    assert "native" in text and "create_graph" in text, text
+
+
+def test_what_the_collector_frees_with_a_graph_is_promised() -> None:
+    """A dead cycle with a loss: its graph holds tensors in C++, and goes with it."""
+    gc.collect()
+
+    class Trainer:
+        pass
+
+    gc.disable()
+    try:
+        trainer: Any = Trainer()
+        trainer.self = trainer
+        trainer.weight = torch.ones(SIZE // 4, requires_grad=True)
+        storage = StorageWeakRef(trainer.weight.untyped_storage())
+        trainer.loss = (trainer.weight * trainer.weight).sum()
+        del trainer
+        answer = lowtide.why(device="cpu")
+        promised = sum(action.bytes or 0 for action in answer.actions)
+        assert promised >= SIZE, answer
+        for action in answer.actions:
+            exec(action.action, {})
+        assert storage.expired(), answer
+    finally:
+        gc.enable()
+
+
+def test_bytes_that_native_code_holds_are_not_promised_to_a_cut(shop: Any) -> None:
+    """A consumer of DLPack holds the memory, whoever else lets go of it."""
+    capsule: Any = None
+
+    def put(tensor: Any) -> None:
+        nonlocal capsule
+        capsule = torch.utils.dlpack.to_dlpack(tensor)
+        shop.held = tensor
+
+    storage, _ = plant(put)
+    held = ask()
+    cut = held.cuts[0]
+    exec(cut.code or "", {})
+    if not storage.expired():
+        assert cut.freed_bytes - cut.kept_bytes < SIZE or "capsule" in str(held.lines())
+    del capsule
+
+
+def test_the_first_cut_leaves_a_queued_job_whole(shop: Any) -> None:
+    """What is registered is taken out; the others of its kind go on."""
+
+    def put(tensor: Any) -> None:
+        shop.jobs = [lambda: 1, lambda: tensor, lambda: 3]
+
+    storage, _ = plant(put)
+    is_freed_by_its_cut(storage)
+    assert [job() for job in shop.jobs] == [1, 3]
+
+
+def test_what_goes_with_a_cut_is_named(shop: Any) -> None:
+    def put(tensor: Any) -> None:
+        def serve() -> Any:
+            return tensor
+
+        shop.routes = {"/": serve}
+
+    plant(put)
+    held = ask()
+    assert held.cuts[0].goes == ("serve()",)
+    assert "serve() goes too" in "\n".join(held.lines())
+
+
+def test_a_path_is_python_and_is_whole_in_the_data(shop: Any) -> None:
+    def put(tensor: Any) -> None:
+        shop.held = tensor
+        for _ in range(12):
+            shop.held = {"a key that makes the path long": [shop.held]}
+
+    plant(put)
+    held = ask()
+    assert "…" not in held.path
+    assert eval(held.path, {"shop": shop}) is not None
+    assert max(len(line) for line in held.lines() if "cut" not in line) <= 240

@@ -335,7 +335,8 @@ impl Answering<'_, '_> {
 
     /// Returns the memory that has more holders in native code than Python explains.
     fn native_memory(&self) -> RetainedSize {
-        let held = self.heap.memories.iter().filter(|memory| memory.native.unwrap_or(0) > 0);
+        let held = self.heap.memories.iter();
+        let held = held.filter(|memory| memory.is_held_natively(&self.heap.known));
         let bytes: Bytes = held.clone().map(|memory| memory.bytes).sum();
         RetainedSize { objects: held.count() as u64, bytes: bytes.0 }
     }

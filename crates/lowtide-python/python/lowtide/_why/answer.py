@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .._data import Data, counted, mib
 from .._native import Holder, RetainedSize
-from .path_text import shorten
+from .path_text import NATIVE_ROOT, shorten
 
 _SHOWN_HELD = 6
 _SHOWN_PATHS = 3
@@ -287,6 +287,7 @@ class Answer(Data):
         "dead",
         "device",
         "frozen_objects",
+        "has_device",
         "held",
         "held_bytes",
         "native",
@@ -304,6 +305,7 @@ class Answer(Data):
         self,
         *,
         device: str | None,
+        has_device: bool,
         target: str | None,
         tensors: int,
         held_bytes: int,
@@ -319,6 +321,7 @@ class Answer(Data):
         waited_s: float,
     ) -> None:
         self.device = device
+        self.has_device = has_device
         self.target = target
         self.tensors = tensors
         self.held_bytes = held_bytes
@@ -352,6 +355,8 @@ class Answer(Data):
         walk += f"; answered in {_time(self.took_s)}"
         if self.target is not None:
             return f"why {self.target}: {walk}"
+        if not self.has_device:
+            return f"why on {self.device}: there is no such device here"
         where = self.device or "any device"
         pieces = counted(self.tensors, "piece")
         return f"why on {where}: {mib(self.held_bytes)} in {pieces} of memory; {walk}"
@@ -364,8 +369,10 @@ class Answer(Data):
             more_bytes = self.rest_bytes + sum(held.bytes for held in not_shown)
             lines.append(_line(mib(more_bytes), counted(more, "more object")))
         lines += [dead.line() for dead in self.dead]
-        lines += [native.line() for native in self.native]
-        if not lines:
+        if not any(held.path.startswith(NATIVE_ROOT) for held in self.held):
+            # What native code holds is among the held objects, with its path.
+            lines += [native.line() for native in self.native]
+        if not lines and self.has_device:
             lines.append("  nothing holds any memory")
         lines += [action.line() for action in self.actions]
         return lines + [f"  note: {note}" for note in self.notes]

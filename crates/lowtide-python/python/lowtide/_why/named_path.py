@@ -15,7 +15,7 @@ from .path_text import PathText, Root, write
 from .references.contexts import task_name
 from .references.look import AnyDict
 from .references.reference import Reference
-from .references.tensors import is_tensor, is_view
+from .references.tensors import has_gradient_graph, is_tensor, is_view
 from .statement import Statement, fill, joined
 
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
@@ -77,10 +77,19 @@ class NamedPath:
         if task is not None:
             name = task_name(self._objects[edges[task].start])
             return printable(f"cancel task {name!r} and let its event loop run: {words}")
+        is_fixed = all(edge.reference.verb is None for edge in edges)
+        if self._root.kind == "native" and has_gradient_graph(self._objects[0]):
+            return (
+                "set .grad of the tensor to None before it goes: after backward(create_graph=True), "
+                f"the gradient's graph holds the tensor in native code: {words}"
+            )
+        if self._root.kind == "native" and is_fixed:
+            return (
+                "close or drop what uses it in native code, such as an object of a library, an "
+                f"iterator or a callback ({self._root.name}): {words}"
+            )
         if not edges:
-            return f"end what holds it: {words}"
-        if self._root.kind == "native" and len(edges) == 1 and edges[0].reference.verb is None:
-            return f"end the native code that holds it: {words}"
+            return f"drop what holds it: {words}"
         reference = edges[-1].reference
         if reference.why_not or not reference.can_cut:
             return printable(f"{reference.why_not or 'drop its holder'}: {words}")

@@ -84,6 +84,7 @@ class Naming:
         found = self._found
         return Answer(
             device=device_name,
+            has_device=device is not None or device_name in (None, "cpu"),
             target=target,
             tensors=found.memory.objects,
             held_bytes=found.memory.bytes,

@@ -35,6 +35,7 @@ from .references.reference import Reference
 from .references.tensors import is_tensor, is_view
 
 LONGEST_CHARACTERS = 160
+NATIVE_ROOT = "native code's"
 _FOLDED_FROM = 32
 _LONGEST_PERIOD = 4
 _CO_OPTIMIZED = 0x1
@@ -165,7 +166,7 @@ def _begin(text: PathText, root: Root, first: object) -> None:
         name = type_name(type(first))
         text.restart(_thread_prefix(root.name) + f"exception {name} being handled")
     elif root.kind == "native":
-        text.restart(f"native code's {type_name(type(first))}")
+        text.restart(f"{NATIVE_ROOT} {type_name(type(first))}")
     else:
         text.restart(root.name)
 

@@ -176,6 +176,17 @@ def has_graph(value: Tensor) -> bool:
         return tensor_base().grad_fn.__get__(value) is not None
 
 
+def has_gradient_graph(value: Tensor) -> bool:
+    """Returns whether a leaf's gradient has a graph, which holds the leaf."""
+    base = tensor_base()
+    if not is_tensor(value):
+        return False
+    with _quiet():
+        # torch warns when the gradient of anything but a leaf is asked for.
+        gradient = base.grad.__get__(value) if base.is_leaf.__get__(value) else None
+    return gradient is not None and has_graph(gradient)
+
+
 def _is_leaf_of(node: object, held: object) -> bool:
     """Returns whether the graph from `node` ends in this tensor.
 

@@ -1,0 +1,33 @@
+"""A cached property.
+
+The property computes a table once and keeps it in the instance. Setting it to None would break the
+next reader; deleting it lets the next reader compute it again.
+"""
+
+import functools
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"model\.rotary",),
+    cut=r"del .*rotary",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del model.rotary",
+    after="model.rotary is not None",
+    holder="model",
+)
+
+
+class Model:
+    @functools.cached_property
+    def rotary(self) -> Any:
+        return big()
+
+
+if __name__ == "__main__":
+    model = Model()
+    model.rotary.mul_(2)
+    visit(ANIMAL)

@@ -1,0 +1,38 @@
+"""A task that has ended.
+
+Its result is a tensor, and the task is still in the set that keeps background tasks from being
+collected. There is nothing left to cancel.
+"""
+
+import asyncio
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"background",),
+    cut=r"background",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="background.clear()",
+    holder="background",
+)
+
+
+background: "set[asyncio.Task[Any]]" = set()
+
+
+async def load() -> Any:
+    return big()
+
+
+async def serve() -> None:
+    background.add(asyncio.ensure_future(load()))
+    await asyncio.wait(background)
+
+
+if __name__ == "__main__":
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(serve())
+    visit(ANIMAL)

@@ -1,0 +1,29 @@
+"""A stack of clean-up calls.
+
+`stack.callback(give_back, buffer)`: the stack is closed when the server ends.
+"""
+
+import contextlib
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"stack\._exit_callbacks",),
+    cut=r"stack",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="stack.pop_all()",
+    holder="stack",
+)
+
+
+def give_back(buffer: Any) -> None:
+    buffer.zero_()
+
+
+if __name__ == "__main__":
+    stack = contextlib.ExitStack()
+    stack.callback(give_back, big())
+    visit(ANIMAL)

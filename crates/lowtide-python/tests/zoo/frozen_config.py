@@ -1,0 +1,30 @@
+"""A frozen dataclass.
+
+The configuration of an engine carries a tensor, and cannot be assigned to.
+"""
+
+import dataclasses
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"config\.scales",),
+    cut=r"config",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="object.__setattr__(config, 'scales', None)",
+    holder="config",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    name: str
+    scales: Any
+
+
+if __name__ == "__main__":
+    config = Config("base", big())
+    visit(ANIMAL)

@@ -1,0 +1,27 @@
+"""A dict with NaN as a key.
+
+Activations are kept by their loss, and one loss was NaN. No expression that a person types is equal to
+that key.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"by_loss",),
+    cut=r"by_loss",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="by_loss.clear()",
+    holder="by_loss",
+)
+
+
+by_loss: dict[float, Any] = {}
+
+
+if __name__ == "__main__":
+    by_loss[float("nan")] = big()
+    visit(ANIMAL)

@@ -1,0 +1,26 @@
+"""The outputs that an interactive shell keeps.
+
+A shell stores every result under its number and under `_`. Deleting the variable frees nothing.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"Out\[3\]",),
+    cut=r"Out",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del Out[3], _, _3",
+    holder="Out",
+)
+
+
+Out: dict[int, Any] = {}
+
+
+if __name__ == "__main__":
+    Out[3] = _3 = _ = big()
+    visit(ANIMAL)

@@ -1,0 +1,32 @@
+"""The result of a job in a thread pool.
+
+A web server keeps the futures of its background jobs by their number, so that a client may ask for
+the result later. No client asks.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(
+        r"results",
+        r"_result",
+    ),
+    cut=r"results",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del results['job-7']",
+    holder="results",
+)
+
+
+results: dict[str, Any] = {}
+
+
+if __name__ == "__main__":
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        results["job-7"] = pool.submit(big)
+    visit(ANIMAL)

@@ -1,0 +1,30 @@
+"""A registry with classes as keys.
+
+A plug-in registers its weights under its class. No literal stands for the key.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"weights_of",),
+    cut=r"weights_of",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="weights_of.clear()",
+    holder="weights_of",
+)
+
+
+class Adapter:
+    """A plug-in."""
+
+
+weights_of: dict[type, Any] = {}
+
+
+if __name__ == "__main__":
+    weights_of[Adapter] = big()
+    visit(ANIMAL)

@@ -1,0 +1,34 @@
+"""A static method with a mutable default.
+
+`def load(name, cache={})`: the dict is the function's, and lives as long as the class.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(
+        r"load",
+        r"base",
+    ),
+    cut=r"load|base",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="Loader.load.__defaults__[0].clear()",
+    holder="Loader.load",
+)
+
+
+class Loader:
+    @staticmethod
+    def load(name: str, cache: dict[str, Any] = {}) -> Any:  # noqa: B006
+        if name not in cache:
+            cache[name] = big()
+        return cache[name]
+
+
+if __name__ == "__main__":
+    Loader.load("base")
+    visit(ANIMAL)
