@@ -37,6 +37,7 @@ mod owners;
 mod pause;
 mod releaser;
 mod request;
+mod restoring;
 mod rung;
 pub mod rungs;
 mod slope;
@@ -68,6 +69,7 @@ pub use owners::{
 pub use pause::{Paused, Pauses, Resume, Resumed};
 pub use releaser::Releaser;
 pub use request::{Request, WhenBusy};
+pub use restoring::{RestoreError, Restored};
 pub use rung::{Climbed, Expectation, Rung};
 pub use slope::{Slope, Trend, TrendWarning};
 pub use stages::{Opened, Stage, StageError, Stages};

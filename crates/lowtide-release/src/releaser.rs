@@ -16,7 +16,7 @@ use crate::allocator::Allocator;
 use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, receipt};
 use crate::clock::Clock;
-use crate::gate::{Busy, Closed, Gate, Mode};
+use crate::gate::{Busy, Closed, Gate, Mode, OwnedPass};
 use crate::gauge::Gauge;
 use crate::home;
 use crate::hooks::{Hook, HookPoint, Registration, Setting};
@@ -26,6 +26,7 @@ use crate::left_behind::LeftBehind;
 use crate::log;
 use crate::owners::Owners;
 use crate::request::{Request, WhenBusy};
+use crate::restoring::{RestoreError, Restored, restore};
 use crate::rung::Rung;
 
 /// Frees memory on one device and verifies the result with the device's own numbers. Cheap to clone;
@@ -197,6 +198,35 @@ impl Releaser {
         self.release(Request::new("shutdown", Ladder::shutdown()))
     }
 
+    /// Begins work: enters the gate, and brings back what releases took off the device: pools wake,
+    /// then the hooks at each point restore what they moved ([`Hook::restored_by`]). Waits while the gate
+    /// is closed. If several callers come at once, one restores and the others wait for it.
+    ///
+    /// # Errors
+    /// If something could not be brought back. The work has not begun then, and the next caller tries
+    /// again. In a forked child that inherited the releaser.
+    pub fn enter(&self) -> Result<(OwnedPass, Option<Restored>), RestoreError> {
+        if self.is_inherited() {
+            return Err(lowtide_pool::Error::from(lowtide_device::Error::Forked).into());
+        }
+        let mut restored = None;
+        let wake = || {
+            restored = restore(self.inventory(), self.clock())?;
+            Ok::<_, RestoreError>(())
+        };
+        let pass = self.gate().enter_awake(wake)?.into_owned();
+        Ok((pass, restored))
+    }
+
+    /// Brings back what releases took off the device, as [`Releaser::enter`], for a program that does
+    /// not pass the gate. Returns `None` if there was nothing to bring back.
+    ///
+    /// # Errors
+    /// As [`Releaser::enter`].
+    pub fn restore(&self) -> Result<Option<Restored>, RestoreError> {
+        self.enter().map(|(_pass, restored)| restored)
+    }
+
     /// Climbs a ladder until the target is met. Returns the receipt.
     ///
     /// Code that a release runs, such as a rung, a hook or a `Drop`, is refused with the verdict
@@ -236,9 +266,7 @@ impl Releaser {
         let receipt = Arc::new(self.climb_in_time(&flight.request));
         let receipt = Arc::clone(flight.receipt.get_or_init(|| receipt));
         drop(landing);
-        if !flight.request.quiet {
-            log::write(&receipt);
-        }
+        log::write(&receipt, flight.request.logging);
         receipt
     }
 
@@ -270,7 +298,7 @@ impl Releaser {
             Err(busy) => return inner.busy(request, &refusal(&busy)),
         };
         let _turn = inner.turn();
-        if !inner.inventory.pools().is_empty() {
+        if inner.inventory.may_sleep() {
             // Before the climb, because a sleep that is left behind goes on after it.
             closed.mark_asleep();
         }

@@ -7,6 +7,7 @@ import os
 from . import _native
 from ._devices.choose import device_of
 from ._devices.device import Device
+from ._exit import has_exit_begun
 
 _releasers: dict[str | None, _native.Releaser] = {}
 
@@ -24,8 +25,15 @@ def releaser_of(device: object = None) -> _native.Releaser:
     return releaser_for(device_of(device))
 
 
+def releasers() -> list[_native.Releaser]:
+    """Returns every releaser that was used in this process."""
+    return list(_releasers.values())
+
+
 def releaser_for(device: Device | None) -> _native.Releaser:
     """Returns the releaser of a device object."""
+    if has_exit_begun():
+        return _native.Releaser(None, ())
     name = None if device is None else device.name
     known = _releasers.get(name)
     if known is None:
