@@ -16,8 +16,8 @@ pub struct Handle(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawMark(pub u64);
 
-/// The operations of one kind of device. [`crate::Device`] is the only caller and keeps the
-/// preconditions.
+/// The operations of one kind of device. [`crate::Device`] is the caller and keeps the preconditions; a
+/// back end that stands before another one passes them on.
 ///
 /// Sizes and offsets are multiples of the page unless stated otherwise. Every call may fail, and a
 /// call that failed has changed nothing.

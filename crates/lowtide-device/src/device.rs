@@ -124,6 +124,12 @@ impl Device {
     pub fn new(backend: impl Backend + 'static) -> Device {
         Device { shared: Shared::new(backend) }
     }
+
+    /// Returns the back end, for one that stands before it and passes calls on: one that counts, logs or
+    /// refuses them, say.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.shared.backend
+    }
 }
 
 /// The operations of an open device.

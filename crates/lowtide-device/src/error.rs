@@ -191,15 +191,6 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// This machine cannot do it at all.
-    #[error("{what} does not work here: {why}")]
-    Unsupported {
-        /// The operation that was asked for.
-        what: &'static str,
-        /// The reason, in words.
-        why: String,
-    },
-
     /// NVML answered with an error.
     #[error("NVML could not report {question}: {answer}")]
     Nvml {

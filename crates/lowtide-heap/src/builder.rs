@@ -1,5 +1,7 @@
 //! Building a graph while objects are walked.
 
+use std::collections::TryReserveError;
+
 use lowtide_types::Bytes;
 
 use crate::graph::{Graph, Node};
@@ -44,6 +46,22 @@ impl GraphBuilder {
             targets: Vec::with_capacity(edges),
             ..GraphBuilder::default()
         }
+    }
+
+    /// Makes room for so many more nodes and references than there are, so that adding them does
+    /// not allocate.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub fn try_reserve(&mut self, nodes: usize, edges: usize) -> Result<(), TryReserveError> {
+        let rows = (self.nodes as usize + nodes + 1).saturating_sub(self.rows.len());
+        self.rows.try_reserve(rows)?;
+        self.targets.try_reserve(edges)
+    }
+
+    /// Returns the number of nodes and of references so far.
+    pub fn len(&self) -> (usize, usize) {
+        (self.nodes as usize, self.targets.len() + self.late.len())
     }
 
     /// Adds an object and returns its node.

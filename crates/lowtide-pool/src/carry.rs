@@ -16,7 +16,7 @@ use crate::feed::{Feed, Job, Load};
 use crate::handover::Way;
 use crate::lanes::{self, Haul};
 use crate::limit::Limit;
-use crate::piece::{DirectPiece, PIECE, Piece, StagedPiece, StagingBuffer};
+use crate::piece::{DirectPiece, PIECE, StagedPiece, StagingBuffer};
 use crate::retry::twice;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
@@ -59,14 +59,13 @@ impl Carriers {
         Ok(Carriers { device: device.clone(), copies, checks, buffers: Mutex::default() })
     }
 
-    /// Carries what is fed until the feed is closed and empty, while `meanwhile` runs; `done` is
-    /// told of each piece that has arrived. The first failure of anybody ends everything, and so does
-    /// the limit, which is asked before each piece and each part of one.
+    /// Carries what is fed until the feed is closed and empty, while `meanwhile` runs. The first failure
+    /// of anybody ends everything, and so does the limit, which is asked before each piece and each
+    /// part of one.
     pub(crate) fn carry(
         &self,
         feed: &Feed,
         limit: Limit<'_>,
-        done: &(impl Fn(&Piece) -> Result<()> + Sync),
         meanwhile: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         // Where there are many, some are left to the thread that speaks with the driver and the caller's.
@@ -74,7 +73,7 @@ impl Carriers {
         let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
         let handover = &feed.handover;
         handover.lend(std::mem::take(&mut *self.buffers()));
-        let lane = Lane { carriers: self, feed, limit, done };
+        let lane = Lane { carriers: self, feed, limit };
         let outcome = thread::scope(|scope| {
             let lane = &lane;
             let _panic = EndAll(feed);
@@ -124,34 +123,19 @@ struct EndAll<'a>(&'a Feed);
 impl Drop for EndAll<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            let why = "a thread that copied has panicked".to_owned();
-            let refused = lowtide_device::Error::Unsupported { what: "going on", why };
-            self.0.handover.watch(Err(refused.into()));
+            self.0.handover.watch(Err(Error::Broken { during: "a copy" }));
         }
     }
 }
 
 /// The work of one copy between device and backups.
-struct Lane<'a, F> {
+struct Lane<'a> {
     carriers: &'a Carriers,
     feed: &'a Feed,
     limit: Limit<'a>,
-    /// Is told of each piece that has arrived.
-    done: &'a F,
 }
 
-impl<F: Fn(&Piece) -> Result<()> + Sync> Lane<'_, F> {
-    fn arrived(&self, piece: &Piece) -> Result<()> {
-        (self.done)(piece)?;
-        self.feed.arrived(piece);
-        Ok(())
-    }
-}
-
-impl<F> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_, F>
-where
-    F: Fn(&Piece) -> Result<()> + Sync,
-{
+impl Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_> {
     type Sent = Mark;
 
     fn go_on(&self) -> Result<()> {
@@ -188,25 +172,26 @@ where
         Ok(job.staged.copy(&job.buffer, self.feed.handover.way(), part)?)
     }
 
-    fn direct_arrived(&self, direct: &DirectPiece) -> Result<()> {
-        self.arrived(&direct.piece)
+    fn direct_arrived(&self, direct: &DirectPiece) {
+        self.feed.arrived(&direct.piece);
     }
 
-    fn staged_arrived(&self, staged: &StagedPiece) -> Result<()> {
-        self.arrived(&staged.piece)
+    fn staged_arrived(&self, staged: &StagedPiece) {
+        self.feed.arrived(&staged.piece);
     }
 }
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use lowtide_device::headroom::grant;
     use lowtide_device::{HostOptions, Reservation};
 
     use super::*;
+    use crate::limit::Progress;
     use crate::memory::Memory;
+    use crate::piece::Piece;
 
     const PAGE: u64 = 2 << 20;
     /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
@@ -261,12 +246,17 @@ mod tests {
             Feed::new(way, SIZES.len(), self.pieces())
         }
 
+        fn carry(&self, way: Way) -> Result<()> {
+            self.carry_altered(way, |_| ())
+        }
+
         // All pieces; half of them are fed only when some of the others have arrived.
-        fn carry(&self, way: Way, done: &(impl Fn(&Piece) -> Result<()> + Sync)) -> Result<()> {
+        fn carry_altered(&self, way: Way, alter: impl Fn(&mut Piece)) -> Result<()> {
             let (feed, mut pieces) = (self.feed(way), self.pieces());
+            pieces.iter_mut().for_each(alter);
             let late = pieces.split_off(SIZES.len() / 2);
             feed.add(pieces);
-            self.carriers.carry(&feed, Limit::NONE, done, || {
+            let outcome = self.carriers.carry(&feed, Limit::NONE, || {
                 let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
                 if feed.handover.wait_until(some).is_some() {
                     for piece in late {
@@ -274,7 +264,11 @@ mod tests {
                     }
                 }
                 Ok(())
-            })
+            });
+            // Each piece arrived once.
+            let Progress { done, total } = feed.progress();
+            assert_eq!(done == total, outcome.is_ok(), "{done} of {total}");
+            outcome
         }
 
         fn write(&self, byte: impl Fn(usize) -> u8) {
@@ -305,14 +299,6 @@ mod tests {
         mixes.into_iter().map(World::new)
     }
 
-    fn refusal() -> Error {
-        lowtide_device::Error::Unsupported {
-            what: "this piece",
-            why: "the test says so".to_owned(),
-        }
-        .into()
-    }
-
     #[test]
     fn pieces_of_either_kind_arrive_whichever_way_they_go() {
         for world in worlds() {
@@ -320,13 +306,7 @@ mod tests {
                 let byte = |number: usize| (turn * 16 + number + 1) as u8;
                 for way in [Way::In, Way::Out] {
                     world.write(|number| if way == Way::In { byte(number) } else { 0 });
-                    let told = Mutex::new(vec![0; SIZES.len()]);
-                    let done = |piece: &Piece| {
-                        told.lock().unwrap()[piece.chunk] += 1;
-                        Ok(())
-                    };
-                    world.carry(way, &done).unwrap();
-                    assert_eq!(told.into_inner().unwrap(), [1; SIZES.len()]);
+                    world.carry(way).unwrap();
                 }
                 world.assert_holds(byte);
             }
@@ -338,10 +318,10 @@ mod tests {
         for (is_direct, buffers, parts) in [(true, 0, 0), (false, 1, SIZES.iter().sum::<u64>())] {
             let world = World::new(|_| is_direct);
             assert_eq!(world.feed(Way::Out).parts as u64, parts);
-            world.carry(Way::Out, &|_| Ok(())).unwrap();
+            world.carry(Way::Out).unwrap();
             let made = world.carriers.buffers().len();
             assert!((buffers..=8 * buffers).contains(&made), "{made} buffers");
-            world.carry(Way::In, &|_| Ok(())).unwrap();
+            world.carry(Way::In).unwrap();
             assert!(world.carriers.buffers().len() >= made, "they are kept");
         }
     }
@@ -351,19 +331,22 @@ mod tests {
         for world in worlds() {
             for way in [Way::Out, Way::In] {
                 for nth in [0, 5, SIZES.len() - 1] {
-                    let told = AtomicUsize::new(0);
-                    let done = |_: &Piece| {
-                        if told.fetch_add(1, SeqCst) == nth { Err(refusal()) } else { Ok(()) }
-                    };
-                    let refused = world.carry(way, &done).unwrap_err();
-                    assert!(refused.to_string().contains("this piece"), "{refused}");
+                    let refused = world.carry_altered(way, |piece| {
+                        if piece.chunk == nth {
+                            piece.offset = world.reservation.size().0;
+                        }
+                    });
+                    let refused = refused.unwrap_err();
+                    let problem =
+                        matches!(refused, Error::Device(lowtide_device::Error::BadRange { .. }));
+                    assert!(problem, "{refused}");
                     world.carriers.settle().unwrap();
                 }
             }
             world.write(|number| number as u8);
-            world.carry(Way::In, &|_| Ok(())).unwrap();
+            world.carry(Way::In).unwrap();
             world.write(|_| 0);
-            world.carry(Way::Out, &|_| Ok(())).unwrap();
+            world.carry(Way::Out).unwrap();
             world.assert_holds(|number| number as u8);
         }
     }
@@ -372,16 +355,19 @@ mod tests {
     fn whoever_panics_ends_everybody() {
         for world in worlds() {
             for way in [Way::Out, Way::In] {
-                let of_who_is_told = catch_unwind(AssertUnwindSafe(|| {
-                    world.carry(way, &|piece| {
-                        if piece.chunk == 3 { panic!("told") } else { Ok(()) }
+                // A chunk that is not there, when the piece has arrived.
+                let of_a_carrier = catch_unwind(AssertUnwindSafe(|| {
+                    world.carry_altered(way, |piece| {
+                        if piece.chunk == 3 {
+                            piece.chunk = SIZES.len();
+                        }
                     })
                 }));
-                assert!(of_who_is_told.is_err());
+                assert!(of_a_carrier.is_err());
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
                     let feed = world.feed(way);
                     feed.add(world.pieces());
-                    world.carriers.carry(&feed, Limit::NONE, &|_| Ok(()), || panic!("meanwhile"))
+                    world.carriers.carry(&feed, Limit::NONE, || panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
                 world.carriers.settle().unwrap();
@@ -392,15 +378,12 @@ mod tests {
     #[test]
     fn a_caller_that_fails_is_heard_once_what_was_fed_has_arrived() {
         for world in worlds() {
-            let (feed, arrived) = (world.feed(Way::In), AtomicUsize::new(0));
+            let feed = world.feed(Way::In);
             feed.add(world.pieces().into_iter().take(5));
-            let count = |_: &Piece| {
-                arrived.fetch_add(1, SeqCst);
-                Ok(())
-            };
-            let refused = world.carriers.carry(&feed, Limit::NONE, &count, || Err(refusal()));
-            assert!(refused.unwrap_err().to_string().contains("this piece"));
-            assert_eq!(arrived.into_inner(), 5);
+            let fails = || Err(Error::NoAddresses { size: Bytes::ZERO });
+            let refused = world.carriers.carry(&feed, Limit::NONE, fails).unwrap_err();
+            assert!(matches!(refused, Error::NoAddresses { .. }), "{refused}");
+            assert_eq!(feed.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));
         }
     }
 }

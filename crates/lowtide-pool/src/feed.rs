@@ -257,9 +257,8 @@ mod tests {
                         feed.handover.wait_until(|left| (left[0] == 0).then_some(())).is_none()
                     );
                 });
-                for what in ["first", "second"] {
-                    let refused = lowtide_device::Error::Unsupported { what, why: String::new() };
-                    feed.handover.watch(Err(refused.into()));
+                for during in ["first", "second"] {
+                    feed.handover.watch(Err(Error::Broken { during }));
                 }
             });
             feed.add([world.direct(0), world.plain(1)]);
@@ -267,10 +266,7 @@ mod tests {
                 feed.handover.next_to_send(0).is_none() && feed.handover.next_to_copy().is_none()
             );
             let (_, outcome) = feed.handover.end();
-            assert!(matches!(
-                outcome,
-                Err(Error::Device(lowtide_device::Error::Unsupported { what: "first", .. }))
-            ));
+            assert!(matches!(outcome, Err(Error::Broken { during: "first" })));
         }
     }
 }

@@ -31,9 +31,9 @@ pub trait Haul<D, S, B> {
     /// Copies a part between a buffer and pages of the host.
     fn copy(&self, job: &Job<S, B>, part: usize) -> Result<()>;
     /// Tells that a direct piece has arrived.
-    fn direct_arrived(&self, direct: &D) -> Result<()>;
+    fn direct_arrived(&self, direct: &D);
     /// Tells that a staged piece has arrived.
-    fn staged_arrived(&self, staged: &S) -> Result<()>;
+    fn staged_arrived(&self, staged: &S);
 }
 
 /// Runs the thread that speaks with the driver, until nothing will come.
@@ -59,11 +59,11 @@ pub fn drive<D, S: Staged, B: Clone, H: Haul<D, S, B>>(
         let Some((load, sent)) = in_flight.pop_front() else { return Ok(()) };
         work.wait(&sent)?;
         match (load, handover.way()) {
-            (Load::Direct(direct), _) => work.direct_arrived(&direct)?,
+            (Load::Direct(direct), _) => work.direct_arrived(&direct),
             (Load::Staged(job), Way::Out) => handover.share(&job, 0),
             (Load::Staged(job), Way::In) => {
                 handover.emptied(&job.buffer);
-                work.staged_arrived(&job.staged)?;
+                work.staged_arrived(&job.staged);
             }
         }
     }
@@ -91,7 +91,7 @@ pub fn copy<D, S: Staged, B: Clone>(
         match handover.way() {
             Way::Out if job.copied_one() => {
                 handover.emptied(&job.buffer);
-                work.staged_arrived(&job.staged)?;
+                work.staged_arrived(&job.staged);
             }
             Way::In if job.copied_one() => handover.filled(job),
             Way::Out | Way::In => {}

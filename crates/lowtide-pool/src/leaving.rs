@@ -8,13 +8,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use lowtide_device::Stream;
 use lowtide_device::digest::{Digest, Keys};
+use lowtide_device::{PendingDigests, Result as DeviceResult, Stream};
 
 use crate::Result;
 use crate::backup::{BackupLocation, BackupPage, Backups, PAGE};
 use crate::changes::Changed;
-use crate::retry::twice;
 use crate::room::RoomId;
 use crate::sleep_part::SleepPart;
 
@@ -74,18 +73,47 @@ pub(crate) struct CopiedBackups<'a> {
     pub(crate) copied: BTreeMap<(RoomId, u64), BackupPage>,
 }
 
-impl SecondLook<'_> {
-    /// Returns for each chunk the pages that are not what was saved of them. The digests of all chunks
+impl<'a> SecondLook<'a> {
+    /// Has the digests of these chunks computed, and does not wait for them. The digests of all chunks
     /// are computed together, because many pages keep a device busy and few do not.
-    pub(crate) fn at(&self, chunks: &[&Leaving<'_>]) -> Result<Vec<Vec<Wrong>>> {
+    pub(crate) fn begin<'b>(&'b self, chunks: Vec<&'b Leaving<'b>>) -> BegunLook<'b> {
+        let pending = self.launch(&chunks);
+        BegunLook { look: self, chunks, pending }
+    }
+
+    // One piece of work for each room.
+    fn launch(&self, chunks: &[&Leaving<'_>]) -> DeviceResult<Vec<PendingDigests<'a>>> {
+        let keys = Keys::of_this_process();
+        let rooms = chunks.chunk_by(|one, next| one.part.room == next.part.room);
+        let launch = |of_room: &[&Leaving<'_>]| {
+            let runs: Vec<_> = of_room.iter().flat_map(|chunk| chunk.runs()).collect();
+            self.stream.digest_ranges(&of_room[0].part.reservation, &runs, keys)
+        };
+        rooms.map(launch).collect()
+    }
+}
+
+/// A second look whose digests are being computed.
+#[must_use]
+pub(crate) struct BegunLook<'a> {
+    look: &'a SecondLook<'a>,
+    chunks: Vec<&'a Leaving<'a>>,
+    pending: DeviceResult<Vec<PendingDigests<'a>>>,
+}
+
+impl BegunLook<'_> {
+    /// Waits for the digests and returns for each chunk the pages that are not what was saved of them.
+    pub(crate) fn end(self) -> Result<Vec<Vec<Wrong>>> {
+        let BegunLook { look, chunks, pending } = self;
         // Memory has left the device by now, and one refusal says little.
-        let digests = twice(|| self.digests(chunks))?;
-        let mut all = Vec::with_capacity(chunks.len());
-        for (chunk, digests) in chunks.iter().zip(digests) {
+        let digests = pending.and_then(read).or_else(|_| look.launch(&chunks).and_then(read))?;
+        let (mut digests, mut all) = (digests.into_iter(), Vec::with_capacity(chunks.len()));
+        for chunk in &chunks {
             let mut wrong = Vec::new();
-            for (index, ((offset, saved), now)) in chunk.pages.iter().zip(digests).enumerate() {
+            for (index, ((offset, saved), now)) in chunk.pages.iter().zip(&mut digests).enumerate()
+            {
                 let is_right = now == *saved
-                    && match &self.backups {
+                    && match &look.backups {
                         Some(backups) => backups.is_right(chunk.part.room, *offset, now)?,
                         None => true,
                     };
@@ -97,23 +125,15 @@ impl SecondLook<'_> {
         }
         Ok(all)
     }
+}
 
-    fn digests(&self, chunks: &[&Leaving<'_>]) -> lowtide_device::Result<Vec<Vec<Digest>>> {
-        let (keys, mut pending) = (Keys::of_this_process(), Vec::new());
-        for of_room in chunks.chunk_by(|one, next| one.part.room == next.part.room) {
-            let runs: Vec<_> = of_room.iter().flat_map(|chunk| chunk.runs()).collect();
-            let reservation = &of_room[0].part.reservation;
-            pending.push((of_room, self.stream.digest_ranges(reservation, &runs, keys)?));
-        }
-        let mut all = Vec::with_capacity(chunks.len());
-        for (of_room, pending) in pending {
-            let mut digests = pending.wait()?.into_iter();
-            all.extend(
-                of_room.iter().map(|chunk| digests.by_ref().take(chunk.pages.len()).collect()),
-            );
-        }
-        Ok(all)
+// The digests of all chunks, one behind the other.
+fn read(pending: Vec<PendingDigests<'_>>) -> DeviceResult<Vec<Digest>> {
+    let mut digests = Vec::new();
+    for pending in pending {
+        digests.extend(pending.wait()?);
     }
+    Ok(digests)
 }
 
 impl CopiedBackups<'_> {

@@ -56,6 +56,10 @@ pub struct Policy {
     /// go. A backup page that is wrong is copied again. The sleep then gives no memory back before the
     /// last copy has arrived, and a processor reads all backups once. Default: no.
     pub check_backups: bool,
+    /// The most bytes that a sleep digests together for the second time, right before they leave. A GPU
+    /// needs many pages to be busy. More bytes give a stray write more time between the digest and the
+    /// end of the memory. One chunk is always digested whole. Default: 2 GiB.
+    pub checked_at_once: Bytes,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
@@ -75,6 +79,7 @@ impl Default for Policy {
             backup_most: None,
             direct_backups: Bytes::mib(2560),
             check_backups: false,
+            checked_at_once: Bytes::gib(2),
             wake_on_alloc: false,
         }
     }
@@ -108,6 +113,7 @@ setters! {
     backup_most: Option<Bytes>,
     direct_backups: Bytes,
     check_backups: bool,
+    checked_at_once: Bytes,
     wake_on_alloc: bool,
 }
 

@@ -75,7 +75,7 @@ impl<'a> Restoring<'a> {
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
         let feed = Feed::new(Way::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        carriers.carry(&feed, limit, &|_| Ok(()), || {
+        carriers.carry(&feed, limit, || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {

@@ -29,10 +29,6 @@ const LAST_PART: usize = 4;
 /// is not, unless a limit may stop the sleep. The driver needs a millisecond to clear it.
 const HELD_MOST: Bytes = Bytes::gib(1);
 
-/// The most bytes that are looked at together before they leave. A GPU needs so many pages to be
-/// busy. More would only give a stray write more time between the look and the end of the memory.
-const CHECKED_AT_ONCE: u64 = 2 << 30;
-
 /// The number of times that a page is copied before the sleep fails, because it changed each time.
 const TAKES_MOST: u32 = 4;
 
@@ -165,10 +161,11 @@ impl Take<'_> {
             return meanwhile();
         }
         feed.add(pieces);
-        carriers.carry(&feed, *limit, &|_| Ok(()), meanwhile)
+        carriers.carry(&feed, *limit, meanwhile)
     }
 
-    // Gives chunks back as they arrive, each after a second look.
+    // Gives chunks back as they arrive, each after a second look. The device computes the digests of
+    // the next chunks while the driver takes the ones before.
     fn let_go(
         &self,
         feed: &Feed,
@@ -178,7 +175,7 @@ impl Take<'_> {
         lost: &mut Lost,
     ) -> Result<()> {
         let Saving { limit, .. } = self.saving;
-        let mut all_right = true;
+        let (mut all_right, mut seen) = (true, Vec::new());
         loop {
             let may_lose = all_right && matches!(lost, Lost::Mapped);
             let next = |left: &[usize]| {
@@ -188,12 +185,13 @@ impl Take<'_> {
                 let batch = if is_early { Vec::new() } else { self.arrived(&waiting, left) };
                 let is_late = !is_early && pieces_left * LAST_PART <= self.runs.len();
                 let is_next = !batch.is_empty() || (is_late && may_lose) || waiting.is_empty();
-                is_next.then_some(batch)
+                // What was looked at goes now, whether or not there is more.
+                (is_next || !seen.is_empty()).then_some(batch)
             };
             let Some(batch) = feed.handover.wait_until(next) else {
                 return Ok(()); // who failed says why
             };
-            if batch.is_empty() {
+            if batch.is_empty() && seen.is_empty() {
                 // Everything that has arrived was right so far.
                 if may_lose {
                     *lost = self.lose()?;
@@ -203,31 +201,30 @@ impl Take<'_> {
             }
             let progress = || feed.progress();
             limit.ask(TurnStep::CopyingOut, progress)?;
-            let chunks: Vec<&Leaving<'_>> =
-                batch.iter().map(|chunk| &self.chunks[*chunk]).collect();
-            let found = look.at(&chunks)?;
+            let begun = look.begin(batch.iter().map(|chunk| &self.chunks[*chunk]).collect());
+            for chunk in std::mem::take(&mut seen) {
+                limit.ask(TurnStep::CopyingOut, progress)?;
+                let Leaving { part, range, .. } = &self.chunks[chunk];
+                drop(unmap(&part.reservation, range)?);
+            }
+            let found = begun.end()?;
             all_right &= found.iter().all(Vec::is_empty);
             looks.extend(batch.iter().copied().zip(found));
-            for chunk in &batch {
-                if looks[chunk].is_empty() {
-                    limit.ask(TurnStep::CopyingOut, progress)?;
-                    let Leaving { part, range, .. } = &self.chunks[*chunk];
-                    drop(unmap(&part.reservation, range)?);
-                }
-            }
             waiting.retain(|chunk| !looks.contains_key(chunk));
+            seen = batch;
+            seen.retain(|chunk| looks[chunk].is_empty());
         }
     }
 
     // Chunks that are wholly on the host, as many as are looked at together.
     fn arrived(&self, waiting: &[usize], left: &[usize]) -> Vec<usize> {
-        let mut size = 0;
+        let (mut size, most) = (0, self.saving.planner.policy.checked_at_once.0);
         let arrived = waiting.iter().copied().filter(|chunk| left[*chunk] == 0);
         arrived
             .take_while(|chunk| {
                 let is_first = size == 0;
                 size += self.chunks[*chunk].size();
-                is_first || size <= CHECKED_AT_ONCE
+                is_first || size <= most
             })
             .collect()
     }

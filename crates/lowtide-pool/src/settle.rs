@@ -1,9 +1,13 @@
 //! Settling: blocks whose stream has passed become anybody's.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
 use lowtide_types::Phase;
 
 use crate::Result;
-use crate::inside::check_outside_fence;
+use crate::fence::{Fence, StreamId};
+use crate::inside::{begin_asking, check_outside_fence};
 use crate::limit::{Limit, Progress};
 use crate::pool::Pool;
 use crate::state::State;
@@ -34,6 +38,18 @@ impl Pool {
             self.state()?.settle_stream(&seen);
         }
         Ok(())
+    }
+
+    /// Waits until the fence says that a stream has passed.
+    pub(crate) fn wait_for_fence(&self, fence: &Arc<dyn Fence>, stream: StreamId) -> Result<()> {
+        let _asking = begin_asking(&self.shared.monitor);
+        Ok(fence.wait(stream)?)
+    }
+
+    // A panic counts as `false`.
+    fn ask_fence(&self, fence: &Arc<dyn Fence>, stream: StreamId) -> bool {
+        let _asking = begin_asking(&self.shared.monitor);
+        catch_unwind(AssertUnwindSafe(|| fence.has_passed(stream))).unwrap_or(false)
     }
 }
 

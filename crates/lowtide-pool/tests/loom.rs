@@ -241,8 +241,7 @@ impl Carrying {
 }
 
 fn refusal() -> Error {
-    let why = "the model says so".to_owned();
-    lowtide_device::Error::Unsupported { what: "this piece", why }.into()
+    Error::Broken { during: "the model" }
 }
 
 impl Haul<usize, InParts, Arc<Buffer>> for Carrying {
@@ -290,14 +289,12 @@ impl Haul<usize, InParts, Arc<Buffer>> for Carrying {
         Ok(())
     }
 
-    fn direct_arrived(&self, number: &usize) -> Result<()> {
+    fn direct_arrived(&self, number: &usize) {
         self.arrive(*number);
-        Ok(())
     }
 
-    fn staged_arrived(&self, staged: &InParts) -> Result<()> {
+    fn staged_arrived(&self, staged: &InParts) {
         self.arrive(staged.number);
-        Ok(())
     }
 }
 

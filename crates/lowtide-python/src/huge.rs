@@ -5,9 +5,15 @@
 //! the tables must be returned to the kernel afterwards: the C library keeps up to 64 MiB of freed
 //! memory, in a program that only asked why its memory is full. Only memory of this library comes
 //! from here; the interpreter has its own allocator.
+//!
+//! Out of memory must be a `MemoryError` of Python, and Rust ends the process if an ordinary
+//! allocation fails. So an examination first takes a [`Reserve`] of what it will need at the most.
+//! That is where it learns that there is too little. A reserve is addresses only. If an allocation
+//! fails nevertheless, the reserve is given back, and the allocation is tried again.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Smaller allocations stay with the C library.
 const LARGE: usize = 128 << 10;
@@ -23,19 +29,17 @@ pub(crate) struct HugePages;
 // system's allocator.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout) {
-            return map(layout.size());
-        }
         // SAFETY: the caller's promises are the ones that are asked for.
-        unsafe { System.alloc(layout) }
+        or_from_reserve(layout.size(), || unsafe {
+            if is_large(layout) { map(layout.size()) } else { System.alloc(layout) }
+        })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_large(layout) {
-            return map(layout.size());
-        }
         // SAFETY: the caller's promises are the ones that are asked for.
-        unsafe { System.alloc_zeroed(layout) }
+        or_from_reserve(layout.size(), || unsafe {
+            if is_large(layout) { map(layout.size()) } else { System.alloc_zeroed(layout) }
+        })
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -51,14 +55,14 @@ unsafe impl GlobalAlloc for HugePages {
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller promises that the size, rounded up, is one that a layout can have.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        match (is_large(layout), is_large(new)) {
+        or_from_reserve(size, || match (is_large(layout), is_large(new)) {
             // SAFETY: the caller's promises are the ones that are asked for.
             (false, false) => unsafe { System.realloc(memory, layout, size) },
             // SAFETY: it was mapped with this size.
             (true, true) => unsafe { remap(memory, layout.size(), size) },
             // SAFETY: the caller's promises are the ones that are asked for.
             _ => unsafe { self.moved(memory, layout, new) },
-        }
+        })
     }
 }
 
@@ -76,6 +80,88 @@ impl HugePages {
         }
         moved
     }
+}
+
+/// The place of one reserve.
+struct Slot {
+    /// The address of a mapping; 0 if there is none, `BUSY` while one is put there.
+    address: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+const BUSY: usize = 1;
+
+/// The reserves of all examinations that are running.
+static RESERVES: [Slot; 16] =
+    [const { Slot { address: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; 16];
+
+/// Memory that is taken before it is needed. It is given back if an allocation fails.
+pub(crate) struct Reserve {
+    slot: &'static Slot,
+    address: usize,
+}
+
+impl Reserve {
+    /// Takes so many bytes, or returns `None` if there are not as many.
+    pub(crate) fn take(bytes: usize) -> Option<Reserve> {
+        let is_free = |slot: &&Slot| {
+            slot.address.compare_exchange(0, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let slot = RESERVES.iter().find(is_free)?;
+        let bytes = whole(bytes.max(LARGE));
+        let address = map(bytes).expose_provenance();
+        slot.bytes.store(bytes, Ordering::Relaxed);
+        slot.address.store(address, Ordering::Release);
+        (address != 0).then_some(Reserve { slot, address })
+    }
+
+    /// Returns whether it had to be given back.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.slot.address.load(Ordering::Acquire) != self.address
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        give_back(self.slot, self.address);
+    }
+}
+
+/// Unmaps the reserve in a slot, if it is still this one. Returns whether it was.
+fn give_back(slot: &Slot, address: usize) -> bool {
+    let bytes = slot.bytes.load(Ordering::Relaxed);
+    if slot.address.compare_exchange(address, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let memory = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: it was mapped by `Reserve::take` with this size, and nobody uses it. It was taken out
+    // of its slot just now, so nobody else unmaps it. A new mapping cannot have had its address
+    // before, so the size is this one's.
+    unsafe { libc::munmap(memory, bytes) };
+    true
+}
+
+/// Tries to allocate. Where that fails, gives reserves back and tries again, unless none of them is
+/// as large: then it would be in vain.
+fn or_from_reserve(size: usize, mut allocate: impl FnMut() -> *mut u8) -> *mut u8 {
+    let memory = allocate();
+    if memory.is_null() { from_reserve(size, allocate) } else { memory }
+}
+
+#[cold]
+fn from_reserve(size: usize, mut allocate: impl FnMut() -> *mut u8) -> *mut u8 {
+    for slot in &RESERVES {
+        let address = slot.address.load(Ordering::Acquire);
+        let is_enough = slot.bytes.load(Ordering::Relaxed) >= size;
+        if address <= BUSY || !is_enough || !give_back(slot, address) {
+            continue;
+        }
+        let memory = allocate();
+        if !memory.is_null() {
+            return memory;
+        }
+    }
+    null_mut()
 }
 
 fn is_large(layout: Layout) -> bool {

@@ -21,7 +21,7 @@ mod _native {
     use super::heap::{
         CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, Memory,
         MemoryKind, NativeObject, ObjectKind, RetainedSize, TypeKind, examine, frozen_mortals,
-        leads_to,
+        leads_to, referents, refers,
     };
     #[pymodule_export]
     use super::printable::printable;

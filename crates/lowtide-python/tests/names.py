@@ -1,11 +1,12 @@
 """What the tests about names share.
 
 The modules come from the installed package or, without it, from the checkout: of the native part
-they need one function, which makes names safe to print and changes no ordinary one.
+they need a few functions, which are simple enough to stand in for here.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import sys
@@ -25,7 +26,13 @@ def load(name: str) -> ModuleType:
         package.__path__ = [str(_SOURCE)]  # type: ignore[attr-defined]
         native = sys.modules.setdefault("lowtide_names._native", ModuleType("_native"))
         native.printable = str  # type: ignore[attr-defined]
+        native.referents = gc.get_referents  # type: ignore[attr-defined]
+        native.refers = _refers  # type: ignore[attr-defined]
         return importlib.import_module(f"lowtide_names.{name}")
+
+
+def _refers(holder: object, held: object) -> bool:
+    return any(one is held for one in gc.get_referents(holder))
 
 
 def path_text(root: Any, objects: Any, last: Any = None, **limit: int) -> str:

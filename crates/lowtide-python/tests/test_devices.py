@@ -14,6 +14,7 @@ import pytest
 import torch as real_torch
 from lowtide import _native
 from lowtide._devices import choose, cuda_pools
+from lowtide._devices import cpu as cpu_device
 from lowtide._devices import cuda as cuda_device
 from lowtide._devices.accelerator import AcceleratorDevice
 from lowtide._devices.choose import device_of
@@ -141,8 +142,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(**functions: Any) -> None:
-        for name, function in functions.items():
-            monkeypatch.setattr(_native, name, function)
+        for module in (cpu_device, cuda_device):
+            for name in functions.keys() & vars(module).keys():
+                monkeypatch.setattr(module, name, functions[name])
 
     return put
 

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
@@ -113,6 +114,11 @@ impl Releaser {
     /// Returns the clock that this handle waits by.
     pub fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
+    }
+
+    /// Reads the clock; zero in a forked child, whose parent's threads may hold a lock of the clock's.
+    pub(crate) fn now(&self) -> Duration {
+        if self.is_inherited() { Duration::ZERO } else { self.clock.now() }
     }
 
     /// Returns the device, the allocators, the owners and the hooks that a release works with.

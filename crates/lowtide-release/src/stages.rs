@@ -85,7 +85,7 @@ struct Level {
 impl Stages {
     /// Creates a sequence of stages on the device of `releaser`.
     pub fn new(releaser: &Releaser) -> Stages {
-        let (releaser, began) = (releaser.clone(), releaser.clock().now());
+        let (releaser, began) = (releaser.clone(), releaser.now());
         Stages { releaser, budget: None, began, done: Arc::default(), home: Home::default() }
     }
 
@@ -158,7 +158,7 @@ impl Stages {
     pub fn close(&self, mut opened: Opened, request: Request) -> Arc<Receipt> {
         self.look(&mut opened);
         // Planning is part of a teardown.
-        let began = self.releaser.clock().now().saturating_sub(request.planned);
+        let began = self.releaser.now().saturating_sub(request.planned);
         let receipt = self.releaser.release(request);
         self.closed(&opened, began, &receipt);
         receipt
@@ -170,7 +170,7 @@ impl Stages {
             name: opened.name.clone(),
             own_peak_bytes: opened.peak.saturating_sub(before),
             peak_bytes: opened.peak,
-            teardown_s: self.releaser.clock().since(began).as_secs_f64(),
+            teardown_s: self.releaser.now().saturating_sub(began).as_secs_f64(),
             receipt: Arc::clone(receipt),
         };
         let Some(mut done) = self.done() else { return };
@@ -265,7 +265,7 @@ impl Stages {
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
         let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
         let cleaning_s = torn_down + between;
-        let total = self.releaser.clock().since(self.began);
+        let total = self.releaser.now().saturating_sub(self.began);
         StagesReport {
             peak_bytes: done.peak,
             largest_bytes: own.clone().max().unwrap_or_default(),
@@ -355,7 +355,7 @@ impl<M> Stage<'_, M> {
         }
         self.look();
         let releaser = &self.stages.releaser;
-        let began = releaser.clock().now();
+        let began = releaser.now();
         let done = self.drop_module(began);
         let name = format!("stage {}", self.opened.name);
         // A context grows by a little when it is first used, and keeps that.
@@ -377,7 +377,7 @@ impl<M> Stage<'_, M> {
         let before = releaser.inventory().read();
         let module = self.module.take();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(module)));
-        let took_s = releaser.clock().since(began).as_secs_f64();
+        let took_s = releaser.now().saturating_sub(began).as_secs_f64();
         let after = releaser.inventory().read();
         RungReceipt {
             rung: RungName::Drop,

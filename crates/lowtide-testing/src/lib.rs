@@ -7,8 +7,10 @@ pub mod double;
 mod keys;
 pub mod raw;
 pub mod refusing;
+pub mod role;
 pub mod rules;
 mod share;
+mod strikes;
 pub mod suite;
 
 pub use dice::Dice;

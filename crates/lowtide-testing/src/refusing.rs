@@ -1,23 +1,22 @@
 //! A device of real pages whose driver refuses a call now and then.
 //!
 //! It stands before a `host` device and passes everything on, so the kernel's number is behind it
-//! untouched. Copies and digests are done at once, by whoever asks: a stream may be that fast, and
-//! thousands of devices without threads are cheap. A test can also have something done right after a
-//! digest or a copy, such as a stray write.
-#![allow(unsafe_code, reason = "is a back end, whose contract is unsafe, over a safe device")]
+//! untouched. A test can also have something done right after a digest or a copy, such as a stray
+//! write; so each of them is done before the call returns.
+#![allow(unsafe_code, reason = "is a back end, whose contract is unsafe, over another one")]
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fmt, ptr};
 
 use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::{
-    Address, Backend, BackendStream, Bytes, Chunk, Device, DeviceId, DeviceInfo, Error, Handle,
-    RawMark, Reservation, Result, Usage,
+    Address, Backend, BackendStream, Bytes, Device, DeviceId, DeviceInfo, Error, Handle, RawMark,
+    Result, Usage,
 };
 
 use crate::Dice;
+use crate::strikes::Strikes;
 
 /// A call that can be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +49,12 @@ const CALLS: [Call; 10] = [
 /// The calls that a device of [`device_over`] refuses, and what happens between its calls.
 #[derive(Default)]
 pub struct Faults {
-    armed: Mutex<Vec<Armed>>,
+    armed: Mutex<Vec<(Call, Strikes)>>,
     struck: AtomicU64,
     meddler: Mutex<Option<Box<Meddler>>>,
 }
 
-/// A point of time in the work of a stream.
+/// A point of time in the work of a device.
 #[derive(Debug, Clone, Copy)]
 pub enum Moment<'a> {
     /// The digests of these pages were computed.
@@ -64,6 +63,8 @@ pub enum Moment<'a> {
     CopiedOut(Address, Bytes),
     /// So many bytes from here on were copied to the device.
     CopiedIn(Address, Bytes),
+    /// So many bytes from here on are about to be unmapped.
+    Unmapping(Address, Bytes),
 }
 
 impl Moment<'_> {
@@ -72,29 +73,21 @@ impl Moment<'_> {
         let holds = |at: &Address, size: u64| (at.0..at.0 + size).contains(&byte.0);
         match self {
             Moment::Digested(pages) => pages.iter().any(|page| holds(page, PAGE_BYTES as u64)),
-            Moment::CopiedOut(at, size) | Moment::CopiedIn(at, size) => holds(at, size.0),
+            Moment::CopiedOut(at, size)
+            | Moment::CopiedIn(at, size)
+            | Moment::Unmapping(at, size) => holds(at, size.0),
         }
     }
 }
 
 type Meddler = dyn FnMut(Moment<'_>) + Send;
 
-#[derive(Debug)]
-struct Armed {
-    call: Call,
-    /// So many get through first.
-    spared: u64,
-    /// Then so many do not.
-    times: u64,
-}
-
 impl Faults {
     /// Refuses one or two kinds of calls from now on, for a while or for good.
     pub fn arm(&self, dice: &mut Dice) {
         let mut armed = self.armed();
         for _ in 0..=dice.roll(2) {
-            let times = dice.pick(&[1, 2, 3, u64::MAX]);
-            armed.push(Armed { call: dice.pick(&CALLS), spared: dice.roll(6), times });
+            armed.push((dice.pick(&CALLS), Strikes::roll(dice)));
         }
     }
 
@@ -103,7 +96,7 @@ impl Faults {
         self.armed().clear();
     }
 
-    /// Calls `meddler` after every digest and every copy from now on, before the stream goes on.
+    /// Calls `meddler` at every [`Moment`] from now on, before the work goes on.
     pub fn meddle(&self, meddler: impl FnMut(Moment<'_>) + Send + 'static) {
         *self.meddler() = Some(Box::new(meddler));
     }
@@ -128,20 +121,15 @@ impl Faults {
         self.struck.load(Relaxed)
     }
 
-    fn armed(&self) -> MutexGuard<'_, Vec<Armed>> {
+    fn armed(&self) -> MutexGuard<'_, Vec<(Call, Strikes)>> {
         self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn strike(&self, call: Call) -> Result<()> {
         let mut armed = self.armed();
         let mut is_refused = false;
-        for fault in armed.iter_mut().filter(|fault| fault.call == call && fault.times > 0) {
-            if fault.spared > 0 {
-                fault.spared -= 1;
-            } else {
-                fault.times -= 1;
-                is_refused = true;
-            }
+        for (_, strikes) in armed.iter_mut().filter(|(armed, _)| *armed == call) {
+            is_refused |= strikes.strike();
         }
         if !is_refused {
             return Ok(());
@@ -181,191 +169,130 @@ impl fmt::Debug for Faults {
 
 /// Creates a device over another one, with faults between them.
 pub fn device_over(real: &Device, faults: &Arc<Faults>) -> Device {
-    Device::new(Refusing {
-        real: real.clone(),
-        faults: Arc::clone(faults),
-        calls: AtomicU64::new(0),
-        books: Mutex::default(),
-    })
+    Device::new(Refusing { real: real.clone(), faults: Arc::clone(faults) })
 }
 
 struct Refusing {
     real: Device,
     faults: Arc<Faults>,
-    calls: AtomicU64,
-    books: Mutex<Books>,
-}
-
-#[derive(Default)]
-struct Books {
-    /// By address.
-    reservations: BTreeMap<u64, Reservation>,
-    /// Mapped nowhere, by handle.
-    chunks: BTreeMap<u64, Chunk>,
-    /// Handles of what is mapped, by address.
-    mapped: BTreeMap<u64, u64>,
-    last_handle: u64,
-    /// By address. Of this type because that is aligned for a digest.
-    staged: BTreeMap<usize, Vec<u128>>,
-}
-
-impl Books {
-    fn at(&self, at: Address) -> (&Reservation, Bytes) {
-        let (base, reservation) = self.reservations.range(..=at.0).next_back().expect("reserved");
-        (reservation, Bytes(at.0 - base))
-    }
 }
 
 impl Refusing {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ask(&self, call: Call) -> Result<()> {
-        self.calls.fetch_add(1, Relaxed);
-        self.faults.strike(call)
+    fn ask(&self, call: Call) -> Result<&dyn Backend> {
+        self.faults.strike(call)?;
+        Ok(self.real.backend())
     }
 }
 
-// SAFETY: addresses and chunks are those of the device behind it, which checks every call once more;
-// staged memory is aligned for a `u128`, and stays where it is until it is given back.
+// SAFETY: every call that is not refused is one of the back end behind it, with the same arguments. The
+// callers' promises are passed on with them.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
 unsafe impl Backend for Refusing {
     fn info(&self) -> &DeviceInfo {
         self.real.info()
     }
 
     fn usage(&self) -> Result<Usage> {
-        self.ask(Call::Usage)?;
-        self.real.usage()
+        self.ask(Call::Usage)?.usage()
     }
 
     fn calls(&self) -> u64 {
-        self.calls.load(Relaxed)
+        self.real.calls()
     }
 
     fn reserve(&self, size: Bytes) -> Result<Address> {
-        let reservation = self.real.reserve(size)?;
-        let at = reservation.address();
-        self.books().reservations.insert(at.0, reservation);
-        Ok(at)
+        self.real.backend().reserve(size)
     }
 
-    unsafe fn release(&self, at: Address, _size: Bytes) -> Result<()> {
-        self.books().reservations.remove(&at.0);
-        Ok(())
+    unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
+        unsafe { self.real.backend().release(at, size) }
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
-        self.ask(Call::Create)?;
-        let chunk = self.real.create(size)?;
-        let mut books = self.books();
-        books.last_handle += 1;
-        let handle = books.last_handle;
-        books.chunks.insert(handle, chunk);
-        Ok(Handle(handle))
+        self.ask(Call::Create)?.create(size)
     }
 
-    unsafe fn destroy(&self, chunk: Handle, _size: Bytes) -> Result<()> {
-        self.ask(Call::Destroy)?;
-        self.books().chunks.remove(&chunk.0);
-        Ok(())
+    unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()> {
+        unsafe { self.ask(Call::Destroy)?.destroy(chunk, size) }
     }
 
-    unsafe fn map(&self, at: Address, chunk: Handle, _size: Bytes) -> Result<()> {
-        self.ask(Call::Map)?;
-        let mut books = self.books();
-        let taken = books.chunks.remove(&chunk.0).expect("a chunk that is mapped nowhere");
-        let (reservation, offset) = books.at(at);
-        reservation.map(offset, taken).expect("what is behind it does not refuse");
-        books.mapped.insert(at.0, chunk.0);
-        Ok(())
+    unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
+        unsafe { self.ask(Call::Map)?.map(at, chunk, size) }
     }
 
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
-        self.ask(Call::Open)?;
-        let books = self.books();
-        let (reservation, offset) = books.at(at);
-        reservation.open(offset, size)
+        unsafe { self.ask(Call::Open)?.open(at, size) }
     }
 
     unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
-        self.ask(Call::Unmap)?;
-        let mut books = self.books();
-        let (reservation, offset) = books.at(at);
-        let base = reservation.address();
-        let taken = reservation.unmap(offset, size)?;
-        for (offset, chunk) in taken {
-            let handle = books.mapped.remove(&base.plus(offset).0).expect("mapped here");
-            books.chunks.insert(handle, chunk);
-        }
-        Ok(())
+        let real = self.ask(Call::Unmap)?;
+        self.faults.pass(Moment::Unmapping(at, size));
+        unsafe { real.unmap(at, size) }
     }
 
-    // Copies between two places of this machine need no introduction.
-    unsafe fn register(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
-        Ok(())
+    unsafe fn register(&self, at: *mut u8, size: Bytes) -> Result<()> {
+        unsafe { self.real.backend().register(at, size) }
     }
 
-    unsafe fn unregister(&self, _at: *mut u8, _size: Bytes) -> Result<()> {
-        Ok(())
+    unsafe fn unregister(&self, at: *mut u8, size: Bytes) -> Result<()> {
+        unsafe { self.real.backend().unregister(at, size) }
     }
 
     fn stage(&self, size: Bytes) -> Result<*mut u8> {
-        let mut staged = vec![0u128; size.as_usize().div_ceil(size_of::<u128>())];
-        let at = staged.as_mut_ptr().cast::<u8>();
-        self.books().staged.insert(at.expose_provenance(), staged);
-        Ok(at)
+        self.real.backend().stage(size)
     }
 
-    unsafe fn unstage(&self, at: *mut u8, _size: Bytes) -> Result<()> {
-        self.books().staged.remove(&at.addr());
-        Ok(())
+    unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {
+        unsafe { self.real.backend().unstage(at, size) }
     }
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
-        static STREAMS: AtomicU64 = AtomicU64::new(1);
-        self.ask(Call::Stream)?;
-        let (id, faults) = (STREAMS.fetch_add(1, Relaxed), Arc::clone(&self.faults));
-        Ok(Box::new(AtOnce { id, faults }))
+        let real = self.ask(Call::Stream)?.stream()?;
+        Ok(Box::new(RefusingStream { real, faults: Arc::clone(&self.faults) }))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.ask(Call::Synchronize)
+        self.ask(Call::Synchronize)?.synchronize()
     }
 }
 
-/// A stream that has done everything before it returns.
-struct AtOnce {
-    id: u64,
+/// A stream that has done each copy and each digest before it returns, so that something can be done
+/// right afterwards.
+struct RefusingStream {
+    real: Box<dyn BackendStream>,
     faults: Arc<Faults>,
 }
 
-// SAFETY: all work is done in the call that gives it.
-unsafe impl BackendStream for AtOnce {
+impl RefusingStream {
+    fn done(&self, moment: Moment<'_>) -> Result<()> {
+        self.real.synchronize()?;
+        self.faults.pass(moment);
+        Ok(())
+    }
+}
+
+// SAFETY: as of `Refusing`. No wait is refused: a stream that will not say whether it is done keeps its
+// memory from everybody, and then a test could not ask for everything back.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
+unsafe impl BackendStream for RefusingStream {
     fn id(&self) -> u64 {
-        self.id
+        self.real.id()
     }
 
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
         self.faults.strike(Call::Copy)?;
-        // SAFETY: both ranges are valid, by the contract of `BackendStream`, and never overlap.
-        unsafe { ptr::copy_nonoverlapping(pointer(from), to, size.as_usize()) };
-        self.faults.pass(Moment::CopiedOut(from, size));
-        Ok(())
+        unsafe { self.real.copy_out(from, to, size) }?;
+        self.done(Moment::CopiedOut(from, size))
     }
 
     unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
         self.faults.strike(Call::Copy)?;
-        // SAFETY: as in `copy_out`.
-        unsafe { ptr::copy_nonoverlapping(from, pointer(to), size.as_usize()) };
-        self.faults.pass(Moment::CopiedIn(to, size));
-        Ok(())
+        unsafe { self.real.copy_in(from, to, size) }?;
+        self.done(Moment::CopiedIn(to, size))
     }
 
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
-        // SAFETY: the range is valid, by the contract of `BackendStream`.
-        unsafe { ptr::write_bytes(pointer(at), byte, size.as_usize()) };
-        Ok(())
+        unsafe { self.real.fill(at, byte, size) }
     }
 
     unsafe fn digest(
@@ -376,46 +303,32 @@ unsafe impl BackendStream for AtOnce {
         keys: &Keys,
     ) -> Result<()> {
         self.faults.strike(Call::Digest)?;
-        // SAFETY: `pages` has `count` entries, staged before this call.
-        let pages = unsafe { std::slice::from_raw_parts(pages, count) };
-        // SAFETY: `out` has room for `count` digests, and nobody reads them before this returns.
-        let out = unsafe { std::slice::from_raw_parts_mut(out, count) };
-        for (page, digest) in pages.iter().zip(out) {
-            // SAFETY: the address of a page that is mapped and open.
-            let bytes = unsafe { std::slice::from_raw_parts(pointer(*page), PAGE_BYTES) };
-            *digest = keys.digest(bytes);
-        }
-        self.faults.pass(Moment::Digested(pages));
-        Ok(())
+        unsafe { self.real.digest(pages, out, count, keys) }?;
+        // The list is staging memory, which stays as it is until the digests were waited for.
+        self.done(Moment::Digested(unsafe { std::slice::from_raw_parts(pages, count) }))
     }
 
     fn mark(&self) -> Result<RawMark> {
-        Ok(RawMark(0))
+        self.real.mark()
     }
 
-    // Never refused: a stream that will not say whether it is done keeps its memory from everybody,
-    // and then a world could not be asked for everything back.
-    unsafe fn wait(&self, _mark: RawMark) -> Result<()> {
-        Ok(())
+    unsafe fn wait(&self, mark: RawMark) -> Result<()> {
+        unsafe { self.real.wait(mark) }
     }
 
-    unsafe fn forget(&self, _mark: RawMark) -> Result<()> {
-        Ok(())
+    unsafe fn forget(&self, mark: RawMark) -> Result<()> {
+        unsafe { self.real.forget(mark) }
     }
 
     fn synchronize(&self) -> Result<()> {
-        Ok(())
+        self.real.synchronize()
     }
 
     fn is_done(&self) -> Result<bool> {
-        Ok(true)
+        self.real.is_done()
     }
 
     unsafe fn destroy(&self) -> Result<()> {
-        Ok(())
+        unsafe { self.real.destroy() }
     }
-}
-
-fn pointer(at: Address) -> *mut u8 {
-    ptr::with_exposed_provenance_mut(usize::try_from(at.0).expect("an address of this process"))
 }

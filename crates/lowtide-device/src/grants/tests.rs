@@ -2,117 +2,41 @@
 //! is one per process, and other tests take memory, too.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use lowtide_testing::role::{self, SmallMachine};
 
 use super::*;
 use crate::{Device, HostOptions, HostPages};
 
-const ROLE: &str = "LOWTIDE_GRANTS_ROLE";
-const ROOT: &str = "LOWTIDE_GRANTS_ROOT";
 /// What the issue saw: 999 MiB are left, and two backups want 594 MiB each.
 const LEFT: Bytes = Bytes::mib(999);
 const WANTED: Bytes = Bytes::mib(594);
 
-/// A root with the kernel's numbers.
-struct Machine(PathBuf);
-
-impl Machine {
-    fn new(name: &str) -> Machine {
-        let root = std::env::temp_dir().join(format!("lowtide-grants-{}-{name}", process::id()));
-        fs::create_dir_all(root.join("proc/self")).unwrap();
-        let machine = Machine(root);
-        machine.set_left(LEFT);
-        machine
-    }
-
-    fn set_left(&self, left: Bytes) {
-        let text = format!("MemAvailable: {} kB\n", (left + MARGIN).0 / 1024);
-        fs::write(self.0.join("proc/meminfo"), text).unwrap();
-    }
-
-    /// Starts this program again, in a role, on this machine.
-    fn start(&self, role: &str) -> Other {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "grants::tests::other", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(ROOT, &self.0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Other { orders: child.stdin.take().unwrap(), answers, child }
-    }
-
-    /// Runs a role to its end, which must be a good one.
-    fn run(&self, role: &str) {
-        let mut other = self.start(role);
-        assert_eq!(other.next_answer(), "passed");
-        assert!(other.child.wait().unwrap().success());
-    }
-
-    fn records(&self) -> usize {
-        let names = fs::read_dir(self.0.join("records")).unwrap();
-        names.filter(|name| name.as_ref().unwrap().file_name() != "host-memory.lock").count()
-    }
+fn machine(name: &str) -> SmallMachine {
+    SmallMachine::new(name, LEFT + MARGIN, "grants::tests::other")
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
-struct Other {
-    child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn ask(&mut self, order: &str) -> String {
-        writeln!(self.orders, "{order}").unwrap();
-        self.next_answer()
-    }
-
-    fn next_answer(&mut self) -> String {
-        let mut line = String::new();
-        while self.answers.read_line(&mut line).unwrap() > 0 {
-            // The harness prints, too.
-            if let Some((_, answer)) = line.split_once("=> ") {
-                return answer.trim().to_owned();
-            }
-            line.clear();
-        }
-        panic!("the other process ended without an answer")
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It has ended already, or waits for orders.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn records(machine: &SmallMachine) -> usize {
+    let names = fs::read_dir(machine.root().join("records")).unwrap();
+    names.filter(|name| name.as_ref().unwrap().file_name() != "host-memory.lock").count()
 }
 
 #[test]
 fn other() {
-    let (Ok(role), Ok(root)) = (std::env::var(ROLE), std::env::var(ROOT)) else { return };
-    pretend(Path::new(&root));
-    match role.as_str() {
-        "actor" => act(),
-        "alone" => alone(),
-        "crowd" => crowd(),
-        "pages" => pages(),
-        "forks" => forks(),
-        role => panic!("no role {role}"),
-    }
-    println!("=> passed");
+    role::play(|role, root| {
+        pretend(root);
+        match role {
+            "actor" => act(),
+            "alone" => alone(),
+            "crowd" => crowd(),
+            "pages" => pages(),
+            "forks" => forks(),
+            role => panic!("no role {role}"),
+        }
+    });
 }
 
 fn act() {
@@ -123,13 +47,13 @@ fn act() {
             Some(("grant", mib)) => match grant(Bytes::mib(mib.parse().unwrap())) {
                 Ok(granted) => {
                     grants.push(granted);
-                    println!("=> granted");
+                    role::answer("granted");
                 }
-                Err(error) => println!("=> {error}"),
+                Err(error) => role::answer(&error.to_string()),
             },
             Some(("written", mib)) => {
                 grants.last().unwrap().shrink(Bytes::mib(mib.parse().unwrap()));
-                println!("=> written");
+                role::answer("written");
             }
             _ => panic!("no order {order}"),
         }
@@ -237,27 +161,27 @@ fn forks() {
 
 #[test]
 fn memory_is_promised_once_in_a_process() {
-    Machine::new("alone").run("alone");
+    machine("alone").run("alone");
 }
 
 #[test]
 fn many_threads_are_never_promised_more_than_is_left() {
-    Machine::new("crowd").run("crowd");
+    machine("crowd").run("crowd");
 }
 
 #[test]
 fn a_grant_shrinks_as_pages_become_resident_and_no_failure_keeps_it() {
-    Machine::new("pages").run("pages");
+    machine("pages").run("pages");
 }
 
 #[test]
 fn a_forked_child_counts_what_its_parent_was_granted() {
-    Machine::new("forks").run("forks");
+    machine("forks").run("forks");
 }
 
 #[test]
 fn memory_is_promised_once_to_the_processes_of_a_user() {
-    let machine = Machine::new("processes");
+    let machine = machine("processes");
     let (mut one, mut two) = (machine.start("actor"), machine.start("actor"));
     assert_eq!(one.ask("grant 594"), "granted");
     let refused = two.ask("grant 594");
@@ -267,7 +191,7 @@ fn memory_is_promised_once_to_the_processes_of_a_user() {
     );
     // What has become resident is in the kernel's number, which falls by as much.
     assert_eq!(one.ask("written 500"), "written");
-    machine.set_left(LEFT - Bytes::mib(500));
+    machine.set_available(LEFT + MARGIN - Bytes::mib(500));
     let refused = two.ask("grant 594");
     assert!(
         refused.contains("405.0 MiB left") && refused.contains("94.0 MiB promised"),
@@ -278,9 +202,9 @@ fn memory_is_promised_once_to_the_processes_of_a_user() {
     assert!(refused.contains("5.0 MiB left"), "{refused}");
     // The record of a process that was killed is taken away.
     drop(two);
-    assert_eq!(machine.records(), 2);
+    assert_eq!(records(&machine), 2);
     assert_eq!(one.ask("grant 400"), "granted");
-    assert_eq!(machine.records(), 1);
+    assert_eq!(records(&machine), 1);
 }
 
 #[test]
@@ -299,14 +223,14 @@ fn a_directory_that_others_could_have_planted_is_not_used() {
         }),
     ];
     for (name, plant) in plants {
-        let machine = Machine::new(name);
-        plant(&machine.0.join("records"));
+        let machine = machine(name);
+        plant(&machine.root().join("records"));
         let (mut one, mut two) = (machine.start("actor"), machine.start("actor"));
         assert_eq!(one.ask("grant 594"), "granted", "{name}");
         // Each counts its own, and nothing was written there.
         assert_eq!(two.ask("grant 594"), "granted", "{name}");
         assert!(two.ask("grant 594").contains("405.0 MiB left"), "{name}");
-        let elsewhere = fs::read_dir(machine.0.join("elsewhere"));
+        let elsewhere = fs::read_dir(machine.root().join("elsewhere"));
         assert!(elsewhere.map_or(0, Iterator::count) == 0, "{name}: a link was followed");
     }
 }

@@ -195,30 +195,47 @@ fn a_broken_pool_gives_back_what_no_caller_has() {
     assert_eq!(device.usage().unwrap().in_use(), Bytes::ZERO);
 }
 
+// What the kernel says of a thread: `S` while it waits.
+fn is_waiting(thread: &std::path::Path) -> bool {
+    let stat = std::fs::read_to_string(std::path::Path::new("/proc").join(thread).join("stat"));
+    stat.unwrap().rsplit(')').next().unwrap().trim_start().starts_with('S')
+}
+
 #[test]
 fn whoever_waits_is_told_that_the_pool_broke() {
-    let (device, counts) = panicking();
-    let pool = Pool::new(&device).unwrap();
-    let tag = pool.tag("cache", SleepPolicy::Discard).unwrap();
-    let _block = pool.alloc(Bytes::mib(4), STREAM, tag).unwrap();
-    let (begun, go) = (Barrier::new(2), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let sleeper = scope.spawn(|| {
-            let limit = || {
-                if !go.swap(true, SeqCst) {
-                    begun.wait();
-                    // Until another waits for this turn.
-                    thread::sleep(std::time::Duration::from_millis(50));
-                    counts.panics_at.store(counts.calls.load(SeqCst) + 1, SeqCst);
-                }
-                true
-            };
-            catch_unwind(AssertUnwindSafe(|| pool.sleep_quiet(Scope::Whole, Limit::new(&limit))))
+    for is_bounded in [false, true] {
+        let (device, counts) = panicking();
+        let pool = Pool::new(&device).unwrap();
+        let tag = pool.tag("cache", SleepPolicy::Discard).unwrap();
+        let _block = pool.alloc(Bytes::mib(4), STREAM, tag).unwrap();
+        let (begun, was_asked) = (Barrier::new(2), AtomicBool::new(false));
+        // The thread that waits for the turn. It has nothing else to wait for, once it is known.
+        let (tell, waits) = std::sync::mpsc::channel();
+        let waits = std::sync::Mutex::new(waits);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                let limit = || {
+                    if !was_asked.swap(true, SeqCst) {
+                        begun.wait();
+                        let waiting: std::path::PathBuf = waits.lock().unwrap().recv().unwrap();
+                        while !is_waiting(&waiting) {
+                            thread::yield_now();
+                        }
+                        counts.panics_at.store(counts.calls.load(SeqCst) + 1, SeqCst);
+                    }
+                    true
+                };
+                let sleep = || pool.sleep_quiet(Scope::Whole, Limit::new(&limit));
+                catch_unwind(AssertUnwindSafe(sleep))
+            });
+            begun.wait();
+            let goes_on = || true;
+            let limit = if is_bounded { Limit::new(&goes_on) } else { Limit::NONE };
+            tell.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            assert!(is_broken(pool.alloc_within(Bytes::mib(4), STREAM, tag, limit)));
+            assert!(sleeper.join().unwrap().is_err());
         });
-        begun.wait();
-        assert!(is_broken(pool.alloc(Bytes::mib(4), STREAM, tag)), "it waited for the turn");
-        assert!(sleeper.join().unwrap().is_err());
-    });
+    }
 }
 
 fn host() -> Device {

@@ -1,93 +1,39 @@
 //! Backups when the host has little memory: two sleeps are never both promised the last of it. Each
 //! test runs in a process of its own, which pretends that the machine is small.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 
 use lowtide_device::{Bytes, Device, Error as DeviceError, headroom};
 use lowtide_pool::{Error, Limit, Phase, Policy, Pool, Result, Scope, SleepReport, Tag};
+use lowtide_testing::role::{self, Other, SmallMachine};
 
 use crate::written::{Written, check, host, pool_on};
 
-const ROLE: &str = "LOWTIDE_BACKUPS_ROLE";
-const ROOT: &str = "LOWTIDE_BACKUPS_ROOT";
+/// The test that plays the roles.
+const PLAYER: &str = "host_memory::other";
 const SIZE: Bytes = Bytes::mib(24);
 /// Enough for one backup and what carries it, not for two.
 const AVAILABLE: Bytes = Bytes::mib(256 + 44);
 
-fn machine(name: &str) -> PathBuf {
-    let root = std::env::temp_dir().join(format!("lowtide-backups-{}-{name}", std::process::id()));
-    fs::create_dir_all(root.join("proc")).unwrap();
-    let text = format!("MemAvailable: {} kB\n", AVAILABLE.0 / 1024);
-    fs::write(root.join("proc/meminfo"), text).unwrap();
-    root
-}
-
-/// This program, started again in a role.
-struct Other {
-    child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn new(root: &Path, role: &str) -> Other {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "host_memory::other", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(ROOT, root)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Other { orders: child.stdin.take().unwrap(), answers, child }
-    }
-
-    fn next_answer(&mut self) -> String {
-        let mut line = String::new();
-        while self.answers.read_line(&mut line).unwrap() > 0 {
-            if let Some((_, answer)) = line.split_once("=> ") {
-                return answer.trim().to_owned();
-            }
-            line.clear();
-        }
-        panic!("the other process ended without an answer")
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn other() {
-    let (Ok(role), Ok(root)) = (std::env::var(ROLE), std::env::var(ROOT)) else { return };
-    headroom::pretend(Path::new(&root));
-    match role.as_str() {
-        "threads" => threads(),
-        "sleeper" => sleeper(),
-        "beside" => beside(Path::new(&root)),
-        "failures" => failures(),
-        role => panic!("no role {role}"),
-    }
-    println!("=> passed");
+    role::play(|role, root| {
+        headroom::pretend(root);
+        match role {
+            "threads" => threads(),
+            "sleeper" => sleeper(),
+            "beside" => beside(root),
+            "failures" => failures(),
+            role => panic!("no role {role}"),
+        }
+    });
 }
 
 fn run(role: &str) {
-    let root = machine(role);
-    let mut other = Other::new(&root, role);
-    assert_eq!(other.next_answer(), "passed");
-    assert!(other.child.wait().unwrap().success());
-    fs::remove_dir_all(root).unwrap();
+    SmallMachine::new(role, AVAILABLE, PLAYER).run(role);
 }
 
 struct Pair {
@@ -171,25 +117,24 @@ fn threads() {
 fn sleeper() {
     let one = pair(3);
     let slept = sleep_and_hold(&one, || {
-        println!("=> holds");
+        role::answer("holds");
         let mut order = String::new();
         std::io::stdin().read_line(&mut order).unwrap();
     });
     slept.unwrap();
-    println!("=> sleeps");
+    role::answer("sleeps");
     one.assert_sleeps_and_wakes();
 }
 
 fn beside(root: &Path) {
     let two = pair(4);
-    let mut sleeper = Other::new(root, "sleeper");
+    let mut sleeper = Other::start(root, PLAYER, "sleeper");
     assert_eq!(sleeper.next_answer(), "holds");
     two.assert_refused(two.pool.sleep(Scope::Whole));
-    writeln!(sleeper.orders).unwrap();
-    assert_eq!(sleeper.next_answer(), "sleeps");
+    assert_eq!(sleeper.ask("go on"), "sleeps");
     two.assert_sleeps_and_wakes();
     // One that is killed is promised nothing any more. A new pool: the other has its backup now.
-    let (mut killed, three) = (Other::new(root, "sleeper"), pair(5));
+    let (mut killed, three) = (Other::start(root, PLAYER, "sleeper"), pair(5));
     assert_eq!(killed.next_answer(), "holds");
     three.assert_refused(three.pool.sleep(Scope::Whole));
     drop(killed);

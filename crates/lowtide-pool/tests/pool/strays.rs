@@ -119,8 +119,8 @@ impl When {
     }
 }
 
-// Backups of both kinds, kept and not, looked at and not.
-fn policies() -> [Policy; 5] {
+// Backups of both kinds, kept and not, looked at and not; all chunks looked at together and one by one.
+fn policies() -> [Policy; 6] {
     let policy = |direct_backups, keep_backups, check_backups| {
         let policy = Policy::default().direct_backups(direct_backups);
         policy.keep_backups(keep_backups).check_backups(check_backups)
@@ -131,6 +131,7 @@ fn policies() -> [Policy; 5] {
         policy(Bytes(u64::MAX), false, false),
         policy(Bytes::ZERO, false, true),
         policy(Bytes::mib(6), true, true),
+        policy(Bytes::mib(6), true, false).checked_at_once(PAGE),
     ]
 }
 
@@ -252,6 +253,42 @@ fn a_page_that_needs_a_backup_after_all_and_gets_none_fails_the_sleep() {
     zeros.assert_is_whole("it is all zeros again");
 }
 
+// The device computes digests while the driver is busy with the chunks before.
+#[test]
+fn chunks_leave_while_the_next_ones_are_looked_at() {
+    let world = World::new(Policy::default().checked_at_once(PAGE).wake_chunk_most(PAGE));
+    let contents = contents(&world);
+    world.pool.sleep(Scope::Whole).unwrap();
+    world.pool.wake(Scope::Whole).unwrap();
+    // How often each page was digested, and at each unmap how many were ready to follow it.
+    let seen = Arc::new(Mutex::new((BTreeMap::<u64, u64>::new(), Vec::new())));
+    let record = Arc::clone(&seen);
+    world.faults.meddle(move |now| {
+        let (looks, ready) = &mut *record.lock().unwrap();
+        match now {
+            Moment::Digested(pages) => {
+                for page in pages {
+                    *looks.entry(page.0).or_default() += 1;
+                }
+            }
+            Moment::Unmapping(at, size) => {
+                for page in (at.0..at.0 + size.0).step_by(PAGE.as_usize()) {
+                    assert_eq!(looks.remove(&page), Some(2), "digests of {page:#x} before it goes");
+                }
+                ready.push(looks.values().filter(|looks| **looks == 2).count());
+            }
+            Moment::CopiedOut(..) | Moment::CopiedIn(..) => panic!("{now:?}: nothing changed"),
+        }
+    });
+    world.pool.sleep(Scope::Whole).unwrap();
+    world.faults.leave_alone();
+    let (left, ready) = &*seen.lock().unwrap();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(*ready, [1, 1, 1, 1, 1, 0], "one batch is looked at while the one before leaves");
+    world.pool.wake(Scope::Whole).unwrap();
+    assert_all_whole(&contents, "two sleeps");
+}
+
 /// Writes at random, whenever a sleep can still notice: to a page that was looked at for the first
 /// time, or was written since the look before this one, and to what was just copied.
 struct Vandal {
@@ -278,7 +315,7 @@ impl Vandal {
                 }
             }
             Moment::CopiedOut(at, size) => self.write_in(at.0, size),
-            Moment::CopiedIn(..) => {}
+            Moment::CopiedIn(..) | Moment::Unmapping(..) => {}
         }
     }
 

@@ -6,7 +6,7 @@ use crate::game::{Game, Ground};
 use crate::hands::{Hands, noise};
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
-use lowtide_testing::double::Double;
+use lowtide_testing::double::{Double, REFUSABLE, REFUSALS};
 use lowtide_testing::is_long_run;
 use lowtide_testing::suite::{Case, Target};
 
@@ -36,22 +36,7 @@ fn a_random_player_meets_faults(_: Target) {
     let mut game = Game::new(&device, 7, true, Ground::Device);
     for turn in 0..3_000 {
         if turn % 5 == 0 {
-            let calls = [
-                "cuMemCreate",
-                "cuMemMap",
-                "cuMemSetAccess",
-                "cuMemUnmap",
-                "cuMemRelease",
-                "cuMemcpyDtoHAsync_v2",
-                "cuMemcpyHtoDAsync_v2",
-                "cuMemHostRegister_v2",
-                "cuMemHostUnregister",
-                "cuEventSynchronize",
-                "cuLaunchKernel",
-                "cuCtxSynchronize",
-            ];
-            let code = [2, 999][game.dice.roll(2) as usize];
-            let call = calls[game.dice.roll(calls.len() as u64) as usize];
+            let (call, code) = (game.dice.pick(&REFUSABLE), game.dice.pick(&REFUSALS));
             double.fail_nth(call, 1 + game.dice.roll(3), code);
         }
         game.step(24, 12 << 20);
@@ -83,16 +68,21 @@ impl Turn {
     }
 }
 
-/// What is kept in a [`World`]: whole pages of 100 kB, and of 5 and 7 MiB beside each other.
-const KEPT: Bytes = Bytes::mib(14);
+/// What is kept in a [`World`]: whole pages of 100 kB, and of 3 and 3 MiB beside each other. Every byte is
+/// written, digested, copied and compared many times for each fault, so there are few of them.
+const KEPT: Bytes = Bytes::mib(8);
+/// A part of that.
+const DIRECT: Bytes = Bytes::mib(4);
 
 /// No backups, some of them and all of them are registered with the device; either for as long as
-/// they are kept, or anew in every sleep, which then makes all calls that a first one makes.
+/// they are kept, or anew in every sleep, which then makes all calls that a first one makes. Its chunks
+/// are looked at one after the other before they leave, those of the others together.
 fn policies() -> [Policy; 3] {
     let policy = |direct_backups, keep_backups| {
         Policy::default().direct_backups(direct_backups).keep_backups(keep_backups)
     };
-    [policy(Bytes::ZERO, true), policy(Bytes::mib(6), false), policy(Bytes(u64::MAX), true)]
+    let one_by_one = policy(DIRECT, false).checked_at_once(Bytes::mib(2));
+    [policy(Bytes::ZERO, true), one_by_one, policy(Bytes(u64::MAX), true)]
 }
 
 // All of them with backups that are kept, and with backups that are not.
@@ -125,7 +115,7 @@ impl World {
         let kept = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let lost = pool.tag("cache", SleepPolicy::Discard).unwrap();
         let base = device.usage().unwrap().in_use();
-        let sizes = [(5 << 20, kept), (100_000, kept), (3 << 20, lost), (7 << 20, kept)];
+        let sizes = [(3 << 20, kept), (100_000, kept), (1 << 20, lost), (3 << 20, kept)];
         let blocks = sizes.map(|(size, tag)| {
             let address = pool.alloc(Bytes(size), StreamId(0), tag).unwrap();
             (address, vec![0; size as usize], tag == lost)
@@ -190,7 +180,7 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
     for (name, count) in calls {
         for nth in (1..=count).filter(|nth| is_tried(*nth, index)) {
             seed += 1;
-            let code = [2, 999][usize::from(seed % 2 == 0)];
+            let code = REFUSALS[usize::from(seed % 2 == 0)];
             world.before(turn, seed);
             double.fail_nth(&name, nth, code);
             let outcome = turn.take(&world.pool);
@@ -233,21 +223,7 @@ fn a_call_that_fails_for_ever(_: Target) {
 
 fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn, index: usize) {
     let mut world = World::new(policy);
-    let calls = [
-        "cuMemUnmap",
-        "cuMemMap",
-        "cuMemSetAccess",
-        "cuMemCreate",
-        "cuMemcpyDtoHAsync_v2",
-        "cuMemcpyHtoDAsync_v2",
-        "cuMemHostRegister_v2",
-        "cuMemHostUnregister",
-        "cuEventSynchronize",
-        "cuEventRecord",
-        "cuLaunchKernel",
-        "cuStreamSynchronize",
-    ];
-    for (seed, call) in (1..).zip(calls).filter(|(seed, _)| is_tried(*seed, index)) {
+    for (seed, call) in (1..).zip(REFUSABLE).filter(|(seed, _)| is_tried(*seed, index)) {
         for turn in [sleep, Turn::Wake] {
             world.before(turn, seed);
             double.fail_always(call, 999);
@@ -305,7 +281,7 @@ fn backups_are_registered_up_to_the_limit(_: Target) {
 fn a_refused_registration_fails_no_sleep(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    for direct_backups in [Bytes::mib(6), Bytes(u64::MAX)] {
+    for direct_backups in [DIRECT, Bytes(u64::MAX)] {
         let mut world = World::new(Policy::default().direct_backups(direct_backups));
         let before = double.live().registrations;
         for (seed, code) in [(1, 2), (2, 999)] {

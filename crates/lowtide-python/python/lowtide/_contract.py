@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
-from . import _native
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._log import log_release, logger
-from ._native import Ladder
+from ._native import Ladder, empty_receipt
 from ._release import shutdown
 from ._releasers import releaser_for
 from ._stage import stages_of
@@ -145,7 +144,7 @@ def _title(cls: type) -> str:
 def _drop(module: object) -> Receipt:
     title = _title(type(module))
     if has_exit_begun():
-        return _native.empty_receipt(title)
+        return empty_receipt(title)
     device = device_of(None)
     steps, witness, claim_bytes, *_ = teardown_of([module], device)
     del module

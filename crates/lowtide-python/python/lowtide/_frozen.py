@@ -10,7 +10,7 @@ import gc
 import sys
 from typing import Final
 
-from . import _native
+from ._native import frozen_mortals
 
 IMMORTAL: Final[object] = int.__mro__
 """A part of a static type: an immortal object that Python 3.12 keeps among the frozen ones."""
@@ -22,4 +22,4 @@ def frozen_count() -> int:
     count = gc.get_freeze_count()
     if not count or not _MIXES_IMMORTALS:
         return count
-    return _native.frozen_mortals(count, IMMORTAL)
+    return frozen_mortals(count, IMMORTAL)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import _native
 from ._exit import has_exit_begun
 from ._log import log_release, logger, numbers
+from ._native import Pauses, parse_seconds
 from ._releasers import releaser_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Gate:
         values."""
         self._releaser = releaser_of(device)
         self._gate = self._releaser.gate()
-        self._pauses = _native.Pauses(self._releaser, flush)
+        self._pauses = Pauses(self._releaser, flush)
 
     def enter(self, within: Pass | None = None) -> Pass:
         """Begins work; waits while the gate is closed. Leave it with `with`, or `leave()`.
@@ -53,7 +53,7 @@ class Gate:
         """
         if has_exit_begun():
             return None
-        receipt = self._pauses.pause(mode, _native.parse_seconds(limit))
+        receipt = self._pauses.pause(mode, parse_seconds(limit))
         return None if receipt is None else log_release(receipt, receipt.reserved_line())
 
     def resume(self, empty_cache: bool = True) -> Receipt | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _native
 from ._exit import has_exit_begun
 from ._log import log_restored, log_summary, logger
+from ._native import Idle as NativeIdle
+from ._native import Working
 from ._releasers import releaser_of
 from ._waiting import in_thread, is_in_event_loop
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ._native import Receipt, Restored, Working
+    from ._native import Receipt, Restored
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
 
@@ -53,7 +54,7 @@ class Idle:
     """Free-on-idle for one device. Put `with idle.work():` around each task; `close()` ends it."""
 
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
-        self._native = _native.Idle(releaser_of(device), switch, to=to)
+        self._native = NativeIdle(releaser_of(device), switch, to=to)
         self.last: Receipt | None = None
         """The receipt of the last idle release."""
         self.restored: Restored | None = None
@@ -190,7 +191,7 @@ class Work:
     async def __aenter__(self) -> Self:
         if self._working is None:
             native = self._idle._native
-            self._took(await in_thread(native.work, or_else=_native.Working.leave))
+            self._took(await in_thread(native.work, or_else=Working.leave))
         return self
 
     async def __aexit__(
@@ -209,7 +210,7 @@ class Work:
 class _Watcher:
     """The thread that watches for idle time, until it is told to end or nobody has the switch."""
 
-    def __init__(self, native: _native.Idle, switch: ReferenceType[Idle]) -> None:
+    def __init__(self, native: NativeIdle, switch: ReferenceType[Idle]) -> None:
         import threading
 
         self._native = native

@@ -68,6 +68,8 @@ __all__ = [
     "parse_seconds",
     "printable",
     "process_memory",
+    "referents",
+    "refers",
 ]
 
 __version__: str
@@ -679,6 +681,8 @@ def leads_to(
     namespace: type,
 ) -> Leads: ...
 def empty_receipt(name: str) -> Receipt: ...
+def referents(holder: object) -> list[object]: ...
+def refers(holder: object, held: object) -> bool: ...
 
 # What Python provides. These are protocols: they exist only here.
 

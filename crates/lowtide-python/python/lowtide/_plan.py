@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from types import SimpleNamespace
 
-from . import _native
-from ._native import HeapPath, Lead
+from ._native import HeapPath, Lead, leads_to
 from ._putting_back import putting_back
 from ._torch import torch
 from ._why.named_path import NamedPath
@@ -103,7 +102,7 @@ def plan(
     question = Question(owners)
     named = named or {}
     only = [_values(one, named[id(one)]) if id(one) in named else None for one in owners]
-    found = _native.leads_to(question, places, only, _configurations(owners[0]), SimpleNamespace)
+    found = leads_to(question, places, only, _configurations(owners[0]), SimpleNamespace)
     del question, places
     made = Plan(_name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes

@@ -11,11 +11,10 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from . import _native
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._log import log_release
-from ._native import Ladder
+from ._native import Ladder, empty_receipt, parse_seconds
 from ._releasers import releaser_for, releaser_of
 from ._teardown import (
     drop_without_device,
@@ -38,7 +37,7 @@ def empty_device_cache(device: object = None) -> Receipt:
     Raises nothing if torch or a device is missing: the receipt's verdict is `no-device`.
     """
     if has_exit_begun():
-        return _native.empty_receipt("empty_device_cache")
+        return empty_receipt("empty_device_cache")
     return log_release(releaser_of(device).release("empty_device_cache", Ladder.CACHE))
 
 
@@ -114,7 +113,7 @@ def _release(
     to: str | int | None = None,
 ) -> Receipt:
     if has_exit_begun():
-        return _native.empty_receipt(name)
+        return empty_receipt(name)
     found = device_of(device)
     began = time.perf_counter()
     steps, witness, claim_bytes, undo, in_vain = teardown_of(objects, found)
@@ -132,7 +131,7 @@ def _release(
         steps=steps if objects or steps else None,
         witness=witness if objects or found is None else users_of(found),
         pins=bool(objects),
-        wait_s=_native.parse_seconds(wait),
+        wait_s=parse_seconds(wait),
         planned_s=time.perf_counter() - began,
         libraries=libraries_with_groups(found) if process_groups else None,
     )

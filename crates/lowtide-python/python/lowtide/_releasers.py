@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 
-from . import _native
 from ._devices.choose import device_of
 from ._devices.device import Device
 from ._exit import has_exit_begun
+from ._native import Releaser
 
-_releasers: dict[str | None, _native.Releaser] = {}
+_releasers: dict[str | None, Releaser] = {}
 
 # A child process has copies of its parent's locks, and none of its parent's threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_releasers.clear)
 
 
-def releaser_of(device: object = None) -> _native.Releaser:
+def releaser_of(device: object = None) -> Releaser:
     """Returns the releaser of a device, given by name, index or object. There is one for each
     device.
 
@@ -25,15 +25,15 @@ def releaser_of(device: object = None) -> _native.Releaser:
     return releaser_for(device_of(device))
 
 
-def releasers() -> list[_native.Releaser]:
+def releasers() -> list[Releaser]:
     """Returns every releaser that was used in this process."""
     return list(_releasers.values())
 
 
-def releaser_for(device: Device | None) -> _native.Releaser:
+def releaser_for(device: Device | None) -> Releaser:
     """Returns the releaser of a device object."""
     if has_exit_begun():
-        return _native.Releaser(None, ())
+        return Releaser(None, ())
     name = None if device is None else device.name
     known = _releasers.get(name)
     if known is None:
@@ -41,9 +41,9 @@ def releaser_for(device: Device | None) -> _native.Releaser:
     return known
 
 
-def _new(device: Device | None) -> _native.Releaser:
+def _new(device: Device | None) -> Releaser:
     if device is None:
-        return _native.Releaser(None, ())
+        return Releaser(None, ())
     from ._rungs.all import hooks_of
 
-    return _native.Releaser(device, hooks_of(device))
+    return Releaser(device, hooks_of(device))

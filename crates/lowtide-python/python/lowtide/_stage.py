@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _native
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._frames import clear_frames
 from ._log import log_release, logger
+from ._native import Stages as NativeStages
+from ._native import empty_receipt
 from ._releasers import releaser_for
 from ._teardown import (
     drop_without_device,
@@ -45,7 +46,7 @@ class Stages:
         found = device_of(device)
         self._device = found
         self._releaser = releaser_for(found)
-        self._native = _native.Stages(self._releaser, budget)
+        self._native = NativeStages(self._releaser, budget)
 
     def stage(
         self,
@@ -73,7 +74,7 @@ class Stages:
         after the first. The end of a stage ends the level.
         """
         if has_exit_begun():
-            return _native.empty_receipt(f"after {name}")
+            return empty_receipt(f"after {name}")
         return log_release(self._native.between(name))
 
     def trend(self) -> Trend:

@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import _native
 from ._log import logger
+from ._native import HookPoint, malloc_trim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +161,7 @@ def trim_own_garbage(device: Device | None) -> None:
     """
     if device is not None and device.kind == "cpu":
         try:
-            _native.malloc_trim()
+            malloc_trim()
         except OSError:
             pass  # Not every C library can trim, and then the numbers have this noise.
 
@@ -173,4 +173,4 @@ def libraries_with_groups(device: Device | None) -> Sequence[Hook] | None:
     from ._rungs.all import hooks_of
 
     hooks = hooks_of(device, process_groups=True)
-    return [hook for hook in hooks if hook.point == _native.HookPoint.LIBRARIES]
+    return [hook for hook in hooks if hook.point == HookPoint.LIBRARIES]

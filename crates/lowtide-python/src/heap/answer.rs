@@ -17,6 +17,7 @@ use super::found::{
 };
 use super::graph::Heap;
 use super::kind::Kind;
+use super::lists::list_of;
 use super::memory;
 use super::paths::path_of;
 use super::question::Question;
@@ -82,7 +83,7 @@ impl Answering<'_, '_> {
     }
 
     fn list<T: PyTypeInfo>(&self, objects: Vec<Py<T>>) -> PyResult<Py<PyList>> {
-        Ok(PyList::new(self.py, objects)?.unbind())
+        Ok(list_of(self.py, objects.into_iter().map(|one| one.into_bound(self.py)))?.unbind())
     }
 
     fn object(&self, node: Node) -> Option<Py<PyAny>> {
@@ -126,7 +127,8 @@ impl Answering<'_, '_> {
             .take_while(|node| !self.heap.kind(*node).is_scaffolding())
             .collect();
         let Some(mut at) = chain.len().checked_sub(1) else { return memory };
-        while at > 0 && !self.is_whole(&chain[..=at]) {
+        let wholes = self.wholes(&chain);
+        while at > 0 && !wholes[at] {
             let [whole, part] = [at, at - 1].map(|at| self.analysis.retained(chain[at]).bytes);
             if part.0 * 100 < whole.0 * MOST_OF_IT {
                 break;
@@ -142,17 +144,23 @@ impl Answering<'_, '_> {
         chain[at]
     }
 
-    /// Returns whether the last of these, which dominates the others, is one thing: a tensor, or a
-    /// model that has them as its parts. What is attached to a model by a hook is no part of it.
-    fn is_whole(&self, chain: &[Node]) -> bool {
-        let mut kinds = chain.iter().rev().map(|node| self.heap.kind(*node));
-        match kinds.next() {
-            Some(Kind::Tensor) => kinds.all(|kind| kind == Kind::Tensor),
-            Some(Kind::Model) => {
-                kinds.all(|kind| matches!(kind, Kind::Dict | Kind::Model | Kind::Tensor))
-            }
-            _ => false,
-        }
+    /// Returns for each of these, which dominates those before it, whether it is one thing: a
+    /// tensor, or a model that has them as its parts. What is attached to a model by a hook is no
+    /// part of it.
+    fn wholes(&self, chain: &[Node]) -> Vec<bool> {
+        let (mut all_tensors, mut all_parts) = (true, true);
+        let is_whole = chain.iter().map(|node| {
+            let kind = self.heap.kind(*node);
+            let is_whole = match kind {
+                Kind::Tensor => all_tensors,
+                Kind::Model => all_parts,
+                _ => false,
+            };
+            all_tensors &= kind == Kind::Tensor;
+            all_parts &= matches!(kind, Kind::Dict | Kind::Model | Kind::Tensor);
+            is_whole
+        });
+        is_whole.collect()
     }
 
     fn held(&self, group: &Group) -> PyResult<Py<HeldObject>> {
@@ -220,29 +228,27 @@ impl Answering<'_, '_> {
             // Classes have references from everywhere, and no memory.
             self.heap.hidden(**node) > 0 && self.heap.kind(**node) != Kind::Class
         });
-        let mut seen: HashSet<Node> = HashSet::new();
-        let mut leading = 0;
-        let mut bytes = Bytes::ZERO;
-        for keeper in hidden {
-            let mut next = vec![*keeper];
-            let mut leads = false;
-            let mut here: HashSet<Node> = HashSet::new();
-            while let Some(node) = next.pop() {
-                if !here.insert(node) {
-                    continue;
-                }
-                leads |= node == target;
-                if seen.insert(node) {
-                    bytes += self.heap.graph.bytes(node);
-                }
-                let onwards = self.heap.graph.references(node).map(|edge| edge.to);
-                next.extend(onwards.filter(|node| is_lost(*node)));
-            }
-            if leads {
-                leading += u64::from(self.heap.hidden(*keeper));
+        let keepers: Vec<Node> = hidden.copied().collect();
+        if keepers.is_empty() {
+            return (Bytes::ZERO, 0);
+        }
+        let onwards = |node: Node| {
+            let onwards = self.heap.graph.references(node).map(|edge| edge.to);
+            onwards.filter(|node| is_lost(*node))
+        };
+        let kept = reached(keepers.iter().copied(), onwards);
+        let bytes = kept.iter().map(|node| self.heap.graph.bytes(*node)).sum();
+        // From the target backwards, over what is kept.
+        let mut referrers: HashMap<Node, Vec<Node>> = HashMap::new();
+        for from in &kept {
+            for to in onwards(*from) {
+                referrers.entry(to).or_default().push(*from);
             }
         }
-        (bytes, leading)
+        let back = |node: Node| referrers.get(&node).into_iter().flatten().copied();
+        let leading = reached(kept.get(&target).copied().into_iter(), back);
+        let leading = keepers.iter().filter(|keeper| leading.contains(keeper));
+        (bytes, leading.map(|keeper| u64::from(self.heap.hidden(*keeper))).sum())
     }
 
     /// Returns the unreachable cycles of the program. Unreachable objects without a cycle are held
@@ -306,6 +312,19 @@ impl Answering<'_, '_> {
         let bytes: Bytes = held.clone().map(|memory| memory.bytes).sum();
         RetainedSize { objects: held.count() as u64, bytes: bytes.0 }
     }
+}
+
+/// Returns the nodes that some nodes lead to, themselves included.
+fn reached<I: Iterator<Item = Node>>(
+    first: impl Iterator<Item = Node>,
+    onwards: impl Fn(Node) -> I,
+) -> HashSet<Node> {
+    let mut seen: HashSet<Node> = first.collect();
+    let mut next: Vec<Node> = seen.iter().copied().collect();
+    while let Some(node) = next.pop() {
+        next.extend(onwards(node).filter(|node| seen.insert(*node)));
+    }
+    seen
 }
 
 /// Unreachable cycles.

@@ -81,7 +81,8 @@ fn is_tracked(address: usize) -> bool {
 
 fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
     let size = size_of::<Header>();
-    let mut objects = Vec::with_capacity(count);
+    let mut objects = Vec::new();
+    objects.try_reserve(count).ok()?;
     let mut at = first;
     for _ in 0..=count {
         let header = with_exposed_provenance::<Header>(at - size);

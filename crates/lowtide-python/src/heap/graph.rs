@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use super::kind::Kind;
 use super::resting::Resting;
 use super::roots::Root;
+use crate::huge::Reserve;
 
 /// A piece of device memory.
 pub(crate) struct MemoryNode {
@@ -27,6 +28,8 @@ pub(crate) struct Heap<'py> {
     pub(crate) graph: Graph,
     pub(crate) known: Known,
     pub(crate) memories: Vec<MemoryNode>,
+    /// Memory for the analysis.
+    pub(super) _room: Reserve,
     /// No object is freed by the collector before the answer is made.
     pub(super) _resting: Resting<'py>,
     /// References of our own. They are dropped last: freeing an object may run the program's code,

@@ -1,5 +1,6 @@
 //! What is known of an object by its type: its kind, and how it is traversed.
 
+use std::collections::HashMap;
 use std::mem::transmute;
 
 use pyo3::ffi::{self, PyObject, PyTypeObject};
@@ -7,7 +8,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use super::kind::{Kind, TypeKind};
-use super::table::Table;
 
 /// The facts about a type that the walk needs.
 #[derive(Clone, Copy)]
@@ -52,7 +52,8 @@ fn recent(class: *mut PyTypeObject) -> usize {
 
 /// Every type that the walk has met.
 pub(crate) struct Kinds {
-    table: Table,
+    /// Their numbers by their addresses.
+    numbers: HashMap<usize, usize>,
     infos: Vec<Info>,
     /// The types that were asked for last: most objects have one of a few types.
     recent: [(usize, Info); RECENT],
@@ -76,7 +77,7 @@ impl Kinds {
     ) -> Kinds {
         let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
         let mut kinds = Kinds {
-            table: Table::with_room(0),
+            numbers: HashMap::new(),
             infos: Vec::new(),
             recent: [(0, Info::NOTHING); RECENT],
             known: Vec::with_capacity(known.len()),
@@ -96,7 +97,7 @@ impl Kinds {
     /// Forgets every type. While Python runs, a type may be freed and another be created at its
     /// address.
     pub(crate) fn forget(&mut self) {
-        self.table = Table::with_room(0);
+        self.numbers.clear();
         self.infos.clear();
         self.recent = [(0, Info::NOTHING); RECENT];
     }
@@ -109,26 +110,20 @@ impl Kinds {
     }
 
     fn look_up(&mut self, class: *mut PyTypeObject) -> Info {
-        let place = self.table.place(class.addr());
-        let number = self.table.number(place).unwrap_or_else(|| {
-            let number = self.infos.len() as u32;
-            self.table.fill(place, number);
+        let number = self.numbers.get(&class.addr()).copied().unwrap_or_else(|| {
+            self.numbers.insert(class.addr(), self.infos.len());
             self.infos.push(self.learn(class));
-            number
+            self.infos.len() - 1
         });
-        let info = self.infos[number as usize];
+        let info = self.infos[number];
         self.recent[recent(class)] = (class.addr(), info);
         info
     }
 
     fn learn(&self, class: *mut PyTypeObject) -> Info {
         let traverse = traverse(class);
-        // SAFETY: the type is of a live object, so it is alive itself.
-        let is_gc = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_is_gc) };
-        // SAFETY: where the slot is set, it holds a function of this type.
-        let is_gc = unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::inquiry>>(is_gc) };
         let kind = self.kind(class, traverse);
-        Info { kind, traverse, is_gc, beside: self.beside(class, kind) }
+        Info { kind, traverse, is_gc: is_gc(class), beside: self.beside(class, kind) }
     }
 
     fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {
@@ -173,7 +168,7 @@ fn flags(class: *mut PyTypeObject) -> std::ffi::c_ulong {
 
 /// Returns the traverse slot of a type whose objects are collected. In other types the slot may be
 /// set without a meaning.
-fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
+pub(super) fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
     if flags(class) & ffi::Py_TPFLAGS_HAVE_GC == 0 {
         return None;
     }
@@ -181,6 +176,14 @@ fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
     let slot = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_traverse) };
     // SAFETY: where the slot is set, it holds a function of this type.
     unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::traverseproc>>(slot) }
+}
+
+/// Returns the slot that says whether an object of this type is collected.
+pub(super) fn is_gc(class: *mut PyTypeObject) -> Option<ffi::inquiry> {
+    // SAFETY: the type is of a live object, so it is alive itself.
+    let slot = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_is_gc) };
+    // SAFETY: where the slot is set, it holds a function of this type.
+    unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::inquiry>>(slot) }
 }
 
 /// Returns the type of a live object.

@@ -8,12 +8,13 @@ use lowtide_device::Bytes;
 use lowtide_heap::{Analysis, Edge, Node};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyType};
+use pyo3::types::PyType;
 
 use super::descent::{Descent, Dropped, Drops, Places, reached};
 use super::found::{Lead, Leads};
 use super::graph::Heap;
 use super::kind::Kind;
+use super::lists::list_of;
 use super::memory;
 use super::paths::path_of;
 use super::question::Question;
@@ -47,7 +48,7 @@ pub(crate) fn leads_to<'py>(
         let Dropped { edge, holder, .. } = &dropped[at];
         let chain = chain(*holder, &found_in, &places);
         let chain = chain.into_iter().filter_map(|node| heap.object(py, node));
-        let (chain, held) = (PyList::new(py, chain.collect::<Vec<_>>())?, heap.object(py, edge.to));
+        let (chain, held) = (list_of(py, chain)?, heap.object(py, edge.to));
         Py::new(
             py,
             Lead { chain: chain.unbind(), held: held.map(Bound::unbind), bytes: bytes[at].0 },
@@ -58,14 +59,13 @@ pub(crate) fn leads_to<'py>(
     let lost: HashSet<Node> = analysis.lost_by(&cut).into_iter().collect();
     let tensors = tensors(&heap, &places, &dropped, own);
     let objects = |nodes: Vec<Node>| {
-        let objects: Vec<_> = nodes.into_iter().map(|node| heap.object(py, node)).collect();
-        PyList::new(py, objects).map(Bound::unbind)
+        list_of(py, nodes.into_iter().filter_map(|node| heap.object(py, node))).map(Bound::unbind)
     };
     let stays = |node: &Node| !lost.contains(node) && analysis.is_reached(*node);
     let stays = tensors.iter().copied().filter(stays).collect();
     let path = heap.known.targets.first().and_then(|target| analysis.path(*target));
     Ok(Leads {
-        drops: PyList::new(py, leads)?.unbind(),
+        drops: list_of(py, leads.into_iter().map(|lead| lead.into_bound(py)))?.unbind(),
         freed_bytes: analysis.freed_by(&cut).bytes.0 + dead_bytes(&heap, &analysis, &ways),
         stays: objects(stays)?,
         tensors: objects(tensors)?,

@@ -13,12 +13,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::object::{AHEAD, prefetch};
+use super::out_of_memory::OutOfMemory;
 use super::question::Question;
 
 /// Returns the address of every object that the collector lists.
 pub(crate) fn addresses(question: &Question<'_>) -> PyResult<Vec<usize>> {
     let list = list(question)?;
-    Ok((0..list.len()).map(|at| object_in(&list, at).expose_provenance()).collect())
+    let mut addresses = Vec::new();
+    addresses.try_reserve_exact(list.len()).map_err(OutOfMemory::from)?;
+    addresses.extend((0..list.len()).map(|at| object_in(&list, at).expose_provenance()));
+    Ok(addresses)
 }
 
 /// Calls `show` with every object that the collector lists, and some that it does not. `show` must

@@ -11,11 +11,13 @@ use super::graph::{Heap, Known, MemoryNode, object};
 use super::kind::Kind;
 use super::kinds::{Kinds, class_of};
 use super::listing;
+use super::out_of_memory::{OutOfMemory, reserve, reserve_for};
 use super::question::Question;
 use super::reported::{Memory, MemoryKind, Reports};
 use super::resting::Resting;
 use super::walk::walk;
 use super::walked::Walked;
+use crate::huge::Reserve;
 
 /// How often the walk is repeated because it met tensors that had not been asked about. Other
 /// threads may create new ones faster than we ask; the last of those are left out.
@@ -37,6 +39,7 @@ pub(crate) fn take<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
     let mut reports = Reports::default();
+    let _room = reserve(0)?;
     let found = tensors(py, question, kinds)?;
     reports.ask(py, question, found)?;
     let mut walks = 0;
@@ -50,7 +53,7 @@ pub(crate) fn take<'py>(
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
         if unasked.is_empty() || walks == WALKS_MOST {
-            return Ok(Adding::new(py, question, walked).all(&reports, held, resting));
+            return Adding::new(py, question, walked).all(&reports, held, resting);
         }
         drop(walked);
         drop(resting);
@@ -67,12 +70,16 @@ fn tensors<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut found = Vec::new();
+    let mut is_full = false;
     listing::each(question, |at| {
         if kinds.of(class_of(at)).kind == Kind::Tensor {
-            found.push(object(py, at.expose_provenance()));
+            is_full |= found.try_reserve(1).is_err();
+            if !is_full {
+                found.push(object(py, at.expose_provenance()));
+            }
         }
     })?;
-    Ok(found)
+    if is_full { Err(OutOfMemory.into()) } else { Ok(found) }
 }
 
 struct Adding<'a, 'py> {
@@ -93,7 +100,12 @@ impl<'a, 'py> Adding<'a, 'py> {
         reports: &Reports<'_>,
         held: Vec<Bound<'py, PyAny>>,
         resting: Resting<'py>,
-    ) -> Heap<'py> {
+    ) -> PyResult<Heap<'py>> {
+        let (nodes, edges) = self.walked.builder.len();
+        // Each tensor may have memory of its own, and be kept by others.
+        let more =
+            reports.memory.len() + reports.kept.iter().map(|(_, kept)| kept.len()).sum::<usize>();
+        let room = reserve_for(nodes + 2 * more, edges + 4 * more)?;
         for node in std::mem::take(&mut self.walked.tensors) {
             let address = self.walked.addresses[node.index()];
             if let Some(Some(memory)) = reports.memory.get(&address)
@@ -125,7 +137,7 @@ impl<'a, 'py> Adding<'a, 'py> {
                 }
             }
         }
-        self.done(held, resting)
+        Ok(self.done(held, resting, room))
     }
 
     /// A storage keeps its Python object once Python has no other use for it: that explains one
@@ -167,7 +179,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>) -> Heap<'py> {
+    fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>, room: Reserve) -> Heap<'py> {
         let Adding { question, mut walked, memories, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =
@@ -201,7 +213,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             frozen_seen: walked.frozen_seen,
         };
         let graph = walked.builder.finish();
-        Heap { graph, known, memories, _resting: resting, _held: held }
+        Heap { graph, known, memories, _room: room, _resting: resting, _held: held }
     }
 }
 

@@ -6,7 +6,7 @@
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
-//! begins; `traverse` and `kinds` ask objects, `walked` and `table` number them, `walk` drives
+//! begins; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
 //! both; `memory` adds what tensors hold, by what Python has `reported`; `answer` and `leads` turn
 //! the `graph` into what was `found`.
 
@@ -19,13 +19,16 @@ mod kind;
 mod kinds;
 mod leads;
 mod listing;
+mod lists;
 mod memory;
 mod object;
+mod out_of_memory;
 mod paths;
 mod question;
 mod reported;
 mod resting;
 mod roots;
+mod slots;
 mod table;
 mod traverse;
 mod variables;
@@ -41,3 +44,4 @@ pub(crate) use frozen::frozen_mortals;
 pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;
 pub(crate) use reported::{Memory, MemoryKind};
+pub(crate) use slots::{referents, refers};

@@ -2,10 +2,10 @@
 
 use lowtide_heap::Path;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 
 use super::found::HeapPath;
 use super::graph::Heap;
+use super::lists::list_of;
 use super::roots::RootKind;
 
 /// Returns a path with its objects.
@@ -15,6 +15,6 @@ pub(crate) fn path_of(py: Python<'_>, heap: &Heap<'_>, path: &Path) -> PyResult<
     let (root, thread) = root.map_or((RootKind::Native, 0), |root| (root.kind, root.thread));
     let frozen = path.nodes().any(|node| heap.is_frozen(node));
     let objects = path.nodes().filter_map(|node| heap.object(py, node));
-    let objects = PyList::new(py, objects.collect::<Vec<_>>())?.unbind();
+    let objects = list_of(py, objects)?.unbind();
     Py::new(py, HeapPath { root, thread, objects, hidden: heap.hidden(first), frozen })
 }

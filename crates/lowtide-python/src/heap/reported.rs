@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::PyString;
 
+use super::lists::list_of;
+use super::out_of_memory::reserve;
 use super::question::Question;
 
 /// What kind of object holds a piece of memory.
@@ -96,8 +98,10 @@ impl<'py> Reports<'py> {
         objects: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
+        // Vectors of numbers and of reports, each as long as the list.
+        let _room = reserve(objects.len() * 128)?;
         self.probe(py, question, &objects)?;
-        let edges = question.autograd.call1((PyList::new(py, &objects)?,))?;
+        let edges = question.autograd.call1((list_of(py, objects.iter().cloned())?,))?;
         let mut unknown = Vec::new();
         for KeptTensors { position, kept } in edges.extract::<Vec<KeptTensors<'py>>>()? {
             let Some(from) = objects.get(position) else { continue };
@@ -105,6 +109,7 @@ impl<'py> Reports<'py> {
             unknown.extend(kept);
         }
         unknown.retain(|object| !self.memory.contains_key(&address(object)));
+        let _room = reserve(unknown.len() * 128)?;
         self.probe(py, question, &unknown)?;
         self.held.extend(objects);
         self.held.extend(unknown);
@@ -118,7 +123,7 @@ impl<'py> Reports<'py> {
         objects: &[Bound<'py, PyAny>],
     ) -> PyResult<()> {
         let reported: Vec<Option<Py<Memory>>> =
-            question.probe.call1((PyList::new(py, objects)?,))?.extract()?;
+            question.probe.call1((list_of(py, objects.iter().cloned())?,))?.extract()?;
         let addresses = objects.iter().map(|object| object.as_ptr().expose_provenance());
         self.memory.extend(addresses.zip(reported));
         Ok(())

@@ -7,6 +7,7 @@
 //! pages are a few percent faster, and cost more if few objects lie among much else.)
 
 use super::object::prefetch;
+use super::out_of_memory::OutOfMemory;
 
 /// Objects lie at multiples of 16, or are at least 16 bytes long: no two begin in the same place.
 const PLACE_BITS: u32 = 4;
@@ -41,15 +42,18 @@ pub(crate) struct Place(usize);
 
 impl Table {
     /// Creates a table with room for so many objects of the usual size.
-    pub(crate) fn with_room(objects: usize) -> Table {
-        let mut table = Table::with_pages(256);
-        table.numbers.reserve(objects * 5);
-        table
+    pub(crate) fn with_room(objects: usize) -> Result<Table, OutOfMemory> {
+        let mut table = Table::with_pages(256)?;
+        table.numbers.try_reserve(objects * 5)?;
+        Ok(table)
     }
 
-    fn with_pages(pages: usize) -> Table {
+    fn with_pages(pages: usize) -> Result<Table, OutOfMemory> {
         let shift = u64::BITS - pages.ilog2();
-        Table { pages: vec![FREE; pages], len: 0, shift, numbers: Vec::new() }
+        let mut table = Table { pages: Vec::new(), len: 0, shift, numbers: Vec::new() };
+        table.pages.try_reserve_exact(pages)?;
+        table.pages.resize(pages, FREE);
+        Ok(table)
     }
 
     /// Returns the number of an address.
@@ -59,10 +63,13 @@ impl Table {
 
     /// Returns the place of an address, whether it has a number or not, and prefetches it.
     #[inline]
-    pub(crate) fn place(&mut self, address: usize) -> Place {
-        let place = self.find(address).unwrap_or_else(|| self.add(address));
+    pub(crate) fn place(&mut self, address: usize) -> Result<Place, OutOfMemory> {
+        let place = match self.find(address) {
+            Some(place) => place,
+            None => self.add(address)?,
+        };
         prefetch(&raw const self.numbers[place.0]);
-        place
+        Ok(place)
     }
 
     /// Returns the number at a place.
@@ -97,25 +104,27 @@ impl Table {
 
     /// Adds a row for the page of an address.
     #[cold]
-    fn add(&mut self, address: usize) -> Place {
+    fn add(&mut self, address: usize) -> Result<Place, OutOfMemory> {
         if self.len * 3 >= self.pages.len() * 2 {
-            self.grow();
+            self.grow()?;
         }
+        self.numbers.try_reserve(PLACES)?;
         let page = address >> PAGE_BITS;
         let (slot, row) = (self.slot(page), self.len);
         self.pages[slot] = Page { page, row };
         self.len += 1;
         self.numbers.resize(self.len * PLACES, 0);
-        place(row, address)
+        Ok(place(row, address))
     }
 
-    fn grow(&mut self) {
-        let mut larger = Table::with_pages(self.pages.len() * 2);
+    fn grow(&mut self) -> Result<(), OutOfMemory> {
+        let mut larger = Table::with_pages(self.pages.len() * 2)?;
         for page in self.pages.iter().filter(|page| page.page != 0) {
             let slot = larger.slot(page.page);
             larger.pages[slot] = *page;
         }
         (self.pages, self.shift) = (larger.pages, larger.shift);
+        Ok(())
     }
 }
 

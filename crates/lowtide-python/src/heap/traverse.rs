@@ -9,8 +9,10 @@ use pyo3::ffi::PyObject;
 use super::kind::Kind;
 use super::kinds::{Info, Kinds, class_of};
 use super::object::{AHEAD, count_of, first_of, prefetch};
+use super::out_of_memory::OutOfMemory;
 use super::question::Question;
 use super::roots::Roots;
+use super::slots::ENDED_MOST;
 
 /// How many objects are asked at a time.
 const BATCH: usize = 64;
@@ -37,7 +39,16 @@ pub(crate) struct Traverser<'q, 'py> {
     question: &'q Question<'py>,
     kinds: &'q mut Kinds,
     pub(crate) roots: Roots<'py>,
-    referents: Vec<usize>,
+    shown: Shown,
+}
+
+/// What traverse slots have shown.
+struct Shown {
+    objects: Vec<usize>,
+    /// Objects without references: they have ended, and wait to be used again.
+    ended: usize,
+    /// Whether there was no memory for more.
+    is_full: bool,
 }
 
 impl<'q, 'py> Traverser<'q, 'py> {
@@ -47,7 +58,8 @@ impl<'q, 'py> Traverser<'q, 'py> {
         roots: Roots<'py>,
     ) -> Traverser<'q, 'py> {
         kinds.forget();
-        Traverser { question, kinds, roots, referents: Vec::with_capacity(4096) }
+        let shown = Shown { objects: Vec::with_capacity(4096), ended: 0, is_full: false };
+        Traverser { question, kinds, roots, shown }
     }
 
     /// Returns a live object, or `None` if it refers to nothing and is not asked about.
@@ -61,12 +73,18 @@ impl<'q, 'py> Traverser<'q, 'py> {
         if info.is_gc.is_some_and(|is_gc| unsafe { is_gc(object) } == 0) {
             return None;
         }
-        Some(Seen { address, count: count_of(object), kind: info.kind })
+        let count = count_of(object);
+        // What has ended is on a list to be used again, and no object (`slots.rs`).
+        (count != 0).then_some(Seen { address, count, kind: info.kind })
     }
 
     /// Asks the first of some objects. Memory is prefetched before it is read: the objects, then
     /// what their slots read, then what they refer to.
-    pub(crate) fn ask(&mut self, addresses: &[usize], batch: &mut Batch) {
+    pub(crate) fn ask(
+        &mut self,
+        addresses: &[usize],
+        batch: &mut Batch,
+    ) -> Result<(), OutOfMemory> {
         let first = &addresses[..addresses.len().min(BATCH)];
         let mut infos = [Info::NOTHING; BATCH];
         for (at, (address, info)) in first.iter().zip(&mut infos).enumerate() {
@@ -74,23 +92,28 @@ impl<'q, 'py> Traverser<'q, 'py> {
             *info = self.expect(*address);
         }
         let mut ends = [0; BATCH];
-        self.referents.clear();
+        self.shown.objects.clear();
         for ((address, info), end) in first.iter().zip(&infos).zip(&mut ends) {
             self.traverse(*address, *info);
-            *end = self.referents.len();
+            *end = self.shown.objects.len();
+        }
+        if self.shown.is_full {
+            return Err(OutOfMemory);
         }
         batch.ends.clear();
         batch.seen.clear();
+        batch.seen.try_reserve(self.shown.objects.len())?;
         let mut begin = 0;
         for (info, end) in infos.iter().zip(ends).take(first.len()) {
             for at in begin..end {
-                prefetch_at(self.referents.get(at + AHEAD));
-                let seen = self.look(self.referents[at]);
+                prefetch_at(self.shown.objects.get(at + AHEAD));
+                let seen = self.look(self.shown.objects[at]);
                 batch.seen.extend(seen.map(|seen| self.held_by(info.kind, seen)));
             }
             batch.ends.push(batch.seen.len() as u32);
             begin = end;
         }
+        Ok(())
     }
 
     /// Returns an object with its kind, which may depend on its holder.
@@ -113,10 +136,10 @@ impl<'q, 'py> Traverser<'q, 'py> {
 
     /// Returns what one object refers to.
     pub(crate) fn referents(&mut self, address: usize) -> &[usize] {
-        self.referents.clear();
+        self.shown.objects.clear();
         let info = self.kinds.of(class_of(with_exposed_provenance_mut(address)));
         self.traverse(address, info);
-        &self.referents
+        &self.shown.objects
     }
 
     /// Returns what is known of an object's type, and prefetches the memory that its slot will
@@ -135,21 +158,24 @@ impl<'q, 'py> Traverser<'q, 'py> {
         info
     }
 
-    /// Adds what an object refers to, to `referents`.
+    /// Adds what an object refers to, to what is `shown`.
     fn traverse(&mut self, address: usize, info: Info) {
         let object = with_exposed_provenance_mut::<PyObject>(address);
-        let begin = self.referents.len();
+        let begin = self.shown.objects.len();
         if let Some(traverse) = info.traverse {
-            let list = (&raw mut self.referents).cast::<c_void>();
+            let shown = (&raw mut self.shown).cast::<c_void>();
+            // Only the state of a module has lists of objects that have ended.
+            let note = if info.kind == Kind::Module { note_live } else { note };
+            self.shown.ended = 0;
             // SAFETY: the object is alive and of the type whose slot this is, and it is collected
-            // (`look` let it in). The slot calls `note` with our list, and nothing else.
-            unsafe { traverse(object, note, list) };
+            // (`look` let it in). The slot calls `note` with what is given here, and nothing else.
+            unsafe { traverse(object, note, shown) };
         }
         if info.kind == Kind::Frame
             && !self.question.interpreter.frames_show
             && let Some(locals) = self.roots.locals.get(&address)
         {
-            self.referents.extend(locals);
+            self.shown.objects.extend(locals);
         }
         if info.kind == Kind::Generator {
             self.once(begin);
@@ -159,14 +185,14 @@ impl<'q, 'py> Traverser<'q, 'py> {
     /// Removes variables that are counted twice: a running generator may show its variables, and so
     /// does its frame. What the generator shows begins at `begin`.
     fn once(&mut self, begin: usize) {
-        let shown = &self.referents[begin..];
+        let shown = &self.shown.objects[begin..];
         let is_its_frame =
             |frame: &&usize| self.roots.codes.get(*frame).is_some_and(|code| shown.contains(code));
         let frame = shown.iter().find(is_its_frame);
         let Some(locals) = frame.and_then(|frame| self.roots.locals.get(frame)) else { return };
-        let mut shown = self.referents.split_off(begin);
+        let mut shown = self.shown.objects.split_off(begin);
         shown.retain(|object| !locals.contains(object));
-        self.referents.extend(shown);
+        self.shown.objects.extend(shown);
     }
 }
 
@@ -176,10 +202,27 @@ fn prefetch_at(address: Option<&usize>) {
     }
 }
 
-/// Called by a traverse slot for each reference.
-unsafe extern "C" fn note(object: *mut PyObject, list: *mut c_void) -> c_int {
-    // SAFETY: `Traverser::traverse` passed its list, which nobody else uses during the call.
-    let list = unsafe { &mut *list.cast::<Vec<usize>>() };
-    list.push(object.expose_provenance());
+/// Called by a traverse slot for each reference. It does not read the object, which is not in the
+/// cache yet.
+unsafe extern "C" fn note(object: *mut PyObject, shown: *mut c_void) -> c_int {
+    // SAFETY: `Traverser::traverse` passed it, and nobody else uses it during the call.
+    let shown = unsafe { &mut *shown.cast::<Shown>() };
+    if shown.objects.len() == shown.objects.capacity() && shown.objects.try_reserve(1).is_err() {
+        shown.is_full = true;
+        return 1;
+    }
+    shown.objects.push(object.expose_provenance());
     0
+}
+
+/// The same for slots that may show objects that have ended, and never stop showing them.
+unsafe extern "C" fn note_live(object: *mut PyObject, shown: *mut c_void) -> c_int {
+    if count_of(object) == 0 {
+        // SAFETY: as in `note`.
+        let shown = unsafe { &mut *shown.cast::<Shown>() };
+        shown.ended += 1;
+        return c_int::from(shown.ended > ENDED_MOST);
+    }
+    // SAFETY: the arguments are those of this call.
+    unsafe { note(object, shown) }
 }

@@ -16,11 +16,13 @@ use super::kind::Kind;
 use super::kinds::Kinds;
 use super::listing;
 use super::object::is_being_made;
+use super::out_of_memory::{OutOfMemory, check, reserve};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::{self, RootKind};
 use super::traverse::{Batch, Traverser};
 use super::walked::Walked;
+use crate::huge::Reserve;
 
 struct Walk<'q, 'py> {
     question: &'q Question<'py>,
@@ -29,6 +31,8 @@ struct Walk<'q, 'py> {
     /// Nodes up to here have been asked.
     next: usize,
     batch: Batch,
+    /// For everything that grows without asking.
+    room: Reserve,
 }
 
 /// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` are
@@ -40,6 +44,7 @@ pub(crate) fn walk<'py>(
     kinds: &mut Kinds,
     held: &mut Vec<Bound<'py, PyAny>>,
 ) -> PyResult<(Walked, Resting<'py>)> {
+    let room = reserve(0)?;
     let mut roots = roots::find(py, question)?;
     held.append(&mut roots.held);
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
@@ -49,18 +54,19 @@ pub(crate) fn walk<'py>(
     let mut walk = Walk {
         question,
         traverser: Traverser::new(question, kinds, roots),
-        walked: Walked::with_room(listed.len(), frozen_count),
+        walked: Walked::with_room(listed.len(), frozen_count)?,
         next: 0,
         batch: Batch::default(),
+        room,
     };
-    walk.all(listed, held);
+    walk.all(listed, held)?;
     Ok((walk.walked, resting))
 }
 
 impl Walk<'_, '_> {
-    fn all(&mut self, listed: &[usize], held: &[Bound<'_, PyAny>]) {
+    fn all(&mut self, listed: &[usize], held: &[Bound<'_, PyAny>]) -> Result<(), OutOfMemory> {
         for root in std::mem::take(&mut self.traverser.roots.all) {
-            let Some(node) = self.meet(root.address) else { continue };
+            let Some(node) = self.meet(root.address)? else { continue };
             if root.kind == RootKind::Modules {
                 self.walked.kinds[node.index()] = Kind::Modules;
             }
@@ -71,16 +77,16 @@ impl Walk<'_, '_> {
             }
             self.walked.roots.entry(node).or_insert(root);
         }
-        self.on();
+        self.on()?;
         let reached = self.walked.addresses.len();
         let ours = std::mem::take(&mut self.traverser.roots.ours);
         for address in ours.iter().chain([&self.question.asked]) {
-            self.ours(*address);
+            self.ours(*address)?;
         }
-        self.on();
-        self.list(listed);
-        self.on();
-        self.walked.listed.resize(self.walked.addresses.len(), false);
+        self.on()?;
+        self.list(listed)?;
+        self.on()?;
+        self.walked.mark_rest()?;
         if self.walked.frozen_count > 0 && self.question.interpreter.finds_frozen {
             let frozen = frozen::find(&self.walked, self.question.immortal).unwrap_or_default();
             self.walked.frozen_seen = !frozen.is_empty();
@@ -88,53 +94,62 @@ impl Walk<'_, '_> {
                 self.walked.frozen_count = frozen::mortals(&frozen);
             }
             for address in frozen {
-                self.meet(address);
+                self.meet(address)?;
             }
-            self.on();
+            self.on()?;
         }
-        self.walked.listed.resize(self.walked.addresses.len(), false);
+        self.walked.mark_rest()?;
+        // What was not seen is counted without asking.
+        self.room = reserve(self.walked.addresses.len() * 16)?;
         for object in held.iter().chain([&self.question.probe, &self.question.autograd]) {
             if let Some(node) = self.walked.table.get(object.as_ptr().addr()) {
                 self.walked.left[node as usize] -= 1;
             }
         }
         self.count(reached, &ours);
+        check(&self.room)
     }
 
     /// Returns the node of an object, or `None` if it refers to nothing and is not asked about.
-    fn meet(&mut self, address: usize) -> Option<Node> {
-        self.traverser.look(address).map(|seen| self.walked.meet(seen))
+    fn meet(&mut self, address: usize) -> Result<Option<Node>, OutOfMemory> {
+        let Some(seen) = self.traverser.look(address) else { return Ok(None) };
+        self.walked.meet(seen).map(Some)
     }
 
     /// Meets an object of our own: its references are counted, but hold nothing.
-    fn ours(&mut self, address: usize) {
+    fn ours(&mut self, address: usize) -> Result<(), OutOfMemory> {
         let known = self.walked.table.get(address).is_some();
-        if let Some(node) = self.meet(address)
+        if let Some(node) = self.meet(address)?
             && !known
         {
             self.walked.kinds[node.index()] = Kind::Ours;
         }
+        Ok(())
     }
 
     /// Meets the objects that the collector lists, and marks them as listed.
-    fn list(&mut self, listed: &[usize]) {
-        self.walked.listed.resize(self.walked.addresses.len(), false);
+    fn list(&mut self, listed: &[usize]) -> Result<(), OutOfMemory> {
+        self.walked.mark_rest()?;
         for address in listed {
             if let Some(node) = self.walked.table.get(*address) {
                 self.walked.listed[node as usize] = true;
-            } else if self.meet(*address).is_some() {
+            } else if self.meet(*address)?.is_some() {
+                self.walked.listed.try_reserve(1)?;
                 self.walked.listed.push(true);
             }
         }
+        Ok(())
     }
 
     /// Asks the objects that were met and have not been asked.
-    fn on(&mut self) {
+    fn on(&mut self) -> Result<(), OutOfMemory> {
         while self.next < self.walked.addresses.len() {
-            self.traverser.ask(&self.walked.addresses[self.next..], &mut self.batch);
-            self.walked.take_in(self.next, &self.batch);
+            self.traverser.ask(&self.walked.addresses[self.next..], &mut self.batch)?;
+            self.walked.take_in(self.next, &self.batch)?;
             self.next += self.batch.ends.len();
+            check(&self.room)?;
         }
+        Ok(())
     }
 
     /// Finds objects with more references than were seen. Those that nothing leads to are held by

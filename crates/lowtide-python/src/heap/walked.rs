@@ -7,6 +7,7 @@ use lowtide_heap::{GraphBuilder, Node};
 
 use super::kind::Kind;
 use super::object::is_immortal;
+use super::out_of_memory::OutOfMemory;
 use super::roots::Root;
 use super::table::{Place, Table};
 use super::traverse::{Batch, Seen};
@@ -42,14 +43,14 @@ pub(crate) struct Walked {
 
 impl Walked {
     /// Creates an empty heap with room for the objects that the collector lists, and some more.
-    pub(crate) fn with_room(tracked: usize, frozen_count: usize) -> Walked {
+    pub(crate) fn with_room(tracked: usize, frozen_count: usize) -> Result<Walked, OutOfMemory> {
         let room = tracked + tracked / 8;
-        Walked {
-            builder: GraphBuilder::with_capacity(room, tracked * 4),
-            table: Table::with_room(room),
-            addresses: Vec::with_capacity(room),
-            kinds: Vec::with_capacity(room),
-            left: Vec::with_capacity(room),
+        let mut walked = Walked {
+            builder: GraphBuilder::default(),
+            table: Table::with_room(room)?,
+            addresses: Vec::new(),
+            kinds: Vec::new(),
+            left: Vec::new(),
             tensors: Vec::new(),
             hidden: Vec::new(),
             listed: Vec::new(),
@@ -59,13 +60,34 @@ impl Walked {
             frozen_count,
             frozen_seen: false,
             places: Vec::new(),
-        }
+        };
+        walked.make_room(room)?;
+        walked.builder.try_reserve(room, tracked * 4)?;
+        Ok(walked)
+    }
+
+    /// Makes room for so many more nodes.
+    fn make_room(&mut self, nodes: usize) -> Result<(), OutOfMemory> {
+        self.addresses.try_reserve(nodes)?;
+        self.kinds.try_reserve(nodes)?;
+        self.left.try_reserve(nodes)?;
+        Ok(())
+    }
+
+    /// Marks all nodes that have no mark yet as not listed.
+    pub(crate) fn mark_rest(&mut self) -> Result<(), OutOfMemory> {
+        let more = self.addresses.len().saturating_sub(self.listed.len());
+        self.listed.try_reserve(more)?;
+        self.listed.resize(self.addresses.len(), false);
+        Ok(())
     }
 
     /// Returns the node of an object; adds one if it is met for the first time.
-    pub(crate) fn meet(&mut self, seen: Seen) -> Node {
-        let place = self.table.place(seen.address);
-        self.meet_at(place, seen)
+    pub(crate) fn meet(&mut self, seen: Seen) -> Result<Node, OutOfMemory> {
+        self.make_room(1)?;
+        self.tensors.try_reserve(1)?;
+        let place = self.table.place(seen.address)?;
+        Ok(self.meet_at(place, seen))
     }
 
     fn meet_at(&mut self, place: Place, seen: Seen) -> Node {
@@ -85,11 +107,20 @@ impl Walked {
     }
 
     /// Adds what some nodes refer to; `first` is the first of these nodes.
-    pub(crate) fn take_in(&mut self, first: usize, batch: &Batch) {
+    pub(crate) fn take_in(&mut self, first: usize, batch: &Batch) -> Result<(), OutOfMemory> {
+        let most = batch.seen.len();
+        self.make_room(most)?;
+        self.builder.try_reserve(most, most)?;
+        if batch.seen.iter().any(|seen| seen.kind == Kind::Tensor) {
+            self.tensors.try_reserve(most)?;
+        }
         // All places first: by the time the numbers are read, they are in the cache.
         let mut places = std::mem::take(&mut self.places);
         places.clear();
-        places.extend(batch.seen.iter().map(|seen| self.table.place(seen.address)));
+        places.try_reserve(most)?;
+        for seen in &batch.seen {
+            places.push(self.table.place(seen.address)?);
+        }
         let mut references = places.iter().zip(&batch.seen);
         let mut begin = 0;
         for (from, end) in (first as u32..).map(Node).zip(&batch.ends) {
@@ -99,6 +130,7 @@ impl Walked {
             begin = *end;
         }
         self.places = places;
+        Ok(())
     }
 
     /// Adds a reference, which explains one of the references to the object.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Source, Usage};
 use lowtide_release::{
-    Decision, Gate, Gauge, Hook, HookPoint, Idle, Idling, Ladder, ManualClock, Mode, Owned, Owners,
-    Pauses, Releaser, Request, RestoreError, Resume, Stages, Step, Target, Tick, Verdict,
+    Clock, Decision, Gate, Gauge, Hook, HookPoint, Idle, Idling, Ladder, ManualClock, Mode, Owned,
+    Owners, Pauses, Releaser, Request, RestoreError, Resume, Stages, Step, Target, Tick, Verdict,
 };
 
 /// A child that hangs is ended by the kernel after this time.
@@ -63,7 +63,7 @@ fn releaser() -> Releaser {
     Releaser::new(&Device::host(options).unwrap(), Arc::new(ManualClock::default()))
 }
 
-/// A gauge that a child must not ask.
+/// A gauge and a clock that a child must not ask: a thread of the parent's may have held their locks.
 struct Parents(u32);
 
 impl Parents {
@@ -103,6 +103,28 @@ impl Gauge for Parents {
     fn others(&self) -> Vec<(String, Bytes)> {
         self.check();
         Vec::new()
+    }
+}
+
+impl Clock for Parents {
+    fn now(&self) -> Duration {
+        self.check();
+        Duration::ZERO
+    }
+
+    fn pause(&self, _: Duration) {
+        self.check();
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.check();
+        false
+    }
+
+    fn within(&self, _: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
+        self.check();
+        work();
+        true
     }
 }
 
@@ -189,13 +211,18 @@ fn new_ones_work() -> Vec<bool> {
 
 #[test]
 fn a_child_has_no_use_of_its_parents_releaser_and_new_ones_work() {
-    let clock = Arc::new(ManualClock::default());
-    let releaser = Releaser::with_gauge(Some(Arc::new(Parents(std::process::id()))), clock);
+    let parents = Arc::new(Parents(std::process::id()));
+    let releaser = Releaser::with_gauge(Some(Arc::clone(&parents) as _), Arc::clone(&parents) as _);
+    let stages = Stages::new(&releaser);
+    let mut stage = Some(stages.load("model", || Ok::<_, ()>(7)).unwrap());
     let mut inherited = Some(releaser.clone());
     in_child(|| {
         let inherited = inherited.take().unwrap();
         let mut checks = releaser_refuses(&inherited);
         drop(inherited);
+        checks.push(is_failed(&stage.take().unwrap().finish()));
+        checks.push(is_failed(&stages.load("another", || Ok::<_, ()>(8)).unwrap().finish()));
+        checks.push(stages.report().stages.is_empty());
         checks.extend(new_ones_work());
         checks
     });

@@ -9,9 +9,32 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libloading::Library;
 
 use super::control::Live;
+use crate::Dice;
 use crate::raw::Raw;
+use crate::strikes::Strikes;
 
 const FILE_NAME: &str = "liblowtide_testing.so";
+
+/// The calls of a pool that a driver may refuse.
+pub const REFUSABLE: [&str; 14] = [
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuEventSynchronize",
+    "cuEventRecord",
+    "cuLaunchKernel",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+];
+
+/// The answers of a driver that refuses: out of memory, and an error without a meaning.
+pub const REFUSALS: [i32; 2] = [2, 999];
 
 /// The driver double, loaded into this process.
 ///
@@ -125,6 +148,25 @@ impl Double {
     pub fn fail_always(&self, name: &str, code: i32) {
         self.address(name);
         self.configure(&format!("fail={name}:{code}"));
+    }
+
+    /// Makes one or two of these calls fail soon, for a while or until the faults are cleared.
+    ///
+    /// # Panics
+    /// If there are no calls, or the double has no such function.
+    pub fn arm(&self, calls: &[&str], dice: &mut Dice) {
+        for _ in 0..=dice.roll(2) {
+            let (call, code) = (dice.pick(calls), dice.pick(&REFUSALS));
+            let Strikes { spared, times } = Strikes::roll(dice);
+            match times {
+                None => self.fail_always(call, code),
+                Some(times) => {
+                    for time in 1..=times {
+                        self.fail_nth(call, spared + time, code);
+                    }
+                }
+            }
+        }
     }
 
     /// Disarms every injected fault.

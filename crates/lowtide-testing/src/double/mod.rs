@@ -95,4 +95,4 @@ mod stream;
 mod vmm;
 
 pub use control::Live;
-pub use loaded::{Double, DoubleGuard};
+pub use loaded::{Double, DoubleGuard, REFUSABLE, REFUSALS};

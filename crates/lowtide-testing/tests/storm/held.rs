@@ -161,9 +161,6 @@ impl Held {
     /// Gives the block back.
     pub(crate) fn free(self) {
         note(format_args!("free {}", self.describe()));
-        if sabotage::is(Sabotage::Leak) {
-            let _ = self.block.into_address();
-        }
     }
 
     /// Returns a size: most blocks are small, some are several pages.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 pub(crate) enum Sabotage {
     /// Writes a wrong byte now and then.
     Byte,
-    /// Forgets to free a block.
+    /// Forgets to free a block at the end of a world.
     Leak,
     /// Says `released` in a receipt that did not free its claim.
     Receipt,

@@ -6,8 +6,16 @@ the usage; the allocator is that of the C library.
 
 from __future__ import annotations
 
-from .. import _native
-from .._native import AllocatorCounts, ProcessUsage, Usage
+from .._native import (
+    AllocatorCounts,
+    ProcessUsage,
+    Usage,
+    examine,
+    malloc_counts,
+    malloc_trim,
+    malloc_trimmable,
+    process_memory,
+)
 from .device import Device
 
 
@@ -23,30 +31,30 @@ class CpuDevice(Device):
         super().__init__("cpu", 0)
 
     def usage(self) -> Usage:
-        memory = _native.process_memory()
+        memory = process_memory()
         return Usage(memory.total_bytes, memory.free_bytes)
 
     def own(self) -> int | None:
-        return _native.process_memory().own_bytes
+        return process_memory().own_bytes
 
     def others(self) -> list[ProcessUsage]:
-        memory = _native.process_memory()
+        memory = process_memory()
         rest = memory.total_bytes - memory.free_bytes - memory.own_bytes
         return [ProcessUsage("the kernel and other processes", rest)] if rest > 0 else []
 
     def counts(self) -> AllocatorCounts:
-        return _native.malloc_counts()
+        return malloc_counts()
 
     def taken(self) -> int:
         from .._why.question import Question
 
         # The C library's heap has the interpreter's memory, too: only tensors count.
-        return _native.examine(Question(device=self.name)).memory.bytes
+        return examine(Question(device=self.name)).memory.bytes
 
     def trimmable(self) -> int:
-        return _native.malloc_trimmable()
+        return malloc_trimmable()
 
     def trim(self) -> int:
-        before = _native.malloc_counts().reserved_bytes
-        _native.malloc_trim()
-        return max(0, before - _native.malloc_counts().reserved_bytes)
+        before = malloc_counts().reserved_bytes
+        malloc_trim()
+        return max(0, before - malloc_counts().reserved_bytes)

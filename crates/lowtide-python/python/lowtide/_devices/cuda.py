@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
-from .. import _native
 from .._hook import Setting
-from .._native import AllocatorCounts, LedgerLine, NvmlUsage, ProcessUsage, Usage
+from .._native import AllocatorCounts, LedgerLine, NvmlUsage, ProcessUsage, Usage, nvml_usage
 from .._torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
 from .device import Device
@@ -46,7 +45,7 @@ class CudaDevice(Device):
         return self._uuid
 
     def _nvml(self) -> NvmlUsage:
-        return _native.nvml_usage(self.uuid())
+        return nvml_usage(self.uuid())
 
     def usage(self) -> Usage:
         try:

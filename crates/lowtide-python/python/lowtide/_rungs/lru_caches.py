@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .._devices.device import Device
 from .._hook import Hook
-from .._native import HookPoint, Touch
+from .._native import HookPoint, Touch, referents
 from .._why.memory.probe import bytes_on, candidate_types
 
 Wrapper: Any = type(functools.lru_cache(lambda: None))
@@ -89,7 +89,7 @@ def name_of(cache: Any) -> str:
 def _entries(cache: Any) -> list[object]:
     # Its dict, and its links or their keys and results, by version; not its attributes.
     attributes = object.__getattribute__(cache, "__dict__")
-    return [one for one in gc.get_referents(cache) if one is not attributes]
+    return [one for one in referents(cache) if one is not attributes]
 
 
 def held_bytes(roots: Iterable[object], device: str) -> int:
@@ -109,5 +109,5 @@ def held_bytes(roots: Iterable[object], device: str) -> int:
             through.append(one)
             if issubclass(kind, wanted):
                 candidates.append(one)
-        todo = gc.get_referents(*through)
+        todo = [one for holder in through for one in referents(holder)]
     return bytes_on(candidates, device)

@@ -20,6 +20,10 @@ def _line(head: str, text: str) -> str:
     return f"  {head:>14}  {text}"
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms" if seconds < 1 else f"{seconds:,.2f} s"
+
+
 class Step(Data):
     """One reference of a cut: where it is, and what a person does to cut it."""
 
@@ -226,7 +230,8 @@ class Action(Data):
 class Answer(Data):
     """What keeps device memory in use, or the object that was asked about; and what would free it.
 
-    Printing it shows the largest entries of `held`, with what to do about each.
+    Printing it shows the largest entries of `held`, with what to do about each. `took_s` is the time
+    of the whole answer, `waited_s` the part of it in which the heap was examined.
     """
 
     __slots__ = (
@@ -244,6 +249,7 @@ class Answer(Data):
         "target",
         "tensors",
         "took_s",
+        "waited_s",
     )
 
     def __init__(
@@ -262,6 +268,7 @@ class Answer(Data):
         objects: int,
         frozen_objects: int,
         took_s: float,
+        waited_s: float,
     ) -> None:
         self.device = device
         self.target = target
@@ -276,6 +283,7 @@ class Answer(Data):
         self.objects = objects
         self.frozen_objects = frozen_objects
         self.took_s = took_s
+        self.waited_s = waited_s
 
     @property
     def holders(self) -> tuple[Holder, ...]:
@@ -292,7 +300,8 @@ class Answer(Data):
         return "\n".join([self._head(), *self._body()])
 
     def _head(self) -> str:
-        walk = f"{self.objects:,} objects walked in {self.took_s * 1e3:,.0f} ms, the interpreter waited"
+        walk = f"{self.objects:,} objects walked in {_time(self.waited_s)}, the interpreter waited"
+        walk += f"; answered in {_time(self.took_s)}"
         if self.target is not None:
             return f"why {self.target}: {walk}"
         where = self.device or "any device"

@@ -15,6 +15,9 @@ from .references.contexts import task_name
 from .references.look import is_a, type_name
 from .references.reference import Reference
 
+_OF_CODE = ("local", "stack", "frame")
+"""Kinds of references that a task or a traceback may keep."""
+
 
 class NamedPath:
     """The path from `root` along `objects`, which begin with the root object itself."""
@@ -46,7 +49,7 @@ class NamedPath:
         if not edges:
             return None
         reference = edges[-1].reference
-        if reference.kind in ("local", "stack", "frame"):
+        if reference.kind in _OF_CODE:
             outer = self._outer_verb(edges)
             if outer is not None:
                 return outer
@@ -65,10 +68,12 @@ class NamedPath:
     def cut(self) -> str | None:
         """Returns what a person does to cut the path, as near to its end as possible."""
         for number in range(len(self._edges), 0, -1):
-            edges = self._edges[:number]
-            part = NamedPath(self._root, self._objects[: edges[-1].end + 1], edges)
+            found = last_references(self._objects, self._edges[number - 1 : number])
+            if not any(one.verb is not None or one.kind in _OF_CODE for one in found):
+                continue
+            part = NamedPath(self._root, self._objects, self._edges[:number])
             # The last element first: deleting one moves those behind it.
-            verbs = [part.verb(last) for last in reversed(part.last_references())]
+            verbs = [part.verb(last) for last in reversed(found)]
             known = dict.fromkeys(verb for verb in verbs if verb is not None)
             if known:
                 return "; ".join(known)
@@ -76,16 +81,25 @@ class NamedPath:
 
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
-        return self._objects[self._edges[-1].start if self._edges else 0]
+        return self._objects[self._edges[-1].last if self._edges else 0]
 
     def last_references(self) -> list[Reference]:
         """Returns every reference by which the last but one object holds the last."""
         return last_references(self._objects, self._edges)
 
     def _edges_to(self, last: Reference | None) -> list[Edge]:
-        if not self._edges or last is None:
+        """Returns the edges with `last` as the reference of the last one, which is a single step."""
+        if not self._edges:
             return self._edges
-        return [*self._edges[:-1], self._edges[-1]._replace(reference=last)]
+        edge = self._edges[-1]
+        if edge.times > 1:
+            before = [edge._replace(end=edge.last, times=edge.times - 1)]
+        elif last is None:
+            return self._edges
+        else:
+            before = []
+        reference = edge.reference if last is None else last
+        return [*self._edges[:-1], *before, Edge(edge.last, edge.end, reference)]
 
     def _write(self, edges: list[Edge]) -> PathText:
         return write(self._root, self._objects, edges)

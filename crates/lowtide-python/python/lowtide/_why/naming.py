@@ -63,7 +63,7 @@ class Naming:
         self._threads = {number: thread_name(thread) for number, thread in threads}
 
     def answer(
-        self, device: Device | None, device_name: str | None, target: str | None, took_s: float
+        self, device: Device | None, device_name: str | None, target: str | None, waited_s: float
     ) -> Answer:
         """Returns the whole answer. `target` is the type of the object that was asked about."""
         found = self._found
@@ -86,7 +86,8 @@ class Naming:
             notes=tuple(self._notes(device, device_name, target)),
             objects=found.objects,
             frozen_objects=found.frozen_objects,
-            took_s=took_s,
+            took_s=waited_s,
+            waited_s=waited_s,
         )
 
     def holders(self, held: HeldObject, besides: object = None) -> tuple[Holder, ...]:

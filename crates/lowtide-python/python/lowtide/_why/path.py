@@ -2,15 +2,28 @@
 
 The heap's path runs through dicts, cells, tracebacks and tables that nobody types. Here neighbours
 are joined into the steps of an expression (`runner.pooling_runner.model`).
+
+A linked list of a million elements is a path of a million links. To find the name of a reference
+takes many questions; to see that it has the same name as the one before takes one. Equal links that
+follow each other become one edge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import FrameType
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from types import FrameType, MemberDescriptorType, ModuleType
+from typing import Any, NamedTuple
 
-from .references.look import full_type_name
+from .references.look import (
+    Read,
+    descriptor,
+    dict_reader,
+    full_type_name,
+    is_a,
+    is_name,
+    namespace_of,
+    pairs,
+)
 from .references.readers import references
 from .references.reference import Reference
 from .references.tensors import graph_reference, has_graph, is_storage, is_tensor
@@ -19,22 +32,127 @@ _FARTHEST_HOPS = 5
 
 
 class Edge(NamedTuple):
-    """One step of a path: from `objects[start]` to `objects[end]`, past the objects in between."""
+    """Steps of a path: from `objects[start]` to `objects[end]`, past the objects in between.
+
+    It is one step, or the same step `times` times.
+    """
 
     start: int
     end: int
     reference: Reference
+    times: int = 1
+
+    @property
+    def last(self) -> int:
+        """The position of the holder of the last step."""
+        return self.end - (self.end - self.start) // self.times
 
 
 def path_edges(objects: Sequence[object]) -> list[Edge]:
     """Returns the path as references that people know, each as long as possible."""
     edges: list[Edge] = []
-    start = 0
-    while start < len(objects) - 1:
-        edge = _farthest(objects, start)
-        edges.append(edge)
-        start = edge.end
+    ways: dict[int, _Way | None] = {}
+    last, start = len(objects) - 1, 0
+    while start < last:
+        holder = objects[start]
+        way = ways.get(id(type(holder)))
+        # The last step is looked at closely: it may be cut.
+        if way is not None and start + way.hops < last and way.leads(objects, start):
+            before = edges[-1]
+            end = start + way.hops
+            if before.reference is way.reference and before.end == start:
+                edges[-1] = Edge(before.start, end, way.reference, before.times + 1)
+            else:
+                edges.append(Edge(start, end, way.reference))
+        else:
+            edge = _farthest(objects, start)
+            edges.append(edge)
+            end = edge.end
+            ways[id(type(holder))] = _way(holder, edge)
+        start = end
     return edges
+
+
+Test = Callable[[object, object], bool]
+
+
+class _Way:
+    """A step that was taken, to see whether it can be taken again from a holder of the same type."""
+
+    __slots__ = ("_is_it", "_passes_dict", "hops", "reference")
+
+    def __init__(self, edge: Edge, is_it: Test, dict_of: Read | None = None) -> None:
+        self.reference = edge.reference
+        self.hops = edge.end - edge.start
+        self._is_it = is_it
+        self._passes_dict = dict_of
+
+    def leads(self, objects: Sequence[object], start: int) -> bool:
+        """Returns whether the same step leads from `objects[start]` along the path."""
+        if self._passes_dict is not None and objects[start + 1] is not self._passes_dict(
+            objects[start]
+        ):
+            return False
+        return self._is_it(objects[start], objects[start + self.hops])
+
+
+def _way(holder: object, edge: Edge) -> _Way | None:
+    """Returns a quick test for the same step, or None if there is none."""
+    kind, step, hops = edge.reference.kind, edge.reference.step, edge.end - edge.start
+    if kind == "attribute" and is_name(step[1:]) and not is_a(holder, ModuleType):
+        member = descriptor(holder, step[1:]) if hops == 1 else None
+        if type(member) is MemberDescriptorType:
+            return _Way(edge, lambda holder, held: _member(member, holder) is held)
+        read = dict_reader(type(holder))
+        if read is not None and hops <= 2:
+            return _Way(edge, _attribute_test(read, step[1:]), read if hops == 2 else None)
+    if hops > 1:
+        return None
+    if kind == "item" and type(holder) is dict:
+        return _Way(edge, lambda holder, held: _has_item(holder, step, held))
+    if (
+        kind == "element"
+        and (type(holder) is list or type(holder) is tuple)
+        and step[1:-1].isdecimal()
+    ):
+        return _Way(edge, _element_test(int(step[1:-1])))
+    return None
+
+
+def _member(member: MemberDescriptorType, holder: object) -> object:
+    try:
+        return member.__get__(holder, type(holder))
+    except (AttributeError, TypeError, SystemError):
+        return None
+
+
+def _attribute_test(read: Read, name: str) -> Test:
+    def test(holder: object, held: object) -> bool:
+        attributes = read(holder)
+        if attributes is None:
+            return False
+        for key, value in pairs(attributes):
+            if value is held:
+                return type(key) is str and key == name
+        return False
+
+    return test
+
+
+def _element_test(at: int) -> Test:
+    def test(holder: Any, held: object) -> bool:
+        return at < len(holder) and holder[at] is held
+
+    return test
+
+
+def _has_item(holder: Any, step: str, held: object) -> bool:
+    for key, value in pairs(holder):
+        if value is held:
+            # The namespace of a module begins a path anew.
+            is_same = type(key) is str and f"[{key!r}]" == step
+            return is_same and namespace_of(holder) is None
+    return False
 
 
 def _farthest(objects: Sequence[object], start: int) -> Edge:
@@ -64,7 +182,7 @@ def last_references(objects: Sequence[object], edges: Sequence[Edge]) -> list[Re
     """Returns every reference by which the last but one object of a path holds the last."""
     if not edges:
         return []
-    start, end, nearest = edges[-1]
+    start, end, nearest = edges[-1].last, edges[-1].end, edges[-1].reference
     between = {id(plumbing) for plumbing in objects[start + 1 : end]}
     found = references(objects[start], objects[end])
     same = [one for one in found if between <= set(one.via) and one.can_cut]

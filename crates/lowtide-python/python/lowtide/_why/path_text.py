@@ -35,6 +35,8 @@ from .references.reference import Reference
 from .references.tensors import is_tensor, is_view
 
 LONGEST_CHARACTERS = 100
+_FOLDED_FROM = 32
+_LONGEST_PERIOD = 4
 _CO_OPTIMIZED = 0x1
 _GRAPH_OF = "autograd graph of "
 _WORDS = {
@@ -99,12 +101,55 @@ def write(root: Root, objects: Sequence[object], edges: Sequence[Edge]) -> PathT
     """Writes the path from `root` over some edges."""
     text = PathText()
     _begin(text, root, objects[0])
+    written: set[int] = set()
     for edge in edges:
+        reference = edge.reference
+        if id(reference) in written:
+            # The same plain step as before, from a holder of the same type.
+            text.said_cell = False
+            text.parts += [reference.step] * edge.times
+            continue
+        written.add(id(reference))
         _arrive(text, objects[edge.start])
-        _step(text, objects[edge.start], objects[edge.end], edge.reference)
+        first_end = edge.start + (edge.end - edge.start) // edge.times
+        _step(text, objects[edge.start], objects[first_end], reference)
+        text.parts += [reference.step] * (edge.times - 1)
+    # The last step stays as it is: it may be assigned to.
+    text.parts = _fold(text.parts[:-1]) + text.parts[-1:]
     last = objects[edges[-1].end] if edges else objects[0]
     _finish(text, last, edges[-1].reference if edges else None)
     return text
+
+
+def _fold(parts: list[str]) -> list[str]:
+    """Writes steps that are repeated many times as a loop: `a.next.next.next…` as `reduce(…, a)`."""
+    folded: list[str] = []
+    at = 0
+    while at < len(parts):
+        period, times = _repeats(parts, at) if folded and parts[at][:1] in (".", "[") else (1, 1)
+        if times >= _FOLDED_FROM:
+            kept = folded[:1] if folded[0] == _GRAPH_OF else []
+            begin = "".join(folded[len(kept) :])
+            step = "".join(parts[at : at + period])
+            loop = f"functools.reduce(lambda at, _: at{step}, range({times}), {begin})"
+            folded = [*kept, loop]
+            at += period * times
+        else:
+            folded.append(parts[at])
+            at += 1
+    return folded
+
+
+def _repeats(parts: list[str], at: int) -> tuple[int, int]:
+    """Returns how many steps from `at` on are repeated, and how many times they are there."""
+    for period in range(1, _LONGEST_PERIOD + 1):
+        end = at + period
+        while end < len(parts) and parts[end] == parts[end - period]:
+            end += 1
+        times = (end - at) // period
+        if times >= _FOLDED_FROM:
+            return period, times
+    return 1, 1
 
 
 def _begin(text: PathText, root: Root, first: object) -> None:

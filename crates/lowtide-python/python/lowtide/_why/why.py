@@ -6,10 +6,9 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from .. import _native
 from .._data import counted
 from .._devices.choose import device_of
-from .._native import Examination, Holder
+from .._native import Examination, Holder, examine
 from .answer import Answer, Cut
 from .naming import Keys, Naming
 from .question import Question
@@ -64,12 +63,13 @@ class _Asking:
         target, self._target = self._target, None
         began = time.perf_counter()
         found = self._examine(target)
-        took_s = time.perf_counter() - began
+        waited_s = time.perf_counter() - began
         text = full_type_name(type(target)) if self._is_about_target else None
         del target
         name = self._device
         device = None if name in (None, "cpu") else device_of(name)
-        answer = Naming(found, self._apply).answer(device, name, text, took_s)
+        answer = Naming(found, self._apply).answer(device, name, text, waited_s)
+        answer.took_s = time.perf_counter() - began
         if self._is_default and name == "cpu":
             answer.notes += ("no accelerator was found: this is host memory",)
         return answer
@@ -78,7 +78,7 @@ class _Asking:
         targets = [target] if self._is_about_target else None
         question = Question(targets, device=self._device, most=_MOST_HELD)
         del target, targets
-        return _native.examine(question)
+        return examine(question)
 
     def _apply(self, cut: Cut, keys: Keys) -> None:
         target = None
@@ -114,7 +114,7 @@ def holders(
     """
     question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
     del survivors
-    found = _native.examine(question)
+    found = examine(question)
     del question
     naming = Naming(found)
     named: list[Holder] = []

@@ -5,12 +5,12 @@ Each reader yields every place where `held` stands in `holder`, found by identit
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Iterator
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ..._native import referents, refers
 from .cuts import (
     attribute_step,
     del_deque_element,
@@ -31,7 +31,6 @@ from .look import (
     mro,
     pairs,
     read,
-    refers,
 )
 from .reference import Reference
 
@@ -101,7 +100,8 @@ def read_frozenset(holder: frozenset[Any], held: object) -> Iterator[Reference]:
 
 def read_proxy(holder: MappingProxyType[Any, Any], held: object) -> Iterator[Reference]:
     """Yields the mapping behind a read-only view, and what stands in that mapping."""
-    for mapping in gc.get_referents(holder):
+    mapping: Any
+    for mapping in referents(holder):
         why = "this is a read-only view: cut in the mapping behind it"
         if mapping is held:
             yield Reference("", "mapping", why_not=why)

@@ -6,11 +6,11 @@ readers use their own getters and never start anything in them.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
 
+from ..._native import referents, refers
 from .cuts import attribute_step, none_item
 from .look import instance_dict, is_a, item, members, module_value, pairs, plain, read, type_name
 from .reference import Act, Reference, ReferenceKind
@@ -118,7 +118,7 @@ def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Act:
 
 def _inside(holder: object) -> Iterator[int]:
     """Yields the ids of the tree in which a context keeps its values."""
-    for referent in gc.get_referents(holder):
+    for referent in referents(holder):
         if type_name(type(referent)).startswith("hamt"):
             yield id(referent)
             yield from _inside(referent)
@@ -126,7 +126,7 @@ def _inside(holder: object) -> Iterator[int]:
 
 def read_variable(holder: ContextVar[Any], held: object) -> Iterator[Reference]:
     """Yields the default of a context variable."""
-    if held is not holder.name and any(found is held for found in gc.get_referents(holder)):
+    if held is not holder.name and refers(holder, held):
         why = "a context variable keeps its default"
         yield Reference(" (default)", "default", why_not=why)
 
@@ -141,7 +141,7 @@ def read_token(holder: Token[Any], held: object) -> Iterator[Reference]:
 
 def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
     """Yields the attributes of a thread-local, in every thread."""
-    for table in gc.get_referents(holder):
+    for table in referents(holder):
         if type(table) is not dict:
             continue
         for owner, attributes in pairs(table):

@@ -7,11 +7,11 @@ The steps here describe the place in words where no expression is short enough.
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
+from ..._native import referents, refers
 from .cuts import del_item, none_item
 from .locals import positional_names
 from .look import (
@@ -23,7 +23,6 @@ from .look import (
     pairs,
     plain,
     read,
-    refers,
     type_name,
 )
 from .reference import Act, Reference
@@ -182,7 +181,7 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
         step = ".__wrapped__ (functools.lru_cache)"
         yield Reference(step, "wrapped function", why_not=why, via=(id(attributes),))
         return
-    for cache in gc.get_referents(holder):
+    for cache in referents(holder):
         if type(cache) is not dict or cache is attributes:
             continue
         if cache is held:

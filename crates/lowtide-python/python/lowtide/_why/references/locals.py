@@ -7,12 +7,11 @@ not become one. From 3.13 on, `f_locals` is a view and there is nothing to undo.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Container
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
-from ..._native import printable
+from ..._native import printable, referents
 from .look import is_a, pairs, plain
 
 _CO_OPTIMIZED = 0x1
@@ -62,7 +61,7 @@ def _is_traced(frame: FrameType) -> bool:
 
 def snapshots_of(holder: object) -> set[int]:
     """Returns the ids of the dicts that a frame or generator refers to and that are not empty."""
-    return {id(found) for found in gc.get_referents(holder) if type(found) is dict and found}
+    return {id(found) for found in referents(holder) if type(found) is dict and found}
 
 
 def frame_of(value: object) -> FrameType | None:

@@ -8,18 +8,20 @@ here goes through the interpreter's own descriptors, compares by identity and as
 
 from __future__ import annotations
 
-import gc
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias
 
-from ..._native import printable
+from ..._native import printable, referents
 
 AnyDict: TypeAlias = dict[Any, Any]
 """A dict of the program. Nothing is known of its keys and values."""
 Item: TypeAlias = tuple[Any, Any]
 """A key and its value."""
+Read: TypeAlias = Callable[[object], AnyDict | None]
+"""Reads the attributes of an instance."""
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
@@ -93,7 +95,7 @@ def class_items(cls: type) -> Iterator[Item]:
 
 def class_dict(cls: type) -> AnyDict:
     """Returns the real dict of a class, which is behind the proxy that `__dict__` gives."""
-    for referent in gc.get_referents(_CLASS_DICT(cls)):
+    for referent in referents(_CLASS_DICT(cls)):
         if type(referent) is dict:
             return referent
     return dict(_CLASS_DICT(cls))
@@ -121,26 +123,39 @@ def read(value: object, name: str) -> Any:
 
 def instance_dict(value: object) -> AnyDict | None:
     """Returns the attributes of an instance, or None if it has no dict that can be read safely."""
-    if is_a(value, type) or _is_thread_local(value):
+    read = dict_reader(type(value))
+    return None if read is None else read(value)
+
+
+def dict_reader(cls: type) -> Read | None:
+    """Returns a function that reads the attributes of the instances of a class.
+
+    None if they have no dict that can be read safely.
+    """
+    bases = mro(cls)
+    local = module_value("_thread", "_local")
+    if any(base is type or base is local for base in bases):
         # A class has a dict of its own kind; reading that of a thread-local may run its __init__.
         return None
-    for cls in mro(type(value)):
-        for key, entry in class_items(cls):
+    entries = []
+    for base in bases:
+        for key, entry in class_items(base):
             if type(key) is not str or key != "__dict__":
                 continue
             if type(entry) is MemberDescriptorType or type(entry) is GetSetDescriptorType:
-                try:
-                    found = entry.__get__(value, type(value))
-                except (AttributeError, TypeError):
-                    continue
-                if any(base is dict for base in mro(type(found))):
-                    return found  # type: ignore[no-any-return]
+                entries.append(entry)
+    return functools.partial(_read_dict, entries) if entries else None
+
+
+def _read_dict(entries: list[Any], value: object) -> AnyDict | None:
+    for entry in entries:
+        try:
+            found = entry.__get__(value, type(value))
+        except (AttributeError, TypeError):
+            continue
+        if type(found) is dict or is_a(found, dict):
+            return found  # type: ignore[no-any-return]
     return None
-
-
-def _is_thread_local(value: object) -> bool:
-    local = module_value("_thread", "_local")
-    return type(local) is type and is_a(value, local)
 
 
 def members(value: object) -> Iterator[tuple[str, MemberDescriptorType, object]]:
@@ -229,8 +244,3 @@ def _member_text(key: object) -> str | None:
 def is_name(text: object) -> bool:
     """Returns whether a person can write this after a dot."""
     return type(text) is str and text.isidentifier()
-
-
-def refers(holder: object, held: object) -> bool:
-    """Returns whether the collector sees a reference from `holder` to `held`."""
-    return any(referent is held for referent in gc.get_referents(holder))

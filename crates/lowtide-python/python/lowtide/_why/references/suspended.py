@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from types import AsyncGeneratorType, CellType, CodeType, FrameType
 from typing import Any
 
+from ..._native import refers
 from .functions import cell_contents
 from .locals import (
     awaits,
@@ -18,7 +19,7 @@ from .locals import (
     locals_of,
     snapshots_of,
 )
-from .look import plain, refers
+from .look import plain
 from .reference import Reference
 
 

@@ -1,0 +1,93 @@
+//! What one object refers to, for Python. `gc.get_referents` is not asked: it hands out whatever a
+//! traverse slot shows.
+//!
+//! Some slots show objects that have ended and wait on a list to be used again: up to Python 3.12.5
+//! the module `_asyncio` does (gh-122695). To hold such an object for a moment makes it end twice,
+//! and its list never ends from then on. So nothing without references is shown here, and the slot
+//! of a module is stopped once it has shown too many of them.
+
+use std::ffi::{c_int, c_void};
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::kinds::{class_of, is_gc, traverse};
+use super::lists::list_of;
+use super::object::count_of;
+
+/// The most ended objects that a slot may show. The lists of the interpreter have a few hundred.
+pub(super) const ENDED_MOST: usize = 1 << 16;
+
+/// Returns whether the traverse slot of `holder` shows `held`.
+#[pyfunction]
+pub(crate) fn refers(holder: &Bound<'_, PyAny>, held: &Bound<'_, PyAny>) -> bool {
+    let mut search = Search { held: held.as_ptr(), found: false, ended: 0 };
+    visit(holder.as_ptr(), look, (&raw mut search).cast());
+    search.found
+}
+
+/// Returns the objects that the traverse slot of `holder` shows.
+#[pyfunction]
+pub(crate) fn referents<'py>(holder: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let mut shown = Shown::default();
+    visit(holder.as_ptr(), note, (&raw mut shown).cast());
+    if shown.is_full {
+        return Err(PyMemoryError::new_err(()));
+    }
+    let py = holder.py();
+    // SAFETY: each is alive: its holder refers to it, and no Python code has run since.
+    let objects = shown.live.iter().map(|one| unsafe { Bound::from_borrowed_ptr(py, *one) });
+    list_of(py, objects)
+}
+
+/// Calls the traverse slot of a live object, if it has one.
+fn visit(object: *mut PyObject, show: ffi::visitproc, with: *mut c_void) {
+    let class = class_of(object);
+    let Some(traverse) = traverse(class) else { return };
+    // SAFETY: the object is alive, and the slot is one of its type.
+    if is_gc(class).is_some_and(|is_gc| unsafe { is_gc(object) } == 0) {
+        return;
+    }
+    // SAFETY: the object is alive and collected, and of the type whose slot this is. `show` is
+    // called with `with` and nothing else.
+    unsafe { traverse(object, show, with) };
+}
+
+struct Search {
+    held: *mut PyObject,
+    found: bool,
+    ended: usize,
+}
+
+unsafe extern "C" fn look(object: *mut PyObject, search: *mut c_void) -> c_int {
+    // SAFETY: `refers` passed it, and nobody else uses it during the call.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    search.found |= object == search.held;
+    search.ended += usize::from(count_of(object) == 0);
+    c_int::from(search.found || search.ended > ENDED_MOST)
+}
+
+/// What a slot has shown.
+#[derive(Default)]
+struct Shown {
+    live: Vec<*mut PyObject>,
+    ended: usize,
+    is_full: bool,
+}
+
+unsafe extern "C" fn note(object: *mut PyObject, shown: *mut c_void) -> c_int {
+    // SAFETY: `referents` passed it, and nobody else uses it during the call.
+    let shown = unsafe { &mut *shown.cast::<Shown>() };
+    if count_of(object) == 0 {
+        shown.ended += 1;
+        return c_int::from(shown.ended > ENDED_MOST);
+    }
+    if shown.live.try_reserve(1).is_err() {
+        shown.is_full = true;
+        return 1;
+    }
+    shown.live.push(object);
+    0
+}
