@@ -157,10 +157,10 @@ def test_r42_one_info_line_says_before_after_and_freed(caplog: pytest.LogCapture
     device = Caching()
     gate = lowtide.Gate(device)
     gate.pause("in_place", 1)
-    device.free(device.allocate(100_000_000))
+    device.free(device.allocate(96 * MIB))
     gate.resume()
     (record,) = caplog.records
-    wanted = "resume: reserved 100.0 MB before, 0.0 MB after, 100.0 MB freed"
+    wanted = "resume: reserved 96.0 MB before, 0.0 MB after, 96.0 MB freed"
     assert (record.levelname, record.getMessage()) == ("INFO", wanted)
 
 

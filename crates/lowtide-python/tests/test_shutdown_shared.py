@@ -161,10 +161,10 @@ def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -
 
     def hopeful(*arguments: Any, **keywords: Any) -> Any:
         # As if somebody whom no walk can see held it all.
-        monkeypatch.setattr(lowtide._native, "leads_to", lambda *them: Seen(leads_to(*them)))
+        monkeypatch.setattr(lowtide._plan, "leads_to", lambda *them: Seen(leads_to(*them)))
         return plan(*arguments, **keywords)
 
-    leads_to = lowtide._native.leads_to
+    leads_to = lowtide._plan.leads_to
 
     class Seen:
         def __init__(self, found: Any) -> None:

@@ -143,7 +143,7 @@ impl Receipt {
         self.0.line()
     }
 
-    /// Returns one line: what was reserved before and after, in MB with one decimal.
+    /// Returns one line: what was reserved before and after, in MB of 1024² with one decimal.
     fn reserved_line(&self) -> String {
         self.0.reserved_line()
     }

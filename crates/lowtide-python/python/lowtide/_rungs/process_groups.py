@@ -45,10 +45,11 @@ class EngineGroups(Hook):
 
     def missing(self) -> str | None:
         engine = self._module.partition(".")[0]
-        why = absent(self._module if engine in sys.modules else engine)
-        if why is None and not callable(self._call()):
-            return f"this {engine} has no {self._function}"
-        return why
+        if engine not in sys.modules:
+            return absent(engine)
+        if self._module not in sys.modules:
+            return f"{self._module} is not imported"
+        return None if callable(self._call()) else f"this {engine} has no {self._function}"
 
     def run(self, round: int) -> list[Touch]:
         call = self._call()
