@@ -68,6 +68,7 @@ impl Idling {
     /// # Errors
     /// If something could not be brought back; the task has not begun then. In a forked child that
     /// inherited the releaser.
+    #[track_caller]
     pub fn work(&self) -> Result<Working, RestoreError> {
         if self.is_inherited() {
             return Err(lowtide_pool::Error::from(lowtide_device::Error::Forked).into());
