@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::attached::attached;
 use super::call::{CallClock, held, waiting};
-use super::gate::word;
+use super::gate::{note_place, word};
 use super::parse::target;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
@@ -62,6 +62,7 @@ impl Idle {
             held(py, move || idling.work())?
         };
         let working = working.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        note_place(py, working.pass());
         let gate = self.releaser.get().inner.gate().clone();
         Ok(Working { gate, working: Mutex::new(Some(working)) })
     }
