@@ -36,17 +36,17 @@ impl Gate {
         if let Some(outer) = within {
             let outer = lock(&outer.get().pass);
             let outer = outer.as_ref().ok_or_else(left_already)?;
-            return Ok(Pass::of(self.gate.enter_within(outer).into_owned(), &self.gate));
+            return Ok(Pass::of(py, self.gate.enter_within(outer).into_owned(), &self.gate));
         }
         if self.gate.is_awake()
             && let Some(pass) = self.gate.try_enter()
         {
-            return Ok(Pass::of(pass.into_owned(), &self.gate));
+            return Ok(Pass::of(py, pass.into_owned(), &self.gate));
         }
         let releaser = self.releaser.clone();
         let entered = held(py, move || releaser.enter())?;
         let (pass, _) = entered.map_err(|error| not_restored(&error))?;
-        Ok(Pass::of(pass, &self.gate))
+        Ok(Pass::of(py, pass, &self.gate))
     }
 
     /// Returns the state of the gate.
@@ -87,7 +87,12 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    fn of(pass: lowtide::release::OwnedPass, gate: &lowtide::release::Gate) -> Pass {
+    fn of(
+        py: Python<'_>,
+        pass: lowtide::release::OwnedPass,
+        gate: &lowtide::release::Gate,
+    ) -> Pass {
+        note_place(py, &pass);
         Pass { gate: gate.clone(), pass: Mutex::new(Some(pass)) }
     }
 }
@@ -118,6 +123,25 @@ impl Pass {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
         self.leave();
+    }
+}
+
+/// Records where in Python a pass was taken, for those who wait for it in vain.
+pub(crate) fn note_place(py: Python<'_>, pass: &lowtide::release::OwnedPass) {
+    pass.note_place(caller(py).unwrap_or_else(|_| "Python".to_owned()));
+}
+
+/// Returns the place that called lowtide: `serve.py:12`.
+fn caller(py: Python<'_>) -> PyResult<String> {
+    let mut frame = py.import("sys")?.call_method0("_getframe")?;
+    loop {
+        let module: String = frame.getattr("f_globals")?.get_item("__name__")?.extract()?;
+        if module != "lowtide" && !module.starts_with("lowtide.") {
+            let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+            let line: u64 = frame.getattr("f_lineno")?.extract()?;
+            return Ok(format!("{file}:{line}"));
+        }
+        frame = frame.getattr("f_back")?;
     }
 }
 

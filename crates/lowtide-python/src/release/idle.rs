@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::attached::attached;
 use super::call::{CallClock, held, waiting};
-use super::gate::word;
+use super::gate::{note_place, word};
 use super::parse::target;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
@@ -76,6 +76,7 @@ impl Idle {
             held(py, move || idling.work())?
         };
         let working = working.map_err(|error| not_restored(&error))?;
+        note_place(py, working.pass());
         let restored =
             working.restored().cloned().map(|it| Py::new(py, Restored(it))).transpose()?;
         let releaser = self.releaser.clone_ref(py);
