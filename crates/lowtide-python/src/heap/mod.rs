@@ -12,6 +12,7 @@
 
 mod answer;
 mod dead;
+mod descent;
 mod found;
 mod frozen;
 mod graph;
