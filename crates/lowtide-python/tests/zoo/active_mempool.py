@@ -17,6 +17,7 @@ ANIMAL = Animal(
     because="while a pool is active, trimming does nothing",
     says=(r"MemPool",),
     then="cure",
+    by_hand="a pool that is active ends with its block",
     cure="inside.close(); del inside, pool; torch.cuda.empty_cache()",
     storages=False,
     gpu="only CUDA's allocator has memory pools",

@@ -18,7 +18,7 @@ ANIMAL = Animal(
     verdict=PINNED,
     because=OWN,
     then="cut",
-    cure="streams.clear()",
+    cure="loop.run_until_complete(streams.pop(7).aclose())",
     holder="streams",
 )
 

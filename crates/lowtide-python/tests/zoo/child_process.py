@@ -18,6 +18,7 @@ ANIMAL = Animal(
     because="the memory is another process's",
     frees=False,
     then="cure",
+    by_hand="the memory is another process's",
     cure="child.terminate(); child.wait()",
     storages=False,
     gpu="host memory of other processes is not ours to look at",

@@ -123,15 +123,13 @@ def by_why(visit: Visit) -> None:
 def by_cut(visit: Visit) -> None:
     """The answer's first statement, executed as it stands; until nothing large is held."""
     lowtide: Any = importlib.import_module("lowtide")
-    if visit.animal.by_hand:
-        held = _largest(visit, lowtide)
-        # What a person has to do is said to be that, and is not mixed with code.
-        is_said = held is None or any("by hand" in line for line in held.lines())
-        visit.expect(is_said, f"the answer does not say `by hand`: {visit.animal.by_hand}")
-        visit.expect(not _statements(held), f"there is a statement: {_statements(held)}")
-        return
     for _ in range(_MOST_CUTS):
         held = _largest(visit, lowtide)
+        if visit.animal.by_hand and not _statements(held):
+            # What a person has to do is said to be that, and is not mixed with code.
+            is_said = held is None or any("by hand" in line for line in held.lines())
+            visit.expect(is_said, f"the answer does not say `by hand`: {visit.animal.by_hand}")
+            return
         for statement in _statements(held):
             print("executed:", statement)
             exec(statement, visit.scope)
