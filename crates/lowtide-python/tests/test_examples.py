@@ -24,7 +24,6 @@ def test_r21_the_planted_holder_is_named_by_one_call() -> None:
     held = [line for line in done.stdout.splitlines() if line.startswith("  held:")]
     assert len(held) == 1, done.stdout
     assert "metrics._watched['Sequential']['forward']" in held[0]
-    advice = "→ del metrics._watched['Sequential']['forward'], which lets Sequential go"
-    assert advice in done.stdout
-    cut = "cut  del metrics._watched['Sequential']['forward'] → frees"
-    assert cut in done.stdout.rsplit("why on", 1)[1]
+    statement = "import sys; del sys.modules['metrics']._watched['Sequential']['forward']"
+    assert f"→ {statement}, which lets Sequential go" in done.stdout
+    assert f"cut  {statement} → frees" in done.stdout.rsplit("why on", 1)[1]

@@ -296,7 +296,7 @@ impl Answering<'_, '_> {
             .heap
             .memories
             .iter()
-            .filter(|memory| memory.is_held_natively(&self.heap.known) && is_lost(memory.node));
+            .filter(|memory| memory.is_held_natively() && is_lost(memory.node));
         let keepers: Vec<Node> = hidden.copied().chain(held.map(|memory| memory.node)).collect();
         if keepers.is_empty() {
             return (Bytes::ZERO, 0);
@@ -336,7 +336,7 @@ impl Answering<'_, '_> {
     /// Returns the memory that has more holders in native code than Python explains.
     fn native_memory(&self) -> RetainedSize {
         let held = self.heap.memories.iter();
-        let held = held.filter(|memory| memory.is_held_natively(&self.heap.known));
+        let held = held.filter(|memory| memory.is_held_natively());
         let bytes: Bytes = held.clone().map(|memory| memory.bytes).sum();
         RetainedSize { objects: held.count() as u64, bytes: bytes.0 }
     }

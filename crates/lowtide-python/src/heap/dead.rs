@@ -94,7 +94,7 @@ fn stays(heap: &Heap<'_>, nodes: &[Node]) -> Vec<bool> {
     let at = |node: Node| nodes.binary_search(&node).ok();
     let onwards = |from: usize| heap.graph.references(nodes[from]).filter_map(move |e| at(e.to));
     let mut held: Vec<bool> = nodes.iter().map(|node| heap.hidden(*node) > 0).collect();
-    for memory in heap.memories.iter().filter(|memory| memory.is_held_natively(&heap.known)) {
+    for memory in heap.memories.iter().filter(|memory| memory.is_held_natively()) {
         if let Some(at) = at(memory.node) {
             held[at] = true;
         }

@@ -24,9 +24,9 @@ pub(crate) struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Returns whether native code holds the memory, and no known tensor accounts for it.
-    pub(crate) fn is_held_natively(&self, known: &Known) -> bool {
-        self.native.unwrap_or(0) > 0 && !known.explained.contains(&self.tensor)
+    /// Returns whether native code holds the memory.
+    pub(crate) fn is_held_natively(&self) -> bool {
+        self.native.is_some_and(|holders| holders > 0)
     }
 }
 

@@ -124,7 +124,13 @@ impl<'a, 'py> Adding<'a, 'py> {
             let Some(from) = self.walked.table.get(*from).map(Node) else { continue };
             for address in kept {
                 match (self.walked.table.get(*address), reports.memory.get(address)) {
-                    (Some(to), _) => {
+                    (Some(to), memory) => {
+                        if let Some(Some(memory)) = memory
+                            && let Some(at) = self.by_key.get(&memory.get().key)
+                        {
+                            // The graph holds it natively, how often is not known.
+                            self.memories[*at].native = None;
+                        }
                         self.walked.builder.late_edge(from, Node(to));
                         // However many tensors keep it, native code holds its Python object once.
                         if self.explained.insert(Node(to)) {

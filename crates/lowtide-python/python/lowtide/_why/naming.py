@@ -11,7 +11,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import NamedTuple
 
 from .._data import counted, mib
@@ -30,7 +30,7 @@ _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
 _MOVING = ("element", "item", "key", "queued", "weak value")
 _MOST_CUTS = 4
-_PLAIN = (dict, list, tuple, set, frozenset, CellType)
+_PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
 
 
 class ReferenceKey(NamedTuple):
