@@ -107,9 +107,11 @@ fn stays(heap: &Heap<'_>, nodes: &[Node]) -> Vec<bool> {
             next.extend(onwards(node));
         }
     }
-    // What the collector frees may have been all that held one of them in native code.
+    // What the collector frees may have been all that held one of them in native code. (Memory
+    // keeps the Python object of its storage, which does not keep the memory then.)
+    let counts = |from: usize| heap.kind(nodes[from]) != Kind::Memory;
     let mut references = vec![0_u32; nodes.len()];
-    for from in (0..nodes.len()).filter(|from| stays[*from]) {
+    for from in (0..nodes.len()).filter(|from| stays[*from] && counts(*from)) {
         onwards(from).for_each(|to| references[to] += 1);
     }
     let is_free = |node: usize, references: &[u32]| references[node] == 0 && !held[node];
@@ -117,6 +119,9 @@ fn stays(heap: &Heap<'_>, nodes: &[Node]) -> Vec<bool> {
         (0..nodes.len()).filter(|node| stays[*node] && is_free(*node, &references)).collect();
     while let Some(node) = next.pop() {
         stays[node] = false;
+        if !counts(node) {
+            continue;
+        }
         for to in onwards(node).filter(|to| stays[*to]).collect::<Vec<_>>() {
             references[to] -= 1;
             if is_free(to, &references) {

@@ -68,6 +68,10 @@ class AcceleratorDevice(Device):
         allocated = int(source.memory_allocated(self.index))
         return AllocatorCounts(allocated, int(source.memory_reserved(self.index)))
 
+    def activity(self) -> object:
+        counts = self.counts()
+        return None if self._backend() is None else (counts.allocated_bytes, counts.reserved_bytes)
+
     def trim(self) -> int:
         backend = self._backend()
         if backend is None:

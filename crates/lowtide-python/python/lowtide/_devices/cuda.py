@@ -102,6 +102,15 @@ class CudaDevice(Device):
         stats = module.cuda.memory_stats_as_nested_dict(self.index)
         return AllocatorCounts(current(stats, "allocated_bytes"), current(stats, "reserved_bytes"))
 
+    def activity(self) -> object:
+        module = initialised()
+        if module is None:
+            return None
+        counts = (
+            module.cuda.memory_stats_as_nested_dict(self.index).get("allocation", {}).get("all", {})
+        )
+        return (counts.get("allocated"), counts.get("freed"))
+
     def lines(self) -> list[LedgerLine]:
         try:
             segments = snapshot(self.index)
