@@ -56,7 +56,12 @@ impl Pool {
         let mut round = 0;
         loop {
             let error = match self.try_miss(request, limit)? {
-                Tried::Done(address) => return Ok(Some(address)),
+                Tried::Done(address) => {
+                    if round > 0 {
+                        self.shared.callbacks.have_helped();
+                    }
+                    return Ok(Some(address));
+                }
                 Tried::Turned => return Ok(None),
                 Tried::Full(error) => error,
             };

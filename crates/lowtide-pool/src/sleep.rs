@@ -52,6 +52,7 @@ impl Pool {
     /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
     /// as copying it out did.
     pub fn sleep_within(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
+        let limit = limit.asked_by(&self.shared.monitor);
         self.sleep_after(scope, limit, || {
             self.settle_streams(true, limit)?;
             Ok(self.shared.device.synchronize()?)
@@ -69,7 +70,7 @@ impl Pool {
     /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
     /// as copying it out did.
     pub fn sleep_quiet(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
-        self.sleep_after(scope, limit, || Ok(()))
+        self.sleep_after(scope, limit.asked_by(&self.shared.monitor), || Ok(()))
     }
 
     fn sleep_after(

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
@@ -14,6 +14,7 @@ use crate::climb::{Climb, Ran};
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::left_behind::PartName;
+use crate::sync::unpoisoned;
 
 /// A point of the ladder at which hooks are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,8 +36,8 @@ pub enum HookPoint {
 }
 
 impl HookPoint {
-    /// Every point.
-    pub(crate) const ALL: [HookPoint; 7] = [
+    /// Every point, in the order of their rungs.
+    pub const ALL: [HookPoint; 7] = [
         HookPoint::ToHost,
         HookPoint::Sessions,
         HookPoint::Caches,
@@ -47,7 +48,7 @@ impl HookPoint {
     ];
 
     /// Returns the rung that runs the hooks of this point.
-    pub(crate) fn rung(self) -> RungName {
+    pub fn rung(self) -> RungName {
         match self {
             HookPoint::ToHost => RungName::ToHost,
             HookPoint::Sessions => RungName::Sessions,
@@ -234,7 +235,7 @@ impl Registration {
     pub fn keep(self) {
         let kept = self.kept.upgrade().filter(|kept| kept.home.is_here());
         if let Some(kept) = kept {
-            kept.list.lock().unwrap_or_else(PoisonError::into_inner).push(self.what);
+            unpoisoned(kept.list.lock()).push(self.what);
         }
     }
 }

@@ -68,6 +68,7 @@ impl Idling {
     /// # Errors
     /// If there is no room to wake; everything is still asleep then. In a forked child that inherited
     /// the releaser.
+    #[track_caller]
     pub fn work(&self) -> lowtide_pool::Result<Working> {
         if self.is_inherited() {
             return Err(lowtide_device::Error::Forked.into());

@@ -179,14 +179,13 @@ impl Request {
         self
     }
 
-    /// Whether one release answers both requests.
+    /// Whether one release answers both requests, if it has rungs of the same names.
     pub(crate) fn is_like(&self, other: &Request) -> bool {
         let is_plain = |request: &Request| request.done.is_none() && !request.alone;
         is_plain(self)
             && is_plain(other)
             && (self.to, self.every_rung, self.claiming)
                 == (other.to, other.every_rung, other.claiming)
-            && self.ladder.names() == other.ladder.names()
     }
 }
 
