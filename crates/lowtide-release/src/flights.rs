@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use lowtide_types::{Receipt, RungName};
 
 use crate::home::Home;
-use crate::request::Request;
+use crate::request::{Logging, Request};
 use crate::sync::unpoisoned;
 
 /// The releases of a releaser that have not ended: each climbs, or waits for the gate or its turn.
@@ -73,12 +73,12 @@ impl Flying<'_> {
         &self.flight.request
     }
 
-    /// Ends the release with its receipt, for everybody who waits for it. Returns the receipt, and
-    /// whether its caller writes the log line.
-    pub(crate) fn land(self, receipt: Receipt) -> (Arc<Receipt>, bool) {
+    /// Ends the release with its receipt, for everybody who waits for it. Returns the receipt, and what
+    /// is written to the log.
+    pub(crate) fn land(self, receipt: Receipt) -> (Arc<Receipt>, Logging) {
         let receipt = Arc::clone(self.flight.receipt.get_or_init(|| Arc::new(receipt)));
-        let is_quiet = self.flight.request.quiet;
-        (receipt, is_quiet)
+        let logging = self.flight.request.logging;
+        (receipt, logging)
     }
 }
 

@@ -148,6 +148,17 @@ impl Inventory {
         here.filter_map(|(_, hook)| hook.upgrade()).collect()
     }
 
+    /// Returns the hooks that can bring back what they take away, in the order of the points.
+    pub(crate) fn restoring_hooks(&self) -> Vec<Arc<Hook>> {
+        let hooks = HookPoint::ALL.into_iter().flat_map(|point| self.hooks(point));
+        hooks.filter(|hook| hook.can_restore()).collect()
+    }
+
+    /// Returns whether work that comes after a release may have something to wake or to bring back.
+    pub(crate) fn may_sleep(&self) -> bool {
+        !self.pools().is_empty() || !self.restoring_hooks().is_empty()
+    }
+
     /// Returns what a trim of all allocators can return to the driver.
     pub(crate) fn trimmable(&self) -> Bytes {
         let allocators = self.allocators().into_iter();

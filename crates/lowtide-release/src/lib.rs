@@ -40,6 +40,7 @@ mod pause;
 mod refusal;
 mod releaser;
 mod request;
+mod restoring;
 mod rung;
 pub mod rungs;
 mod slope;
@@ -72,6 +73,7 @@ pub use owners::{
 pub use pause::{Paused, Pauses, Resume, Resumed};
 pub use releaser::Releaser;
 pub use request::{Request, WhenBusy};
+pub use restoring::{RestoreError, Restored};
 pub use rung::{Climbed, Expectation, Rung};
 pub use slope::{Slope, Trend, TrendWarning};
 pub use stage::{Opened, Stage};

@@ -19,7 +19,7 @@ use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, Replaced, receipt};
 use crate::clock::Clock;
 use crate::flights::Flights;
-use crate::gate::{Busy, Closed, Gate, Mode};
+use crate::gate::{Busy, Closed, Gate, Mode, OwnedPass};
 use crate::gauge::Gauge;
 use crate::hooks::{Hook, HookPoint, Registration, Setting};
 use crate::inventory::Inventory;
@@ -29,6 +29,7 @@ use crate::log;
 use crate::owners::Owners;
 use crate::refusal::{refuse_asked, refuse_inherited, why_busy};
 use crate::request::{Request, WhenBusy};
+use crate::restoring::{RestoreError, Restored, restore};
 use crate::rung::Rung;
 use crate::sync::unpoisoned;
 
@@ -200,6 +201,36 @@ impl Releaser {
         self.release(Request::new("shutdown", Ladder::shutdown()))
     }
 
+    /// Begins work: enters the gate, and brings back what releases took off the device: pools wake,
+    /// then the hooks at each point restore what they moved ([`Hook::restored_by`]). Waits while the gate
+    /// is closed. If several callers come at once, one restores and the others wait for it.
+    ///
+    /// # Errors
+    /// If something could not be brought back. The work has not begun then, and the next caller tries
+    /// again. In a forked child that inherited the releaser.
+    #[track_caller]
+    pub fn enter(&self) -> Result<(OwnedPass, Option<Restored>), RestoreError> {
+        if self.is_inherited() {
+            return Err(lowtide_pool::Error::from(lowtide_device::Error::Forked).into());
+        }
+        let mut restored = None;
+        let wake = || {
+            restored = restore(self.inventory(), self.clock())?;
+            Ok::<_, RestoreError>(())
+        };
+        let pass = self.gate().enter_awake(wake)?.into_owned();
+        Ok((pass, restored))
+    }
+
+    /// Brings back what releases took off the device, as [`Releaser::enter`], for a program that does
+    /// not pass the gate. Returns `None` if there was nothing to bring back.
+    ///
+    /// # Errors
+    /// As [`Releaser::enter`].
+    pub fn restore(&self) -> Result<Option<Restored>, RestoreError> {
+        self.enter().map(|(_pass, restored)| restored)
+    }
+
     /// Climbs a ladder until the target is met. Returns the receipt.
     ///
     /// Code that a release runs, such as a rung, a hook, a clock or a `Drop`, is refused with the verdict
@@ -230,10 +261,8 @@ impl Releaser {
             Err(receipt) => return receipt,
         };
         let receipt = self.climb_in_time(flying.request());
-        let (receipt, is_quiet) = flying.land(receipt);
-        if !is_quiet {
-            log::write(&receipt);
-        }
+        let (receipt, logging) = flying.land(receipt);
+        log::write(&receipt, logging);
         receipt
     }
 
@@ -269,7 +298,7 @@ impl Releaser {
             Err(busy) => return inner.busy(request, &why_busy(&busy)),
         };
         let _turn = inner.turn();
-        if !inner.inventory.pools().is_empty() {
+        if inner.inventory.may_sleep() {
             // Before the climb, because a sleep that is left behind goes on after it.
             closed.mark_asleep();
         }

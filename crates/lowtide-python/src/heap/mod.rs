@@ -11,6 +11,7 @@
 //! the `graph` into what was `found`.
 
 mod answer;
+mod descent;
 mod found;
 mod frozen;
 mod graph;

@@ -252,6 +252,11 @@ impl Gate {
         !self.is_inherited() && !self.core.word.is_closing()
     }
 
+    /// Returns whether nothing has to be woken before work begins. Takes no lock.
+    pub fn is_awake(&self) -> bool {
+        !self.core.word.read().is_asleep()
+    }
+
     /// Returns the state of the gate right now.
     pub fn state(&self) -> GateState {
         self.core.state()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Source, Usage};
 use lowtide_release::{
     Clock, Decision, Gate, Gauge, Hook, HookPoint, Idle, Idling, Ladder, ManualClock, Mode, Owned,
-    Owners, Pauses, Releaser, Request, Resume, Stages, Step, Target, Tick, Verdict,
+    Owners, Pauses, Releaser, Request, RestoreError, Resume, Stages, Step, Target, Tick, Verdict,
 };
 use lowtide_testing::forks::{beside, in_child};
 
@@ -132,7 +132,10 @@ fn releaser_refuses(releaser: &Releaser) -> Vec<bool> {
         releaser.inventory().read().driver.is_none(),
         releaser.inventory().pools().is_empty(),
         pauses.pause(Mode::InPlace, Duration::ZERO).is_err_and(|busy| busy.inherited),
-        matches!(idling.work(), Err(lowtide_pool::Error::Device(lowtide_device::Error::Forked))),
+        matches!(
+            idling.work(),
+            Err(RestoreError::Wake(lowtide_pool::Error::Device(lowtide_device::Error::Forked)))
+        ),
         matches!(idling.tick(), Tick::No(Decision::Inherited)),
         !format!("{releaser:?} {pauses:?} {idling:?} {stages:?}").is_empty(),
     ];

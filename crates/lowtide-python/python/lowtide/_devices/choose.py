@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from .._exit import has_exit_begun
 from .._torch import Torch, torch
 from .device import Device
 
@@ -23,13 +24,15 @@ class _Wanted(NamedTuple):
 def device_of(device: object = None) -> Device | None:
     """Returns the device that is meant, or `None` if there is no such device.
 
-    A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
+    At the end of the interpreter there is none. A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
     environment variable LOWTIDE_DEVICE, else torch's current accelerator. A kind of device that
     torch does not have here is no device (R2, R3). Raises ValueError for an index that torch does
     not have and for a name that torch does not know.
     """
     if isinstance(device, Device):
         return device
+    if has_exit_begun():
+        return None
     wanted = _wanted(device if device is not None else os.environ.get(ENVIRONMENT) or None)
     if wanted.kind == "cpu":
         return _one("cpu", "cpu", 0)
