@@ -18,7 +18,7 @@ for ((number = 0; number < storms; number++)); do
 done
 failed=0
 for one in "${running[@]}"; do
-    wait "${one%%:*}" || { echo "${one#*:}: failed"; tail -n 5 "$results/${one#*:}.err"; failed=1; }
+    wait "${one%%:*}" || { echo "${one#*:}: failed"; head -n 4 "$results/${one#*:}.err" | cut -c1-900; failed=1; }
 done
 echo "$storms storms of $minutes minutes, seeds $seed to $((seed + storms - 1)): $([ $failed = 0 ] && echo clean || echo failed)"
 exit $failed

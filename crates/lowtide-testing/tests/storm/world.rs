@@ -205,6 +205,8 @@ impl World {
             Error::Device(device) if device.is_out_of_memory() => "out of memory",
             Error::Device(lowtide_device::Error::NoHostHeadroom { .. }) => "no host memory",
             Error::KeepsChanging { .. } if self.has_strays => "stray write",
+            // One that comes while another thread wakes the tag again. The last wake must succeed.
+            Error::Corrupt { .. } if self.has_strays => "stray write during a wake",
             Error::Device(lowtide_device::Error::BadRange {
                 problem: RangeProblem::InUse, ..
             }) if self.has_strays => "stray write in flight",
