@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, UserDict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,56 @@ def test_two_engines_that_share_a_configuration_do_not_harm_each_other() -> None
     assert len(other.kv_caches) == 2 and context["layer.0"] is other.model[0]
 
 
+class Plain:
+    """A layer that is no module of torch."""
+
+    def __init__(self) -> None:
+        self.kv = weights()
+
+
+def subclass() -> dict[str, object]:
+    return type("Context", (dict,), {})()
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict, subclass, list, deque, set])
+@pytest.mark.parametrize("layer", [Plain, lambda: torch.nn.Linear(4096, 6144)])
+def test_every_kind_of_container_and_of_layer(make: Any, layer: Any) -> None:
+    before = in_use()
+    config = SimpleNamespace(context=make())
+    worker = SimpleNamespace(config=config)
+    runner = SimpleNamespace(config=config, layer=layer())
+    if isinstance(config.context, dict):
+        config.context["layer"] = runner.layer
+    else:
+        (config.context.add if make is set else config.context.append)(runner.layer)
+    receipt = lowtide.shutdown(runner, device="cpu")
+    assert receipt.verdict == "released", receipt.detailed()
+    assert is_about(in_use(), before)
+    assert len(worker.config.context) == 0 and runner.config is config
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_configuration_in_a_list_of_parts(kind: Any) -> None:
+    config = SimpleNamespace(context={})
+    worker = SimpleNamespace(config=config)
+    runner = SimpleNamespace(parts=kind([torch.nn.Linear(4096, 6144), config, "name"]))
+    config.context["layer"] = runner.parts[0]
+    assert lowtide.shutdown(runner, device="cpu").verdict == "released"
+    assert worker.config.context == {}
+    assert kind is tuple or runner.parts == [config, "name"]
+
+
+def test_a_container_that_others_have_too_is_named() -> None:
+    runner = SimpleNamespace(model=weights(), caches=[weights()])
+    worker = SimpleNamespace(caches=runner.caches)
+    receipt = lowtide.shutdown(runner, device="cpu")
+    assert receipt.verdict == "pinned" and is_about(receipt.freed_bytes or 0, SIZE), receipt
+    assert runner.model is None and len(worker.caches) == 1
+    paths = [holder.path for holder in receipt.holders]
+    assert any("worker.caches" in path for path in paths), paths
+    assert not any("runner" in path for path in paths), paths
+
+
 def test_a_registry_that_the_runner_refers_to_keeps_the_models_of_others() -> None:
     registry = SimpleNamespace(models={"b": torch.nn.Linear(1024, 1024)})
     runner = SimpleNamespace(registry=registry, model=torch.nn.Linear(4096, 4096))
@@ -127,6 +178,7 @@ class Holding:
         self.state: dict[str, Any] = {"weights": weights(), "step": 12345, "history": [1, 2]}
         self.parts = SimpleNamespace(model=weights(), seen={"a": 1})
         self.list = ["name", weights(16 * MIB), {"kept": True}]
+        self.user = UserDict(cache=weights(16 * MIB), kept=1)
 
 
 def test_what_else_a_container_holds_is_not_lost() -> None:
@@ -137,11 +189,12 @@ def test_what_else_a_container_holds_is_not_lost() -> None:
     assert engine.state == {"step": 12345, "history": [1, 2]}
     assert engine.parts.seen == {"a": 1} and engine.parts.model is None
     assert engine.list == ["name", {"kept": True}]
+    assert dict(engine.user) == {"kept": 1}
 
 
 def test_a_shutdown_that_would_free_nothing_drops_nothing() -> None:
     engine = Holding()
-    held = [engine.state["weights"], engine.parts.model, engine.list[1]]
+    held = [engine.state["weights"], engine.parts.model, engine.list[1], engine.user["cache"]]
     receipt = lowtide.shutdown(engine, device="cpu")
     assert receipt.verdict == "pinned"
     assert engine.state["weights"] is held[0] and engine.parts.model is held[1]
@@ -156,7 +209,7 @@ def test_a_shutdown_that_would_free_nothing_drops_nothing() -> None:
 
 def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Holding()
-    held = [engine.state["weights"], engine.parts.model, engine.list[1]]
+    held = [engine.state["weights"], engine.parts.model, engine.list[1], engine.user["cache"]]
     plan = lowtide._plan.plan
 
     def hopeful(*arguments: Any, **keywords: Any) -> Any:

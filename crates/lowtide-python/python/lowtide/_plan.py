@@ -9,7 +9,7 @@ containers go, never an attribute. `src/heap/descent.rs` has the rules.
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from ._torch import torch
 from ._why.named_path import NamedPath
 from ._why.path_text import Root
 from ._why.question import Question
-from ._why.references.look import instance_dict, pairs, type_name
+from ._why.references.look import instance_dict, module_value, pairs, type_name
 from ._why.references.readers import references
 from ._why.references.reference import Reference
 
@@ -102,7 +102,7 @@ def plan(
     question = Question(owners)
     named = named or {}
     only = [_values(one, named[id(one)]) if id(one) in named else None for one in owners]
-    found = leads_to(question, places, only, _configurations(owners[0]), SimpleNamespace)
+    found = leads_to(question, places, only, _configurations(owners[0]), _namespaces())
     del question, places
     made = Plan(_name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes
@@ -159,6 +159,13 @@ def _text(chain: list[object]) -> str:
 def _values(owner: object, names: tuple[str, ...]) -> set[int]:
     """Returns the ids of some attributes."""
     return {id(value) for name, value in pairs(instance_dict(owner) or {}) if name in names}
+
+
+def _namespaces() -> list[type]:
+    """Returns the types whose attributes are entries, as those of a dict."""
+    known = [SimpleNamespace, ChainMap, UserDict, UserList]
+    parsed = module_value("argparse", "Namespace")
+    return [*known, parsed] if isinstance(parsed, type) else known
 
 
 def _configurations(owner: object) -> list[int]:

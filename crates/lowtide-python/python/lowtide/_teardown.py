@@ -66,7 +66,7 @@ def teardown_of(objects: list[object], device: Device | None) -> Teardown:
 
     in_vain = planned.in_vain
     # What was not dropped is held by the object as well, which is no news.
-    besides = _weakly(objects[0]) if in_vain else lambda: None
+    besides = _weakly(objects[0])
 
     def witness() -> list[Holder]:
         survivors = alive(tensors)
@@ -107,7 +107,8 @@ def _weakly(one: object) -> Callable[[], object]:
     try:
         return weakref.ref(one)
     except TypeError:
-        return lambda: None
+        # A dict or a namespace. Its memory has been dropped, or is what others hold.
+        return lambda: one
 
 
 def put_back(undo: list[Callable[[], bool]]) -> int:

@@ -9,12 +9,15 @@
 use std::collections::{HashMap, HashSet};
 
 use lowtide_heap::{Analysis, Edge, Node};
-use pyo3::ffi::{self, PyTypeObject};
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFrozenSet, PyList, PySet, PyTuple};
+use pyo3::types::{PyDict, PyFrozenSet, PyList, PySet, PyTuple, PyType};
 
 use super::graph::Heap;
 use super::kind::Kind;
+
+/// How often it is looked again, because entries that go make more the owner's alone.
+const MOST_DESCENTS: usize = 4;
 
 /// What a shutdown does with an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,7 +26,7 @@ enum Shape {
     Memory,
     /// Entries can be removed from it.
     Container,
-    /// A `SimpleNamespace`: its attributes are entries, if nobody else has it.
+    /// A `SimpleNamespace` or a `UserDict`: its attributes are entries, if nobody else has it.
     Namespace,
     /// A tuple or a frozenset.
     Immutable,
@@ -46,11 +49,13 @@ pub(super) struct Drops {
     pub(super) found_in: HashMap<Node, Node>,
     /// What the owners reach without anything that somebody else holds too, except memory.
     pub(super) own: HashSet<Node>,
+    /// Containers of the owners that somebody else has too.
+    pub(super) kept: Vec<Node>,
 }
 
 /// The places of the objects that are shut down: the objects themselves and the dicts in which they
 /// keep what they have.
-pub(super) struct Places {
+pub(super) struct Places<'a, 'py> {
     /// By place: the object that it is a place of.
     pub(super) owner_of: HashMap<Node, Node>,
     /// By object: the addresses of the values that count, if not all do.
@@ -59,14 +64,14 @@ pub(super) struct Places {
     pub(super) first: Node,
     /// Values of the first that are called a configuration.
     pub(super) configurations: HashSet<Node>,
-    /// The type `SimpleNamespace`.
-    pub(super) namespace: *mut PyTypeObject,
+    /// Types whose objects are a [`Shape::Namespace`].
+    pub(super) namespaces: &'a [Bound<'py, PyType>],
 }
 
 pub(super) struct Descent<'a, 'py> {
     py: Python<'py>,
     heap: &'a Heap<'py>,
-    places: &'a Places,
+    places: &'a Places<'a, 'py>,
     /// The nodes that lead to device memory.
     leading: HashSet<Node>,
     /// What is lost if the owners lose all that they have.
@@ -77,6 +82,7 @@ pub(super) struct Descent<'a, 'py> {
     /// By object: the object through which it was found.
     found_in: HashMap<Node, Node>,
     dropped: Vec<Dropped>,
+    kept: Vec<Node>,
 }
 
 impl<'a, 'py> Descent<'a, 'py> {
@@ -84,7 +90,7 @@ impl<'a, 'py> Descent<'a, 'py> {
         py: Python<'py>,
         heap: &'a Heap<'py>,
         analysis: &Analysis<'_>,
-        places: &'a Places,
+        places: &'a Places<'a, 'py>,
     ) -> Descent<'a, 'py> {
         let mut descent = Descent {
             py,
@@ -96,30 +102,57 @@ impl<'a, 'py> Descent<'a, 'py> {
             visited: HashSet::new(),
             found_in: HashMap::new(),
             dropped: Vec::new(),
+            kept: Vec::new(),
         };
-        let edges: Vec<Edge> = descent.owned().into_iter().map(|(_, edge)| edge).collect();
-        descent.lost = analysis.lost_by(&edges).into_iter().collect();
-        // An object that is about to end has only us: nobody else holds what no root reaches.
-        let unreached = |node: &Node| !analysis.is_reached(*node);
-        descent.lost.extend(descent.leading.iter().copied().filter(unreached));
-        descent.own = descent.reached_alone(&edges);
+        descent.lose(analysis, &[]);
         descent
+    }
+
+    /// Finds out what is lost if the owners lose all that they have, and these references go, too.
+    /// Returns whether that is more than before.
+    fn lose(&mut self, analysis: &Analysis<'_>, shared: &[Edge]) -> bool {
+        let owned: Vec<Edge> = self.owned().into_iter().map(|(_, edge)| edge).collect();
+        let all: Vec<Edge> = owned.iter().chain(shared).copied().collect();
+        let mut lost: HashSet<Node> = analysis.lost_by(&all).into_iter().collect();
+        // An object that is about to end has only us: nobody else holds what no root reaches.
+        lost.extend(self.leading.iter().copied().filter(|node| !analysis.is_reached(*node)));
+        let is_more = lost.len() > self.lost.len();
+        self.lost = lost;
+        self.own = self.reached_alone(&owned);
+        is_more
     }
 
     /// Returns what is dropped. A reference that somebody else has too is not, if that would free
     /// nothing.
     pub(super) fn dropped(mut self, analysis: &Analysis<'_>) -> Drops {
-        for (owner, edge) in self.owned() {
-            self.found_in.entry(edge.to).or_insert(owner);
-            self.drop_from(owner, edge, owner == self.places.first);
+        let mut dropped = self.descend();
+        // What was somebody else's by an entry that goes is the owner's alone.
+        for _ in 1..MOST_DESCENTS {
+            let shared: Vec<Edge> =
+                dropped.iter().filter(|one| one.is_shared).map(|one| one.edge).collect();
+            if shared.is_empty() || !self.lose(analysis, &shared) {
+                break;
+            }
+            dropped = self.descend();
         }
-        let mut dropped = std::mem::take(&mut self.dropped);
         let edges: Vec<Edge> = dropped.iter().map(|one| one.edge).collect();
         let lost: HashSet<Node> = analysis.lost_by(&edges).into_iter().collect();
         dropped.retain(|one| {
             !one.is_shared || self.memories(one.edge.to).iter().any(|node| lost.contains(node))
         });
-        Drops { dropped, found_in: self.found_in, own: self.own }
+        let Descent { found_in, own, kept, .. } = self;
+        Drops { dropped, found_in, own, kept }
+    }
+
+    fn descend(&mut self) -> Vec<Dropped> {
+        self.visited.clear();
+        self.found_in.clear();
+        self.kept.clear();
+        for (owner, edge) in self.owned() {
+            self.found_in.entry(edge.to).or_insert(owner);
+            self.drop_from(owner, edge, owner == self.places.first);
+        }
+        std::mem::take(&mut self.dropped)
     }
 
     /// Returns the references of the owners that lead to memory, each with its owner.
@@ -142,7 +175,11 @@ impl<'a, 'py> Descent<'a, 'py> {
         let (to, is_own) = (edge.to, self.lost.contains(&edge.to));
         let is_given = !whole || self.places.configurations.contains(&to);
         match self.shape(to) {
-            Shape::Memory | Shape::Immutable => self.note(holder, edge, false),
+            Shape::Memory => self.note(holder, edge, false),
+            Shape::Immutable => {
+                self.note(holder, edge, false);
+                self.look_into(to, false);
+            }
             Shape::Container | Shape::Namespace if is_own => {
                 if self.visited.insert(to) {
                     for edge in self.children(to) {
@@ -151,7 +188,10 @@ impl<'a, 'py> Descent<'a, 'py> {
                     }
                 }
             }
-            Shape::Container => self.drop_entries(to, is_given),
+            Shape::Container => {
+                self.kept.push(to);
+                self.drop_entries(to, is_given);
+            }
             Shape::Object if is_own && whole => {
                 self.note(holder, edge, false);
                 self.look_into(to, false);
@@ -283,7 +323,7 @@ impl<'a, 'py> Descent<'a, 'py> {
             Shape::Container
         } else if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyFrozenSet>() {
             Shape::Immutable
-        } else if object.get_type().as_type_ptr() == self.places.namespace {
+        } else if self.places.namespaces.iter().any(|kind| object.get_type().is(kind)) {
             Shape::Namespace
         } else {
             Shape::Object
@@ -294,7 +334,7 @@ impl<'a, 'py> Descent<'a, 'py> {
 /// Returns what some nodes lead to by references of their own, not through the places.
 pub(super) fn reached(
     heap: &Heap<'_>,
-    places: &Places,
+    places: &Places<'_, '_>,
     first: impl IntoIterator<Item = Node>,
     is_through: impl Fn(Node) -> bool,
 ) -> HashSet<Node> {
@@ -312,7 +352,7 @@ pub(super) fn reached(
 }
 
 /// Returns the nodes below the places that lead to a tensor.
-fn leading(heap: &Heap<'_>, places: &Places) -> HashSet<Node> {
+fn leading(heap: &Heap<'_>, places: &Places<'_, '_>) -> HashSet<Node> {
     let below = reached(heap, places, places.owner_of.keys().copied(), |_| true);
     let mut holders: HashMap<Node, Vec<Node>> = HashMap::new();
     for node in &below {

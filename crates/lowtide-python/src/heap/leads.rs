@@ -22,23 +22,25 @@ use super::question::Question;
 /// Returns which references a shutdown drops. `owners` has a list for each object that is shut down:
 /// the object, and the dicts in which it keeps what it has. `only` has the ids of the values that
 /// count for each, or `None` for all. `configurations` are the ids of
-/// values of the first one: a list of the values would hold them. `namespace` is the type `SimpleNamespace`.
+/// values of the first one: a list of the values would hold them. `namespaces` are types such as
+/// `SimpleNamespace`.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives lists")]
 pub(crate) fn leads_to<'py>(
     question: &Bound<'py, PyAny>,
     owners: Vec<Vec<Bound<'py, PyAny>>>,
     only: Vec<Option<HashSet<usize>>>,
     configurations: Vec<usize>,
-    namespace: &Bound<'py, PyType>,
+    namespaces: Vec<Bound<'py, PyType>>,
 ) -> PyResult<Leads> {
     let py = question.py();
     let (question, mut kinds) = Question::new(question)?;
     let heap = memory::take(py, &question, &mut kinds)?;
     let analysis = Analysis::new(&heap.graph);
-    let places = places(&heap, &owners, &only, &configurations, namespace)?;
+    let places = places(&heap, &owners, &only, &configurations, &namespaces)?;
     drop((owners, only, configurations));
     let descent = Descent::new(py, &heap, &analysis, &places);
-    let Drops { dropped, found_in, own } = descent.dropped(&analysis);
+    let Drops { dropped, found_in, own, kept } = descent.dropped(&analysis);
     let ways: Vec<Way> = dropped.iter().map(|one| way(&heap, &places, one, &dropped)).collect();
     // One that leads to most of the others wraps them.
     let mut order: Vec<usize> = (0..ways.len()).collect();
@@ -57,7 +59,7 @@ pub(crate) fn leads_to<'py>(
     let leads = order.iter().map(|at| lead(*at)).collect::<PyResult<Vec<_>>>()?;
     let cut: Vec<Edge> = dropped.iter().map(|one| one.edge).collect();
     let lost: HashSet<Node> = analysis.lost_by(&cut).into_iter().collect();
-    let tensors = tensors(&heap, &places, &dropped, own);
+    let tensors = tensors(&heap, &places, &dropped, own, kept);
     let objects = |nodes: Vec<Node>| {
         list_of(py, nodes.into_iter().filter_map(|node| heap.object(py, node))).map(Bound::unbind)
     };
@@ -80,7 +82,7 @@ struct Way {
     others: usize,
 }
 
-fn way(heap: &Heap<'_>, places: &Places, one: &Dropped, all: &[Dropped]) -> Way {
+fn way(heap: &Heap<'_>, places: &Places<'_, '_>, one: &Dropped, all: &[Dropped]) -> Way {
     let seen = reached(heap, places, [one.edge.to], |_| true);
     let others: HashSet<Node> = all.iter().map(|other| other.edge.to).collect();
     let others =
@@ -109,11 +111,18 @@ fn counted_once(heap: &Heap<'_>, ways: &[Way], order: &[usize]) -> Vec<Bytes> {
     bytes
 }
 
-/// Returns the tensors that a shutdown is about: those of the owners, and those that the dropped
-/// references lead to. If somebody else holds all that the owners lead to, it is about that.
-fn tensors(heap: &Heap<'_>, places: &Places, dropped: &[Dropped], own: HashSet<Node>) -> Vec<Node> {
+/// Returns the tensors that a shutdown is about: those of the owners and of their containers, and those
+/// that the dropped references lead to. If somebody else holds all that the owners lead to, it is about that.
+fn tensors(
+    heap: &Heap<'_>,
+    places: &Places<'_, '_>,
+    dropped: &[Dropped],
+    own: HashSet<Node>,
+    kept: Vec<Node>,
+) -> Vec<Node> {
     let is_tensor = |node: &Node| heap.kind(*node) == Kind::Tensor;
-    let mut found = reached(heap, places, dropped.iter().map(|one| one.edge.to), |_| true);
+    let first = dropped.iter().map(|one| one.edge.to).chain(kept);
+    let mut found = reached(heap, places, first, |_| true);
     found.extend(own);
     found.extend(heap.known.targets.iter().copied());
     found.retain(is_tensor);
@@ -127,7 +136,7 @@ fn tensors(heap: &Heap<'_>, places: &Places, dropped: &[Dropped], own: HashSet<N
 }
 
 /// Returns the objects from an owner to the holder of a reference.
-fn chain(holder: Node, found_in: &HashMap<Node, Node>, places: &Places) -> Vec<Node> {
+fn chain(holder: Node, found_in: &HashMap<Node, Node>, places: &Places<'_, '_>) -> Vec<Node> {
     let mut chain = vec![holder];
     while let Some(next) = found_in.get(&chain[chain.len() - 1]) {
         if places.owner_of.contains_key(&chain[chain.len() - 1]) || chain.contains(next) {
@@ -139,13 +148,13 @@ fn chain(holder: Node, found_in: &HashMap<Node, Node>, places: &Places) -> Vec<N
     chain
 }
 
-fn places(
+fn places<'a, 'py>(
     heap: &Heap<'_>,
     owners: &[Vec<Bound<'_, PyAny>>],
     only: &[Option<HashSet<usize>>],
     configurations: &[usize],
-    namespace: &Bound<'_, PyType>,
-) -> PyResult<Places> {
+    namespaces: &'a [Bound<'py, PyType>],
+) -> PyResult<Places<'a, 'py>> {
     let address = |object: &Bound<'_, PyAny>| object.as_ptr().addr();
     let named = owners.iter().flatten().map(address).chain(configurations.iter().copied());
     let wanted: HashSet<usize> = named.collect();
@@ -168,5 +177,5 @@ fn places(
         PyRuntimeError::new_err("the walk did not meet the object that is to be shut down")
     })?;
     let configurations = configurations.iter().filter_map(|at| nodes.get(at).copied()).collect();
-    Ok(Places { owner_of, only_of, first, configurations, namespace: namespace.as_type_ptr() })
+    Ok(Places { owner_of, only_of, first, configurations, namespaces })
 }
