@@ -40,12 +40,19 @@ pub struct Idling {
     releaser: Releaser,
     idle: Idle,
     target: Target,
+    /// Whether only caches are released, while work may go on.
+    only_caches: bool,
 }
 
 impl Idling {
     /// Creates an idling that releases to the floor whenever the policy `idle` says so.
     pub fn new(releaser: &Releaser, idle: &Idle) -> Idling {
-        Idling { releaser: releaser.clone(), idle: idle.clone(), target: Target::Floor }
+        Idling {
+            releaser: releaser.clone(),
+            idle: idle.clone(),
+            target: Target::Floor,
+            only_caches: false,
+        }
     }
 
     /// Sets another target.
@@ -53,6 +60,19 @@ impl Idling {
     pub fn to(mut self, target: Target) -> Idling {
         self.target = target;
         self
+    }
+
+    /// Releases only garbage and cached memory, and closes no gate: for a program that does not say when
+    /// it works ([`Idling::notice`]).
+    #[must_use]
+    pub fn only_caches(mut self) -> Idling {
+        self.only_caches = true;
+        self
+    }
+
+    /// Counts work that was noticed and not announced: the quiet time begins again.
+    pub fn notice(&self) {
+        drop(self.idle.task());
     }
 
     /// Returns the same idling with another clock for the waits of its caller, as
@@ -89,11 +109,13 @@ impl Idling {
             decision => return Tick::No(decision),
         };
         let (gate, is_stale) = (self.releaser.gate().clone(), ticket.staleness());
-        let request = Request::new("idle", Ladder::idle())
-            .to(self.target)
-            .or_refuse()
-            .summarised()
-            .go_on_while(move || !is_stale() && gate.state().waiting == 0);
+        let request = if self.only_caches {
+            Request::new("idle", Ladder::cache())
+        } else {
+            Request::new("idle", Ladder::idle()).to(self.target).or_refuse()
+        };
+        let request =
+            request.summarised().go_on_while(move || !is_stale() && gate.state().waiting == 0);
         let receipt = self.releaser.release(request);
         if receipt.verdict == Verdict::Busy {
             ticket.put_back();
@@ -145,6 +167,9 @@ impl Idling {
     fn has_something(&self) -> bool {
         let inventory = self.releaser.inventory();
         let reading = inventory.read();
+        if self.only_caches {
+            return reading.reserved > reading.allocated;
+        }
         reading.reserved.0 > 0 || self.target.is_met(&reading, inventory.floor()) == Some(false)
     }
 }
@@ -202,5 +227,43 @@ impl Working {
 impl fmt::Debug for Working {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Working")
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use lowtide_device::{Device, HostOptions};
+    use lowtide_pool::{Phase, Pool, Tag};
+    use lowtide_types::Bytes;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn work_that_is_only_noticed_keeps_what_is_in_use() {
+        let options = HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() };
+        let device = Device::host(options).unwrap();
+        let pool = Pool::new(&device).unwrap();
+        let clock = ManualClock::default();
+        let releaser = Releaser::new(&device, Arc::new(clock.clone()));
+        releaser.add_pool(&pool);
+        let idle = Idle::new("30s".parse().unwrap(), Arc::new(clock.clone()));
+        let idling = Idling::new(&releaser, &idle).only_caches();
+        let model = pool.block(Bytes::mib(8)).unwrap();
+        drop(pool.block(Bytes::mib(16)).unwrap());
+        clock.advance(Duration::from_secs(60));
+        assert!(matches!(idling.tick(), Tick::No(Decision::NothingRan)), "nothing was noticed");
+        idling.notice();
+        clock.advance(Duration::from_secs(29));
+        assert!(matches!(idling.tick(), Tick::No(Decision::Wait { .. })));
+        clock.advance(Duration::from_secs(1));
+        let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
+        assert_eq!(receipt.verdict, Verdict::Released);
+        assert_eq!(device.usage().unwrap().in_use(), Bytes::mib(8));
+        assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake, "nothing was put to sleep");
+        idling.notice();
+        clock.advance(Duration::from_secs(60));
+        assert!(matches!(idling.tick(), Tick::No(Decision::NothingToUnload)));
+        drop(model);
     }
 }

@@ -137,5 +137,17 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _start_by_environment() -> None:
+    import os
+
+    if os.environ.get("LOWTIDE_FREE_ON_IDLE", "").strip():
+        from ._ambient import start_by_environment
+
+        start_by_environment()
+
+
+_start_by_environment()
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

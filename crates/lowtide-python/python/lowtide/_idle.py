@@ -61,6 +61,7 @@ class Idle:
         """What came back to the device before a task, the last time that something had to."""
         self._watcher: _Watcher | None = None
         if self._native.enabled:
+            _end_ambient()
             self._watch()
 
     @property
@@ -245,6 +246,15 @@ class _Watcher:
                 log_summary(receipt)
         except Exception as failure:  # noqa: BLE001 - the watch goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
+
+
+def _end_ambient() -> None:
+    """Ends the watch that the variable alone has started: the program says itself when it works."""
+    import sys
+
+    ambient = sys.modules.get(f"{__package__}._ambient")
+    if ambient is not None:
+        ambient.stop()
 
 
 _watching: WeakSet[Idle] | None = None

@@ -27,8 +27,14 @@ impl Idle {
     /// Creates it. `switch` is a value of `LOWTIDE_FREE_ON_IDLE`: a time such as "5m", "on" or
     /// "off".
     #[new]
-    #[pyo3(signature = (releaser, switch, *, to=None))]
-    fn new(releaser: Py<Releaser>, switch: &str, to: Option<Bound<'_, PyAny>>) -> PyResult<Idle> {
+    /// With `only_caches`, work is not announced but noticed.
+    #[pyo3(signature = (releaser, switch, *, to=None, only_caches=false))]
+    fn new(
+        releaser: Py<Releaser>,
+        switch: &str,
+        to: Option<Bound<'_, PyAny>>,
+        only_caches: bool,
+    ) -> PyResult<Idle> {
         let options: IdleOptions =
             switch.parse().map_err(|error: lowtide::release::ParseIdleError| {
                 PyValueError::new_err(error.to_string())
@@ -37,6 +43,9 @@ impl Idle {
         let mut idling = Idling::new(&releaser.get().inner, &policy);
         if let Some(to) = to {
             idling = idling.to(target(&to)?);
+        }
+        if only_caches {
+            idling = idling.only_caches();
         }
         Ok(Idle { releaser, idling, options })
     }
@@ -81,6 +90,11 @@ impl Idle {
             working.restored().cloned().map(|it| Py::new(py, Restored(it))).transpose()?;
         let releaser = self.releaser.clone_ref(py);
         Ok(Working { releaser, restored, inner: Mutex::new(Some(working)) })
+    }
+
+    /// Counts work that was noticed and not announced.
+    fn notice(&self) {
+        self.idling.notice();
     }
 
     /// Releases if the process has been idle for long enough.
