@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from ._native import HeapPath, leads_to, referents
 from ._torch import torch
+from ._why.alone import EXAMINING
 from ._why.named_path import NamedPath
 from ._why.path_text import Root
 from ._why.question import Question
@@ -53,8 +54,11 @@ class Plan:
 
 def plan(owner: object, also: Iterable[object] = ()) -> Plan:
     """Returns what a shutdown of `owner` drops. `also` are objects that it may treat as its own."""
-    owners = [owner, *also]
-    del owner
+    with EXAMINING:
+        return _plan([owner, *also])
+
+
+def _plan(owners: list[object]) -> Plan:
     places: list[object] = []
     for one in owners:
         places += _places(one)
