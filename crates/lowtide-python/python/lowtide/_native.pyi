@@ -489,6 +489,7 @@ class ObjectKind:
     FRAME: ClassVar[ObjectKind]
     GENERATOR: ClassVar[ObjectKind]
     CACHE: ClassVar[ObjectKind]
+    FOREIGN: ClassVar[ObjectKind]
     TENSOR: ClassVar[ObjectKind]
     MODEL: ClassVar[ObjectKind]
     def __int__(self) -> int: ...

@@ -9,6 +9,8 @@ use pyo3::ffi::{PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::object::field;
+
 /// Offsets in an array, in bytes.
 const DATA: usize = 16;
 const DIMENSIONS: usize = 24;
@@ -43,7 +45,7 @@ impl Arrays<'_> {
 
 fn read<T: Copy>(at: *const u8, offset: usize) -> T {
     // SAFETY: an array or its dtype has a field of this type there, as the callers say.
-    unsafe { at.add(offset).cast::<T>().read_unaligned() }
+    unsafe { field(at, offset) }
 }
 
 /// Returns the object whose memory an array shows; null if it has its own.

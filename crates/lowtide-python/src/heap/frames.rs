@@ -21,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::kinds::{class_of, is_of_the_program};
+use super::object::field;
 
 /// A flag of a function's code: its variables are not in a dict.
 const OPTIMISED: i64 = 1;
@@ -108,7 +109,7 @@ impl<'py> Frame<'py> {
         let object = frame.as_ptr().cast::<u8>().cast_const();
         let base = match layout.inner {
             // SAFETY: it is a frame, and has this pointer there (`layout`).
-            Some(at) => unsafe { object.add(at).cast::<*const u8>().read() },
+            Some(at) => unsafe { field(object, at) },
             None => object,
         };
         let found = Frame { code, layout, base };
@@ -119,8 +120,8 @@ impl<'py> Frame<'py> {
     }
 
     fn pointer(&self, at: usize) -> *mut PyObject {
-        // SAFETY: the offset is one of the layout, or of a variable that the code has.
-        unsafe { self.base.add(at).cast::<*mut PyObject>().read() }
+        // SAFETY: the offset is one of the layout, or of a variable or a value that the code has.
+        unsafe { field(self.base, at) }
     }
 
     fn object(&self, at: usize) -> Option<Bound<'py, PyAny>> {
@@ -157,7 +158,7 @@ impl<'py> Frame<'py> {
     fn height(&self) -> Option<usize> {
         let at = self.layout.height?;
         // SAFETY: the inner frame has a number there (`layout`).
-        let height = unsafe { self.base.add(at).cast::<i32>().read() };
+        let height: i32 = unsafe { field(self.base, at) };
         usize::try_from(height).ok()
     }
 

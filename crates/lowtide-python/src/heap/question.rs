@@ -40,6 +40,8 @@ pub(crate) struct PythonQuestion<'py> {
     autograd: Bound<'py, PyAny>,
     /// How many held objects are wanted.
     most: usize,
+    /// Objects that the interpreter keeps outside of modules.
+    kept: Vec<Bound<'py, PyAny>>,
     /// The arrays of numpy, if it is imported.
     arrays: Option<Arrays<'py>>,
     /// Whether another examination is under way.
@@ -83,6 +85,7 @@ pub(crate) struct Question<'py> {
     pub(crate) probe: Bound<'py, PyAny>,
     pub(crate) autograd: Bound<'py, PyAny>,
     pub(crate) most: usize,
+    pub(crate) kept: Vec<Bound<'py, PyAny>>,
     pub(crate) nested: bool,
     own_types: HashSet<usize>,
 }
@@ -118,6 +121,7 @@ impl<'py> Question<'py> {
             probe: told.probe,
             autograd: told.autograd,
             most: told.most,
+            kept: told.kept,
             nested: told.nested,
             own_types: told.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };

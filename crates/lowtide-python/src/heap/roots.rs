@@ -105,6 +105,9 @@ pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<R
     for dict in state_dicts(py) {
         found.push(RootKind::Interpreter, 0, dict)?;
     }
+    for object in &question.kept {
+        found.push(RootKind::Interpreter, 0, object.clone())?;
+    }
     let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
         found.stack(frame, thread.extract()?, question)?;

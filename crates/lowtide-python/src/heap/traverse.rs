@@ -72,9 +72,8 @@ impl<'q, 'py> Traverser<'q, 'py> {
         if info.is_array {
             let has_elements = !arrays::elements(object).is_empty();
             refers |= has_elements || !arrays::base(object).is_null();
-            if has_elements && kind == Kind::Opaque {
-                kind = Kind::Container;
-            }
+            // Elements can be replaced; the base cannot.
+            kind = if has_elements { Kind::Container } else { Kind::Opaque };
         }
         if !refers && !self.question.is_target(address) {
             return None;
@@ -130,6 +129,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
     fn held_by(&mut self, holder: Kind, seen: Seen) -> Seen {
         let kind = match (holder, seen.kind) {
             (Kind::Module, Kind::Dict) => Kind::Namespace,
+            (Kind::Foreign, Kind::Dict) => Kind::Immutable,
             (Kind::Function, Kind::Immutable) if !self.begins_with_cell(seen.address) => {
                 Kind::Defaults
             }

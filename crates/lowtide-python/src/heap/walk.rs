@@ -101,7 +101,8 @@ impl Walk<'_, '_> {
         self.walked.mark_rest()?;
         // What was not seen is counted without asking.
         self.room = reserve(self.walked.addresses.len() * 16)?;
-        for object in [&self.question.probe, &self.question.autograd] {
+        let kept = self.question.kept.iter();
+        for object in kept.chain([&self.question.probe, &self.question.autograd]) {
             if let Some(node) = self.walked.table.get(object.as_ptr().addr()) {
                 self.walked.left[node as usize] -= 1;
             }

@@ -20,6 +20,7 @@ from .._frozen import IMMORTAL
 from .._native import ObjectKind, TypeKind
 from .._torch import torch
 from .alone import EXAMINING
+from .interpreter import kept
 from .memory.autograd import autograd_edges
 from .memory.probe import candidate_types, probe
 from .references.look import module_value
@@ -102,6 +103,7 @@ class Question:
         self.kinds = [
             *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
             *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
+            *(TypeKind(one, ObjectKind.FOREIGN, subclasses=True) for one in _foreign()),
             *_KINDS,
         ]
         self.sample = _Sample
@@ -111,6 +113,7 @@ class Question:
         self.thread = _thread.get_ident()
         self.interpreter = _Interpreter
         self.arrays = _arrays()
+        self.kept = [one.value for one in kept()]
         self.nested = not EXAMINING.is_alone
         self.own_types = _own_types() if self.nested else []
 
@@ -135,6 +138,12 @@ def _own_types() -> list[type]:
     modules = [one for name, one in list(sys.modules.items()) if name.partition(".")[0] == package]
     values = [value for module in modules for value in list(vars(module).values())]
     return [one for one in values if type(one) is type and one.__module__.startswith(package)]
+
+
+def _foreign() -> list[type]:
+    """Returns the base of all types of ctypes, if it is imported."""
+    structure = module_value("_ctypes", "Structure")
+    return [structure.__mro__[1]] if structure is not None else []
 
 
 def _models() -> list[type]:
