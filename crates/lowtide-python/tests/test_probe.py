@@ -193,7 +193,7 @@ class TestNobodysCodeRuns:
         assert ran == []
         assert found[0] is not None and found[0].bytes == 20
         assert held == 2 * 4 + 2 * 2 * 8
-        assert [edge.position for edge in edges] == [0, 2]
+        assert {0, 2} <= {edge.position for edge in edges}
 
     def test_wrappers_answer_for_nothing(self) -> None:
         ran: list[Any] = []
