@@ -2,42 +2,18 @@
 //! makes itself works.
 #![allow(unsafe_code, reason = "forks")]
 
+use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::{ptr, thread};
 
 use lowtide_device::process::Generation;
 use lowtide_device::{Bytes, Device, Error, HostOptions, HostPages, Result};
+use lowtide_testing::forks::{beside, in_child, wait_for_child};
 
 const PAGE: Bytes = Bytes::mib(2);
 const START: Bytes = Bytes::ZERO;
-/// A child that hangs is ended by the kernel after this time.
-const HANGS_AFTER_S: u32 = 60;
 
 fn host() -> Device {
     Device::host(HostOptions { budget: Some(Bytes::mib(16)), small_pages: true }).unwrap()
-}
-
-/// Runs `work` in a forked child, which ends with the number of the first check that fails, or zero.
-fn in_child(work: impl FnOnce() -> Vec<bool>) {
-    // SAFETY: the child touches only what is tested here, and leaves by `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: sets a timer of this process.
-        unsafe { libc::alarm(HANGS_AFTER_S) };
-        let failed = (1..).zip(work()).find(|(_, holds)| !holds).map_or(0, |(number, _)| number);
-        // SAFETY: ends the child without the test harness's exit handlers.
-        unsafe { libc::_exit(failed) };
-    }
-    wait_for(child);
-}
-
-fn wait_for(child: libc::pid_t) {
-    let mut status = 0;
-    // SAFETY: waits for our own child.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the check that failed in the child");
 }
 
 fn is_refused<T>(outcome: Result<T>) -> bool {
@@ -162,7 +138,7 @@ fn a_raw_fork_is_noticed_too() {
         // SAFETY: as in `in_child`.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
-    wait_for(child);
+    wait_for_child(child);
 }
 
 static LEFT_TO_EXIT: Mutex<Option<HostPages>> = Mutex::new(None);
@@ -202,7 +178,7 @@ fn an_exiting_child_does_not_unmap_what_lies_where_its_parents_pages_were() {
         // SAFETY: runs the exit handlers, which is the point.
         unsafe { libc::exit(9) };
     }
-    wait_for(child);
+    wait_for_child(child);
 }
 
 // Whatever lock a thread of the parent has at the moment of the fork, it has for ever in the child.
@@ -212,18 +188,12 @@ fn a_child_hangs_on_no_lock_that_a_thread_of_its_parent_had() {
     let (reservation, stream) = (device.reserve(PAGE).unwrap(), device.stream().unwrap());
     reservation.map(START, device.create(PAGE).unwrap()).unwrap();
     reservation.open(START, PAGE).unwrap();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _end = EndOf(&is_over);
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !is_over.load(Relaxed) {
-                    stream.fill((&reservation, START), 1, Bytes(64)).unwrap();
-                    assert_eq!(reservation.mapped(), PAGE);
-                    stream.synchronize().unwrap();
-                }
-            });
-        }
+    let noise = || {
+        stream.fill((&reservation, START), 1, Bytes(64)).unwrap();
+        assert_eq!(reservation.mapped(), PAGE);
+        stream.synchronize().unwrap();
+    };
+    beside(noise, || {
         for _ in 0..100 {
             let copies = (device.clone(), reservation.clone());
             in_child(|| {
@@ -237,13 +207,4 @@ fn a_child_hangs_on_no_lock_that_a_thread_of_its_parent_had() {
             });
         }
     });
-}
-
-/// Ends the other threads, also where a check fails.
-struct EndOf<'a>(&'a AtomicBool);
-
-impl Drop for EndOf<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }

@@ -21,7 +21,7 @@ impl Pool {
     /// and every callback was asked; [`Error::LargerThanDevice`] and [`Error::NoAddresses`] where
     /// there are no addresses for this size; [`Error::Asleep`] where the tag is asleep; where the policy
     /// wakes it, the errors of [`Pool::wake`]; [`Error::InsideFence`] where the pool's fence allocates
-    /// and no cached block fits.
+    /// and no cached block fits; [`Error::InsideLimit`] where a limit allocates and that would wait.
     pub fn alloc(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Address> {
         self.alloc_within(size, stream, tag, Limit::NONE)
     }
@@ -41,6 +41,7 @@ impl Pool {
         let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
             return Err(Error::no_addresses(size, self.shared.device.info()));
         };
+        let limit = limit.asked_by(&self.shared.monitor);
         loop {
             let mut state = self.state()?;
             let known = state.tags.get(tag)?;

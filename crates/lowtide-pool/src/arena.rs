@@ -1,8 +1,8 @@
 //! An arena: one long reservation, its blocks, and the chunks under them.
 //!
-//! Everything here is books: what is decided is returned as data, and the caller does the driver's
-//! part without the lock and comes back to record it. While that goes on, the blocks concerned are
-//! busy, and nobody else touches them. `runs.rs` finds places for new blocks, `chunks.rs` takes chunks
+//! An arena holds tables and calls no driver. A decision is returned as data; the caller calls the driver
+//! without the lock and records the result here. Meanwhile the blocks concerned are busy, and no other
+//! thread uses them. `runs.rs` finds places for new blocks, `chunks.rs` takes chunks
 //! away, and `asleep.rs` is about all of them at once.
 
 mod asleep;

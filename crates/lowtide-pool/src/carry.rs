@@ -29,7 +29,7 @@ const THREADS_MOST: usize = 12;
 pub(crate) struct Carriers {
     device: Device,
     copies: Stream,
-    /// For whoever digests or fills meanwhile.
+    /// For digests and fills beside the copies.
     pub(crate) checks: Stream,
     buffers: Mutex<Vec<StagingBuffer>>,
 }
@@ -59,8 +59,8 @@ impl Carriers {
         Ok(Carriers { device: device.clone(), copies, checks, buffers: Mutex::default() })
     }
 
-    /// Carries what is fed until the feed is closed and empty, while `meanwhile` runs. The first failure
-    /// of anybody ends everything, and so does the limit, which is asked before each piece and each
+    /// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
+    /// of any thread ends everything, and so does the limit, which is asked before each piece and each
     /// part of one.
     pub(crate) fn carry(
         &self,

@@ -156,6 +156,13 @@ pub enum Error {
          only asks its streams"
     )]
     InsideFence,
+    /// A limit of this pool made this call, which would wait: perhaps for the sleep, wake or allocation
+    /// that asks the limit. Nothing has changed.
+    #[error(
+        "the limit of a sleep, a wake or an allocation of this pool made this call, which would wait for \
+         it; call the pool when that operation has ended"
+    )]
+    InsideLimit,
     /// A thread panicked in the middle of a change, so the pool's tables may be half-written.
     #[error(
         "the pool is broken: a thread panicked during {during}. Drop the pool and its blocks, which \

@@ -108,7 +108,7 @@ pub struct Handover<D, S, B> {
     to_send: Condvar,
     /// For those that copy between buffers and pages.
     to_copy: Condvar,
-    /// For whoever waits for chunks.
+    /// Notified when a chunk has arrived, or a thread has failed.
     moved: Condvar,
 }
 

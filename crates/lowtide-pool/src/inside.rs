@@ -1,35 +1,71 @@
-//! Fences that call the pool which asks them. Such a call would ask the fence again, without end, or wait
-//! for the sleep that waits for the fence. It is recognised by its thread and refused.
+//! Fences and limits that call the pool which asks them. Such a call would ask the fence again, without
+//! end, or wait for the operation that asks. It is recognised by its thread and refused.
 
 use std::cell::RefCell;
 
 use crate::{Error, Result};
 
-thread_local! {
-    /// The addresses of the monitors whose pools ask their fence on this thread, the innermost last.
-    static FENCES_HERE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+/// A callback that a pool runs in the middle of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Callback {
+    Fence,
+    Limit,
 }
 
-/// Marks that a pool asks its fence on this thread. Dropping it, also in a panic, ends that.
-pub(crate) struct Asking;
+/// The address of a pool's monitor, which stays where it is while the pool is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolAddress(usize);
 
-impl Drop for Asking {
-    fn drop(&mut self) {
-        let _ = FENCES_HERE.try_with(|pools| pools.borrow_mut().pop());
+impl PoolAddress {
+    pub(crate) fn of<M>(monitor: &M) -> PoolAddress {
+        PoolAddress(std::ptr::from_ref(monitor).addr())
     }
 }
 
-/// Marks that the pool with this monitor asks its fence; `None` in a thread that ends, which has no
-/// list any more.
-pub(crate) fn begin_asking<M>(monitor: &M) -> Option<Asking> {
-    let address = std::ptr::from_ref(monitor).addr();
-    let mark = |pools: &RefCell<Vec<usize>>| pools.borrow_mut().push(address);
-    FENCES_HERE.try_with(mark).ok().map(|()| Asking)
+thread_local! {
+    /// The callbacks that run on this thread, the innermost last.
+    static HERE: RefCell<Vec<(PoolAddress, Callback)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Marks that a callback of a pool runs on this thread. Dropping it, also in a panic, ends that.
+pub(crate) struct Inside {
+    /// Whether it is on the list, which a thread that ends has not.
+    is_set: bool,
+}
+
+impl Inside {
+    pub(crate) fn new(pool: PoolAddress, callback: Callback) -> Inside {
+        let mark = |here: &RefCell<Vec<_>>| here.borrow_mut().push((pool, callback));
+        Inside { is_set: HERE.try_with(mark).is_ok() }
+    }
+
+    /// Marks that the pool with this monitor asks its fence.
+    pub(crate) fn fence<M>(monitor: &M) -> Inside {
+        Inside::new(PoolAddress::of(monitor), Callback::Fence)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if self.is_set {
+            let _ = HERE.try_with(|here| here.borrow_mut().pop());
+        }
+    }
+}
+
+fn is_inside<M>(monitor: &M, callback: Callback) -> bool {
+    let mark = (PoolAddress::of(monitor), callback);
+    HERE.try_with(|here| here.borrow().contains(&mark)).unwrap_or(false)
 }
 
 /// Refuses if the fence of the pool with this monitor runs on this thread.
 pub(crate) fn check_outside_fence<M>(monitor: &M) -> Result<()> {
-    let address = std::ptr::from_ref(monitor).addr();
-    let is_inside = FENCES_HERE.try_with(|pools| pools.borrow().contains(&address));
-    if is_inside.unwrap_or(false) { Err(Error::InsideFence) } else { Ok(()) }
+    if is_inside(monitor, Callback::Fence) { Err(Error::InsideFence) } else { Ok(()) }
+}
+
+/// Refuses if the fence or a limit of the pool with this monitor runs on this thread: what the caller is
+/// about to wait for may wait for that.
+pub(crate) fn check_may_wait<M>(monitor: &M) -> Result<()> {
+    check_outside_fence(monitor)?;
+    if is_inside(monitor, Callback::Limit) { Err(Error::InsideLimit) } else { Ok(()) }
 }

@@ -2,8 +2,7 @@
 //!
 //! A sleep decides by digests what it copies. Until a chunk is gone, a stray write can still change a
 //! page of it: before the copy, during it, or behind it. So every page of a chunk is digested once
-//! more, right before the chunk goes. Only where all digests are still the same, the backup is what
-//! was on the device.
+//! more, right before the chunk goes. The chunk goes only if all digests are still the same.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +24,7 @@ pub(crate) struct Leaving<'a> {
     pub(crate) pages: Vec<(u64, Digest)>,
 }
 
-/// A page that is not what was saved of it: its index in its chunk, and its digest now.
+/// A page that differs from its saved content: its index in its chunk, and its digest now.
 pub(crate) type Wrong = (usize, Digest);
 
 impl<'a> Leaving<'a> {
@@ -102,7 +101,7 @@ pub(crate) struct BegunLook<'a> {
 }
 
 impl BegunLook<'_> {
-    /// Waits for the digests and returns for each chunk the pages that are not what was saved of them.
+    /// Waits for the digests and returns for each chunk the pages that differ from their saved content.
     pub(crate) fn end(self) -> Result<Vec<Vec<Wrong>>> {
         let BegunLook { look, chunks, pending } = self;
         // Memory has left the device by now, and one refusal says little.

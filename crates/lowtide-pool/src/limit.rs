@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lowtide_device::Bytes;
 
+use crate::inside::{Callback, Inside, PoolAddress};
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
@@ -15,7 +16,8 @@ use crate::{Error, Result};
 ///
 /// Once the answer is `false`, the operation undoes what it did and returns [`Error::Stopped`]. The
 /// question is asked from several threads and never while the pool's lock is held, so the answer may
-/// look at the pool. A panic counts as `false`.
+/// use the pool. Where such a call would wait, it returns [`Error::InsideLimit`]: it could wait for the
+/// operation that asks. A panic counts as `false`.
 ///
 /// ```
 /// # use std::time::{Duration, Instant};
@@ -30,15 +32,22 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Default)]
 pub struct Limit<'a> {
     go_on: Option<&'a (dyn Fn() -> bool + Sync)>,
+    /// The pool that asks.
+    asked_by: Option<PoolAddress>,
 }
 
 impl<'a> Limit<'a> {
     /// No limit: the operation runs to its end.
-    pub const NONE: Limit<'static> = Limit { go_on: None };
+    pub const NONE: Limit<'static> = Limit { go_on: None, asked_by: None };
 
     /// Stops the operation when `go_on` returns `false`.
     pub fn new(go_on: &'a (dyn Fn() -> bool + Sync)) -> Limit<'a> {
-        Limit { go_on: Some(go_on) }
+        Limit { go_on: Some(go_on), asked_by: None }
+    }
+
+    /// Returns the same limit, asked by the pool with this monitor, which recognises calls that come back.
+    pub(crate) fn asked_by<M>(self, monitor: &M) -> Limit<'a> {
+        Limit { asked_by: Some(PoolAddress::of(monitor)), ..self }
     }
 
     pub(crate) fn is_none(self) -> bool {
@@ -47,8 +56,11 @@ impl<'a> Limit<'a> {
 
     /// Asks; fails where the answer is no, with how far the step had come.
     pub(crate) fn ask(self, step: TurnStep, progress: impl FnOnce() -> Progress) -> Result<()> {
-        // A panic must not leave the turn halfway: it is undone as by any other stop.
-        let goes_on = |go_on| catch_unwind(AssertUnwindSafe(go_on)).unwrap_or(false);
+        let goes_on = |go_on: &(dyn Fn() -> bool + Sync)| {
+            let _inside = self.asked_by.map(|pool| Inside::new(pool, Callback::Limit));
+            // A panic must not leave the turn halfway: it is undone as by any other stop.
+            catch_unwind(AssertUnwindSafe(go_on)).unwrap_or(false)
+        };
         if self.go_on.is_none_or(goes_on) {
             return Ok(());
         }

@@ -52,7 +52,7 @@ impl Memory {
         }
     }
 
-    // Those who carry know the kind they have; tests write to both.
+    // Carriers know which kind they have; tests write to both.
     #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn write(&self, at: Bytes, from: &[u8]) -> Result<()> {
         match self {

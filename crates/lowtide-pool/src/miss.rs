@@ -53,9 +53,15 @@ struct Applied {
 impl Pool {
     /// Serves a request that no cached block fits; `None` where the tag's phase changed meanwhile.
     pub(crate) fn miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Option<Address>> {
-        for round in 0.. {
+        let mut round = 0;
+        loop {
             let error = match self.try_miss(request, limit)? {
-                Tried::Done(address) => return Ok(Some(address)),
+                Tried::Done(address) => {
+                    if round > 0 {
+                        self.shared.callbacks.have_helped();
+                    }
+                    return Ok(Some(address));
+                }
                 Tried::Turned => return Ok(None),
                 Tried::Full(error) => error,
             };
@@ -66,8 +72,8 @@ impl Pool {
                 return Err(error.into());
             }
             limit.ask(TurnStep::Waiting, Progress::default)?;
+            round += 1;
         }
-        unreachable!("rounds are limited")
     }
 
     // First by the policy. Where the device has no room, streams are waited for and every free

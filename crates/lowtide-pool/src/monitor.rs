@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use lowtide_device::process::Generation;
 use lowtide_types::Phase;
 
-use crate::inside::check_outside_fence;
+use crate::inside::check_may_wait;
 use crate::limit::{Limit, Progress};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
 use crate::tag::Scope;
@@ -51,7 +51,7 @@ impl<T: AsMut<Tags>> Drop for Change<'_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.is_unwinding {
             self.monitor.broken.get_or_init(|| self.what);
-            // Whoever waits for the end of this change waits in vain.
+            // Threads that wait for the end of this change would wait for ever.
             self.monitor.notify();
         }
     }
@@ -106,8 +106,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
         ready: impl Fn(&mut Tags) -> bool,
     ) -> Result<MutexGuard<'a, T>> {
         while !ready((*state).as_mut()) {
-            // What it waits for may wait for the fence that made this call.
-            check_outside_fence(self)?;
+            check_may_wait(self)?;
             if limit.is_none() {
                 drop(wait(&self.changed, state));
                 // Not the same lock: a thread may have panicked meanwhile, or this be a forked child.

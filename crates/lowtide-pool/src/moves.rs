@@ -6,8 +6,9 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use lowtide_device::{Bytes, Chunk, Reservation};
+use lowtide_device::{Chunk, Reservation};
 
+use crate::retry::unmap_once;
 use crate::room::RoomId;
 use crate::state::State;
 
@@ -34,9 +35,7 @@ pub(crate) struct Move {
 impl Move {
     /// Takes the chunk from its place.
     pub(crate) fn unmap(&self) -> lowtide_device::Result<Chunk> {
-        let (at, size) = (Bytes(self.range.start), Bytes(self.range.end - self.range.start));
-        let taken = self.reservation.unmap(at, size).map_err(|refused| refused.error)?;
-        Ok(taken.into_iter().next().expect("one chunk is mapped there").1)
+        unmap_once(&self.reservation, &self.range)
     }
 }
 

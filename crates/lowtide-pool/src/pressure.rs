@@ -2,6 +2,10 @@
 //!
 //! A callback may allocate or wake. If that finds no room either, it is refused, and nobody is asked on
 //! its behalf: callbacks of this pool would ask themselves without end.
+//!
+//! A callback that lets another thread allocate is not recognised, because every thread may ask at any
+//! time. But it comes to an end: callbacks that run beside others and help nobody are counted, and past a
+//! limit nobody is asked until they have ended.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -34,10 +38,24 @@ pub(crate) const ROUNDS_MOST: u32 = 64;
 
 type Callback = dyn Fn(&Pressure) -> PressureAnswer + Send + Sync;
 
+/// Threads that ask at a time. More are callbacks within callbacks.
+const RUNNING_MOST: usize = 64;
+
+/// Questions in a row that were asked while callbacks ran, and helped nobody.
+const IN_VAIN_MOST: usize = 64;
+
 /// The callbacks of a pool.
 #[derive(Default)]
 pub(crate) struct Callbacks {
     list: Mutex<Vec<Weak<Callback>>>,
+    questions: Mutex<Questions>,
+}
+
+/// The questions that are being asked.
+#[derive(Default)]
+struct Questions {
+    running: usize,
+    in_vain: usize,
 }
 
 /// A registered callback. Dropping this unregisters it.
@@ -68,9 +86,11 @@ impl Callbacks {
     }
 
     /// Asks one after another until one has freed something. No lock is held: a callback may free,
-    /// trim, or put other tags to sleep. Asks nobody if one of these callbacks runs on this thread.
+    /// trim, or put other tags to sleep. Asks nobody if one of these callbacks runs on this thread, or
+    /// too many run on others.
     pub(crate) fn ask(&self, pressure: &Pressure) -> PressureAnswer {
         let Some(_asking) = Asking::new(self) else { return PressureAnswer::Nothing };
+        let Some(_running) = Running::new(self) else { return PressureAnswer::Nothing };
         let mut list = self.list();
         list.retain(|callback| callback.strong_count() > 0);
         let asked = list.clone();
@@ -80,6 +100,41 @@ impl Callbacks {
             Some(_) => PressureAnswer::Retry,
             None => PressureAnswer::Nothing,
         }
+    }
+}
+
+impl Callbacks {
+    /// Says that a request was served after callbacks were asked.
+    pub(crate) fn have_helped(&self) {
+        self.questions().in_vain = 0;
+    }
+
+    fn questions(&self) -> std::sync::MutexGuard<'_, Questions> {
+        // Two numbers, each changed in one step.
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A question that is being asked. Dropping it, also in a panic, ends it.
+struct Running<'a>(&'a Callbacks);
+
+impl Running<'_> {
+    /// Returns `None` if too many run already.
+    fn new(callbacks: &Callbacks) -> Option<Running<'_>> {
+        let mut questions = callbacks.questions();
+        let is_beside = questions.running > 0;
+        questions.in_vain = if is_beside { questions.in_vain + 1 } else { 0 };
+        if questions.running >= RUNNING_MOST || questions.in_vain > IN_VAIN_MOST {
+            return None;
+        }
+        questions.running += 1;
+        Some(Running(callbacks))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.questions().running -= 1;
     }
 }
 

@@ -10,12 +10,20 @@ pub(crate) fn twice<T, E>(mut work: impl FnMut() -> Result<T, E>) -> Result<T, E
     work().or_else(|_| work())
 }
 
-/// Takes one chunk from its place.
+/// Takes one chunk from its place, at the second try if need be.
 pub(crate) fn unmap(
     reservation: &Reservation,
     range: &Range<u64>,
 ) -> lowtide_device::Result<Chunk> {
+    twice(|| unmap_once(reservation, range))
+}
+
+/// Takes one chunk from its place.
+pub(crate) fn unmap_once(
+    reservation: &Reservation,
+    range: &Range<u64>,
+) -> lowtide_device::Result<Chunk> {
     let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
-    let taken = twice(|| reservation.unmap(at, size))?;
+    let taken = reservation.unmap(at, size)?;
     Ok(taken.into_iter().next().expect("one chunk is mapped there").1)
 }

@@ -60,8 +60,9 @@ impl Saving<'_> {
         let SleepPlan { mut changed, digests, .. } = plan;
         let mut chunks = Leaving::all(self.parts, digests);
         let mut waiting: Vec<usize> = (0..chunks.len()).collect();
-        let (mut lost, mut again) = (Lost::Mapped, 0);
-        for takes in 1.. {
+        let (mut lost, mut again, mut takes) = (Lost::Mapped, 0, 0);
+        loop {
+            takes += 1;
             let mut looks = Looks::new();
             let runs = runs(&changed, &chunks);
             let take = Take { saving: self, chunks: &chunks, runs: &runs };
@@ -80,7 +81,9 @@ impl Saving<'_> {
             again += changed.len();
             if outcome.is_ok() {
                 outcome = match changed.first() {
-                    Some(page) if takes == TAKES_MOST => Err(self.keeps_changing(page, takes)),
+                    Some(page) if takes == TAKES_MOST => {
+                        Err(keeps_changing(&chunks[waiting[0]], page, takes))
+                    }
                     _ => self.planner.house(backups, &mut changed),
                 };
             }
@@ -92,15 +95,13 @@ impl Saving<'_> {
                 return Err(error);
             }
         }
-        unreachable!("the last take returns")
     }
+}
 
-    fn keeps_changing(&self, page: &Changed, takes: u32) -> Error {
-        let part = self.parts.iter().find(|part| part.room == page.room);
-        let part = part.expect("a page of one of the parts");
-        let page = part.reservation.address().plus(Bytes(page.offset));
-        Error::KeepsChanging { tag: part.name.to_string(), page, takes }
-    }
+// The first chunk that waits has the first page that changed.
+fn keeps_changing(Leaving { part, .. }: &Leaving<'_>, page: &Changed, takes: u32) -> Error {
+    let page = part.reservation.address().plus(Bytes(page.offset));
+    Error::KeepsChanging { tag: part.name.to_string(), page, takes }
 }
 
 // The pages that were wrong, to be copied, and their chunks, to be looked at once more.
@@ -189,7 +190,7 @@ impl Take<'_> {
                 (is_next || !seen.is_empty()).then_some(batch)
             };
             let Some(batch) = feed.handover.wait_until(next) else {
-                return Ok(()); // who failed says why
+                return Ok(()); // the thread that failed reports the error
             };
             if batch.is_empty() && seen.is_empty() {
                 // Everything that has arrived was right so far.

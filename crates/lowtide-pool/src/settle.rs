@@ -7,7 +7,7 @@ use lowtide_types::Phase;
 
 use crate::Result;
 use crate::fence::{Fence, StreamId};
-use crate::inside::{begin_asking, check_outside_fence};
+use crate::inside::{Inside, check_outside_fence};
 use crate::limit::{Limit, Progress};
 use crate::pool::Pool;
 use crate::state::State;
@@ -42,13 +42,13 @@ impl Pool {
 
     /// Waits until the fence says that a stream has passed.
     pub(crate) fn wait_for_fence(&self, fence: &Arc<dyn Fence>, stream: StreamId) -> Result<()> {
-        let _asking = begin_asking(&self.shared.monitor);
+        let _asking = Inside::fence(&self.shared.monitor);
         Ok(fence.wait(stream)?)
     }
 
     // A panic counts as `false`.
     fn ask_fence(&self, fence: &Arc<dyn Fence>, stream: StreamId) -> bool {
-        let _asking = begin_asking(&self.shared.monitor);
+        let _asking = Inside::fence(&self.shared.monitor);
         catch_unwind(AssertUnwindSafe(|| fence.has_passed(stream))).unwrap_or(false)
     }
 }

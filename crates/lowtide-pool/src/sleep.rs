@@ -1,8 +1,9 @@
 //! Sleep: content leaves the device, addresses stay.
 //!
-//! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page
-//! is on the device or it is saved, as a second look right before its memory goes has found; so whatever fails, what has left is brought back, and where even
-//! that fails the tag is asleep with nothing lost.
+//! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page is on
+//! the device, or it is saved and a second look right before its memory went has found it unchanged. So
+//! whatever fails, what has left is brought back. Where even that fails, the tag is asleep with nothing
+//! lost.
 
 use std::sync::Arc;
 
@@ -51,6 +52,7 @@ impl Pool {
     /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
     /// as copying it out did.
     pub fn sleep_within(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
+        let limit = limit.asked_by(&self.shared.monitor);
         self.sleep_after(scope, limit, || {
             self.settle_streams(true, limit)?;
             Ok(self.shared.device.synchronize()?)
@@ -68,7 +70,7 @@ impl Pool {
     /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
     /// as copying it out did.
     pub fn sleep_quiet(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
-        self.sleep_after(scope, limit, || Ok(()))
+        self.sleep_after(scope, limit.asked_by(&self.shared.monitor), || Ok(()))
     }
 
     fn sleep_after(

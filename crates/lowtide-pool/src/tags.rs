@@ -182,7 +182,7 @@ impl Tags {
         self[tag].jobs += 1;
     }
 
-    /// Ends a job. Whoever waits for it is to be notified.
+    /// Ends a job. The caller notifies the threads that wait for it.
     pub fn end_job(&mut self, tag: Tag) {
         let jobs = &mut self[tag].jobs;
         *jobs = jobs.checked_sub(1).expect("a job ends once");

@@ -50,7 +50,7 @@ impl Pool {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Also where the pool broke meanwhile: whoever waits for the end of the turn must not wait for ever.
+        // Also where the pool broke meanwhile: no thread may wait for the end of this turn for ever.
         let Some(mut state) = self.pool.shared.monitor.lock_as_it_is() else { return };
         state.backups = std::mem::take(&mut self.backups);
         state.carriers = self.carriers.take();

@@ -57,7 +57,7 @@ impl Pool {
         limit: Limit<'_>,
         loss: Loss,
     ) -> Result<WakeReport> {
-        let mut round = 0;
+        let (mut round, limit) = (0, limit.asked_by(&self.shared.monitor));
         loop {
             let Some(mut turn) = self.begin_turn(scope, Phase::Asleep, limit)? else {
                 return Ok(WakeReport::default());
@@ -73,6 +73,9 @@ impl Pool {
                 }
                 Err(error) => return Err(error),
                 Ok(report) => {
+                    if round > 0 {
+                        self.shared.callbacks.have_helped();
+                    }
                     tracing::info!(?report, "awake");
                     return Ok(report);
                 }

@@ -29,9 +29,10 @@ mod _native {
     use super::release::{
         AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
         LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
-        Reading, Receipt, Releaser, Resumed, RungReceipt, StageReport, Stages, StagesReport, Tick,
-        Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, malloc_counts, malloc_trim,
-        malloc_trimmable, nvml_usage, parse_bytes, parse_seconds, process_memory,
+        Reading, Receipt, Releaser, Restored, Resumed, RungReceipt, StageReport, Stages,
+        StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, empty_receipt,
+        malloc_counts, malloc_trim, malloc_trimmable, nvml_usage, parse_bytes, parse_seconds,
+        process_memory,
     };
 
     #[pymodule_init]

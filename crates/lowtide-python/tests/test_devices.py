@@ -231,6 +231,89 @@ class TestWhichDevice:
         assert absent("this") == "this is not imported"
 
 
+class TestTorchBefore26:
+    """A torch without `torch.accelerator`, which came with 2.6."""
+
+    @pytest.fixture
+    def old(self, cuda: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.delenv("LOWTIDE_DEVICE", raising=False)
+
+        def put(devices: int = 2, **arguments: Any) -> Context:
+            context = cuda(devices=devices, **arguments)
+            del sys.modules["torch"].accelerator  # type: ignore[attr-defined]
+            context.device_count = lambda: devices
+            context.current_device = lambda: 1
+            context.synchronize = lambda index: context.calls.append(f"synchronize {index}")
+            return context
+
+        return put
+
+    def test_devices_are_chosen_as_ever(self, old: Any) -> None:
+        context = old()
+        assert device_of().name == "cuda:1" and device_of("cuda:0").name == "cuda:0"
+        with pytest.raises(ValueError, match="torch has 2 devices"):
+            device_of("cuda:2")
+        context.initialised = False
+        assert device_of().name == "cuda:0"
+        old(devices=0)
+        assert device_of() is None and device_of("cuda") is None and device_of("mps") is None
+
+    def test_it_trims_and_synchronises(self, old: Any) -> None:
+        context = old()
+        device = CudaDevice("cuda:0", 0)
+        assert device.trim() == 7 * MIB
+        device.synchronize()
+        assert context.calls[-1] == "synchronize 0"
+        properties = SimpleNamespace(total_memory=100 * MIB)
+        context.get_device_properties = lambda index: properties
+        assert device.uuid() == "GPU-3", "properties have no UUID in torch 2.1"
+
+    def test_mps_and_xpu(self, old: Any) -> None:
+        old(devices=0)
+        calls: list[str] = []
+        fake = sys.modules["torch"]
+        mps = SimpleNamespace(
+            driver_allocated_memory=lambda: 5,
+            current_allocated_memory=lambda: 3,
+            recommended_max_memory=lambda: 100,
+            empty_cache=lambda: calls.append("empty"),
+            synchronize=lambda: calls.append("synchronize"),
+        )
+        available = SimpleNamespace(is_available=lambda: True)
+        vars(fake).update(mps=mps, backends=SimpleNamespace(mps=available))
+        device = device_of()
+        assert device.name == "mps:0" and device.counts() == AllocatorCounts(3, 5)
+        device.synchronize()
+        device.trim()
+        assert calls == ["synchronize", "empty"]
+        xpu = SimpleNamespace(
+            device_count=lambda: 1,
+            is_initialized=lambda: True,
+            current_device=lambda: 0,
+            synchronize=lambda index: calls.append(f"xpu {index}"),
+            memory_allocated=lambda index: 1,
+            memory_reserved=lambda index: 2,
+            mem_get_info=lambda index: (60, 100),
+        )
+        vars(fake).update(xpu=xpu)
+        device = device_of("xpu:0")
+        assert device.usage() == Usage(100, 60) and device.counts() == AllocatorCounts(1, 2)
+        device.synchronize()
+        assert calls[-1] == "xpu 0"
+
+    def test_releases_say_no_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import lowtide
+
+        if real_torch.accelerator.is_available():
+            pytest.skip("this machine has an accelerator")
+        monkeypatch.delenv("LOWTIDE_DEVICE", raising=False)
+        monkeypatch.delattr(real_torch, "accelerator")
+        assert lowtide.empty_device_cache().verdict == "no-device"
+        runner = SimpleNamespace(model=real_torch.zeros(10))
+        assert lowtide.shutdown(runner).verdict == "no-device"
+        assert runner.model is None, "dropped all the same (R8)"
+
+
 class TestCpu:
     def test_the_numbers_are_the_native_ones(self, native: Any) -> None:
         counts = iter([(5, 30), (5, 30), (5, 12), (0, 0)])

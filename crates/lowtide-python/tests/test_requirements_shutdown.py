@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import ClassVar
 
 import lowtide
 import pytest
@@ -78,14 +79,29 @@ class Engine:
         self.intermediate_tensors = {"hidden": weights(size)}
         self.encoder_cache = {"image": weights(size)}
         self.workspace = weights(size)
-        self.compilation_config = type("Compilation", (), {})()
-        self.compilation_config.forward_context = {"layer.0": weights(size)}
+        self.vllm_config = type("Config", (), {})()
+        self.vllm_config.compilation_config = type("Compilation", (), {})()
+        self.vllm_config.compilation_config.forward_context = {
+            "layer.0": weights(size),
+            "layer.1": self.model,
+        }
+        self.worker = Worker(self.vllm_config)
+
+
+class Worker:
+    """Somebody who shares the engine's configuration and outlives it."""
+
+    all: ClassVar[list[Worker]] = []
+
+    def __init__(self, config: object) -> None:
+        self.vllm_config = config
+        self.all.append(self)
 
 
 NAMES = [
     *("model", "kv_caches", "attn_groups", "kv_cache_config", "model_state", "speculator"),
     *("pooling_runner", "graph_manager", "intermediate_tensors", "encoder_cache", "workspace"),
-    "compilation_config",
+    "vllm_config.compilation_config.forward_context",
 ]
 
 
@@ -101,6 +117,8 @@ def test_r18_all_that_an_engine_has_goes_without_being_told_its_names() -> None:
     touched = " ".join(touch.what for touch in drop.touched)
     for name in NAMES:
         assert name in touched, touched
+    assert engine.vllm_config is engine.worker.vllm_config, "the worker's configuration stays"
+    assert engine.vllm_config.compilation_config.forward_context == {}
 
 
 def test_r19_wrappers_go_before_what_they_wrap() -> None:
@@ -143,6 +161,9 @@ def test_r21_who_survives_is_named_by_path_and_count() -> None:
     assert f"{holder.cut}, which lets {holder.holds} go" in receipt.advice
     assert "held: " in str(receipt)
     held.clear()
+    assert lowtide.shutdown(runner, device="cpu").verdict == "released", (
+        "nothing was dropped before"
+    )
     assert is_about(before - in_use(), SIZE, 32 * MIB)
 
 

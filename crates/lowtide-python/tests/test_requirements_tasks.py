@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import lowtide
@@ -45,10 +46,15 @@ def test_r11_what_dies_in_the_second_collection_is_back_too() -> None:
             Cycle(self.weights)
             self.weights = None
 
-    before = in_use()
-    Late()
-    assert is_about(in_use() - before, SIZE)
-    receipt = lowtide.empty_device_cache("cpu")
+    # The first release imports modules, during which Python would collect by itself.
+    gc.disable()
+    try:
+        before = in_use()
+        Late()
+        assert is_about(in_use() - before, SIZE)
+        receipt = lowtide.empty_device_cache("cpu")
+    finally:
+        gc.enable()
     assert is_about(in_use(), before)
     assert receipt.verdict == "released"
 
@@ -136,10 +142,14 @@ def test_r14_what_the_allocator_holds_and_what_is_free_are_apart() -> None:
 def test_r15_the_share_of_cleaning_is_small_and_told() -> None:
     device = Caching()
     stages = lowtide.Stages(device)
+    receipts = []
     for name in ("one", "two"):
         device.free(device.allocate())
-        time.sleep(0.3)
-        stages.between(name)
+        receipts.append(stages.between(name))
     report = stages.report()
-    assert 0 < report.cleaning_s < 0.3
-    assert 0 < report.cleaning_share < 0.5
+    assert report.cleaning_s == pytest.approx(sum(receipt.took_s for receipt in receipts))
+    assert 0 < report.cleaning_share <= 1
+    # The share itself is measured, not tested: no test asserts a time.
+    before = report.cleaning_share
+    time.sleep(max(0.05, report.cleaning_s))
+    assert stages.report().cleaning_share < before, "it falls while tasks run"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+import threading
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import lowtide
 import pytest
 import torch
 from lowtide._devices.cpu import CpuDevice
@@ -25,7 +27,7 @@ from lowtide._rungs.libraries import FftPlans, IpcLeftovers, Workspaces
 from lowtide._rungs.lru_caches import LruCaches
 from lowtide._rungs.process_groups import ProcessGroups
 from lowtide._rungs.sessions import Sessions
-from lowtide._rungs.to_host import ModelsToHost, back
+from lowtide._rungs.to_host import ModelsToHost
 from lowtide._rungs.tracebacks import StoredTracebacks
 from lowtide._teardown import unfreezing
 
@@ -426,21 +428,60 @@ class TestProcessGroups:
             get_world_size=lambda: 8,
             destroy_process_group=lambda: order.append("torch") or alive.update(torch=False),
         )
+        monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", vllm)
         monkeypatch.setattr(process_groups, "distributed", lambda: fake)
-        with pytest.raises(PartlyDone) as failure:
-            ran(ProcessGroups(asked=True), 0)
+        receipt = self.release()
         assert order == ["model parallel", "environment", "torch"]
-        assert "a peer is gone" in str(failure.value)
-        assert failure.value.touched[-1] == Touch("torch.distributed, nccl of 8 processes")
+        rung = receipt.rung("libraries")
+        assert rung is not None and rung.outcome == "failed"
+        assert "a peer is gone" in (rung.why or "")
+        touched = [touch.what for touch in rung.touched]
+        assert touched[-1] == "torch.distributed, nccl of 8 processes"
         order.clear()
-        assert ran(ProcessGroups(asked=True), 0) == [] and order == []
+        self.release()
+        assert order == ["model parallel", "environment"], "also where torch has no groups"
+
+    def release(self) -> Any:
+        from kernel import Caching
+
+        device = Caching()
+        device.hooks = lambda: None  # type: ignore[method-assign]
+        return lowtide.release(process_groups=True, device=device)
+
+    def test_engines_that_are_not_there_are_skipped_by_name(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(process_groups, "distributed", lambda: None)
+        rung = self.release().rung("libraries")
+        said = "; ".join([*rung.skipped, rung.why or ""])
+        for engine in ("vllm", "sglang", "megatron"):
+            assert f"{engine} is not installed" in said, said
+        monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+        rung = self.release().rung("libraries")
+        said = "; ".join([*rung.skipped, rung.why or ""])
+        assert "vllm.distributed.parallel_state is not imported" in said, said
+
+    def test_one_that_hangs_is_left_behind_and_the_next_is_called(self, monkeypatch: Any) -> None:
+        order: list[str] = []
+        end = threading.Event()
+        vllm = SimpleNamespace(
+            destroy_model_parallel=lambda: end.wait(60),
+            destroy_distributed_environment=lambda: order.append("environment"),
+        )
+        monkeypatch.setattr(process_groups.EngineGroups, "limit_s", 0.1)
+        monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", vllm)
+        try:
+            rung = self.release().rung("libraries")
+        finally:
+            end.set()
+        assert order == ["environment"]
+        assert "vllm destroy_model_parallel: did not end within 100 ms" in (rung.why or "")
 
 
 class TestRegistry:
     def test_nothing_is_kept_alive(self) -> None:
         model = registry.register_model(torch.nn.Linear(2, 2), "encoder")
-        session = registry.register_session(Thing(close=lambda: None))
+        session = registry.register_session(Thing(close=lambda: None), open=Thing)
         held = [weakref.ref(model), weakref.ref(session)]
         assert [entry.name for entry in registry.models.entries()] == ["encoder"]
         del model, session
@@ -520,13 +561,17 @@ class TestSessions:
 
         runtime = SimpleNamespace(InferenceSession=InferenceSession)
         monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
-        session = registry.register_session(InferenceSession(), name="reranker")
+        session = registry.register_session(
+            InferenceSession(), name="reranker", open=InferenceSession
+        )
         held = weakref.ref(session._sess)
         hook = Sessions()
         assert hook.missing() is None
         assert ran(hook, 0) == [("session reranker", None)]
         assert held() is None and session._providers == ["CUDAExecutionProvider"]
         assert ran(hook, 0) == []
+        assert pairs(hook.restore()) == [("session reranker", None)]
+        assert session._inputs_meta == [session._sess] and hook.restore() == []
 
     def test_others_by_their_close(self) -> None:
         closed: list[str] = []
@@ -535,16 +580,21 @@ class TestSessions:
             def close(self) -> None:
                 closed.append("own")
 
-        engine, other, mute = Engine(), Engine(), Thing()
-        registry.register_session(engine)
-        registry.register_session(other, close=lambda one: closed.append("given"))
-        registry.register_session(mute, name="mute")
-        with pytest.raises(PartlyDone, match="session mute: .*register it with close="):
+        def fails(one: object) -> None:
+            raise OSError("no")
+
+        engine, other, bad = Engine(), Engine(), Thing()
+        registry.register_session(engine, open=Engine)
+        registry.register_session(other, close=lambda one: closed.append("given"), open=Engine)
+        registry.register_session(bad, close=fails, name="bad", open=Thing)
+        with pytest.raises(PartlyDone, match="session bad: OSError: no"):
             ran(Sessions(), 0)
         assert sorted(closed) == ["given", "own"]
         with pytest.raises(PartlyDone):
             ran(Sessions(), 0)
         assert len(closed) == 2, "what is closed is not closed again"
+        with pytest.raises(TypeError, match="register it with close="):
+            registry.register_session(Thing(), open=Thing)
 
 
 class TestToHost:
@@ -576,10 +626,10 @@ class TestToHost:
         assert ran(hook, 0) == [("model encoder", 840)]
         assert {one.device.type for one in model.parameters()} == {"meta"}
         assert ran(hook, 0) == [], "it is there already"
-        assert back() == [Touch("model encoder", 840)]
+        assert hook.restore() == [Touch("model encoder", 840)]
         assert model.moves == ["cpu", "cpu"]
         assert {one.device.type for one in model.parameters()} == {"cpu"}
-        assert back() == []
+        assert hook.restore() == []
 
     def test_gradients_count_and_tied_weights_once(self, device: Any) -> None:
         model = torch.nn.Sequential(
@@ -621,8 +671,9 @@ class TestToHost:
                 self.moves.append(device)
 
         pipeline = registry.register_model(Pipeline())
-        assert ran(ModelsToHost(device), 0) == [("model Pipeline", None)]
-        back()
+        hook = ModelsToHost(device)
+        assert ran(hook, 0) == [("model Pipeline", None)]
+        hook.restore()
         assert pipeline.moves == ["cpu", "cpu"]
 
 

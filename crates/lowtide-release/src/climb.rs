@@ -10,16 +10,20 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
+
+use lowtide_types::RungName;
 
 use crate::clock::Clock;
 use crate::failure::{Failure, message};
 use crate::gate::{Gate, Inside};
 use crate::left_behind::{Ending, LeftBehind, Part, PartName};
+use crate::sync::unpoisoned;
 
 /// Asked at every safe point of a release: whether it should go on.
 pub type GoOn = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -52,6 +56,8 @@ pub struct Climb {
 struct ClimbPart {
     /// Whether work must not run beside it.
     takes: bool,
+    /// The rung that it is, or is part of.
+    rung: Option<RungName>,
     /// Set when the part, or one that it is part of, has exceeded its limit.
     cut_off: Vec<Arc<AtomicBool>>,
 }
@@ -105,25 +111,29 @@ thread_local! {
 
 /// A part of a climb that this thread runs. Dropping it, on this thread, ends the part.
 struct Here {
-    _inside: Option<Inside>,
+    /// Also of the climbs that this one was asked for in: they wait for it.
+    _inside: Vec<Inside>,
+    /// Whether it is on the list, which a thread that ends has not.
+    is_set: bool,
 }
 
 impl Here {
     fn new(climb: &Climb) -> Here {
-        HERE.with_borrow_mut(|here| here.push(climb.clone()));
-        Here { _inside: climb.closes.as_ref().map(Gate::inside) }
+        let is_set = HERE.try_with(|here| here.borrow_mut().push(climb.clone())).is_ok();
+        let with_outer = iter::successors(Some(climb), |climb| climb.outer.as_deref());
+        let closed =
+            with_outer.filter(|climb| !climb.is_over()).filter_map(|one| one.closes.as_ref());
+        Here { _inside: closed.map(Gate::inside).collect(), is_set }
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        // Dropped after the list is not borrowed any more: it may hold the last of a clock.
-        drop(HERE.with_borrow_mut(Vec::pop));
+        if self.is_set {
+            // Dropped after the list is not borrowed any more: it may hold the last of a clock.
+            drop(HERE.try_with(|here| here.borrow_mut().pop()));
+        }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a climb belongs to.
@@ -160,7 +170,8 @@ impl Climb {
 
     /// Returns the innermost climb that this thread runs a part of.
     pub(crate) fn here() -> Option<Climb> {
-        HERE.with_borrow(|here| here.last().cloned())
+        // A thread that ends has no list any more.
+        HERE.try_with(|here| here.borrow().last().cloned()).ok().flatten()
     }
 
     /// Returns the clock of this climb. A rung that waits, waits by it.
@@ -185,9 +196,13 @@ impl Climb {
         self.part.cut_off.iter().any(|cut_off| cut_off.load(SeqCst))
     }
 
-    /// Whether the caller of this release wants it to stop.
+    /// Whether the caller of this release wants it to stop. A panic of its question means so.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.go_on.as_ref().is_some_and(|go_on| !go_on())
+        self.go_on.as_ref().is_some_and(|go_on| {
+            // A rung may ask on a thread of its own.
+            let _here = Here::new(self);
+            !catch_unwind(AssertUnwindSafe(|| go_on())).unwrap_or(false)
+        })
     }
 
     /// Whether this climb, or one that it was asked for in, is a climb of this releaser and has not
@@ -217,7 +232,10 @@ impl Climb {
         let (mut climb, cut_off) = (self.clone(), Arc::new(AtomicBool::new(false)));
         climb.part.takes = takes;
         climb.part.cut_off.push(Arc::clone(&cut_off));
-        let running = Part::new(name, takes, Arc::clone(&self.clock));
+        if let PartName::Rung(rung) = &name {
+            climb.part.rung = Some(rung.clone());
+        }
+        let running = Part::new(name, self.part.rung.clone(), takes, Arc::clone(&self.clock));
         let (part_of, left_behind) = (Arc::clone(&running), Arc::clone(&self.left_behind));
         let mut ending = Ending { part: part_of, left_behind, how: "it never began".to_owned() };
         let ended: Arc<Mutex<Option<Outcome<T>>>> = Arc::default();
@@ -231,7 +249,7 @@ impl Climb {
                 Ok(Err(failure)) => format!("failed: {failure}"),
                 Err(panic) => format!("panicked: {}", message(&**panic)),
             };
-            *lock(&result) = Some(outcome);
+            *unpoisoned(result.lock()) = Some(outcome);
             drop(ending);
         };
         let in_time = self.clock.within(limit, Box::new(work));
@@ -241,7 +259,7 @@ impl Climb {
         }
         // Decided before the result is looked for: it may end at this moment.
         let still_runs = !in_time && self.left_behind.add(&running);
-        let outcome = lock(&ended).take();
+        let outcome = unpoisoned(ended.lock()).take();
         match outcome {
             _ if still_runs => Ran::LeftBehind,
             Some(outcome) if in_time => Ran::Ended(outcome),

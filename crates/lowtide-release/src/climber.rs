@@ -23,8 +23,14 @@ pub(crate) struct Climber<'a> {
     pub(crate) inventory: &'a Arc<Inventory>,
     pub(crate) request: &'a Request,
     pub(crate) climb: &'a Climb,
-    /// Rungs that take the place of those of the same name.
-    pub(crate) replaced: &'a [Arc<dyn Rung>],
+    pub(crate) replaced: &'a [Replaced],
+}
+
+/// A rung that takes the place of the one of the same name, in every ladder.
+#[derive(Clone)]
+pub(crate) struct Replaced {
+    pub(crate) name: RungName,
+    pub(crate) rung: Arc<dyn Rung>,
 }
 
 /// What has happened so far.
@@ -237,8 +243,12 @@ impl Climber<'_> {
 
     /// Returns the rung itself, or the one that takes its place.
     fn replacement(&self, placed: &Placed) -> Placed {
-        let other = self.replaced.iter().find(|rung| rung.name() == placed.rung.name());
-        other.map_or_else(|| placed.clone(), |rung| Placed { rung: Arc::clone(rung), ..*placed })
+        let name = placed.rung.name();
+        let other = self.replaced.iter().find(|replaced| replaced.name == name);
+        other.map_or_else(
+            || placed.clone(),
+            |Replaced { rung, .. }| Placed { rung: Arc::clone(rung), ..*placed },
+        )
     }
 
     fn is_met(&self, reading: &Reading) -> Option<bool> {

@@ -5,8 +5,10 @@
 //! simulation as it is in production.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use crate::sync::unpoisoned;
 
 /// Reads the time, waits, and runs work within a time limit.
 pub trait Clock: Send + Sync {
@@ -42,13 +44,13 @@ pub struct ManualClock {
 impl ManualClock {
     /// Moves the time forward.
     pub fn advance(&self, by: Duration) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) += by;
+        *unpoisoned(self.now.lock()) += by;
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Duration {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        *unpoisoned(self.now.lock())
     }
 
     fn pause(&self, duration: Duration) {

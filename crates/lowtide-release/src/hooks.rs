@@ -5,15 +5,16 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
 
 use crate::climb::{Climb, Ran};
-use crate::failure::Failure;
+use crate::failure::{Failure, catch};
 use crate::home::Home;
 use crate::left_behind::PartName;
+use crate::sync::unpoisoned;
 
 /// A point of the ladder at which hooks are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,8 +36,8 @@ pub enum HookPoint {
 }
 
 impl HookPoint {
-    /// Every point.
-    pub(crate) const ALL: [HookPoint; 7] = [
+    /// Every point, in the order of their rungs.
+    pub const ALL: [HookPoint; 7] = [
         HookPoint::ToHost,
         HookPoint::Sessions,
         HookPoint::Caches,
@@ -47,7 +48,7 @@ impl HookPoint {
     ];
 
     /// Returns the rung that runs the hooks of this point.
-    pub(crate) fn rung(self) -> RungName {
+    pub fn rung(self) -> RungName {
         match self {
             HookPoint::ToHost => RungName::ToHost,
             HookPoint::Sessions => RungName::Sessions,
@@ -66,6 +67,7 @@ const HOOK_LIMIT: Duration = Duration::from_secs(20);
 type Run = dyn Fn(&HookCall) -> Result<Vec<Touch>, Failure> + Send + Sync;
 type Expect = dyn Fn() -> Option<Bytes> + Send + Sync;
 type Unless = dyn Fn() -> Option<String> + Send + Sync;
+type Undo = dyn Fn() -> Result<Vec<Touch>, Failure> + Send + Sync;
 
 /// The argument of a hook.
 #[derive(Debug, Clone)]
@@ -94,6 +96,7 @@ pub struct Hook {
     name: String,
     expect: Option<Box<Expect>>,
     unless: Option<Box<Unless>>,
+    undo: Option<Box<Undo>>,
     is_costly: bool,
     limit: Duration,
     run: Box<Run>,
@@ -106,7 +109,15 @@ impl Hook {
         run: impl Fn(&HookCall) -> Result<Vec<Touch>, Failure> + Send + Sync + 'static,
     ) -> Hook {
         let (name, run) = (name.into(), Box::new(run));
-        Hook { name, expect: None, unless: None, is_costly: false, limit: HOOK_LIMIT, run }
+        Hook {
+            name,
+            expect: None,
+            unless: None,
+            undo: None,
+            is_costly: false,
+            limit: HOOK_LIMIT,
+            run,
+        }
     }
 
     /// Sets the time limit. A hook that exceeds it is told to stop by its [`Climb`], named as failed,
@@ -139,6 +150,29 @@ impl Hook {
     pub fn costly(mut self) -> Hook {
         self.is_costly = true;
         self
+    }
+
+    /// Sets a function that brings back what the hook took off the device, such as a model. It is called
+    /// before the next work begins ([`Releaser::enter`](crate::Releaser::enter)) and returns what it
+    /// brought back. It may be called when there is nothing to bring back.
+    #[must_use]
+    pub fn restored_by(
+        mut self,
+        undo: impl Fn() -> Result<Vec<Touch>, Failure> + Send + Sync + 'static,
+    ) -> Hook {
+        self.undo = Some(Box::new(undo));
+        self
+    }
+
+    /// Returns whether the hook can bring back what it takes away.
+    pub(crate) fn can_restore(&self) -> bool {
+        self.undo.is_some()
+    }
+
+    /// Brings back what the hook took away. A panic is a failure like others.
+    pub(crate) fn restore(&self) -> Result<Vec<Touch>, Failure> {
+        let Some(undo) = &self.undo else { return Ok(Vec::new()) };
+        catch(undo).unwrap_or_else(|message| Err(message.into()))
     }
 
     pub(crate) fn is_costly(&self) -> bool {
@@ -234,7 +268,7 @@ impl Registration {
     pub fn keep(self) {
         let kept = self.kept.upgrade().filter(|kept| kept.home.is_here());
         if let Some(kept) = kept {
-            kept.list.lock().unwrap_or_else(PoisonError::into_inner).push(self.what);
+            unpoisoned(kept.list.lock()).push(self.what);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Free on idle: the policy decides, the releaser frees.
 //!
-//! Work holds a [`Working`]: it passes the gate, counts as active, and wakes memory that a release put
-//! to sleep. A thread with a timer calls [`Idling::tick`], or [`Idling::watch`], which is the loop
+//! Work holds a [`Working`]: it passes the gate, counts as active, and brings back what a release took
+//! off the device. A thread with a timer calls [`Idling::tick`], or [`Idling::watch`], which is the loop
 //! around it. Work that arrives during an idle release does not wait for all of it: the release stops
 //! at its next safe point.
 
@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_pool::Scope;
 use lowtide_types::{Receipt, Target, Verdict};
 
 use crate::clock::Clock;
@@ -18,6 +17,7 @@ use crate::idle::{Decision, Idle, Task};
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
 use crate::request::Request;
+use crate::restoring::{RestoreError, Restored};
 
 /// The longest pause between two ticks: a watch ends this soon after it is told to, and notices a
 /// clock that jumped.
@@ -40,12 +40,19 @@ pub struct Idling {
     releaser: Releaser,
     idle: Idle,
     target: Target,
+    /// Whether only caches are released, while work may go on.
+    only_caches: bool,
 }
 
 impl Idling {
     /// Creates an idling that releases to the floor whenever the policy `idle` says so.
     pub fn new(releaser: &Releaser, idle: &Idle) -> Idling {
-        Idling { releaser: releaser.clone(), idle: idle.clone(), target: Target::Floor }
+        Idling {
+            releaser: releaser.clone(),
+            idle: idle.clone(),
+            target: Target::Floor,
+            only_caches: false,
+        }
     }
 
     /// Sets another target.
@@ -55,6 +62,19 @@ impl Idling {
         self
     }
 
+    /// Releases only garbage and cached memory, and closes no gate: for a program that does not say when
+    /// it works ([`Idling::notice`]).
+    #[must_use]
+    pub fn only_caches(mut self) -> Idling {
+        self.only_caches = true;
+        self
+    }
+
+    /// Counts work that was noticed and not announced: the quiet time begins again.
+    pub fn notice(&self) {
+        drop(self.idle.task());
+    }
+
     /// Returns the same idling with another clock for the waits of its caller, as
     /// [`Releaser::with_clock`]. The policy keeps its own.
     #[must_use]
@@ -62,24 +82,21 @@ impl Idling {
         Idling { releaser: self.releaser.with_clock(clock), ..self.clone() }
     }
 
-    /// Begins a task: enters the gate, and wakes memory that a release put to sleep. An idle release
-    /// that is under way stops at its next safe point.
+    /// Begins a task: enters the gate, and brings back what a release took off the device
+    /// ([`Releaser::enter`]). An idle release that is under way stops at its next safe point.
     ///
     /// # Errors
-    /// If there is no room to wake; everything is still asleep then. In a forked child that inherited
-    /// the releaser.
-    pub fn work(&self) -> lowtide_pool::Result<Working> {
+    /// If something could not be brought back; the task has not begun then. In a forked child that
+    /// inherited the releaser.
+    #[track_caller]
+    pub fn work(&self) -> Result<Working, RestoreError> {
         if self.is_inherited() {
-            return Err(lowtide_device::Error::Forked.into());
+            return Err(lowtide_pool::Error::from(lowtide_device::Error::Forked).into());
         }
         // Counted first: that is what stops an idle release.
         let task = self.idle.task();
-        let wake = || {
-            let pools = self.releaser.inventory().pools();
-            pools.iter().try_for_each(|pool| pool.wake(Scope::Whole).map(drop))
-        };
-        let pass = self.releaser.gate().enter_awake(wake)?.into_owned();
-        Ok(Working { pass, _task: task })
+        let (pass, restored) = self.releaser.enter()?;
+        Ok(Working { pass, task, restored, idling: self.clone() })
     }
 
     /// Releases if it is time. Never waits for work, and stops when work arrives.
@@ -92,10 +109,13 @@ impl Idling {
             decision => return Tick::No(decision),
         };
         let (gate, is_stale) = (self.releaser.gate().clone(), ticket.staleness());
-        let request = Request::new("idle", Ladder::idle())
-            .to(self.target)
-            .or_refuse()
-            .go_on_while(move || !is_stale() && gate.state().waiting == 0);
+        let request = if self.only_caches {
+            Request::new("idle", Ladder::cache())
+        } else {
+            Request::new("idle", Ladder::idle()).to(self.target).or_refuse()
+        };
+        let request =
+            request.summarised().go_on_while(move || !is_stale() && gate.state().waiting == 0);
         let receipt = self.releaser.release(request);
         if receipt.verdict == Verdict::Busy {
             ticket.put_back();
@@ -109,6 +129,8 @@ impl Idling {
     pub fn pause_after(&self, tick: &Tick) -> Duration {
         let pause = match tick {
             Tick::No(Decision::Wait { left }) => *left,
+            // Who ends a task releases, and the watch only makes up for tasks that were dropped.
+            _ if self.idle.options().at_end => LONGEST_PAUSE,
             _ => self.idle.options().after,
         };
         pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
@@ -145,6 +167,9 @@ impl Idling {
     fn has_something(&self) -> bool {
         let inventory = self.releaser.inventory();
         let reading = inventory.read();
+        if self.only_caches {
+            return reading.reserved > reading.allocated;
+        }
         reading.reserved.0 > 0 || self.target.is_met(&reading, inventory.floor()) == Some(false)
     }
 }
@@ -160,13 +185,36 @@ impl fmt::Debug for Idling {
 pub struct Working {
     // Dropped in this order: out of the gate first, then counted as finished.
     pass: OwnedPass,
-    _task: Task,
+    task: Task,
+    restored: Option<Restored>,
+    idling: Idling,
 }
 
 impl Working {
     /// Asks whether the task should stop, as [`Pass::checkpoint`](crate::Pass::checkpoint).
     pub fn checkpoint(&mut self) -> Step {
         self.pass.checkpoint()
+    }
+
+    /// Ends the task. If the policy frees [at the end of a task](crate::IdleOptions::at_end), releases at
+    /// once, on this thread. A task that is dropped leaves that to the thread that watches.
+    pub fn end(self) -> Option<Tick> {
+        let Working { pass, task, idling, .. } = self;
+        // Out of the gate first, then counted as finished.
+        drop(pass);
+        drop(task);
+        idling.idle.options().at_end.then(|| idling.tick())
+    }
+
+    /// The same by another clock, as [`Releaser::with_clock`].
+    pub fn end_with_clock(mut self, clock: Arc<dyn Clock>) -> Option<Tick> {
+        self.idling = self.idling.with_clock(clock);
+        self.end()
+    }
+
+    /// Returns what was brought back before the task began.
+    pub fn restored(&self) -> Option<&Restored> {
+        self.restored.as_ref()
     }
 
     /// Returns the pass of the task, for parts that enter
@@ -179,5 +227,43 @@ impl Working {
 impl fmt::Debug for Working {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Working")
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use lowtide_device::{Device, HostOptions};
+    use lowtide_pool::{Phase, Pool, Tag};
+    use lowtide_types::Bytes;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn work_that_is_only_noticed_keeps_what_is_in_use() {
+        let options = HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() };
+        let device = Device::host(options).unwrap();
+        let pool = Pool::new(&device).unwrap();
+        let clock = ManualClock::default();
+        let releaser = Releaser::new(&device, Arc::new(clock.clone()));
+        releaser.add_pool(&pool);
+        let idle = Idle::new("30s".parse().unwrap(), Arc::new(clock.clone()));
+        let idling = Idling::new(&releaser, &idle).only_caches();
+        let model = pool.block(Bytes::mib(8)).unwrap();
+        drop(pool.block(Bytes::mib(16)).unwrap());
+        clock.advance(Duration::from_secs(60));
+        assert!(matches!(idling.tick(), Tick::No(Decision::NothingRan)), "nothing was noticed");
+        idling.notice();
+        clock.advance(Duration::from_secs(29));
+        assert!(matches!(idling.tick(), Tick::No(Decision::Wait { .. })));
+        clock.advance(Duration::from_secs(1));
+        let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
+        assert_eq!(receipt.verdict, Verdict::Released);
+        assert_eq!(device.usage().unwrap().in_use(), Bytes::mib(8));
+        assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake, "nothing was put to sleep");
+        idling.notice();
+        clock.advance(Duration::from_secs(60));
+        assert!(matches!(idling.tick(), Tick::No(Decision::NothingToUnload)));
+        drop(model);
     }
 }

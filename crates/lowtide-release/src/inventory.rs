@@ -4,16 +4,18 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target};
 
 use crate::allocator::{Allocator, AllocatorCounts};
+use crate::asking::{self, Doing, Mark};
 use crate::gauge::{Gauge, take_reading};
 use crate::home::Home;
 use crate::hooks::{Hook, HookPoint, Kept, Registration, Setting};
 use crate::owners::Owners;
+use crate::sync::unpoisoned;
 
 /// Memory that no allocator knows of, such as that of a library or of captured graphs.
 struct Account {
@@ -146,6 +148,17 @@ impl Inventory {
         here.filter_map(|(_, hook)| hook.upgrade()).collect()
     }
 
+    /// Returns the hooks that can bring back what they take away, in the order of the points.
+    pub(crate) fn restoring_hooks(&self) -> Vec<Arc<Hook>> {
+        let hooks = HookPoint::ALL.into_iter().flat_map(|point| self.hooks(point));
+        hooks.filter(|hook| hook.can_restore()).collect()
+    }
+
+    /// Returns whether work that comes after a release may have something to wake or to bring back.
+    pub(crate) fn may_sleep(&self) -> bool {
+        !self.pools().is_empty() || !self.restoring_hooks().is_empty()
+    }
+
     /// Returns what a trim of all allocators can return to the driver.
     pub(crate) fn trimmable(&self) -> Bytes {
         let allocators = self.allocators().into_iter();
@@ -157,11 +170,10 @@ impl Inventory {
     }
 
     /// Reads the device's number and the allocators' own, right now. Reads nothing in a forked child
-    /// that inherited the releaser.
+    /// that inherited the releaser, and in a gauge, an allocator or an account that is being asked for
+    /// its own number: it would be asked again, without end.
     pub fn read(&self) -> Reading {
-        if self.is_inherited() {
-            return Reading::default();
-        }
+        let Some(_asking) = self.asking() else { return Reading::default() };
         let mut counts = AllocatorCounts::default();
         for allocator in self.allocators() {
             let own = or_default(|| allocator.counts());
@@ -183,9 +195,11 @@ impl Inventory {
         }
     }
 
-    /// Returns a breakdown of all device memory in use; `None` where the device cannot be asked.
+    /// Returns a breakdown of all device memory in use; `None` where the device cannot be asked, and
+    /// where [`Inventory::read`] reads nothing.
     pub fn ledger(&self) -> Option<Ledger> {
-        let gauge = self.gauge().filter(|_| !self.is_inherited())?;
+        let gauge = self.gauge()?;
+        let _asking = self.asking()?;
         let driver = gauge.usage().ok()?.in_use();
         let mut lines: Vec<LedgerLine> = {
             let allocators = self.allocators();
@@ -228,10 +242,15 @@ impl Inventory {
         !self.home.is_here()
     }
 
+    /// Marks that this thread asks for numbers; `None` if it does so already, and in a forked child.
+    fn asking(&self) -> Option<Mark> {
+        let may_ask = self.home.is_here() && !asking::is_here(self, Doing::Asking);
+        may_ask.then(|| Mark::new(self, Doing::Asking))
+    }
+
     /// Locks one of the lists; `None` in a forked child.
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
-        let lock = || mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        self.home.is_here().then(lock)
+        self.home.is_here().then(|| unpoisoned(mutex.lock()))
     }
 
     /// Adds to one of the lists. Does nothing in a forked child, where no release would look at it.

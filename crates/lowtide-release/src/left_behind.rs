@@ -5,7 +5,7 @@
 //! time meanwhile.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lowtide_types::RungName;
@@ -13,8 +13,9 @@ use lowtide_types::RungName;
 use crate::clock::Clock;
 use crate::gate::Closed;
 use crate::home::Home;
+use crate::sync::unpoisoned;
 
-/// The name of a part of a release.
+/// The name of a part of a release. A hook is the same hook in whatever rung it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PartName {
     Rung(RungName),
@@ -24,7 +25,7 @@ pub(crate) enum PartName {
 impl fmt::Display for PartName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PartName::Rung(name) => write!(f, "{name}"),
+            PartName::Rung(name) => write!(f, "the rung {name}"),
             PartName::Hook(name) => write!(f, "the hook {name:?}"),
         }
     }
@@ -41,6 +42,8 @@ pub(crate) struct LeftBehind {
 /// A part that runs.
 pub(crate) struct Part {
     name: PartName,
+    /// The rung that it is part of; `None` for a rung.
+    within: Option<RungName>,
     /// Whether work must not run beside it.
     pub(crate) takes: bool,
     clock: Arc<dyn Clock>,
@@ -50,8 +53,7 @@ pub(crate) struct Part {
 
 #[derive(Default)]
 struct PartState {
-    /// How it ended.
-    ended: Option<String>,
+    ended: bool,
     is_left: bool,
     /// The gates that open when it ends.
     kept: Vec<Arc<Closed>>,
@@ -60,21 +62,29 @@ struct PartState {
 impl LeftBehind {
     /// Returns for how long a part of this name has been running; `None` if none was left behind.
     pub(crate) fn running(&self, name: &PartName) -> Option<Duration> {
-        let parts = lock(&self.parts);
-        parts.iter().find(|part| part.name == *name).map(|part| part.age())
+        let part = unpoisoned(self.parts.lock()).iter().find(|part| part.name == *name).cloned();
+        part.map(|part| part.age())
     }
 
     /// Returns the parts beside which work must not run.
     pub(crate) fn taking(&self) -> Vec<Arc<Part>> {
-        lock(&self.parts).iter().filter(|part| part.takes).cloned().collect()
+        unpoisoned(self.parts.lock()).iter().filter(|part| part.takes).cloned().collect()
+    }
+
+    /// Says what the parts that keep the gate closed mean to work.
+    pub(crate) fn advice(&self) -> Vec<String> {
+        let still = self.taking().into_iter().filter_map(|part| part.still_keeps());
+        still
+            .map(|runs| format!("{runs}: the gate stays closed, and work waits, until it ends"))
+            .collect()
     }
 
     /// Records that a part is left behind. Returns whether it still runs.
     pub(crate) fn add(&self, part: &Arc<Part>) -> bool {
         // The list is locked around both: the part cannot end and look for itself in between.
-        let mut parts = lock(&self.parts);
-        let mut state = lock(&part.state);
-        state.is_left = state.ended.is_none();
+        let mut parts = unpoisoned(self.parts.lock());
+        let mut state = unpoisoned(part.state.lock());
+        state.is_left = !state.ended;
         if state.is_left {
             parts.push(Arc::clone(part));
         }
@@ -83,13 +93,14 @@ impl LeftBehind {
 }
 
 impl Part {
-    pub(crate) fn new(name: PartName, takes: bool, clock: Arc<dyn Clock>) -> Arc<Part> {
+    pub(crate) fn new(
+        name: PartName,
+        within: Option<RungName>,
+        takes: bool,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Part> {
         let began = clock.now();
-        Arc::new(Part { name, takes, clock, began, state: Mutex::default() })
-    }
-
-    pub(crate) fn name(&self) -> &PartName {
-        &self.name
+        Arc::new(Part { name, within, takes, clock, began, state: Mutex::default() })
     }
 
     pub(crate) fn age(&self) -> Duration {
@@ -97,17 +108,36 @@ impl Part {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.state).ended.is_some()
+        unpoisoned(self.state.lock()).ended
     }
 
-    /// Keeps a gate closed until the part ends. Returns whether it still runs.
-    pub(crate) fn keep(&self, closed: &Arc<Closed>) -> bool {
-        let mut state = lock(&self.state);
-        let runs = state.ended.is_none();
-        if runs {
+    /// Keeps a gate closed until the part ends, and tells whoever is refused by that gate. Returns
+    /// whether it still runs.
+    pub(crate) fn keep(self: &Arc<Part>, closed: &Arc<Closed>) -> bool {
+        let mut state = unpoisoned(self.state.lock());
+        let (runs, is_new) =
+            (!state.ended, !state.kept.iter().any(|known| Arc::ptr_eq(known, closed)));
+        if runs && is_new {
             state.kept.push(Arc::clone(closed));
+            let part = Arc::downgrade(self);
+            closed.kept_by(Arc::new(move || part.upgrade()?.still_keeps()));
         }
         runs
+    }
+
+    /// Says that the part keeps a gate closed and since when it runs; `None` if it does not.
+    fn still_keeps(&self) -> Option<String> {
+        if unpoisoned(self.state.lock()).kept.is_empty() {
+            return None;
+        }
+        Some(format!("{self} still runs, since {:.1} s ago", self.age().as_secs_f64()))
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        self.within.as_ref().map_or(Ok(()), |rung| write!(f, " of the rung {rung}"))
     }
 }
 
@@ -123,23 +153,18 @@ impl Drop for Ending {
         if !self.left_behind.home.is_here() {
             return;
         }
-        let mut parts = lock(&self.left_behind.parts);
+        let how = std::mem::take(&mut self.how);
+        let mut parts = unpoisoned(self.left_behind.parts.lock());
         parts.retain(|part| !Arc::ptr_eq(part, &self.part));
-        let mut state = lock(&self.part.state);
-        let (how, kept) = (std::mem::take(&mut self.how), std::mem::take(&mut state.kept));
-        if state.is_left {
-            let part = self.part.name.to_string();
-            let took = self.part.age();
-            tracing::warn!(part, ?took, how, "a part of a release that was left behind has ended");
-        }
-        state.ended = Some(how);
+        let mut state = unpoisoned(self.part.state.lock());
+        let (kept, is_left) = (std::mem::take(&mut state.kept), state.is_left);
+        state.ended = true;
         drop((state, parts));
         // Opens the gate, if nothing else keeps it closed.
         drop(kept);
+        if is_left {
+            let (part, took) = (self.part.to_string(), self.part.age());
+            tracing::warn!(part, ?took, how, "a part of a release that was left behind has ended");
+        }
     }
-}
-
-// A panic cannot leave what is under these locks half-written.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,6 +3,8 @@
 
 use lowtide_types::{Bytes, ClaimBasis, Receipt, Verdict};
 
+use crate::request::Logging;
+
 /// The level of a release's log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
@@ -37,8 +39,12 @@ pub fn log_text(receipt: &Receipt, line: &str) -> String {
     format!("{line}: {}", receipt.advice.join("; "))
 }
 
-/// Writes a release to the log: one line, and one for each rung at debug level.
-pub(crate) fn write(receipt: &Receipt) {
+/// Writes a release to the log: one line, the lines Before, After and Freed if they are wanted, and one
+/// for each rung at debug level.
+pub(crate) fn write(receipt: &Receipt, logging: Logging) {
+    if logging == Logging::ByCaller {
+        return;
+    }
     for rung in &receipt.rungs {
         tracing::debug!(rung = %rung.rung, "{rung}");
     }
@@ -49,5 +55,10 @@ pub(crate) fn write(receipt: &Receipt) {
             tracing::warn!(verdict = %receipt.verdict, ?left, "{text}");
         }
         LogLevel::Info => tracing::info!(verdict = %receipt.verdict, "{text}"),
+    }
+    if logging == Logging::Summary {
+        for line in receipt.summary().lines() {
+            tracing::info!("{line}");
+        }
     }
 }

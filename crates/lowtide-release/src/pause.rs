@@ -4,7 +4,7 @@
 //! the trim does not race with work. The trend of reserved memory over many resumes is watched.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lowtide_types::Receipt;
@@ -16,6 +16,7 @@ use crate::ladder::Ladder;
 use crate::releaser::Releaser;
 use crate::request::Request;
 use crate::slope::{Slope, Trend, TrendWarning};
+use crate::sync::unpoisoned;
 
 /// The pauses of one engine. Clones share their trend.
 #[derive(Clone)]
@@ -40,6 +41,9 @@ impl Pauses {
 
     /// Sets a function that drops the keys and values of running work. It is called by a pause that
     /// ends or retracts the work, never for [`Mode::InPlace`].
+    ///
+    /// It runs inside the closed gate, as a hook of a release does: it may enter the gate, and closing it
+    /// or a release that needs it closed is refused at once.
     #[must_use]
     pub fn flushing(mut self, flush: impl Fn() + Send + Sync + 'static) -> Pauses {
         self.flush = Some(Arc::new(flush));
@@ -62,6 +66,7 @@ impl Pauses {
         let closed = self.releaser.gate().close_within(mode, self.releaser.clock(), limit)?;
         let mut receipt = None;
         if mode != Mode::InPlace {
+            let _inside = self.releaser.gate().inside();
             if let Some(flush) = &self.flush {
                 flush();
             }
@@ -77,8 +82,7 @@ impl Pauses {
 
     /// Locks the trend; `None` in a forked child.
     fn slope(&self) -> Option<MutexGuard<'_, Slope>> {
-        let lock = || self.slope.lock().unwrap_or_else(PoisonError::into_inner);
-        self.home.is_here().then(lock)
+        self.home.is_here().then(|| unpoisoned(self.slope.lock()))
     }
 }
 
@@ -146,7 +150,10 @@ impl Paused {
         let Some(closed) = self.closed.take() else { return Resumed::default() };
         let releaser = &self.pauses.releaser;
         let request = Request::new("resume", Ladder::cache()).quiet();
-        let receipt = how.empty_cache.then(|| releaser.release(request));
+        let receipt = how.empty_cache.then(|| {
+            let _inside = releaser.gate().inside();
+            releaser.release(request)
+        });
         if releaser.is_inherited() {
             // The gate stays the parent's to open, and a log may have a lock of its own.
             return Resumed { receipt, warning: None };

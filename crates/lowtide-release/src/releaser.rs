@@ -6,28 +6,32 @@
 //! keep others from climbing: the work that it waits for may clean up after itself.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
 
 use crate::allocator::Allocator;
+use crate::asking::{self, Doing, Mark};
 use crate::climb::{Climb, Origin};
-use crate::climber::{Climber, receipt};
+use crate::climber::{Climber, Replaced, receipt};
 use crate::clock::Clock;
-use crate::gate::{Busy, Closed, Gate, Mode};
+use crate::flights::Flights;
+use crate::gate::{Busy, Closed, Gate, Mode, OwnedPass};
 use crate::gauge::Gauge;
-use crate::home;
 use crate::hooks::{Hook, HookPoint, Registration, Setting};
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
 use crate::left_behind::LeftBehind;
 use crate::log;
 use crate::owners::Owners;
+use crate::refusal::{refuse_asked, refuse_inherited, why_busy};
 use crate::request::{Request, WhenBusy};
+use crate::restoring::{RestoreError, Restored, restore};
 use crate::rung::Rung;
+use crate::sync::unpoisoned;
 
 /// Frees memory on one device and verifies the result with the device's own numbers. Cheap to clone;
 /// clones are the same releaser.
@@ -46,24 +50,14 @@ struct Inner {
     identity: Arc<()>,
     inventory: Arc<Inventory>,
     gate: Gate,
-    /// Rungs that take the place of those of the same name, in every ladder.
-    replaced: Mutex<Vec<Arc<dyn Rung>>>,
-    /// Releases that have not ended: each climbs, or waits for the gate or its turn.
-    flights: Mutex<Vec<Arc<Flight>>>,
-    landed: Condvar,
+    replaced: Mutex<Vec<Replaced>>,
+    flights: Flights,
     /// Held by the release that climbs.
     turn: Mutex<()>,
     /// Parts of releases that still run after their limit.
     left_behind: Arc<LeftBehind>,
     /// The gate that such parts keep closed.
     kept_closed: Mutex<Weak<Closed>>,
-}
-
-/// A release, for callers that ask for the same one.
-struct Flight {
-    request: Request,
-    /// Set when the release has ended; never, if it panicked.
-    receipt: OnceLock<Arc<Receipt>>,
 }
 
 impl Releaser {
@@ -89,8 +83,7 @@ impl Releaser {
             inventory: Arc::new(Inventory::new(gauge)),
             gate: Gate::default(),
             replaced: Mutex::default(),
-            flights: Mutex::default(),
-            landed: Condvar::new(),
+            flights: Flights::default(),
             turn: Mutex::default(),
             left_behind: Arc::default(),
             kept_closed: Mutex::default(),
@@ -182,9 +175,14 @@ impl Releaser {
         if self.is_inherited() {
             return;
         }
+        let name = rung.name();
         let mut replaced = self.inner.replaced();
-        replaced.retain(|known| known.name() != rung.name());
-        replaced.push(rung);
+        let (before, mut all): (Vec<_>, Vec<_>) =
+            replaced.drain(..).partition(|known| known.name == name);
+        all.push(Replaced { name, rung });
+        *replaced = all;
+        drop(replaced);
+        drop(before);
     }
 
     /// Returns a breakdown of all device memory in use; `None` where there is no device or it cannot
@@ -203,12 +201,43 @@ impl Releaser {
         self.release(Request::new("shutdown", Ladder::shutdown()))
     }
 
+    /// Begins work: enters the gate, and brings back what releases took off the device: pools wake,
+    /// then the hooks at each point restore what they moved ([`Hook::restored_by`]). Waits while the gate
+    /// is closed. If several callers come at once, one restores and the others wait for it.
+    ///
+    /// # Errors
+    /// If something could not be brought back. The work has not begun then, and the next caller tries
+    /// again. In a forked child that inherited the releaser.
+    #[track_caller]
+    pub fn enter(&self) -> Result<(OwnedPass, Option<Restored>), RestoreError> {
+        if self.is_inherited() {
+            return Err(lowtide_pool::Error::from(lowtide_device::Error::Forked).into());
+        }
+        let mut restored = None;
+        let wake = || {
+            restored = restore(self.inventory(), self.clock())?;
+            Ok::<_, RestoreError>(())
+        };
+        let pass = self.gate().enter_awake(wake)?.into_owned();
+        Ok((pass, restored))
+    }
+
+    /// Brings back what releases took off the device, as [`Releaser::enter`], for a program that does
+    /// not pass the gate. Returns `None` if there was nothing to bring back.
+    ///
+    /// # Errors
+    /// As [`Releaser::enter`].
+    pub fn restore(&self) -> Result<Option<Restored>, RestoreError> {
+        self.enter().map(|(_pass, restored)| restored)
+    }
+
     /// Climbs a ladder until the target is met. Returns the receipt.
     ///
-    /// Code that a release runs, such as a rung, a hook or a `Drop`, is refused with the verdict
+    /// Code that a release runs, such as a rung, a hook, a clock or a `Drop`, is refused with the verdict
     /// `busy`: it would wait for itself. It is recognised by [`Request::within`], or else by its
     /// thread. On another thread and without `within`, the call waits for the release that it is part
-    /// of, until the time limit of its rung.
+    /// of, until the time limit of its rung. A gauge, an allocator or an account that is being asked for
+    /// its number is refused without any numbers in the receipt.
     ///
     /// A thread that holds a [pass](crate::Pass) is refused too, unless every rung lets work go on.
     pub fn release(&self, request: Request) -> Arc<Receipt> {
@@ -216,35 +245,24 @@ impl Releaser {
             return Arc::new(refuse_inherited(&request));
         }
         let inner = &*self.inner;
-        if inner.is_asked_by_its_own_climb(&request) {
+        if inner.is_asked_by_its_own_release(&request) {
             let why =
-                "a rung of this release asked for another one: its effect is part of this one";
+                "a part of this release asked for another one: its effect is part of this one";
             return Arc::new(inner.busy(&request, why));
         }
+        // Until the receipt is in the log, which may have code of the caller, too.
+        let _releasing = Mark::new(&inner.inventory, Doing::Releasing);
         // Before it waits for anybody: who waits for the gate waits for this thread.
-        if let Some(busy) = inner.own_pass(&request) {
-            return Arc::new(inner.busy(&request, &refusal(&busy)));
+        if let Some(busy) = inner.waits_for_itself(&request) {
+            return Arc::new(inner.busy(&request, &why_busy(&busy)));
         }
-        let mut flights = inner.flights();
-        while let Some(same) = flights.iter().find(|flight| flight.request.is_like(&request)) {
-            let same = Arc::clone(same);
-            while flights.iter().any(|flight| Arc::ptr_eq(flight, &same)) {
-                flights = inner.landed.wait(flights).unwrap_or_else(PoisonError::into_inner);
-            }
-            if let Some(receipt) = same.receipt.get() {
-                return Arc::clone(receipt);
-            }
-        }
-        let flight = Arc::new(Flight { request, receipt: OnceLock::new() });
-        flights.push(Arc::clone(&flight));
-        drop(flights);
-        let landing = Landing { inner, flight: &flight };
-        let receipt = Arc::new(self.climb_in_time(&flight.request));
-        let receipt = Arc::clone(flight.receipt.get_or_init(|| receipt));
-        drop(landing);
-        if !flight.request.quiet {
-            log::write(&receipt);
-        }
+        let flying = match inner.flights.begin(request) {
+            Ok(flying) => flying,
+            Err(receipt) => return receipt,
+        };
+        let receipt = self.climb_in_time(flying.request());
+        let (receipt, logging) = flying.land(receipt);
+        log::write(&receipt, logging);
         receipt
     }
 
@@ -264,7 +282,11 @@ impl Releaser {
         };
         if request.ladder.lets_work_go_on() {
             let _turn = inner.turn();
-            return self.climb(request, None);
+            // A pause has the gate closed and waits for this release: so does every hook of it.
+            let closes = inner.gate.is_inside().then_some(&inner.gate);
+            let mut receipt = self.climb(request, closes);
+            receipt.advice.extend(inner.left_behind.advice());
+            return receipt;
         }
         // Another release has the gate closed, but it is not work: wait for its end.
         drop(inner.turn());
@@ -273,10 +295,10 @@ impl Releaser {
         let closed = kept.map_or_else(|| self.close_gate(request).map(Arc::new), Ok);
         let closed = match closed {
             Ok(closed) => closed,
-            Err(busy) => return inner.busy(request, &refusal(&busy)),
+            Err(busy) => return inner.busy(request, &why_busy(&busy)),
         };
         let _turn = inner.turn();
-        if !inner.inventory.pools().is_empty() {
+        if inner.inventory.may_sleep() {
             // Before the climb, because a sleep that is left behind goes on after it.
             closed.mark_asleep();
         }
@@ -285,7 +307,8 @@ impl Releaser {
         if let Err(error) = gauge.synchronize() {
             receipt.advice.push(format!("the device could not be waited for: {error}"));
         }
-        receipt.advice.extend(inner.keep_closed(&closed));
+        inner.keep_closed(&closed);
+        receipt.advice.extend(inner.left_behind.advice());
         receipt
     }
 
@@ -307,98 +330,66 @@ impl Releaser {
     }
 }
 
-/// Creates the receipt of a release in a forked child. Nothing of the parent's is asked for it, and it is
-/// not logged: a subscriber may have a lock of its own.
-fn refuse_inherited(request: &Request) -> Receipt {
-    let nothing = Reading::default();
-    let mut receipt = Receipt::new(&request.name, None, Verdict::Failed, (nothing, nothing));
-    receipt.target = request.to;
-    receipt.advice.push(home::refusal("releaser"));
-    receipt
-}
-
-fn refusal(busy: &Busy) -> String {
-    let next = if busy.own {
-        "ask on a thread that does not, or end that work first"
-    } else {
-        "try again when that has ended, or wait longer"
-    };
-    format!("nothing was touched: {busy}; {next}")
-}
-
 impl fmt::Debug for Releaser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Releaser({:?})", self.inner.inventory)
     }
 }
 
-/// Ends a flight, also when a climb panicked.
-struct Landing<'a> {
-    inner: &'a Inner,
-    flight: &'a Arc<Flight>,
-}
-
-impl Drop for Landing<'_> {
-    fn drop(&mut self) {
-        if self.inner.inventory.is_inherited() {
-            return;
-        }
-        self.inner.flights().retain(|flight| !Arc::ptr_eq(flight, self.flight));
-        self.inner.landed.notify_all();
-    }
-}
-
 impl Inner {
-    /// Whether a part of a climb of this releaser asks, or of a release that it asked for.
-    fn is_asked_by_its_own_climb(&self, request: &Request) -> bool {
+    /// Whether a part of a release of this releaser asks, or of a release that it asked for.
+    fn is_asked_by_its_own_release(&self, request: &Request) -> bool {
         let is_own = |climb: &Climb| climb.is_climb_of(&self.identity);
-        request.within.as_ref().is_some_and(is_own) || Climb::here().as_ref().is_some_and(is_own)
+        request.within.as_ref().is_some_and(is_own)
+            || Climb::here().as_ref().is_some_and(is_own)
+            || asking::is_here(&self.inventory, Doing::Releasing)
+            || self.is_asking_here()
     }
 
-    /// Returns a refusal if this thread holds a pass and the release needs the gate closed.
-    fn own_pass(&self, request: &Request) -> Option<Busy> {
+    /// Whether this thread asks for the numbers of a receipt or of the ledger.
+    fn is_asking_here(&self) -> bool {
+        [Doing::Refusing, Doing::Asking]
+            .iter()
+            .any(|doing| asking::is_here(&self.inventory, *doing))
+    }
+
+    /// Returns a refusal if the release needs the gate closed and would wait for this thread.
+    fn waits_for_itself(&self, request: &Request) -> Option<Busy> {
         let needs_gate = self.inventory.gauge().is_some() && !request.ladder.lets_work_go_on();
-        if needs_gate { self.gate.own_pass() } else { None }
+        // A gate that a part keeps closed, which was left behind, is shared.
+        let is_kept = self.kept_closed().strong_count() > 0;
+        if needs_gate && !is_kept { self.gate.waits_for_itself() } else { None }
     }
 
-    /// Keeps the gate closed while parts run that were left behind. Returns what that means to work.
-    fn keep_closed(&self, closed: &Arc<Closed>) -> Vec<String> {
-        let mut advice = Vec::new();
-        for part in self.left_behind.taking() {
-            if part.keep(closed) {
-                let (name, age) = (part.name(), part.age().as_secs_f64());
-                advice.push(format!(
-                    "{name} still runs, since {age:.1} s ago: the gate stays closed, and work waits, \
-                     until it ends"
-                ));
-            }
-        }
-        if !advice.is_empty() {
+    /// Keeps the gate closed while parts run that were left behind.
+    fn keep_closed(&self, closed: &Arc<Closed>) {
+        let taking = self.left_behind.taking();
+        let is_kept = taking.iter().filter(|part| part.keep(closed)).count() > 0;
+        if is_kept {
             *self.kept_closed() = Arc::downgrade(closed);
         }
-        advice
     }
 
     fn busy(&self, request: &Request, why: &str) -> Receipt {
+        if self.is_asking_here() {
+            return refuse_asked(request);
+        }
+        let _refusing = Mark::new(&self.inventory, Doing::Refusing);
         let reading = self.inventory.read();
         let mut receipt = receipt(&self.inventory, request, Verdict::Busy, (reading, reading));
         receipt.advice.push(why.to_owned());
         receipt
     }
 
-    fn replaced(&self) -> MutexGuard<'_, Vec<Arc<dyn Rung>>> {
-        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn replaced(&self) -> MutexGuard<'_, Vec<Replaced>> {
+        unpoisoned(self.replaced.lock())
     }
 
     fn kept_closed(&self) -> MutexGuard<'_, Weak<Closed>> {
-        self.kept_closed.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.kept_closed.lock())
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.turn.lock())
     }
 }

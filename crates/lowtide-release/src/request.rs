@@ -39,6 +39,17 @@ pub(crate) enum Claiming {
     Level { level: Reading, may_be_libraries: bool },
 }
 
+/// What a release writes to the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logging {
+    /// One line.
+    Line,
+    /// One line, and the lines Before, After and Freed (R32).
+    Summary,
+    /// Nothing: the caller writes the line.
+    ByCaller,
+}
+
 /// What a caller asks of a release.
 #[derive(Clone)]
 pub struct Request {
@@ -54,8 +65,7 @@ pub struct Request {
     pub every_rung: bool,
     /// The time that planning took. It counts as part of the release.
     pub planned: Duration,
-    /// Whether the caller writes the log line.
-    pub(crate) quiet: bool,
+    pub(crate) logging: Logging,
     pub(crate) claiming: Claiming,
     /// A rung that was climbed before the release began and belongs to it.
     pub(crate) done: Option<RungReceipt>,
@@ -75,7 +85,7 @@ impl Request {
             when_busy: WhenBusy::Wait(Duration::from_secs(60)),
             every_rung: false,
             planned: Duration::ZERO,
-            quiet: false,
+            logging: Logging::Line,
             claiming: Claiming::ByLadder,
             done: None,
             witness: None,
@@ -170,7 +180,13 @@ impl Request {
     }
 
     pub(crate) fn quiet(mut self) -> Request {
-        self.quiet = true;
+        self.logging = Logging::ByCaller;
+        self
+    }
+
+    /// Logs the lines Before, After and Freed, too (R32).
+    pub(crate) fn summarised(mut self) -> Request {
+        self.logging = Logging::Summary;
         self
     }
 
@@ -179,14 +195,13 @@ impl Request {
         self
     }
 
-    /// Whether one release answers both requests.
+    /// Whether one release answers both requests, if it has rungs of the same names.
     pub(crate) fn is_like(&self, other: &Request) -> bool {
         let is_plain = |request: &Request| request.done.is_none() && !request.alone;
         is_plain(self)
             && is_plain(other)
             && (self.to, self.every_rung, self.claiming)
                 == (other.to, other.every_rung, other.claiming)
-            && self.ladder.names() == other.ladder.names()
     }
 }
 

@@ -5,26 +5,22 @@
 //! model, never the sum, and there is a receipt between each two.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lowtide_types::{
-    Bytes, DeviceId, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
-};
+use lowtide_types::{Bytes, Reading, Receipt};
 
 use crate::claiming::outside_growth;
 use crate::clock::Clock;
-use crate::failure::message;
-use crate::gauge::Gauge;
 use crate::home::Home;
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
 use crate::request::{Claiming, Request};
 use crate::slope::{Slope, Trend};
+use crate::stage::{Opened, Stage};
 use crate::stages_report::{StageReport, StagesReport};
+use crate::sync::unpoisoned;
 
 /// The reason why a stage did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +52,7 @@ pub enum StageError<E> {
 /// A sequence of stages on one device. Clones share what they have seen.
 #[derive(Clone)]
 pub struct Stages {
-    releaser: Releaser,
+    pub(crate) releaser: Releaser,
     budget: Option<Bytes>,
     began: Duration,
     done: Arc<Mutex<Done>>,
@@ -112,13 +108,7 @@ impl Stages {
         name: &str,
         load: impl FnOnce() -> Result<M, E>,
     ) -> Result<Stage<'_, M>, StageError<E>> {
-        let mut stage =
-            Stage { stages: self, opened: self.open(name), module: None, receipt: None };
-        stage.module = Some(load().map_err(StageError::Load)?);
-        stage.look();
-        stage.opened.loaded =
-            stage.opened.peak.saturating_sub(stage.opened.before().unwrap_or_default());
-        Ok(stage)
+        Stage::load(self, self.open(name), load).map_err(StageError::Load)
     }
 
     /// Loads a model whose size is known. If it does not fit it is refused before it is loaded.
@@ -164,7 +154,7 @@ impl Stages {
         receipt
     }
 
-    fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
+    pub(crate) fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
         let before = opened.before.in_use().unwrap_or_default();
         let report = StageReport {
             name: opened.name.clone(),
@@ -228,14 +218,18 @@ impl Stages {
     /// Records a clean-up: the level of the next one, and the trend.
     fn cleaned(&self, receipt: &Arc<Receipt>) {
         let inventory = self.releaser.inventory();
+        // Before the lock: the gauge may be the caller's.
+        let noise = inventory.noise();
         let Some(mut done) = self.done() else { return };
         done.between.push(Arc::clone(receipt));
         let Some(in_use) = receipt.after.in_use() else { return };
         match &mut done.level {
-            Some(level) => level.follow(inventory, &receipt.after),
+            Some(level) => level.follow(inventory, &receipt.after, noise),
             None => done.level = Some(Level { reading: receipt.after, has_grown: false }),
         }
-        if let Some(warning) = done.slope.add(in_use) {
+        let warning = done.slope.add(in_use);
+        drop(done);
+        if let Some(warning) = warning {
             let (per_task, tasks) = (warning.per_update, warning.updates);
             tracing::warn!(%per_task, tasks, "memory in use grows by {per_task} with every task, over {tasks} tasks");
         }
@@ -260,12 +254,13 @@ impl Stages {
 
     /// Returns what has been seen so far.
     pub fn report(&self) -> StagesReport {
+        // Before the lock: the clock may be the caller's.
+        let total = self.releaser.now().saturating_sub(self.began);
         let Some(done) = self.done() else { return StagesReport::default() };
         let own = done.stages.iter().map(|stage| stage.own_peak_bytes);
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
         let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
         let cleaning_s = torn_down + between;
-        let total = self.releaser.now().saturating_sub(self.began);
         StagesReport {
             peak_bytes: done.peak,
             largest_bytes: own.clone().max().unwrap_or_default(),
@@ -278,16 +273,15 @@ impl Stages {
 
     /// Locks what was seen; `None` in a forked child.
     fn done(&self) -> Option<MutexGuard<'_, Done>> {
-        let lock = || self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        self.home.is_here().then(lock)
+        self.home.is_here().then(|| unpoisoned(self.done.lock()))
     }
 }
 
 impl Level {
     /// Adds the growth of libraries, which no release can take back, to the level.
-    fn follow(&mut self, inventory: &Inventory, after: &Reading) {
+    fn follow(&mut self, inventory: &Inventory, after: &Reading, noise: Bytes) {
         let grown = outside_growth(inventory, &self.reading, after);
-        let has_grown = grown > inventory.noise();
+        let has_grown = grown > noise;
         if has_grown && !self.has_grown {
             self.reading.own = self.reading.own.map(|own| own + grown);
         }
@@ -303,124 +297,5 @@ impl fmt::Debug for Stages {
             self.releaser,
             self.done().map_or(0, |done| done.stages.len())
         )
-    }
-}
-
-/// A stage that has begun: the numbers before it, and its peak so far.
-#[derive(Debug, Clone)]
-#[must_use = "a stage that is not closed is in no report"]
-pub struct Opened {
-    name: String,
-    before: Reading,
-    peak: Bytes,
-    /// By how much the device's number rose while the model was loaded.
-    loaded: Bytes,
-}
-
-impl Opened {
-    /// Returns what the stage has taken: what its model took when it was loaded, or the growth of the
-    /// allocators since, if that is more.
-    pub fn taken(&self, now: &Reading) -> Bytes {
-        self.loaded.max(now.reserved.saturating_sub(self.before.reserved))
-    }
-
-    /// Returns what was in use before the stage, where the device could be asked.
-    pub fn before(&self) -> Option<Bytes> {
-        self.before.in_use()
-    }
-}
-
-/// A loaded model. Dropping it tears the model down.
-pub struct Stage<'a, M> {
-    stages: &'a Stages,
-    opened: Opened,
-    module: Option<M>,
-    receipt: Option<Arc<Receipt>>,
-}
-
-impl<M> Stage<'_, M> {
-    /// Reads what is in use now, for the peak. Call it when the model has just grown.
-    pub fn look(&mut self) {
-        self.stages.look(&mut self.opened);
-    }
-
-    /// Tears the model down. Returns the receipt.
-    pub fn finish(mut self) -> Arc<Receipt> {
-        self.tear_down()
-    }
-
-    fn tear_down(&mut self) -> Arc<Receipt> {
-        if let Some(receipt) = &self.receipt {
-            return Arc::clone(receipt);
-        }
-        self.look();
-        let releaser = &self.stages.releaser;
-        let began = releaser.now();
-        let done = self.drop_module(began);
-        let name = format!("stage {}", self.opened.name);
-        // A context grows by a little when it is first used, and keeps that.
-        let gauge = releaser.inventory().gauge();
-        let grows = matches!(gauge.map(Gauge::id), Some(DeviceId::Cuda(_)));
-        let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
-        let claim = self.opened.taken(&done.before).saturating_sub(grown);
-        let request =
-            Request::new(name, Ladder::between()).every_rung().claiming(claim).after(done);
-        let receipt = releaser.release(request);
-        self.stages.closed(&self.opened, began, &receipt);
-        self.receipt = Some(Arc::clone(&receipt));
-        receipt
-    }
-
-    /// Drops the model: the first rung of its teardown.
-    fn drop_module(&mut self, began: Duration) -> RungReceipt {
-        let releaser = &self.stages.releaser;
-        let before = releaser.inventory().read();
-        let module = self.module.take();
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(module)));
-        let took_s = releaser.now().saturating_sub(began).as_secs_f64();
-        let after = releaser.inventory().read();
-        RungReceipt {
-            rung: RungName::Drop,
-            attempt: 1,
-            outcome: match dropped {
-                Ok(()) => RungOutcome::Done,
-                Err(panic) => RungOutcome::Panicked { message: message(&*panic) },
-            },
-            touched: vec![self.opened.name.clone().into()],
-            skipped: Vec::new(),
-            expected_bytes: None,
-            before,
-            after,
-            freed_bytes: after.freed_since(&before),
-            settling: Settling::Steady,
-            took_s,
-        }
-    }
-}
-
-impl<M> Deref for Stage<'_, M> {
-    type Target = M;
-
-    fn deref(&self) -> &M {
-        self.module.as_ref().expect("a stage has its model until it ends")
-    }
-}
-
-impl<M> DerefMut for Stage<'_, M> {
-    fn deref_mut(&mut self) -> &mut M {
-        self.module.as_mut().expect("a stage has its model until it ends")
-    }
-}
-
-impl<M> Drop for Stage<'_, M> {
-    fn drop(&mut self) {
-        // A loader that failed has left nothing to tear down, but cached memory goes back.
-        self.tear_down();
-    }
-}
-
-impl<M> fmt::Debug for Stage<'_, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stage({})", self.opened.name)
     }
 }

@@ -4,6 +4,7 @@
 pub mod conformance;
 mod dice;
 pub mod double;
+pub mod forks;
 mod keys;
 pub mod raw;
 pub mod refusing;

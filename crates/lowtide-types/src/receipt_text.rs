@@ -33,16 +33,17 @@ impl Receipt {
         format!("{name} on {device}: {verdict}, {freed}{claimed}{numbers} in {took_ms:.1} ms")
     }
 
-    /// Returns the line about reserved memory before and after, in MB to one decimal (R42).
+    /// Returns the line about reserved memory before and after, in MB of 1024² bytes to one
+    /// decimal (R42).
     pub fn reserved_line(&self) -> String {
         let (before, after) = (self.before.reserved, self.after.reserved);
         let (before, after) = (before.0.cast_signed(), after.0.cast_signed());
         format!(
             "{}: reserved {} before, {} after, {} freed",
             printable(&self.name),
-            in_mb(before, 1),
-            in_mb(after, 1),
-            in_mb(before - after, 1)
+            in_mb(before, 1 << 20, 1),
+            in_mb(after, 1 << 20, 1),
+            in_mb(before - after, 1 << 20, 1)
         )
     }
 
@@ -115,15 +116,15 @@ fn freed_text(freed: Option<i64>) -> String {
 
 /// Formats MB of 1,000,000 bytes to two decimals.
 fn mb(bytes: i64) -> String {
-    in_mb(bytes, 2)
+    in_mb(bytes, 1_000_000, 2)
 }
 
-/// Formats MB of 1,000,000 bytes, in whole numbers, so that nothing is lost to rounding of floats.
-fn in_mb(bytes: i64, decimals: u32) -> String {
-    let unit = 10_u64.pow(6 - decimals);
-    let rounded = (bytes.unsigned_abs() + unit / 2) / unit;
+/// Formats MB of so many bytes, in whole numbers, so that nothing is lost to rounding of floats.
+fn in_mb(bytes: i64, unit: u128, decimals: u32) -> String {
+    let parts = 10_u128.pow(decimals);
+    let rounded = (u128::from(bytes.unsigned_abs()) * parts + unit / 2) / unit;
     let sign = if bytes < 0 && rounded > 0 { "-" } else { "" };
-    let (whole, part) = (rounded / 10_u64.pow(decimals), rounded % 10_u64.pow(decimals));
+    let (whole, part) = (rounded / parts, rounded % parts);
     format!("{sign}{whole}.{part:0width$} MB", width = decimals as usize)
 }
 

@@ -12,6 +12,16 @@ use crate::steps::cargo;
 const MODELS: [&str; 4] =
     ["--features", "lowtide-release/loom,lowtide-pool/loom", "--test", "loom"];
 
+/// Models run for seconds and take a minute to compile as the tests are: so they are optimised less.
+const OF_MODELS: [&str; 6] = [
+    "--config",
+    "profile.dev.package.lowtide-pool.opt-level=0",
+    "--config",
+    "profile.dev.package.lowtide-release.opt-level=1",
+    "--config",
+    "profile.dev.package.lowtide-testing.opt-level=0",
+];
+
 /// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
 /// the same features of all dependencies each time and compiles them once.
 pub(super) fn test(report: &Report) {
@@ -35,7 +45,7 @@ pub(super) fn test(report: &Report) {
         None => report.not_run("tests", "the build failed"),
     }
     report.run("doc tests", workspace("test").arg("--doc"));
-    report.run("models", workspace("test").args(MODELS));
+    report.run("models", workspace("test").args(MODELS).args(OF_MODELS));
     let docs = ["--no-deps", "--document-private-items"];
     report.run("docs", workspace("doc").args(docs).env("RUSTDOCFLAGS", "-D warnings"));
 }

@@ -38,7 +38,7 @@ impl Arena {
     pub(crate) fn settle_chunk(&mut self, block: u32, unmapped: bool) {
         if unmapped {
             let size = self.chunks.remove(&self.blocks.get(block).start);
-            self.mapped -= size.expect("a claimed chunk is in the books");
+            self.mapped -= size.expect("a claimed chunk is in the table");
             self.enter(block, BlockState::Hole, SETTLED);
         } else {
             self.enter(block, BlockState::Cached, SETTLED);

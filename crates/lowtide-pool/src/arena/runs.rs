@@ -12,7 +12,7 @@ pub(crate) struct Run {
     pub(crate) block: u32,
     /// The ranges that must be mapped.
     pub(crate) missing: Vec<Range<u64>>,
-    /// Whose what is left over is: the stream's, where part of the run was freed on it.
+    /// The stream that owns the rest of the run: the one on which a part of it was freed, if any.
     owner: u32,
 }
 

@@ -1,5 +1,4 @@
 //! Forks: a child has no use of its parent's pool, and a pool of its own works.
-#![allow(unsafe_code, reason = "forks")]
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -7,32 +6,13 @@ use std::thread;
 
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Error, Limit, Pool, Result, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_testing::forks::{beside, in_child};
 
 const STREAM: StreamId = StreamId(0);
-/// A child that hangs is ended by the kernel after this time.
-const HANGS_AFTER_S: u32 = 60;
 
 fn pool() -> Pool {
     let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
     Pool::new(&Device::host(options).unwrap()).unwrap()
-}
-
-/// Runs `work` in a forked child, which ends with the number of the first check that fails, or zero.
-fn in_child(work: impl FnOnce() -> Vec<bool>) {
-    // SAFETY: the child touches only what is tested here, and leaves by `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: sets a timer of this process.
-        unsafe { libc::alarm(HANGS_AFTER_S) };
-        let failed = (1..).zip(work()).find(|(_, holds)| !holds).map_or(0, |(number, _)| number);
-        // SAFETY: ends the child without the test harness's exit handlers.
-        unsafe { libc::_exit(failed) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for our own child.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the check that failed in the child");
 }
 
 fn is_refused<T>(outcome: Result<T>) -> bool {
@@ -132,24 +112,10 @@ fn a_child_does_not_wait_for_a_turn_that_was_under_way() {
 // Whatever lock a thread of the parent has at the moment of the fork, it has for ever in the child.
 #[test]
 fn a_child_hangs_on_no_lock_of_its_parents_pool() {
-    struct EndOf<'a>(&'a AtomicBool);
-    impl Drop for EndOf<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, SeqCst);
-        }
-    }
     let pool = pool();
     let block = Arc::new(pool.block(Bytes::mib(2)).unwrap());
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _end = EndOf(&is_over);
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !is_over.load(SeqCst) {
-                    drop(pool.block(Bytes(4096)).unwrap());
-                }
-            });
-        }
+    let noise = || drop(pool.block(Bytes(4096)).unwrap());
+    beside(noise, || {
         for _ in 0..50 {
             let copies = (pool.clone(), Arc::clone(&block));
             in_child(|| {

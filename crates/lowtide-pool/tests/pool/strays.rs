@@ -253,6 +253,38 @@ fn a_page_that_needs_a_backup_after_all_and_gets_none_fails_the_sleep() {
     zeros.assert_is_whole("it is all zeros again");
 }
 
+// Found by the storm: both digests of such a page are the same, and only its backup can tell.
+#[test]
+fn a_page_that_changed_for_its_copy_and_changed_back_is_found_by_its_backup() {
+    for policy in policies() {
+        let world = World::new(policy);
+        let contents = contents(&world);
+        let (block, at) = (contents[0].address, 3);
+        let mut moments = [When::Digested, When::CopiedOut].into_iter().peekable();
+        world.faults.meddle(move |now| {
+            let is_next = |when: &When| when.is(now) && now.is_of(block.plus(Bytes(at as u64)));
+            if moments.next_if(is_next).is_some() {
+                put(block, at, get(block, at) ^ 0x11);
+            }
+        });
+        let slept = world.pool.sleep(Scope::Whole).unwrap();
+        world.faults.leave_alone();
+        let woke = world.pool.wake(Scope::Whole);
+        assert_eq!(slept.copied_again, usize::from(policy.check_backups), "{policy:?}");
+        if policy.check_backups {
+            woke.unwrap();
+            assert_all_whole(&contents, "a page changed back");
+        } else {
+            let refused = woke.unwrap_err();
+            assert!(matches!(refused, Error::Corrupt { .. }), "{refused}");
+            let lost = world.pool.wake_losing(Scope::Whole, Limit::NONE).unwrap().lost;
+            assert_eq!(lost.len(), 1, "{lost:?}");
+            assert_all_whole(&contents[1..2], "another page");
+        }
+        check(&world.pool);
+    }
+}
+
 // The device computes digests while the driver is busy with the chunks before.
 #[test]
 fn chunks_leave_while_the_next_ones_are_looked_at() {

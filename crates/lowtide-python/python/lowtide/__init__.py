@@ -23,8 +23,9 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)() or "t" in getattr(_sys, 
     )
 
 from ._contract import Releasable, after_inference, releases, tasks
+from ._exit import has_exit_begun
 from ._gate import Gate
-from ._idle import Idle, idle
+from ._idle import Idle, Work, idle
 from ._native import (
     Busy,
     Claim,
@@ -34,6 +35,7 @@ from ._native import (
     LedgerLine,
     Reading,
     Receipt,
+    Restored,
     RungReceipt,
     StageReport,
     StagesReport,
@@ -47,9 +49,10 @@ from ._stage import Stage, Stages, stage
 from ._testing import assert_released
 
 if TYPE_CHECKING:
+    from . import compat
     from ._audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
-    from ._rungs.to_host import back
+    from ._rungs.restore import restore
     from ._why.answer import Answer
     from ._why.why import why
 
@@ -67,6 +70,7 @@ __all__ = [
     "Reading",
     "Receipt",
     "Releasable",
+    "Restored",
     "RungReceipt",
     "Stage",
     "StageReport",
@@ -74,12 +78,13 @@ __all__ = [
     "StagesReport",
     "Touch",
     "Trend",
+    "Work",
     "WouldNotFit",
     "__version__",
     "after_inference",
     "assert_released",
     "audit",
-    "back",
+    "compat",
     "empty_device_cache",
     "idle",
     "register_cache",
@@ -87,6 +92,7 @@ __all__ = [
     "register_session",
     "release",
     "releases",
+    "restore",
     "shutdown",
     "stage",
     "tasks",
@@ -98,15 +104,30 @@ _LAZY = {
     "Audit": "_audit",
     "audit": "_audit",
     "why": "_why.why",
-    "back": "_rungs.to_host",
     "register_cache": "_rungs.registry",
     "register_model": "_rungs.registry",
     "register_session": "_rungs.registry",
+    "restore": "_rungs.restore",
 }
+
+
+class _Nothing:
+    """Stands for what cannot be imported any more at the end of the interpreter: it does nothing."""
+
+    def __call__(self, *_arguments: object, **_keywords: object) -> None: ...
+
+    def __getattr__(self, name: str) -> object:
+        return self
 
 
 def __getattr__(name: str) -> object:
     # Modules that most programs never use are imported on first use.
+    if (name in _LAZY or name == "compat") and has_exit_begun():
+        return _Nothing()
+    if name == "compat":
+        from importlib import import_module
+
+        return import_module(f"{__name__}.compat")
     if name in _LAZY:
         from importlib import import_module
 
@@ -114,6 +135,18 @@ def __getattr__(name: str) -> object:
         globals()[name] = found
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _start_by_environment() -> None:
+    import os
+
+    if os.environ.get("LOWTIDE_FREE_ON_IDLE", "").strip():
+        from ._ambient import start_by_environment
+
+        start_by_environment()
+
+
+_start_by_environment()
 
 
 def __dir__() -> list[str]:

@@ -9,15 +9,17 @@ afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 from ._devices.choose import device_of
+from ._exit import has_exit_begun
 from ._log import log_release, logger
-from ._native import Ladder
+from ._native import Ladder, empty_receipt
 from ._release import shutdown
 from ._releasers import releaser_for
 from ._stage import stages_of
-from ._teardown import Step, drop_without_device, teardown_of, trim_own_garbage
+from ._teardown import NAMES, drop_without_device, teardown_of, trim_own_garbage
+from ._waiting import in_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._native import Receipt
-    from ._native import _DropStep as DropStep
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -38,14 +39,24 @@ class Releasable:
     """A module whose device memory can be released: `class Reranker(lowtide.Releasable, Base)`.
 
     `teardown()` drops what only this object holds, trims, then calls the parent's `teardown` if
-    there is one. As a context manager it does so at the end of the block. Nothing depends on
-    `__del__`.
+    there is one. As a context manager it does so at the end of the block. If neither was used, the end
+    of the object does it, unless the interpreter is ending: a last resort, which nothing depends on.
     """
+
+    _lowtide_wait_s: ClassVar[float] = 60.0
 
     def teardown(self) -> Receipt:
         """Drops what only this object holds, trims, and calls the parent's `teardown`."""
-        receipt = shutdown(self, name=_title(type(self)))
+        receipt = shutdown(self, name=_title(type(self)), wait=self._lowtide_wait_s)
         parent = getattr(super(), "teardown", None)
+        if parent is not None:
+            parent()
+        return receipt
+
+    def release(self) -> Receipt:
+        """Does the same as `teardown`, then calls the parent's `release` if there is one."""
+        receipt = self.teardown()
+        parent = getattr(super(), "release", None)
         if parent is not None:
             parent()
         return receipt
@@ -61,12 +72,26 @@ class Releasable:
     ) -> None:
         _end(self.teardown, exception)
 
+    def __del__(self) -> None:
+        if has_exit_begun():
+            return
+        try:
+            if _has_memory(self):
+                # Whoever lets the last reference go did not expect to wait.
+                vars(self)["_lowtide_wait_s"] = 0.0
+                self.teardown()
+        except Exception as failure:  # noqa: BLE001  Nobody could handle it.
+            logger().debug("the end of an object failed: %s: %s", type(failure).__name__, failure)
+        parent = getattr(super(), "__del__", None)
+        if parent is not None:
+            parent()
+
 
 def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
     """Makes a class releasable: `@lowtide.releases("pipeline", "model")`.
 
-    A teardown drops the named attributes in this order (write wrappers first); without names,
-    everything that only the object holds. Then it trims, and calls the class's own method of the
+    A teardown, and `shutdown(obj)`, drop the named attributes in this order (write wrappers first) and
+    nothing else; without names, everything that only the object holds. Then it trims, and calls the class's own method of the
     name `teardown`, or that of its parents. The class becomes a context manager, unless it is one
     already.
     """
@@ -75,7 +100,7 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
         own = getattr(cls, teardown, None)
 
         def tear_down(self: object) -> Receipt:
-            receipt = _drop(self, names) if names else shutdown(self, name=_title(cls))
+            receipt = _drop(self) if names else shutdown(self, name=_title(cls))
             if own is not None:
                 own(self)
             return receipt
@@ -84,6 +109,7 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
         tear_down.__qualname__ = f"{cls.__qualname__}.{teardown}"
         tear_down.__doc__ = "Drops the model, trims, then calls the class's own teardown."
         setattr(cls, teardown, tear_down)
+        setattr(cls, NAMES, names)
         if not hasattr(cls, "__enter__"):
             made: Any = cls
             made.__enter__ = lambda self: self
@@ -103,23 +129,24 @@ def _end(teardown: Callable[[], object], exception: BaseException | None) -> Non
         logger().error("a teardown failed: %s: %s", type(failure).__name__, failure)
 
 
+def _has_memory(module: object) -> bool:
+    """Returns whether an object leads to device memory. If it does not, it was torn down already."""
+    from ._rungs.lru_caches import held_bytes
+
+    device = device_of(None)
+    return device is not None and held_bytes(vars(module).values(), device.name) > 0
+
+
 def _title(cls: type) -> str:
     return f"teardown {cls.__name__}"
 
 
-def _drop(module: object, names: tuple[str, ...]) -> Receipt:
-    held = vars(module) if hasattr(module, "__dict__") else {}
-    # An attribute that is missing or None was not loaded, or is gone already.
-    steps: list[DropStep] = [
-        Step(f"{type(module).__name__}.{name}", None, _setter(module, name))
-        for name in names
-        if held.get(name, getattr(type(module), name, None)) is not None
-    ]
-    # The plan is not carried out here. Its witness names afterwards who holds what has survived.
-    device = device_of(None)
-    planned, witness, claim_bytes = teardown_of([module], device)
-    planned.clear()
+def _drop(module: object) -> Receipt:
     title = _title(type(module))
+    if has_exit_begun():
+        return empty_receipt(title)
+    device = device_of(None)
+    steps, witness, claim_bytes, *_ = teardown_of([module], device)
     del module
     trim_own_garbage(device)
     if device is None:
@@ -134,10 +161,6 @@ def _drop(module: object, names: tuple[str, ...]) -> Receipt:
             beside_work=True,
         )
     )
-
-
-def _setter(module: object, name: str) -> Callable[[], None]:
-    return lambda: setattr(module, name, None)
 
 
 def tasks(items: Iterable[T], *, device: object = None) -> Iterator[T]:
@@ -185,7 +208,8 @@ def _cleaning(function: F, device: object) -> F:
                 return await function(*arguments, **keywords)
             finally:
                 del arguments, keywords
-                stages_of(device).between(name)
+                stages = stages_of(device)
+                await in_thread(lambda: stages.between(name))
 
         return cast(F, wait)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ._exit import has_exit_begun
 from ._log import log_release, logger, numbers
 from ._native import Pauses, parse_seconds
 from ._releasers import releaser_of
@@ -50,12 +51,14 @@ class Gate:
 
         Raises `lowtide.Busy` if work continues past the limit; nothing is stopped then.
         """
+        if has_exit_begun():
+            return None
         receipt = self._pauses.pause(mode, parse_seconds(limit))
         return None if receipt is None else log_release(receipt, receipt.reserved_line())
 
     def resume(self, empty_cache: bool = True) -> Receipt | None:
         """Returns cached memory to the driver, unless told not to, then opens the gate."""
-        resumed = self._pauses.resume(empty_cache)
+        resumed = None if has_exit_begun() else self._pauses.resume(empty_cache)
         if resumed is None:
             return None
         receipt, warning = resumed.receipt, resumed.warning

@@ -19,6 +19,8 @@ class Hook:
     name: str = ""
     limit_s: float = 20.0
     costly: bool = False
+    restores: bool = False
+    """Whether `restore` brings back what `run` took off the device."""
     """Whether the program has to do costly work again afterwards. It is not run between tasks."""
 
     def missing(self) -> str | None:
@@ -32,6 +34,10 @@ class Hook:
     def run(self, round: int) -> list[Touch]:
         """Runs it and returns what it touched. `round` counts repetitions of its rung, from 0."""
         raise NotImplementedError
+
+    def restore(self) -> list[Touch]:
+        """Brings back what `run` took off the device, before the next task begins."""
+        return []
 
     def __repr__(self) -> str:
         return f"Hook({self.point}: {self.name})"

@@ -1,25 +1,29 @@
 """Free on idle: memory is released by itself while the process is idle.
 
 Each task holds a guard. When there has been none for long enough, the idle ladder is climbed until
-the target is met. Switched off, it does nothing: no thread, no clock.
+the target is met. What it took off the device comes back before the next task begins. Switched off,
+it does nothing: no thread, no clock.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._log import log_release, logger
+from ._exit import has_exit_begun
+from ._log import log_restored, log_summary, logger
 from ._native import Idle as NativeIdle
+from ._native import Working
 from ._releasers import releaser_of
+from ._waiting import in_thread, is_in_event_loop
 
 if TYPE_CHECKING:
-    from threading import Event, Thread
+    from threading import Thread
     from types import TracebackType
     from weakref import ReferenceType, WeakSet
 
     from typing_extensions import Self
 
-    from ._native import Receipt, Working
+    from ._native import Receipt, Restored
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
 
@@ -29,10 +33,13 @@ def idle(
 ) -> Idle:
     """Switches free-on-idle on: memory is released after `after` without work.
 
-    `after` is a text such as "30s", or a number of seconds. The environment variable
-    LOWTIDE_FREE_ON_IDLE overrides it: "off", "on" or a time. With `after=None`, only the variable
-    decides. `to` is the target; the default is the floor.
+    `after` is a text such as "30s", or a number of seconds; "task" releases at the end of each task
+    at once, if no other task is active. The environment variable LOWTIDE_FREE_ON_IDLE overrides it:
+    "off", "on", a time or "task". With `after=None`, only the variable decides. `to` is the target;
+    the default is the floor.
     """
+    if has_exit_begun():
+        return Idle("off")
     import os
 
     word = os.environ.get(ENVIRONMENT, "").strip()
@@ -50,9 +57,11 @@ class Idle:
         self._native = NativeIdle(releaser_of(device), switch, to=to)
         self.last: Receipt | None = None
         """The receipt of the last idle release."""
-        self._stop: Event | None = None
-        self._thread: Thread | None = None
+        self.restored: Restored | None = None
+        """What came back to the device before a task, the last time that something had to."""
+        self._watcher: _Watcher | None = None
         if self._native.enabled:
+            _end_ambient()
             self._watch()
 
     @property
@@ -65,47 +74,51 @@ class Idle:
         """How long the process has to be idle, in seconds."""
         return self._native.after_s
 
-    def work(self) -> Working:
-        """Returns a task for a `with` block. A release in progress stops; none begins while the
-        task lasts.
+    def work(self) -> Work:
+        """Begins a task and returns it for a `with` or `async with` block. None of it is released
+        while the task lasts, and a release in progress stops.
+
+        What a release took off the device is back before this returns: models that were moved to the
+        host, sessions that were closed. Raises RuntimeError if something could not come back; the
+        task has not begun then. In a coroutine that would have to wait, the task begins with its
+        `async with` block, and the event loop goes on meanwhile.
 
         A release that the program calls inside a task does not wait for that task: end the task
         first.
         """
-        return self._native.work()
+        work = Work(self)
+        if has_exit_begun():
+            return work
+        if self._native.is_ready() or not is_in_event_loop():
+            work._begin()
+        return work
 
     def tick(self) -> Receipt | None:
         """Releases if the process has been idle for long enough. A thread does this by itself."""
-        receipt = self._native.tick().receipt
+        return None if has_exit_begun() else self._released(self._native.tick().receipt)
+
+    def _released(self, receipt: Receipt | None) -> Receipt | None:
         if receipt is not None:
-            self.last = log_release(receipt)
+            self.last = log_summary(receipt)
         return receipt
 
     def _watch(self) -> None:
-        import threading
         from weakref import ref
 
-        stop = self._stop = threading.Event()
-        thread = threading.Thread(
-            target=_watch,
-            args=(self._native, ref(self), stop),
-            name="lowtide-idle",
-            daemon=True,
-        )
-        self._thread = thread
+        self._watcher = _Watcher(self._native, ref(self))
         _end_at_exit(self)
-        thread.start()
+        self._watcher.thread.start()
+
+    def _look_now(self) -> None:
+        """Has the thread look at once whether a release is due."""
+        if self._watcher is not None:
+            self._watcher.changed.set()
 
     def close(self) -> None:
         """Ends the thread; waits for a release in progress. A second call does nothing."""
-        stop, thread = self._stop, self._thread
-        self._stop = self._thread = None
-        if stop is not None and thread is not None:
-            import threading
-
-            stop.set()
-            if thread is not threading.current_thread():
-                thread.join()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None and not has_exit_begun():
+            watcher.end()
 
     def __enter__(self) -> Self:
         return self
@@ -119,22 +132,129 @@ class Idle:
         self.close()
 
 
-def _watch(native: NativeIdle, switch: ReferenceType[Idle], stop: Event) -> None:
-    """Watches until `stop` is set or nobody has the switch any more."""
+class Work:
+    """A task. Nothing is released while it lasts."""
 
-    def pause(seconds: float) -> bool:
-        return not stop.wait(seconds) and switch() is not None
+    __slots__ = ("_idle", "_working")
 
-    def on_release(receipt: Receipt) -> None:
+    def __init__(self, idle: Idle) -> None:
+        self._idle = idle
+        self._working: Working | None = None
+
+    def checkpoint(self) -> str:
+        """Asks whether the work should stop: returns "go", "abort" or "retract"."""
+        if has_exit_begun():
+            return "go"
+        if self._working is None:
+            raise RuntimeError("this task has not begun: use it in a `with` or `async with` block")
+        return self._working.checkpoint()
+
+    def leave(self) -> None:
+        """Ends the task. With `idle("task")`, memory is released before this returns; in a coroutine,
+        a thread does it. A second call does nothing."""
+        working, self._working = self._working, None
+        if working is None:
+            return
+        if not self._idle._native.at_end or has_exit_begun():
+            working.leave()
+        elif is_in_event_loop():
+            working.leave()
+            self._idle._look_now()
+        else:
+            self._end(working)
+
+    def _begin(self) -> None:
+        self._took(self._idle._native.work())
+
+    def _took(self, working: Working) -> None:
+        self._working = working
+        if working.restored is not None:
+            self._idle.restored = log_restored(working.restored)
+
+    def _end(self, working: Working) -> None:
+        tick = working.end()
+        if tick is not None:
+            self._idle._released(tick.receipt)
+
+    def __enter__(self) -> Self:
+        if self._working is None and not has_exit_begun():
+            self._begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.leave()
+
+    async def __aenter__(self) -> Self:
+        if self._working is None:
+            native = self._idle._native
+            self._took(await in_thread(native.work, or_else=Working.leave))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        working, self._working = self._working, None
+        if working is not None and self._idle._native.at_end:
+            await in_thread(lambda: self._end(working))
+        elif working is not None:
+            working.leave()
+
+
+class _Watcher:
+    """The thread that watches for idle time, until it is told to end or nobody has the switch."""
+
+    def __init__(self, native: NativeIdle, switch: ReferenceType[Idle]) -> None:
+        import threading
+
+        self._native = native
+        self._switch = switch
+        self._ends = False
+        self.changed = threading.Event()
+        self.thread: Thread = threading.Thread(target=self._watch, name="lowtide-idle", daemon=True)
+
+    def end(self) -> None:
+        """Ends the thread and waits for it."""
+        import threading
+
+        self._ends = True
+        self.changed.set()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
+
+    def _watch(self) -> None:
+        self._native.watch(self._pause, self._on_release)
+
+    def _pause(self, seconds: float) -> bool:
+        self.changed.wait(seconds)
+        self.changed.clear()
+        return not self._ends and self._switch() is not None
+
+    def _on_release(self, receipt: Receipt) -> None:
         try:
-            log_release(receipt)
-            owner = switch()
+            owner = self._switch()
             if owner is not None:
-                owner.last = receipt
+                owner._released(receipt)
+            else:
+                log_summary(receipt)
         except Exception as failure:  # noqa: BLE001 - the watch goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
 
-    native.watch(pause, on_release)
+
+def _end_ambient() -> None:
+    """Ends the watch that the variable alone has started: the program says itself when it works."""
+    import sys
+
+    ambient = sys.modules.get(f"{__package__}._ambient")
+    if ambient is not None:
+        ambient.stop()
 
 
 _watching: WeakSet[Idle] | None = None

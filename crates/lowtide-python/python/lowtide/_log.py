@@ -9,21 +9,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._exit import has_exit_begun
+
 if TYPE_CHECKING:
     from logging import Logger
 
-    from ._native import Receipt
+    from ._native import Receipt, Restored
 
 
 def logger() -> Logger:
-    """Returns the logger `lowtide`. Imports logging only when something is logged."""
+    """Returns the logger `lowtide`. Imports logging only when something is logged.
+
+    A program that has not set up logging gets its receipts, not the same text on stderr once more.
+    """
     import logging
 
-    return logging.getLogger("lowtide")
+    log = logging.getLogger("lowtide")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+    return log
 
 
 def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
     """Logs a release and returns its receipt. `line` replaces the usual line."""
+    if has_exit_begun():
+        return receipt
     from logging import DEBUG
 
     log = logger()
@@ -33,6 +43,31 @@ def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
     if log.isEnabledFor(receipt.log_level):
         log.log(receipt.log_level, "%s", receipt.log_text(line), extra=numbers(receipt))
     return receipt
+
+
+def log_summary(receipt: Receipt) -> Receipt:
+    """Logs an idle release: its line, and the lines Before, After and Freed (R32)."""
+    if has_exit_begun():
+        return receipt
+    from logging import INFO
+
+    log_release(receipt)
+    log = logger()
+    if log.isEnabledFor(INFO):
+        for line in receipt.summary().splitlines():
+            log.info("%s", line)
+    return receipt
+
+
+def log_restored(restored: Restored) -> Restored:
+    """Logs what came back to the device: INFO, or WARNING if the numbers do not confirm it."""
+    if has_exit_begun():
+        return restored
+    from logging import INFO, WARNING
+
+    level = INFO if restored.proved else WARNING
+    logger().log(level, "%s", restored, extra={"lowtide_took_s": restored.took_s})
+    return restored
 
 
 def numbers(receipt: Receipt) -> dict[str, object]:

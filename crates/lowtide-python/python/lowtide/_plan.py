@@ -1,48 +1,80 @@
 """What a shutdown of an object drops, and in which order.
 
-It drops only references that the object itself has: attributes, parts and items that lead to device
-memory. What only those references reach is freed with them. What somebody else holds too stays
-untouched, and is named.
+It drops references that lead to device memory: attributes and parts of the object itself, and entries
+of containers that it reaches. What only those references reach is freed with them. What somebody else
+holds too stays as it is, and is named; of a shared object such as a configuration only entries of
+containers go, never an attribute. `src/heap/descent.rs` has the rules.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from types import SimpleNamespace
 
-from ._native import HeapPath, leads_to, referents
+from ._native import HeapPath, Lead, leads_to
+from ._putting_back import putting_back
 from ._torch import torch
 from ._why.alone import EXAMINING
 from ._why.named_path import NamedPath
 from ._why.path_text import Root
 from ._why.question import Question
-from ._why.references.look import instance_dict, type_name
+from ._why.references.look import instance_dict, module_value, pairs, type_name
 from ._why.references.readers import references
 from ._why.references.reference import Reference
 
 _PARTS = ("_parameters", "_buffers", "_modules")
+_CONTAINERS = (dict, list, set, deque)
 
 
 class PlanStep:
-    """One reference to drop: its path, the bytes that no earlier step leads to, and the cut."""
+    """References to drop in one place: their path, the bytes that no earlier step leads to, and the
+    cut."""
 
-    __slots__ = ("_references", "bytes", "path")
+    __slots__ = ("_dropped", "bytes", "path")
 
-    def __init__(self, path: str, size: int, references: list[Reference]) -> None:
+    def __init__(self, path: str, size: int, dropped: list[Dropped]) -> None:
         self.path = path
         self.bytes: int | None = size
-        self._references = references
+        self._dropped = dropped
 
     def cut(self) -> None:
-        """Drops it. Afterwards this step holds nothing of what it led to."""
-        while self._references:
-            self._references.pop().cut()
+        """Drops them. Afterwards this step holds nothing of what they led to."""
+        while self._dropped:
+            self._dropped.pop().cut()
+
+
+class Dropped:
+    """One reference to drop, and how it is put back."""
+
+    __slots__ = ("_held", "_holder", "_undo", "_ways")
+
+    def __init__(
+        self, holder: object, held: object, ways: list[Reference], undo: list[Callable[[], bool]]
+    ) -> None:
+        self._holder = holder
+        self._held = held
+        self._ways = ways
+        self._undo = undo
+
+    def cut(self) -> None:
+        back = putting_back(self._holder, self._held)
+        self._holder = self._held = None
+        while self._ways:
+            self._ways.pop().cut()
+        if back is not None:
+            self._undo.append(back)
 
 
 class Plan:
-    """What to drop, wrappers first. `tensors` are weak references: they show what has survived."""
+    """What to drop, wrappers first. `tensors` are weak references: they show what has survived.
 
-    __slots__ = ("freed_bytes", "name", "stays", "steps", "tensors")
+    If nothing would be freed, because others hold all of it, there are no steps.
+    """
+
+    __slots__ = ("freed_bytes", "in_vain", "name", "stays", "steps", "tensors", "undo")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,43 +82,104 @@ class Plan:
         self.tensors: list[weakref.ref[object]] = []
         self.stays: list[weakref.ref[object]] = []
         self.freed_bytes = 0
+        self.in_vain = False
+        self.undo: list[Callable[[], bool]] = []
+        """Puts back what was dropped, the last first. Each returns whether it could."""
 
 
-def plan(owner: object, also: Iterable[object] = ()) -> Plan:
-    """Returns what a shutdown of `owner` drops. `also` are objects that it may treat as its own."""
+def plan(
+    owner: object,
+    also: Iterable[object] = (),
+    named: Mapping[int, tuple[str, ...]] | None = None,
+) -> Plan:
+    """Returns what a shutdown of `owner` drops. `also` are objects that it may treat as its own.
+
+    `named` has attributes by the id of their object: of that object nothing else is looked at, and the
+    caller drops them.
+    """
     with EXAMINING:
-        return _plan([owner, *also])
+        return _plan([owner, *also], named or {})
 
 
-def _plan(owners: list[object]) -> Plan:
-    places: list[object] = []
-    for one in owners:
-        places += _places(one)
-    known = {id(place) for place in places}
-    values: list[object] = []
-    for place in places:
-        for value in referents(place):
-            if id(value) not in known and not isinstance(value, type):
-                known.add(id(value))
-                values.append(value)
+def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
+    places = [_places(one) for one in owners]
     question = Question(owners)
-    found = leads_to(question, places, values)
+    only = [_values(one, named[id(one)]) if id(one) in named else None for one in owners]
+    found = leads_to(question, places, only, _configurations(owners[0]), _namespaces())
     del question, places
     made = Plan(_name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes
     made.tensors = _weak(found.tensors)
     made.stays = _weak(found.stays)
-    leads = found.by_value
-    for at in found.order:
-        lead = leads[at]
-        if lead.tensors == 0:
-            continue
-        for number, one in enumerate(owners):
-            ways = [way for way in references(one, values[at]) if way.can_cut]
-            if ways:
-                name = made.name if number == 0 else type_name(type(one))
-                made.steps.append(PlanStep(name + ways[0].step, lead.bytes, ways))
+    drops = list(found.drops)
+    del found
+    if made.freed_bytes == 0 and made.stays and not named:
+        made.in_vain = True
+        return made
+    drops = [lead for lead in drops if id(lead.chain[0]) not in named]
+    names = {id(one): type_name(type(one)) for one in owners[1:]} | {id(owners[0]): made.name}
+    made.steps = _steps(drops, names, made.undo)
     return made
+
+
+def _steps(
+    drops: list[Lead], names: dict[int, str], undo: list[Callable[[], bool]]
+) -> list[PlanStep]:
+    """Returns a step for each attribute, and one for all entries of a container."""
+    steps: list[PlanStep] = []
+    by_container: dict[int, tuple[PlanStep, list[Dropped]]] = {}
+    while drops:
+        lead = drops.pop(0)
+        holder, held = lead.chain[-1], lead.held
+        ways = [way for way in references(holder, held) if way.can_cut]
+        if not ways:
+            continue
+        dropped = Dropped(holder, held, ways, undo)
+        path = names.get(id(lead.chain[0]), "") + _text(lead.chain)
+        known = by_container.get(id(holder))
+        if known is not None:
+            step, all_of_it = known
+            step.path = path
+            step.bytes = (step.bytes or 0) + lead.bytes
+            all_of_it.insert(0, dropped)
+            continue
+        step = PlanStep(path + ways[0].step, lead.bytes, [dropped])
+        steps.append(step)
+        if isinstance(holder, _CONTAINERS):
+            by_container[id(holder)] = step, step._dropped
+    return steps
+
+
+def _text(chain: list[object]) -> str:
+    """Returns the path from the first object to the last."""
+    text = ""
+    for holder, held in pairwise(chain):
+        ways = references(holder, held)
+        text += ways[0].step if ways else " …"
+    return text
+
+
+def _values(owner: object, names: tuple[str, ...]) -> set[int]:
+    """Returns the ids of some attributes."""
+    return {id(value) for name, value in pairs(instance_dict(owner) or {}) if name in names}
+
+
+def _namespaces() -> list[type]:
+    """Returns the types whose attributes are entries, as those of a dict."""
+    known = [SimpleNamespace, ChainMap, UserDict, UserList]
+    parsed = module_value("argparse", "Namespace")
+    return [*known, parsed] if isinstance(parsed, type) else known
+
+
+def _configurations(owner: object) -> list[int]:
+    """Returns the ids of the values of an object that are called a configuration. Such an object owns
+    no memory: what its containers lead to was put there by the engine that it configures."""
+    found = []
+    for name, value in pairs(instance_dict(owner) or {}):
+        named = type(name) is str and "config" in name.lower()
+        if named or "config" in type_name(type(value)).lower():
+            found.append(id(value))
+    return found
 
 
 def _places(owner: object) -> list[object]:

@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ._devices.choose import device_of
+from ._exit import has_exit_begun
 from ._log import log_release
-from ._native import Ladder, parse_seconds
+from ._native import Ladder, empty_receipt, parse_seconds
 from ._releasers import releaser_for, releaser_of
 from ._teardown import (
     drop_without_device,
     libraries_with_groups,
+    put_back,
     teardown_of,
     trim_own_garbage,
     unfreezing,
@@ -25,6 +27,7 @@ from ._teardown import (
 )
 
 if TYPE_CHECKING:
+    from ._devices.device import Device
     from ._native import Receipt
 
 
@@ -33,6 +36,8 @@ def empty_device_cache(device: object = None) -> Receipt:
 
     Raises nothing if torch or a device is missing: the receipt's verdict is `no-device`.
     """
+    if has_exit_begun():
+        return empty_receipt("empty_device_cache")
     return log_release(releaser_of(device).release("empty_device_cache", Ladder.CACHE))
 
 
@@ -107,26 +112,41 @@ def _release(
     wait: float | str,
     to: str | int | None = None,
 ) -> Receipt:
+    if has_exit_begun():
+        return empty_receipt(name)
     found = device_of(device)
     began = time.perf_counter()
-    steps, witness, claim_bytes = teardown_of(objects, found)
+    steps, witness, claim_bytes, undo, in_vain = teardown_of(objects, found)
     if objects:
         trim_own_garbage(found)
     if unfreeze:
         steps[:0] = unfreezing()
     if found is None:
         drop_without_device(steps)
-    return log_release(
-        releaser_for(found).release(
-            name,
-            ladder,
-            to=to,
-            claim_bytes=claim_bytes if objects or found is None else found.taken(),
-            steps=steps if objects or steps else None,
-            witness=witness if objects or found is None else users_of(found),
-            pins=bool(objects),
-            wait_s=parse_seconds(wait),
-            planned_s=time.perf_counter() - began,
-            libraries=libraries_with_groups(found) if process_groups else None,
-        )
+    receipt = releaser_for(found).release(
+        name,
+        ladder,
+        to=to,
+        claim_bytes=claim_bytes if objects or found is None else found.taken(),
+        steps=steps if objects or steps else None,
+        witness=witness if objects or found is None else users_of(found),
+        pins=bool(objects),
+        wait_s=parse_seconds(wait),
+        planned_s=time.perf_counter() - began,
+        libraries=libraries_with_groups(found) if process_groups else None,
     )
+    if in_vain:
+        receipt = receipt.with_advice(
+            "nothing was dropped, because others hold all of it: let them go, then ask again"
+        )
+    elif undo and found is not None and is_in_vain(receipt, found) and put_back(undo):
+        receipt = receipt.with_advice("nothing was freed, so that what was dropped is back")
+    undo.clear()
+    return log_release(receipt)
+
+
+def is_in_vain(receipt: Receipt, device: Device) -> bool:
+    """Returns whether a release freed nothing of what it claimed."""
+    if receipt.freed_bytes is None or receipt.claim is None or receipt.claim.bytes == 0:
+        return False
+    return receipt.freed_bytes <= max(device.noise_bytes, device.grain_bytes - 1)

@@ -6,6 +6,7 @@ import os
 
 from ._devices.choose import device_of
 from ._devices.device import Device
+from ._exit import has_exit_begun
 from ._native import Releaser
 
 _releasers: dict[str | None, Releaser] = {}
@@ -24,8 +25,15 @@ def releaser_of(device: object = None) -> Releaser:
     return releaser_for(device_of(device))
 
 
+def releasers() -> list[Releaser]:
+    """Returns every releaser that was used in this process."""
+    return list(_releasers.values())
+
+
 def releaser_for(device: Device | None) -> Releaser:
     """Returns the releaser of a device object."""
+    if has_exit_begun():
+        return Releaser(None, ())
     name = None if device is None else device.name
     known = _releasers.get(name)
     if known is None:

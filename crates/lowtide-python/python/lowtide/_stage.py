@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._devices.choose import device_of
+from ._exit import has_exit_begun
 from ._frames import clear_frames
 from ._log import log_release, logger
 from ._native import Stages as NativeStages
+from ._native import empty_receipt
 from ._releasers import releaser_for
 from ._teardown import (
     drop_without_device,
@@ -71,6 +73,8 @@ class Stages:
         The first call sets the level: a later one is `released` only if no more is in use than
         after the first. The end of a stage ends the level.
         """
+        if has_exit_begun():
+            return empty_receipt(f"after {name}")
         return log_release(self._native.between(name))
 
     def trend(self) -> Trend:
@@ -146,6 +150,8 @@ class Stage:
     def own(self, module: T) -> T:
         """Makes the stage the owner of a module: it is shut down at the stage's end. Returns the
         module."""
+        if has_exit_begun():
+            return module
         if self._opened is None:
             raise RuntimeError(f"stage {self.name!r} has not begun: use it in a `with` statement")
         self._owned.append(module)
@@ -158,13 +164,15 @@ class Stage:
 
     def look(self) -> None:
         """Reads what is in use now, for the peak. Useful after the module has grown."""
-        if self._opened is not None:
+        if self._opened is not None and not has_exit_begun():
             self.stages._native.look(self._opened)
 
     def __enter__(self) -> Self:
         if self._opened is not None:
             raise RuntimeError(f"stage {self.name!r} has already begun")
         self.receipt = None
+        if has_exit_begun():
+            return self
         self._opened = self.stages._native.open(self.name, self._needs)
         return self
 
@@ -174,6 +182,8 @@ class Stage:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if has_exit_begun():
+            return
         if exception is not None and not self._keep_frames:
             clear_frames([exception])
         del traceback
@@ -197,7 +207,7 @@ class Stage:
         self.look()
         began = time.perf_counter()
         device = self.stages._device
-        steps, witness, claim_bytes = teardown_of(owned, device)
+        steps, witness, claim_bytes, *_ = teardown_of(owned, device)
         owned.clear()
         if device is None:
             drop_without_device(steps)

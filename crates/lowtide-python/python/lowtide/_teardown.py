@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,27 +39,84 @@ class Teardown(NamedTuple):
     steps: list[DropStep]
     witness: Callable[[], list[Holder]] | None
     claim_bytes: int
+    undo: list[Callable[[], bool]]
+    """Puts back what the steps have dropped, the last first."""
+    in_vain: bool
+    """Whether there are no steps because others hold all of it."""
 
 
 def teardown_of(objects: list[object], device: Device | None) -> Teardown:
     """Returns what is cut for some objects, wrappers first."""
     if not objects:
-        return Teardown([], None, 0)
+        return Teardown([], None, 0, [], False)
     from ._plan import alive, plan
     from ._why.memory.probe import bytes_on
     from ._why.why import holders
 
-    planned = plan(objects[0], objects[1:])
-    steps: list[DropStep] = [*planned.steps]
+    # A class that says what it releases loses those attributes, in that order, and no others.
+    named = {id(one): names for one in objects if (names := names_of(type(one)))}
+    planned = plan(objects[0], objects[1:], named)
+    steps: list[DropStep] = []
+    for one in objects:
+        steps += named_steps(one, named.get(id(one), ()))
+    steps += planned.steps
     tensors = planned.tensors
     planned.steps.clear()
     claim_bytes = 0 if device is None else bytes_on(alive(tensors), device.name)
 
+    in_vain = planned.in_vain
+    # What was not dropped is held by the object as well, which is no news.
+    besides = _weakly(objects[0])
+
     def witness() -> list[Holder]:
         survivors = alive(tensors)
-        return holders(survivors) if survivors else []
+        return holders(survivors, besides()) if survivors else []
 
-    return Teardown(steps, witness, claim_bytes)
+    return Teardown(steps, witness, claim_bytes, planned.undo, in_vain)
+
+
+NAMES = "__lowtide_releases__"
+"""The attribute in which a class keeps the names that were given to `@releases`."""
+
+
+def names_of(cls: type) -> tuple[str, ...]:
+    """Returns the names that a class and its bases were given by `@releases`, or none if one of them
+    releases everything."""
+    given = [vars(base)[NAMES] for base in cls.__mro__ if NAMES in vars(base)]
+    if not all(given):
+        return ()
+    return tuple(dict.fromkeys(name for names in given for name in names))
+
+
+def named_steps(module: object, names: tuple[str, ...]) -> list[Step]:
+    """Returns a step for each attribute of these names. One that is missing or None was not loaded, or
+    is gone already."""
+    held = vars(module) if hasattr(module, "__dict__") else {}
+    return [
+        Step(f"{type(module).__name__}.{name}", None, _setter(module, name))
+        for name in names
+        if held.get(name, getattr(type(module), name, None)) is not None
+    ]
+
+
+def _setter(module: object, name: str) -> Callable[[], None]:
+    return lambda: setattr(module, name, None)
+
+
+def _weakly(one: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(one)
+    except TypeError:
+        # A dict or a namespace. Its memory has been dropped, or is what others hold.
+        return lambda: one
+
+
+def put_back(undo: list[Callable[[], bool]]) -> int:
+    """Puts back what was dropped in vain. Returns how many references it could put back."""
+    done = 0
+    while undo:
+        done += undo.pop()()
+    return done
 
 
 def drop_without_device(steps: list[DropStep]) -> None:

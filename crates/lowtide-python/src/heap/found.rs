@@ -210,24 +210,30 @@ impl Examination {
     }
 }
 
-/// The memory and tensors that one of an object's references leads to.
+/// A reference that a shutdown drops.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Lead {
-    /// The device memory that no value before it in the order leads to.
+    /// The objects from one that is shut down to the one that has the reference.
+    pub(crate) chain: Py<PyList>,
+    /// The object that the reference leads to.
+    pub(crate) held: Option<Py<PyAny>>,
+    /// The device memory that no reference before it leads to.
     pub(crate) bytes: u64,
-    /// The number of tensors.
-    pub(crate) tensors: usize,
-    /// The number of the object's other values.
-    pub(crate) values: usize,
 }
 
-/// The memory and tensors that the references of an object lead to.
+#[pymethods]
+impl Lead {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.chain)?;
+        visit.call(&self.held)
+    }
+}
+
+/// What a shutdown of some objects drops, and what stays.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Leads {
-    /// One entry for each value.
-    pub(crate) by_value: Py<PyList>,
-    /// The numbers of the values in the order in which they are dropped, wrappers first.
-    pub(crate) order: Vec<usize>,
+    /// The references, wrappers first.
+    pub(crate) drops: Py<PyList>,
     /// The bytes that are freed when all of them are cut.
     pub(crate) freed_bytes: u64,
     /// Every tensor that they lead to.
@@ -241,7 +247,7 @@ pub(crate) struct Leads {
 #[pymethods]
 impl Leads {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.by_value)?;
+        visit.call(&self.drops)?;
         visit.call(&self.tensors)?;
         visit.call(&self.stays)?;
         visit.call(&self.path)

@@ -12,6 +12,7 @@
 
 mod answer;
 mod arrays;
+mod descent;
 mod found;
 mod frames;
 mod frozen;

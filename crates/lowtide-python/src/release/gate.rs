@@ -7,24 +7,28 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use super::call::held;
+use super::restored::not_restored;
 
 /// A gate that work passes and that a pause or a release closes.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Gate(lowtide::release::Gate);
+pub(crate) struct Gate {
+    releaser: lowtide::release::Releaser,
+    gate: lowtide::release::Gate,
+}
 
 impl Gate {
     pub(crate) fn of(releaser: &lowtide::release::Releaser) -> Gate {
-        Gate(releaser.gate().clone())
+        Gate { releaser: releaser.clone(), gate: releaser.gate().clone() }
     }
 }
 
 #[pymethods]
 impl Gate {
-    /// Begins work; waits while the gate is closed. `within` is a pass that this work is a part of:
+    /// Begins work; waits while the gate is closed, and brings back what a release took off the device. `within` is a pass that this work is a part of:
     /// then it does not wait. Raises in a forked child that inherited the gate.
     #[pyo3(signature = (within=None))]
     fn enter(&self, py: Python<'_>, within: Option<Py<Pass>>) -> PyResult<Pass> {
-        if self.0.is_inherited() {
+        if self.gate.is_inherited() {
             return Err(PyRuntimeError::new_err(
                 "this gate belongs to the parent process: make a new one after the fork",
             ));
@@ -32,18 +36,22 @@ impl Gate {
         if let Some(outer) = within {
             let outer = lock(&outer.get().pass);
             let outer = outer.as_ref().ok_or_else(left_already)?;
-            return Ok(Pass::of(self.0.enter_within(outer).into_owned(), &self.0));
+            return Ok(Pass::of(py, self.gate.enter_within(outer).into_owned(), &self.gate));
         }
-        if let Some(pass) = self.0.try_enter() {
-            return Ok(Pass::of(pass.into_owned(), &self.0));
+        if self.gate.is_awake()
+            && let Some(pass) = self.gate.try_enter()
+        {
+            return Ok(Pass::of(py, pass.into_owned(), &self.gate));
         }
-        let gate = self.0.clone();
-        Ok(Pass::of(held(py, move || gate.enter().into_owned())?, &self.0))
+        let releaser = self.releaser.clone();
+        let entered = held(py, move || releaser.enter())?;
+        let (pass, _) = entered.map_err(|error| not_restored(&error))?;
+        Ok(Pass::of(py, pass, &self.gate))
     }
 
     /// Returns the state of the gate.
     fn state(&self) -> GateState {
-        let lowtide::release::GateState { open, active, parked, waiting } = self.0.state();
+        let lowtide::release::GateState { open, active, parked, waiting } = self.gate.state();
         GateState { open, active, parked, waiting }
     }
 }
@@ -79,7 +87,12 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    fn of(pass: lowtide::release::OwnedPass, gate: &lowtide::release::Gate) -> Pass {
+    fn of(
+        py: Python<'_>,
+        pass: lowtide::release::OwnedPass,
+        gate: &lowtide::release::Gate,
+    ) -> Pass {
+        note_place(py, &pass);
         Pass { gate: gate.clone(), pass: Mutex::new(Some(pass)) }
     }
 }
@@ -110,6 +123,25 @@ impl Pass {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
         self.leave();
+    }
+}
+
+/// Records where in Python a pass was taken, for those who wait for it in vain.
+pub(crate) fn note_place(py: Python<'_>, pass: &lowtide::release::OwnedPass) {
+    pass.note_place(caller(py).unwrap_or_else(|_| "Python".to_owned()));
+}
+
+/// Returns the place that called lowtide: `serve.py:12`.
+fn caller(py: Python<'_>) -> PyResult<String> {
+    let mut frame = py.import("sys")?.call_method0("_getframe")?;
+    loop {
+        let module: String = frame.getattr("f_globals")?.get_item("__name__")?.extract()?;
+        if module != "lowtide" && !module.starts_with("lowtide.") {
+            let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+            let line: u64 = frame.getattr("f_lineno")?.extract()?;
+            return Ok(format!("{file}:{line}"));
+        }
+        frame = frame.getattr("f_back")?;
     }
 }
 

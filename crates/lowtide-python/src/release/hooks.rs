@@ -60,15 +60,17 @@ struct PythonHook {
     name: String,
     limit_s: f64,
     costly: bool,
+    restores: bool,
 }
 
 /// Makes a hook of a Python object. Returns it with the rung that runs it.
 pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::HookPoint, Hook)> {
-    let PythonHook { point, name, limit_s, costly } = object.extract()?;
+    let PythonHook { point, name, limit_s, costly, restores } = object.extract()?;
     let limit = Duration::try_from_secs_f64(limit_s)
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
     let object = Arc::new(object.clone().unbind());
-    let (missing, expect) = (Arc::clone(&object), Arc::clone(&object));
+    let (missing, expect, restore) =
+        (Arc::clone(&object), Arc::clone(&object), Arc::clone(&object));
     let mut hook = Hook::new(name, move |call| run(&object, call))
         .limit(limit)
         // A hook that raises here is run all the same: its error then appears in the receipt.
@@ -81,17 +83,25 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
     if costly {
         hook = hook.costly();
     }
+    if restores {
+        hook = hook.restored_by(move || {
+            Ok(attached(|py| touches(&restore.bind(py).call_method0("restore")?))?)
+        });
+    }
     Ok((point.into(), hook))
 }
 
 fn run(object: &Py<PyAny>, call: &HookCall) -> Result<Vec<Touch>, Failure> {
     let touched = attached(|py| {
         let run = || object.bind(py).call_method1("run", (call.round,));
-        let touched = within(py, &call.climb, run)?;
-        let touched: Vec<Py<values::Touch>> = touched.extract()?;
-        Ok(touched.iter().map(|touch| touch.get().into()).collect())
+        touches(&within(py, &call.climb, run)?)
     });
     Ok(touched?)
+}
+
+fn touches(touched: &Bound<'_, PyAny>) -> PyResult<Vec<Touch>> {
+    let touched: Vec<Py<values::Touch>> = touched.extract()?;
+    Ok(touched.iter().map(|touch| touch.get().into()).collect())
 }
 
 /// Reads a size that may be unknown. A negative one counts as nothing.

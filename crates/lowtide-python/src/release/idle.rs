@@ -8,10 +8,11 @@ use pyo3::prelude::*;
 
 use super::attached::attached;
 use super::call::{CallClock, held, waiting};
-use super::gate::word;
+use super::gate::{note_place, word};
 use super::parse::target;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
+use super::restored::{Restored, not_restored};
 
 /// Releases memory while the process is idle.
 #[pyclass(frozen, module = "lowtide._native")]
@@ -26,8 +27,14 @@ impl Idle {
     /// Creates it. `switch` is a value of `LOWTIDE_FREE_ON_IDLE`: a time such as "5m", "on" or
     /// "off".
     #[new]
-    #[pyo3(signature = (releaser, switch, *, to=None))]
-    fn new(releaser: Py<Releaser>, switch: &str, to: Option<Bound<'_, PyAny>>) -> PyResult<Idle> {
+    /// With `only_caches`, work is not announced but noticed.
+    #[pyo3(signature = (releaser, switch, *, to=None, only_caches=false))]
+    fn new(
+        releaser: Py<Releaser>,
+        switch: &str,
+        to: Option<Bound<'_, PyAny>>,
+        only_caches: bool,
+    ) -> PyResult<Idle> {
         let options: IdleOptions =
             switch.parse().map_err(|error: lowtide::release::ParseIdleError| {
                 PyValueError::new_err(error.to_string())
@@ -36,6 +43,9 @@ impl Idle {
         let mut idling = Idling::new(&releaser.get().inner, &policy);
         if let Some(to) = to {
             idling = idling.to(target(&to)?);
+        }
+        if only_caches {
+            idling = idling.only_caches();
         }
         Ok(Idle { releaser, idling, options })
     }
@@ -52,33 +62,46 @@ impl Idle {
         self.options.after.as_secs_f64()
     }
 
-    /// Begins a task. A release in progress stops at its next safe point.
+    /// Whether who ends a task releases at once.
+    #[getter]
+    fn at_end(&self) -> bool {
+        self.options.at_end
+    }
+
+    /// Returns whether a task could begin now without waiting: the gate is open, and nothing has to
+    /// come back first.
+    fn is_ready(&self) -> bool {
+        let gate = self.releaser.get().inner.gate();
+        gate.is_open() && gate.is_awake()
+    }
+
+    /// Begins a task; brings back what a release took off the device. A release in progress stops at
+    /// its next safe point.
     fn work(&self, py: Python<'_>) -> PyResult<Working> {
         let idling = self.idling.clone();
-        let is_open = self.releaser.get().inner.gate().is_open();
-        let working = if is_open {
+        let working = if self.is_ready() {
             py.detach(move || idling.work())
         } else {
             held(py, move || idling.work())?
         };
-        let working = working.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-        let gate = self.releaser.get().inner.gate().clone();
-        Ok(Working { gate, working: Mutex::new(Some(working)) })
+        let working = working.map_err(|error| not_restored(&error))?;
+        note_place(py, working.pass());
+        let restored =
+            working.restored().cloned().map(|it| Py::new(py, Restored(it))).transpose()?;
+        let releaser = self.releaser.clone_ref(py);
+        Ok(Working { releaser, restored, inner: Mutex::new(Some(working)) })
+    }
+
+    /// Counts work that was noticed and not announced.
+    fn notice(&self) {
+        self.idling.notice();
     }
 
     /// Releases if the process has been idle for long enough.
     fn tick(&self, py: Python<'_>) -> PyResult<Tick> {
         let idling = self.idling.clone();
         let tick = waiting(py, move |clock| idling.with_clock(clock).tick())?;
-        Ok(match tick {
-            lowtide::release::Tick::Released(receipt) => {
-                let receipt = Py::new(py, self.releaser.get().receipt(receipt))?;
-                Tick { receipt: Some(receipt), why_not: None }
-            }
-            lowtide::release::Tick::No(decision) => {
-                Tick { receipt: None, why_not: Some(decision.to_string()) }
-            }
-        })
+        told(py, self.releaser.get(), tick)
     }
 
     /// Releases whenever the process has been idle for long enough. `pause(seconds)` waits and
@@ -103,6 +126,17 @@ impl Idle {
     }
 }
 
+fn told(py: Python<'_>, releaser: &Releaser, tick: lowtide::release::Tick) -> PyResult<Tick> {
+    Ok(match tick {
+        lowtide::release::Tick::Released(receipt) => {
+            Tick { receipt: Some(Py::new(py, releaser.receipt(receipt))?), why_not: None }
+        }
+        lowtide::release::Tick::No(decision) => {
+            Tick { receipt: None, why_not: Some(decision.to_string()) }
+        }
+    })
+}
+
 /// The result of one look at an idle policy.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Tick {
@@ -115,13 +149,16 @@ pub(crate) struct Tick {
 /// A running task. Nothing is released while it lasts.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Working {
-    gate: lowtide::release::Gate,
-    working: Mutex<Option<lowtide::release::Working>>,
+    releaser: Py<Releaser>,
+    /// What came back before the task began, or `None` if nothing had to.
+    #[pyo3(get)]
+    restored: Option<Py<Restored>>,
+    inner: Mutex<Option<lowtide::release::Working>>,
 }
 
 impl Working {
     fn take(&self) -> Option<lowtide::release::Working> {
-        self.working.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -130,17 +167,24 @@ impl Working {
     /// Asks whether work should stop: returns `go`, `abort` or `retract`. Call it wherever work can
     /// stop.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<&'static str> {
-        if self.gate.is_open() {
+        if self.releaser.get().inner.gate().is_open() {
             return Ok("go");
         }
         let mut working =
             self.take().ok_or_else(|| PyRuntimeError::new_err("this task has ended already"))?;
         let (step, working) = held(py, move || (working.checkpoint(), working))?;
-        *self.working.lock().unwrap_or_else(PoisonError::into_inner) = Some(working);
+        *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(working);
         Ok(word(step))
     }
 
-    /// Ends the task. A second call does nothing.
+    /// Ends the task, and releases at once if the policy says so. A second call does nothing.
+    fn end(&self, py: Python<'_>) -> PyResult<Option<Tick>> {
+        let Some(working) = self.take() else { return Ok(None) };
+        let tick = waiting(py, move |clock| working.end_with_clock(clock))?;
+        tick.map(|tick| told(py, self.releaser.get(), tick)).transpose()
+    }
+
+    /// Ends the task and releases nothing. A second call does nothing.
     fn leave(&self) {
         drop(self.take());
     }

@@ -5,7 +5,7 @@
 //! deadlocks between the interpreter's lock and ours:
 //!
 //! - a call from Python detaches from the interpreter before it takes one of our locks;
-//! - a call into Python holds none of our locks but the climber's turn, which nobody waits for while attached;
+//! - a call into Python holds none of our locks but the climber's turn and the one that wakes at the gate, which nobody waits for while attached;
 //! - a call of the main thread is done by another thread, so that Ctrl-C is noticed.
 //!
 //! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`,
@@ -27,6 +27,7 @@ mod pauses;
 mod receipt;
 mod releaser;
 mod request;
+mod restored;
 mod stages;
 mod values;
 
@@ -40,8 +41,9 @@ pub(crate) use machine::{
 };
 pub(crate) use parse::{parse_bytes, parse_seconds};
 pub(crate) use pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
-pub(crate) use receipt::{Reading, Receipt, RungReceipt};
+pub(crate) use receipt::{Reading, Receipt, RungReceipt, empty_receipt};
 pub(crate) use releaser::Releaser;
 pub(crate) use request::Ladder;
+pub(crate) use restored::Restored;
 pub(crate) use stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
 pub(crate) use values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage};

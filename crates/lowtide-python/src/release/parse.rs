@@ -10,20 +10,33 @@ use pyo3::prelude::*;
 /// Parses a target: `"floor"`, `"512 MiB"`, a number of bytes, or `"free 2 GiB"`.
 pub(crate) fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
     let Ok(text) = value.extract::<String>() else { return Ok(Target::Under(size(value)?)) };
-    let text = text.trim();
+    let text = text.trim().to_ascii_lowercase();
     if text == "floor" {
         return Ok(Target::Floor);
     }
     match text.strip_prefix("free ") {
         Some(least) => Ok(Target::Free(parsed(least)?)),
-        None => Ok(Target::Under(parsed(text)?)),
+        None => Ok(Target::Under(parsed(&text)?)),
     }
 }
 
 /// Parses a number of bytes, or a size with its unit.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the number is whole and lies in the range of u64"
+)]
 pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     if let Ok(bytes) = value.extract::<u64>() {
         return Ok(Bytes(bytes));
+    }
+    // A float such as 5e7, if it is a whole number.
+    if let Ok(number) = value.extract::<f64>()
+        && (0.0..u64::MAX as f64).contains(&number)
+        && number.fract() == 0.0
+    {
+        return Ok(Bytes(number as u64));
     }
     let text: String = value.extract().map_err(|_| {
         PyTypeError::new_err(

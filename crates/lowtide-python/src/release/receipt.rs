@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lowtide::device::Bytes;
-use lowtide::release::{LogLevel, RungOutcome, log_text};
+use lowtide::release::{LogLevel, RungOutcome, Verdict, log_text};
 use pyo3::prelude::*;
 
 use super::json;
@@ -133,12 +133,17 @@ impl Receipt {
         self.0.rung(name).cloned().map(RungReceipt)
     }
 
+    /// Returns the same receipt with one more line of advice.
+    fn with_advice(&self, line: String) -> Receipt {
+        Receipt::with(Arc::clone(&self.0), vec![line])
+    }
+
     /// Returns one line for a log.
     fn line(&self) -> String {
         self.0.line()
     }
 
-    /// Returns one line: what was reserved before and after, in MB with one decimal.
+    /// Returns one line: what was reserved before and after, in MB of 1024² with one decimal.
     fn reserved_line(&self) -> String {
         self.0.reserved_line()
     }
@@ -181,6 +186,14 @@ impl Receipt {
     fn __repr__(&self) -> String {
         format!("<Receipt {}>", self.0.line())
     }
+}
+
+/// Returns the receipt of a release that did nothing: the interpreter is ending.
+#[pyfunction]
+pub(crate) fn empty_receipt(name: &str) -> Receipt {
+    let nothing = lowtide::release::Reading::default();
+    let receipt = lowtide::release::Receipt::new(name, None, Verdict::NoDevice, (nothing, nothing));
+    Receipt(Arc::new(receipt))
 }
 
 /// The numbers of the device and of the allocators at one moment.

@@ -7,13 +7,14 @@ use lowtide::release::{Gauge, floor};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::call::{CallClock, waiting};
+use super::call::{CallClock, held, waiting};
 use super::device::PythonDevice;
 use super::gate::Gate;
 use super::hooks::{PythonSetting, hook};
 use super::ledger::Ledger;
 use super::receipt::{Reading, Receipt};
 use super::request::{Ladder, Options, request};
+use super::restored::{Restored, not_restored};
 
 /// Frees memory on one device and verifies the result.
 #[pyclass(frozen, module = "lowtide._native")]
@@ -102,6 +103,14 @@ impl Releaser {
         let request = request(py, name, ladder, options, self.device.as_ref())?;
         let releaser = self.inner.clone();
         Ok(self.receipt(waiting(py, move |clock| releaser.with_clock(clock).release(request))?))
+    }
+
+    /// Brings back what releases took off the device: models, sessions. Returns `None` if there was
+    /// nothing to bring back.
+    fn restore(&self, py: Python<'_>) -> PyResult<Option<Restored>> {
+        let releaser = self.inner.clone();
+        let restored = held(py, move || releaser.restore())?;
+        Ok(restored.map_err(|error| not_restored(&error))?.map(Restored))
     }
 
     /// Returns the numbers of the device and of the allocator now.

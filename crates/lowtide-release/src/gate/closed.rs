@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::report::Mode;
+use super::who::Keeper;
 use crate::sync::Arc;
 
 /// A gate that is closed: no work passes while this exists. Dropping it opens the gate.
@@ -38,6 +39,11 @@ impl Closed {
     /// Returns the number of passes that are parked and go on when the gate opens.
     pub fn parked(&self) -> usize {
         self.core.state().parked
+    }
+
+    /// Says what keeps the gate closed, for refusals, until it opens.
+    pub(crate) fn kept_by(&self, keeper: Keeper) {
+        self.core.who.keep(keeper);
     }
 
     /// Says that memory is being put to sleep. The first work to come through

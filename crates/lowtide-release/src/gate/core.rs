@@ -3,18 +3,18 @@
 //! A thread takes the lock only if it found the gate closing, or closes it itself. The word alone
 //! decides for everybody else.
 
-use std::sync::PoisonError;
-
-use super::here::{self, GateId};
+use super::here::{self, GateId, Waking};
 use super::report::{GateState, Mode, Step};
+use super::who::Who;
 use super::word::{Seen, Word};
 use crate::home::Home;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, unpoisoned};
 
 #[derive(Debug, Default)]
 pub(super) struct Core {
     pub(super) word: Word,
     pub(super) id: GateId,
+    pub(super) who: Who,
     /// The process that the gate belongs to. No lock is touched in another.
     home: Home,
     queue: Mutex<Queue>,
@@ -22,8 +22,19 @@ pub(super) struct Core {
     opened: Condvar,
     /// The last active pass left or parked: for the closer.
     stopped: Condvar,
-    /// Held by the work that wakes memory.
+    /// Held by the work that wakes memory. A wake that panics leaves memory marked as asleep.
     waking: Mutex<()>,
+}
+
+/// How work entered.
+pub(super) enum Entered {
+    /// Its pass is counted. The word is from then.
+    Counted(Seen),
+    /// The gate is closing, and this thread has a pass already: this one is counted beside it.
+    Nested,
+    /// This thread is inside the closed gate, where it would wait for itself, or it inherited the gate.
+    /// Its pass counts for nothing.
+    Inside,
 }
 
 /// What is known under the lock.
@@ -38,18 +49,24 @@ struct Queue {
 }
 
 impl Core {
-    /// Adds a pass, after the gate has opened. Returns a value of the word from then; `None` if this
-    /// thread is inside the closed gate, where it would wait for itself, or inherited the gate.
-    pub(super) fn enter(&self) -> Option<Seen> {
+    /// Adds a pass, after the gate has opened. Does not wait for what waits for this thread.
+    pub(super) fn enter(&self) -> Entered {
         if self.is_inherited() {
-            return None;
+            return Entered::Inside;
         }
-        self.word.enter().or_else(|| self.enter_from_outside())
+        self.word.enter().map_or_else(|| self.enter_closing(), Entered::Counted)
     }
 
     #[cold]
-    fn enter_from_outside(&self) -> Option<Seen> {
-        (!self.is_inside()).then(|| self.enter_when_open())
+    fn enter_closing(&self) -> Entered {
+        if self.is_inside() {
+            Entered::Inside
+        } else if self.is_held_here() {
+            self.word.enter_within();
+            Entered::Nested
+        } else {
+            Entered::Counted(self.enter_when_open())
+        }
     }
 
     /// Whether a forked child inherited the gate.
@@ -158,6 +175,8 @@ impl Core {
         if self.is_inherited() {
             return;
         }
+        // Before: the next closer may be kept by others.
+        self.who.opened();
         let mut queue = self.queue();
         queue.closing = None;
         queue.opened += 1;
@@ -167,9 +186,11 @@ impl Core {
         self.opened.notify_all();
     }
 
-    /// Wakes memory, if no other work has done so meanwhile. The caller has a pass.
+    /// Wakes memory, if no other work has done so meanwhile. The caller has a pass. Does nothing if the
+    /// wake of this gate runs on this thread: it would wait for itself.
     pub(super) fn wake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let _one_at_a_time = self.waking.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(_waking) = Waking::new(self.id) else { return Ok(()) };
+        let _one_at_a_time = unpoisoned(self.waking.lock());
         if self.word.read().is_asleep() {
             wake()?;
             self.word.mark_awake();
@@ -191,7 +212,7 @@ impl Core {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.queue.lock())
     }
 
     /// Tells the closer that the last pass has stopped. Under the lock, because the closer may have
@@ -209,5 +230,5 @@ impl Core {
 }
 
 fn wait<'a>(changed: &Condvar, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-    changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(changed.wait(queue))
 }

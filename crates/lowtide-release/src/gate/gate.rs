@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::closed::Closed;
-use super::core::Core;
+use super::core::{Core, Entered};
 use super::here::Inside;
 use super::pass::{Outer, Pass};
 use super::report::{Busy, GateState, Mode};
@@ -38,8 +38,9 @@ use crate::sync::Arc;
 /// # Cost
 ///
 /// Entering an open gate is one atomic read-modify-write and a note in a list of this thread, leaving
-/// it is the same, and a checkpoint is one load. None of them takes a mutex; waiting and closing do. [`Gate::enter_awake`] learns from the
-/// same word whether memory has to be woken first.
+/// it is the same, and a checkpoint is one load. None of them takes a mutex; waiting, closing and
+/// [owned](Pass::into_owned) passes do. [`Gate::enter_awake`] learns from the same word whether memory has
+/// to be woken first.
 ///
 /// `cargo run --release -p lowtide-release --example pass_cost` prints what each costs on your machine,
 /// beside a mutex that is locked and unlocked twice.
@@ -61,25 +62,31 @@ impl Gate {
 
     /// Begins work. Waits while the gate is closing or closed.
     ///
-    /// Code that already has a pass of this gate uses [`Gate::enter_within`]. A plain `enter` there
-    /// works while the gate is open; but if a caller closes it in between, that caller waits for the
-    /// outer pass, and `enter` waits for that caller: a deadlock, which only a
-    /// [`close_within`](Gate::close_within) ends, with [`Busy`]. A caller that holds [`Closed`] must
-    /// not call this either: it would wait until another thread drops that.
+    /// A thread that holds a [`Pass`] of this gate does not wait while it is closing: it is given a pass
+    /// as by [`Gate::enter_within`]. Code that has an [`OwnedPass`](super::OwnedPass) must call that
+    /// itself: it could wait here for a closer that waits for it, until the limit of a
+    /// [`close_within`](Gate::close_within). A caller that holds [`Closed`] must not call this: it would
+    /// wait until another thread drops that.
     ///
-    /// A rung or a hook of the release that has the gate closed does not wait: it is given a pass that
-    /// counts for nothing, because the release waits for it anyway. Nor does a forked child that
-    /// inherited the gate.
+    /// A rung, a hook or a flush of the release or pause that has the gate closed does not wait: it is
+    /// given a pass that counts for nothing, because the closer waits for it anyway. Nor does a forked
+    /// child that inherited the gate.
     pub fn enter(&self) -> Pass<'_> {
         match self.core.enter() {
-            Some(_) => Pass::counted(&self.core),
-            None => Pass::inside(&self.core),
+            Entered::Counted(_) => Pass::counted(&self.core),
+            Entered::Nested => Pass::nested(&self.core),
+            Entered::Inside => Pass::inside(&self.core),
         }
     }
 
-    /// Marks that this thread runs a part of the release that has this gate closed.
+    /// Marks that this thread runs a part of the release or pause that has this gate closed.
     pub(crate) fn inside(&self) -> Inside {
         Inside::new(self.core.id)
+    }
+
+    /// Returns whether this thread runs a part of the release or pause that has this gate closed.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.core.is_inside()
     }
 
     /// Returns whether the gate belongs to the parent process: a forked child inherited it.
@@ -117,24 +124,30 @@ impl Gate {
     /// [`Closed::mark_asleep`]). If several callers come at once, one calls `wake` and the others
     /// wait for it. While memory is awake this costs as much as `enter`.
     ///
-    /// `wake` runs within the pass: it must not enter this gate itself.
+    /// `wake` runs within the pass. If it enters the gate itself, on the same thread, that wakes nothing.
     ///
     /// # Errors
     /// What `wake` returned. The work has not begun then, and the next caller tries again.
     pub fn enter_awake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<Pass<'_>, E> {
         match self.core.enter() {
-            Some(seen) if seen.is_asleep() => self.wake_within_pass(wake),
-            Some(_) => Ok(Pass::counted(&self.core)),
+            Entered::Counted(seen) if seen.is_asleep() => {
+                self.wake_within(Pass::counted(&self.core), wake)
+            }
+            Entered::Counted(_) => Ok(Pass::counted(&self.core)),
+            Entered::Nested => self.wake_within(Pass::nested(&self.core), wake),
             // There is nothing of the child's to wake.
-            None if self.is_inherited() => Ok(Pass::inside(&self.core)),
+            Entered::Inside if self.is_inherited() => Ok(Pass::inside(&self.core)),
             // Work that comes after the release has to wake memory all the same.
-            None => wake().map(|()| Pass::inside(&self.core)),
+            Entered::Inside => wake().map(|()| Pass::inside(&self.core)),
         }
     }
 
     #[cold]
-    fn wake_within_pass<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<Pass<'_>, E> {
-        let pass = Pass::counted(&self.core);
+    fn wake_within<'a, E>(
+        &self,
+        pass: Pass<'a>,
+        wake: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Pass<'a>, E> {
         self.core.wake(wake)?;
         Ok(pass)
     }
@@ -143,8 +156,8 @@ impl Gate {
     /// it has. If another caller has the gate closed, waits for that first.
     ///
     /// A thread that has a pass must not call this, because it would wait for itself. It can call
-    /// [`Gate::close_within`], which returns [`Busy`] then. In a rung or a hook of the release that has
-    /// the gate closed, the gate stays closed as long as that release keeps it so.
+    /// [`Gate::close_within`], which returns [`Busy`] then. In a rung, a hook or a flush of the release
+    /// or pause that has the gate closed, the gate stays closed as long as that keeps it so.
     ///
     /// # Panics
     /// If this thread holds a pass of this gate that was not made [owned](Pass::into_owned), and in a
@@ -174,10 +187,10 @@ impl Gate {
         limit: Duration,
     ) -> Result<Closed, Busy> {
         if self.is_inherited() {
-            return Err(Busy::INHERITED);
+            return Err(Busy::inherited());
         }
-        if self.core.is_inside() || self.core.is_held_here() {
-            return Err(self.own_busy());
+        if let Some(busy) = self.waits_for_itself() {
+            return Err(busy);
         }
         let until = clock.now().saturating_add(limit);
         let mut pause = FIRST_PAUSE;
@@ -195,7 +208,9 @@ impl Gate {
             }
             let left = until.saturating_sub(clock.now());
             if left.is_zero() || clock.is_interrupted() {
-                return Err(Busy { active, closing: mine.is_none(), own: false, inherited: false });
+                let (since, kept_by) = (self.core.who.places(), self.core.who.kept_by());
+                let closing = mine.is_none();
+                return Err(Busy { active, closing, since, kept_by, ..Busy::default() });
             }
             clock.pause(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -208,30 +223,38 @@ impl Gate {
     /// [`Busy`] if work is active or another caller has the gate closed. Nothing has changed then.
     pub fn try_close(&self, mode: Mode) -> Result<Closed, Busy> {
         if self.is_inherited() {
-            return Err(Busy::INHERITED);
+            return Err(Busy::inherited());
         }
         match self.core.close_if_quiet(mode) {
             Ok(()) => Ok(Closed::new(&self.core, mode)),
             Err((active, closing)) => {
                 let own = self.core.is_inside() || self.core.is_held_here();
-                Err(Busy { active, closing, own, inherited: false })
+                let (since, kept_by) = (self.core.who.places(), self.core.who.kept_by());
+                Err(Busy { active, closing, own, since, kept_by, ..Busy::default() })
             }
         }
     }
 
-    /// Returns a refusal if this thread holds a pass.
-    pub(crate) fn own_pass(&self) -> Option<Busy> {
-        self.core.is_held_here().then(|| self.own_busy())
+    /// Returns a refusal if this thread holds a pass, or is inside the closed gate: a closer would wait
+    /// for itself.
+    pub(crate) fn waits_for_itself(&self) -> Option<Busy> {
+        let own = self.core.is_inside() || self.core.is_held_here();
+        own.then(|| self.own_busy())
     }
 
     fn own_busy(&self) -> Busy {
         let GateState { active, open, .. } = self.state();
-        Busy { active, closing: !open, own: true, inherited: false }
+        Busy { active, closing: !open, own: true, ..Busy::default() }
     }
 
     /// Returns whether work may enter right now. Takes no lock.
     pub fn is_open(&self) -> bool {
         !self.is_inherited() && !self.core.word.is_closing()
+    }
+
+    /// Returns whether nothing has to be woken before work begins. Takes no lock.
+    pub fn is_awake(&self) -> bool {
+        !self.core.word.read().is_asleep()
     }
 
     /// Returns the state of the gate right now.

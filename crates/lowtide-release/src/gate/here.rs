@@ -1,5 +1,6 @@
-//! What this thread has to do with gates: the passes that it holds, and the closed gates that it is
-//! inside of because it runs a part of the release that closed them.
+//! What this thread has to do with gates: the passes that it holds, the closed gates that it is inside
+//! of because it runs a part of the release or pause that closed them, and the gates whose memory it
+//! wakes.
 //!
 //! A thread that waits for a gate which only it can free would wait for ever. These lists tell. They
 //! are per thread, so that a pass costs no lock.
@@ -22,11 +23,17 @@ struct Ties {
     /// The gates of borrowed passes. One that became owned may be anywhere, and is not here.
     passes: RefCell<Vec<GateId>>,
     inside: RefCell<Vec<GateId>>,
+    waking: RefCell<Vec<GateId>>,
 }
 
 thread_local! {
-    static TIES: Ties =
-        const { Ties { passes: RefCell::new(Vec::new()), inside: RefCell::new(Vec::new()) } };
+    static TIES: Ties = const {
+        Ties {
+            passes: RefCell::new(Vec::new()),
+            inside: RefCell::new(Vec::new()),
+            waking: RefCell::new(Vec::new()),
+        }
+    };
 }
 
 /// Records a pass of this thread. Does nothing while the thread ends: it begins no release then.
@@ -53,12 +60,13 @@ pub(super) fn holds(gate: GateId) -> bool {
     TIES.try_with(|ties| ties.passes.borrow().contains(&gate)).unwrap_or(false)
 }
 
-/// Returns whether this thread runs a part of the release that closed the gate.
+/// Returns whether this thread runs a part of the release or pause that closed the gate.
 pub(super) fn is_inside(gate: GateId) -> bool {
     TIES.try_with(|ties| ties.inside.borrow().contains(&gate)).unwrap_or(false)
 }
 
-/// Marks that this thread runs a part of the release that closed a gate. Dropped on the same thread.
+/// Marks that this thread runs a part of the release or pause that closed a gate. Dropped on the same
+/// thread.
 #[derive(Debug)]
 pub(crate) struct Inside {
     gate: GateId,
@@ -75,5 +83,33 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         let _ = TIES.try_with(|ties| remove(&mut ties.inside.borrow_mut(), self.gate));
+    }
+}
+
+/// Marks that this thread wakes the memory behind a gate. Dropped on the same thread.
+#[derive(Debug)]
+pub(super) struct Waking {
+    gate: GateId,
+}
+
+impl Waking {
+    /// Returns `None` if this thread does so already.
+    pub(super) fn new(gate: GateId) -> Option<Waking> {
+        // The threads of a model share one thread of the machine.
+        if cfg!(feature = "loom") {
+            return Some(Waking { gate });
+        }
+        let begin = |ties: &Ties| {
+            let mut waking = ties.waking.borrow_mut();
+            let is_waking = waking.contains(&gate);
+            (!is_waking).then(|| waking.push(gate))
+        };
+        TIES.try_with(begin).unwrap_or(Some(())).map(|()| Waking { gate })
+    }
+}
+
+impl Drop for Waking {
+    fn drop(&mut self) {
+        let _ = TIES.try_with(|ties| remove(&mut ties.waking.borrow_mut(), self.gate));
     }
 }

@@ -15,8 +15,8 @@
 //! # Files
 //!
 //! `report` is plain data; `word` is the atomic word; `core` is what the word and the waiting threads
-//! share; `pass` and `closed` are the two guards; `here` is what one thread has to do with gates;
-//! `gate` is the public face.
+//! share; `pass` and `closed` are the two guards; `here` is what one thread has to do with gates; `who`
+//! tells who holds one; `gate` is the public face.
 
 mod closed;
 mod core;
@@ -27,6 +27,7 @@ mod pass;
 mod report;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
+mod who;
 mod word;
 
 pub use closed::Closed;

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::Location;
 
 use super::core::Core;
 use super::here;
 use super::report::Step;
+use super::who::OwnedNumber;
 use crate::sync::Arc;
 
 /// Work that has entered a gate. Dropping the pass ends the work.
@@ -26,6 +28,7 @@ pub struct Pass<'a> {
 pub struct OwnedPass {
     core: Arc<Core>,
     kind: Kind,
+    number: OwnedNumber,
 }
 
 /// The pass that other work enters [within](super::Gate::enter_within): a [`Pass`] or an [`OwnedPass`].
@@ -40,8 +43,8 @@ enum Kind {
     Plain,
     /// Entered within another pass.
     Nested,
-    /// Taken by a part of the release that has the gate closed, or of a gate that a forked child
-    /// inherited. It is not counted.
+    /// Taken by a part of the release or pause that has the gate closed, or of a gate that a forked
+    /// child inherited. It is not counted.
     Inside,
 }
 
@@ -69,6 +72,11 @@ impl<'a> Pass<'a> {
             return Pass::inside(core);
         }
         core.word.enter_within();
+        Pass::nested(core)
+    }
+
+    /// The pass of work within another pass, which was counted already.
+    pub(super) fn nested(core: &'a Arc<Core>) -> Pass<'a> {
         Pass::new(core, Kind::Nested)
     }
 
@@ -95,13 +103,18 @@ impl<'a> Pass<'a> {
         self.kind.checkpoint(self.core)
     }
 
-    /// Returns the same pass without the borrow, to be stored or sent to another thread.
+    /// Returns the same pass without the borrow, to be stored or sent to another thread. Takes a lock for
+    /// a moment, to record the place of the call: a closer that waits in vain is told
+    /// "held since src/serve.rs:44".
+    #[track_caller]
     pub fn into_owned(self) -> OwnedPass {
+        let mut number = 0;
         // The new pass is counted before this one is dropped, so the work never ends in between.
         if self.kind != Kind::Inside && !self.core.is_inherited() {
             self.core.word.enter_within();
+            number = self.core.who.take(Location::caller());
         }
-        OwnedPass { core: Arc::clone(self.core), kind: self.kind }
+        OwnedPass { core: Arc::clone(self.core), kind: self.kind, number }
     }
 }
 
@@ -109,6 +122,13 @@ impl OwnedPass {
     /// Asks whether work should stop, as [`Pass::checkpoint`].
     pub fn checkpoint(&mut self) -> Step {
         self.kind.checkpoint(&self.core)
+    }
+
+    /// Records the place in a host language where the pass was taken, instead of the place in Rust.
+    pub fn note_place(&self, place: impl Into<String>) {
+        if self.kind != Kind::Inside && !self.core.is_inherited() {
+            self.core.who.note_place(self.number, place.into());
+        }
     }
 }
 
@@ -123,7 +143,8 @@ impl Drop for Pass<'_> {
 
 impl Drop for OwnedPass {
     fn drop(&mut self) {
-        if self.kind != Kind::Inside {
+        if self.kind != Kind::Inside && !self.core.is_inherited() {
+            self.core.who.forget(self.number);
             self.core.leave();
         }
     }

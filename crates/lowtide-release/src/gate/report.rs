@@ -33,7 +33,8 @@ pub enum Step {
 }
 
 /// The gate could not be closed. It is in the state that it had before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[non_exhaustive]
 pub struct Busy {
     /// The number of passes that were active.
     pub active: usize,
@@ -44,12 +45,27 @@ pub struct Busy {
     pub own: bool,
     /// Whether the gate belongs to the parent process: a forked child inherited it.
     pub inherited: bool,
+    /// The places where the active [owned](super::OwnedPass) passes were taken: `src/serve.rs:44`. Others
+    /// are on the thread that took them, and are not known by place.
+    pub since: Vec<String>,
+    /// The parts of releases that keep the gate closed, because they exceeded their time limits and
+    /// still run: `the hook "comm" of the rung libraries still runs, since 21.0 s ago`.
+    pub kept_by: Vec<String>,
 }
 
 impl Busy {
-    /// The answer of a gate that a forked child inherited.
-    pub(super) const INHERITED: Busy =
-        Busy { active: 0, closing: false, own: false, inherited: true };
+    /// Returns the answer of a gate that a forked child inherited.
+    pub(super) fn inherited() -> Busy {
+        Busy { inherited: true, ..Busy::default() }
+    }
+
+    fn since_text(&self) -> String {
+        if self.since.is_empty() {
+            String::new()
+        } else {
+            format!(", held since {}", self.since.join(", "))
+        }
+    }
 }
 
 impl fmt::Display for Busy {
@@ -60,15 +76,22 @@ impl fmt::Display for Busy {
             f.write_str(&home::refusal("gate"))
         } else if self.own && self.active == 0 {
             f.write_str(
-                "the release that has the gate closed runs this code: it would wait for itself",
+                "the release or pause that has the gate closed runs this code: it would wait for itself",
             )
         } else if self.own {
             f.write_str("this thread holds a pass itself: it would wait for itself")
+        } else if !self.kept_by.is_empty() {
+            write!(f, "the gate stays closed: {}", self.kept_by.join("; "))
         } else if self.closing {
-            f.write_str("the gate is closed, or being closed, by another caller")
+            f.write_str("the gate is closed, or being closed, by another caller")?;
+            if self.active > 0 {
+                write!(f, ", who waits for work{}", self.since_text())
+            } else {
+                Ok(())
+            }
         } else {
             let passes = if self.active == 1 { "pass is" } else { "passes are" };
-            write!(f, "{} {passes} still active", self.active)
+            write!(f, "{} {passes} still active{}", self.active, self.since_text())
         }
     }
 }

@@ -130,7 +130,7 @@ fn a_second_closer_waits_for_the_first_and_for_whom_it_let_go_on() {
         let second = scope.spawn(|| gate.close(Mode::Abort));
         assert_eq!(
             gate.try_close(Mode::Abort).unwrap_err(),
-            Busy { active: 0, closing: true, own: false, inherited: false }
+            Busy { closing: true, ..Busy::default() }
         );
         first.open();
         let second = second.join().unwrap();
@@ -146,7 +146,7 @@ fn who_does_not_wait_is_refused_where_work_runs_and_leaves_no_trace() {
     for mode in MODES {
         assert_eq!(
             gate.try_close(mode).unwrap_err(),
-            Busy { active: 1, closing: false, own: true, inherited: false }
+            Busy { active: 1, own: true, ..Busy::default() }
         );
         assert_eq!((gate.state(), pass.checkpoint()), (state(true, 1, 0, 0), Step::Go));
     }
@@ -163,7 +163,7 @@ fn waiting_ends_at_the_limit_and_leaves_the_gate_open() {
         let limit = Duration::from_secs(1);
         let over = clock.now() + limit;
         let busy = gate.close_within(mode, &clock, limit).unwrap_err();
-        assert_eq!(busy, Busy { active: 1, closing: false, own: false, inherited: false });
+        assert_eq!((busy.active, busy.closing, busy.own), (1, false, false));
         assert_eq!(clock.now(), over);
         assert_eq!((gate.state(), pass.checkpoint()), (state(true, 1, 0, 0), Step::Go));
     }
@@ -192,7 +192,7 @@ fn who_was_held_by_an_attempt_goes_on_when_it_is_given_up() {
         let clock = During { clock: ManualClock::default(), pause: |_| until(gate, until_held) };
         let limit = Duration::from_millis(1);
         let busy = gate.close_within(Mode::InPlace, &clock, limit).unwrap_err();
-        assert_eq!(busy, Busy { active: 1, closing: false, own: false, inherited: false });
+        assert_eq!((busy.active, busy.closing, busy.own), (1, false, false));
         assert_eq!(parks.join().unwrap(), Step::Go);
         enters.join().unwrap();
         assert_eq!(gate.state(), state(true, 1, 0, 0));
@@ -205,7 +205,7 @@ fn waiting_for_another_closer_is_bounded_too_and_leaves_it_its_gate() {
     let (gate, clock) = (Gate::new(), ManualClock::default());
     let first = gate.close(Mode::Retract);
     let busy = gate.close_within(Mode::Abort, &clock, Duration::from_secs(1)).unwrap_err();
-    assert_eq!(busy, Busy { active: 0, closing: true, own: false, inherited: false });
+    assert_eq!((busy.active, busy.closing, busy.own), (0, true, false));
     assert_eq!((gate.state().open, first.mode()), (false, Mode::Retract));
     // It gets its turn where the first opens in time.
     let first = Mutex::new(Some(first));
@@ -342,8 +342,8 @@ fn modes_and_states_are_plain_data() {
     let state = serde_json::to_value(gate.state()).unwrap();
     assert_eq!(state, serde_json::json!({"open": true, "active": 1, "parked": 0, "waiting": 0}));
     let busy = gate.try_close(Mode::Abort).unwrap_err();
-    assert_eq!(busy.to_string(), "1 pass is still active");
-    let two = Busy { active: 2, closing: false, own: false, inherited: false };
+    assert!(busy.to_string().starts_with("1 pass is still active, held since "), "{busy}");
+    let two = Busy { active: 2, ..Busy::default() };
     assert_eq!(two.to_string(), "2 passes are still active");
 }
 
@@ -355,10 +355,8 @@ fn a_thread_that_would_wait_for_itself_is_told_at_once() {
     let inner = gate.enter_within(&outer);
     drop(outer);
     let busy = gate.close_within(Mode::Drain, &clock, limit).unwrap_err();
-    assert_eq!(
-        (busy, clock.now()),
-        (Busy { active: 1, closing: false, own: true, inherited: false }, Duration::ZERO)
-    );
+    let own = Busy { active: 1, own: true, ..Busy::default() };
+    assert_eq!((&busy, clock.now()), (&own, Duration::ZERO));
     assert_eq!(busy.to_string(), "this thread holds a pass itself: it would wait for itself");
     assert!(catch_unwind(AssertUnwindSafe(|| gate.close(Mode::Drain))).is_err());
     assert!(gate.state().open);

@@ -28,11 +28,13 @@ pub struct IdleOptions {
     /// The largest multiple of `after` that the quiet time grows to when tasks come back too soon.
     /// With 1 it does not grow.
     pub calm: u32,
+    /// Whether who ends a task releases at once. There is no quiet time then.
+    pub at_end: bool,
 }
 
 impl Default for IdleOptions {
     fn default() -> IdleOptions {
-        IdleOptions { enabled: false, after: Duration::from_secs(5 * 60), calm: 16 }
+        IdleOptions { enabled: false, after: Duration::from_secs(5 * 60), calm: 16, at_end: false }
     }
 }
 
@@ -52,12 +54,15 @@ impl FromStr for IdleOptions {
 
     /// Reads the options from text. Empty text, `0`, `false`, `off` and `no` switch the policy off;
     /// `1`, `true`, `on` and `yes` switch it on; a time such as `250ms`, `30s`, `5m` or `1h` switches
-    /// it on with that quiet time.
+    /// it on with that quiet time; `task` releases at the end of each task.
     fn from_str(text: &str) -> Result<IdleOptions, ParseIdleError> {
         let options = IdleOptions::default();
         match text.trim().to_ascii_lowercase().as_str() {
             "" | "0" | "false" | "off" | "no" => Ok(options),
             "1" | "true" | "on" | "yes" => Ok(IdleOptions { enabled: true, ..options }),
+            "task" => {
+                Ok(IdleOptions { enabled: true, after: Duration::ZERO, at_end: true, ..options })
+            }
             word => match time(word) {
                 Some(after) => Ok(IdleOptions { enabled: true, after, ..options }),
                 None => Err(ParseIdleError { value: text.to_owned() }),
@@ -83,7 +88,7 @@ fn time(text: &str) -> Option<Duration> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{value:?} does not say when to free on idle; write 1, true, on or yes, 0, false, off or no, \
-     or a time such as 250ms, 30s, 5m or 1h"
+     a time such as 250ms, 30s, 5m or 1h, or task for the end of each task"
 )]
 pub struct ParseIdleError {
     /// The text.
@@ -113,6 +118,8 @@ mod tests {
         for value in ["1", "true", "on", "Yes", " 1 "] {
             assert_eq!(of(Some(value)), Ok(IdleOptions { enabled: true, ..off }), "{value:?}");
         }
+        let at_end = of(Some("task")).unwrap();
+        assert!(at_end.enabled && at_end.at_end && at_end.after.is_zero());
         let times =
             [("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000), ("250ms", 250), ("0s", 0)];
         for (value, after_ms) in times {

@@ -1,14 +1,13 @@
 //! The policy itself: tasks begin and finish, claims are given out one at a time.
 
 use std::fmt;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::activity::Activity;
 use super::options::IdleOptions;
 use crate::clock::Clock;
 use crate::home::{self, Home};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Arc, Mutex, MutexGuard, unpoisoned};
 
 /// Whether a release is due, and if not, why.
 #[derive(Debug)]
@@ -180,8 +179,7 @@ impl Idle {
 
     /// Locks the activity; `None` in a forked child.
     pub(super) fn activity(&self) -> Option<MutexGuard<'_, Activity>> {
-        let lock = || self.inner.activity.lock().unwrap_or_else(PoisonError::into_inner);
-        self.inner.home.is_here().then(lock)
+        self.inner.home.is_here().then(|| unpoisoned(self.inner.activity.lock()))
     }
 }
 

@@ -61,8 +61,10 @@ impl<T: Send + Sync + 'static> Owned<T> {
     /// Says that this owner uses another one, so that it is dropped first: `.borrows(&model)`, or
     /// `.borrows("runner.model")`, which may be registered later.
     pub fn borrows(self, other: impl AsRef<str>) -> Owned<T> {
+        // Before the lock: it is code of the caller.
+        let name = other.as_ref().into();
         if let Some(mut table) = self.owners.table() {
-            table.add_borrow(self.entry, other.as_ref().into());
+            table.add_borrow(self.entry, name);
         }
         self
     }

@@ -1,7 +1,6 @@
 //! The registry itself: plans and runs shutdowns, names holders, audits paths.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
 
 use lowtide_types::{Bytes, Holder};
@@ -11,6 +10,7 @@ use super::paths::{HeldPath, NewPaths, Paths};
 use super::report::{DropOutcome, Dropped, Plan, Shutdown};
 use super::shared::Shared;
 use super::table::{BEING_DROPPED, EntryId, Erased, IN_USE, OwnerTable, ValueId};
+use crate::failure::catch;
 use crate::home;
 
 /// The registry of owners: what is owned, what borrows it, what holds it. Cheap to clone.
@@ -244,18 +244,3 @@ fn paths_of_the_parent() -> Paths {
 }
 
 const EVERY_OWNER: &str = "(every owner)";
-
-/// Runs a caller's code. Returns the message of a panic.
-fn catch<R>(action: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(action)).map_err(|payload| match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => match payload.downcast::<&'static str>() {
-            Ok(message) => (*message).to_owned(),
-            Err(payload) => {
-                // It is the caller's, and could panic again when dropped.
-                std::mem::forget(payload);
-                "(a panic without a message)".to_owned()
-            }
-        },
-    })
-}

@@ -1,10 +1,11 @@
 //! The table behind its lock, shared by the registry and by every reference that it lends.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use super::table::OwnerTable;
 use crate::home::{self, Home};
+use crate::sync::unpoisoned;
 
 #[derive(Default)]
 pub(super) struct Shared {
@@ -18,8 +19,7 @@ pub(super) struct Shared {
 impl Shared {
     /// Locks the table; `None` in a forked child.
     pub(super) fn table(&self) -> Option<MutexGuard<'_, OwnerTable>> {
-        let lock = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        self.home.is_here().then(lock)
+        self.home.is_here().then(|| unpoisoned(self.table.lock()))
     }
 
     /// Locks the table for a call that has to change it.
@@ -39,7 +39,7 @@ impl Shared {
             if other == me {
                 return None;
             }
-            table = self.done.wait(table).unwrap_or_else(PoisonError::into_inner);
+            table = unpoisoned(self.done.wait(table));
         }
         table.at_work = Some(me);
         Some(Work(self))

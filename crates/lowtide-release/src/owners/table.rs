@@ -1,5 +1,6 @@
 //! The table of owners: what the registry knows. Nothing here calls a caller's code or drops a caller's
-//! value; that is done after the lock is released.
+//! value; that is done after the lock is released. Every change looks up all that it needs before it
+//! writes, so that a broken rule panics with the table as it was.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -207,10 +208,10 @@ impl OwnerTable {
     }
 
     fn take_from(&mut self, id: EntryId) -> Option<Reference> {
-        let (value_id, value) = self.entry(id).value.take()?;
-        self.known(value_id).in_entry = false;
+        let value_id = self.value_in(id)?;
         self.add_path(value_id, &BEING_DROPPED, None);
-        Some((value_id, value))
+        self.known(value_id).in_entry = false;
+        self.entry(id).value.take()
     }
 
     /// Removes an entry, with its value.

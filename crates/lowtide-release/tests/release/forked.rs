@@ -11,52 +11,11 @@ use std::time::Duration;
 use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Source, Usage};
 use lowtide_release::{
     Clock, Decision, Gate, Gauge, Hook, HookPoint, Idle, Idling, Ladder, ManualClock, Mode, Owned,
-    Owners, Pauses, Releaser, Request, Resume, Stages, Step, Target, Tick, Verdict,
+    Owners, Pauses, Releaser, Request, RestoreError, Resume, Stages, Step, Target, Tick, Verdict,
 };
+use lowtide_testing::forks::{beside, in_child};
 
-/// A child that hangs is ended by the kernel after this time.
-const HANGS_AFTER_S: u32 = 20;
 const FORKS: usize = 50;
-
-/// Runs `work` in a forked child, which ends with the number of the first check that fails, or zero.
-fn in_child(work: impl FnOnce() -> Vec<bool>) {
-    // SAFETY: the child touches only what is tested here, and leaves by `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: sets a timer of this process.
-        unsafe { libc::alarm(HANGS_AFTER_S) };
-        let failed = (1..).zip(work()).find(|(_, holds)| !holds).map_or(0, |(number, _)| number);
-        // SAFETY: ends the child without the test harness's exit handlers.
-        unsafe { libc::_exit(failed) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for our own child.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the check that failed in the child");
-}
-
-/// Runs `work` while two other threads do `noise`: they hold whatever lock there is at some fork.
-fn beside(noise: impl Fn() + Sync, work: impl FnOnce()) {
-    struct EndOf<'a>(&'a AtomicBool);
-    impl Drop for EndOf<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, SeqCst);
-        }
-    }
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _end = EndOf(&is_over);
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !is_over.load(SeqCst) {
-                    noise();
-                }
-            });
-        }
-        work();
-    });
-}
 
 fn releaser() -> Releaser {
     let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
@@ -173,7 +132,10 @@ fn releaser_refuses(releaser: &Releaser) -> Vec<bool> {
         releaser.inventory().read().driver.is_none(),
         releaser.inventory().pools().is_empty(),
         pauses.pause(Mode::InPlace, Duration::ZERO).is_err_and(|busy| busy.inherited),
-        matches!(idling.work(), Err(lowtide_pool::Error::Device(lowtide_device::Error::Forked))),
+        matches!(
+            idling.work(),
+            Err(RestoreError::Wake(lowtide_pool::Error::Device(lowtide_device::Error::Forked)))
+        ),
         matches!(idling.tick(), Tick::No(Decision::Inherited)),
         !format!("{releaser:?} {pauses:?} {idling:?} {stages:?}").is_empty(),
     ];

@@ -11,7 +11,7 @@ use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Block, Phase, Pool, Tag};
 use lowtide_release::{
     Climb, Climbed, Clock, Expectation, Failure, Hook, HookPoint, Inventory, Ladder, ManualClock,
-    Receipt, Releaser, Request, Rung, RungName, RungOutcome, Step, Verdict, rungs,
+    Mode, Pauses, Receipt, Releaser, Request, Rung, RungName, RungOutcome, Step, Verdict, rungs,
 };
 
 /// A clock that runs parts on threads of their own and moves only when it is told to. A part exceeds
@@ -188,7 +188,15 @@ fn the_gate_stays_closed_until_a_rung_that_was_left_behind_ends() {
     assert_eq!(receipt.rungs[0].outcome, cut_off(60_000));
     let gate = world.releaser.gate();
     assert!(!gate.is_open(), "work would run beside a rung that takes its memory");
-    assert!(mentions(&receipt, "hangs still runs, since"), "{receipt}");
+    assert!(mentions(&receipt, "the rung hangs still runs, since"), "{receipt}");
+    // Whoever waits at the gate for a time is told, and so is a release that needs no gate.
+    let told = "the gate stays closed: the rung hangs still runs, since 6";
+    let busy = gate.close_within(Mode::Drain, &world.clock.manual, Duration::from_secs(1));
+    assert!(busy.as_ref().unwrap_err().to_string().starts_with(told), "{busy:?}");
+    let busy = Pauses::new(&world.releaser).pause(Mode::Abort, Duration::ZERO).unwrap_err();
+    assert_eq!(busy.kept_by.len(), 1, "{busy}");
+    assert!(gate.try_close(Mode::Drain).unwrap_err().to_string().contains("the rung hangs still"));
+    assert!(mentions(&world.releaser.empty_cache(), "the rung hangs still runs, since"));
     // Other releases go on, and do not start it a second time.
     for _ in 0..50 {
         drop(world.block(4));
@@ -204,6 +212,8 @@ fn the_gate_stays_closed_until_a_rung_that_was_left_behind_ends() {
         assert_eq!(work.join().unwrap(), Step::Go);
     });
     world.until_open();
+    assert_eq!(gate.try_close(Mode::Drain).map(drop), Ok(()), "nothing keeps it closed");
+    assert!(!mentions(&world.releaser.empty_cache(), "still runs"));
     assert!(!mentions(&world.climb(&rung), "not started again"));
     assert_eq!(rung.began.load(SeqCst), 2);
     world.until_open();
@@ -239,10 +249,14 @@ fn a_hook_that_hangs_is_not_started_again_while_it_hangs() {
         mentions(&receipt, "comm: did not end within 20000 ms and was left behind"),
         "{receipt}"
     );
-    assert!(mentions(&receipt, "the hook \"comm\" still runs"), "{receipt}");
+    assert!(
+        mentions(&receipt, "the hook \"comm\" of the rung libraries still runs, since 2"),
+        "{receipt}"
+    );
     for _ in 0..50 {
         let receipt = world.releaser.shutdown();
         assert!(mentions(&receipt, "comm: still running since"), "{receipt}");
+        assert!(mentions(&receipt, "\"comm\" of the rung libraries still runs"), "{receipt}");
     }
     // One that a release brings along is the same, if it has the same name.
     let parts = rungs::Parts::new(RungName::ToHost, vec![hook(&hangs)]);

@@ -23,16 +23,6 @@ use lowtide_testing::refusing::{Faults, device_over};
 
 pub(crate) const BUDGET: Bytes = Bytes::mib(64);
 
-const PLACES: [HookPoint; 7] = [
-    HookPoint::ToHost,
-    HookPoint::Sessions,
-    HookPoint::Caches,
-    HookPoint::Collect,
-    HookPoint::Libraries,
-    HookPoint::ContextReset,
-    HookPoint::Fallback,
-];
-
 /// Who is asked what is in use.
 pub(crate) enum Asked {
     Nobody,
@@ -138,7 +128,7 @@ impl World {
     fn plug(&mut self, dice: &mut Dice) {
         for number in 0..dice.roll(6) {
             let doer = Arc::new(self.doer(format!("hook{number}"), dice));
-            let (place, same) = (dice.pick(&PLACES), Arc::clone(&doer));
+            let (place, same) = (dice.pick(&HookPoint::ALL), Arc::clone(&doer));
             self.hooks.push((place, Arc::clone(&doer)));
             let hook = Hook::new(doer.name.clone(), move |_| same.act());
             let bytes = Bytes(dice.roll(1 << 30));

@@ -141,7 +141,12 @@ impl World {
             note(format_args!("the last check of {group:?}"));
             let (pool, tag) = self.pool_and_tag(group);
             if let Err(error) = pool.wake(Scope::Tags(&[tag])) {
-                fail(format!("the last wake of {group:?}: {error}"));
+                let World { has_faults, has_strays, .. } = self;
+                let policy = self.policy(group.pool);
+                fail(format!(
+                    "the last wake of {group:?}: {error}; faults {has_faults}, strays {has_strays}, \
+                     {policy:?}"
+                ));
             }
             let own: Vec<Held> = held.extract_if(.., |held| held.group == group).collect();
             for mut held in own {

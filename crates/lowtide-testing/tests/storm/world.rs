@@ -37,6 +37,7 @@ impl Group {
 
 struct Tagged {
     pool: Pool,
+    policy: Policy,
     tags: [Tag; POLICIES.len()],
 }
 
@@ -104,12 +105,13 @@ impl World {
         if target == Target::Double {
             releaser.set_floor(base);
         }
-        let pools: Vec<Tagged> = (0..2).map(|_| tagged(&device, &mut dice)).collect();
+        let has_strays = dice.one_in(3);
+        let pools: Vec<Tagged> = (0..2).map(|_| tagged(&device, has_strays, &mut dice)).collect();
         for tagged in &pools {
             releaser.add_pool(&tagged.pool);
         }
         let after = SPEED * Duration::from_millis(dice.pick(&[0, 5, 40]));
-        let options = IdleOptions { enabled: true, after, calm: 2 };
+        let options = IdleOptions { enabled: true, after, calm: 2, ..IdleOptions::default() };
         let idle = Idle::new(options, clock);
         Arc::new(World {
             target,
@@ -124,7 +126,7 @@ impl World {
             device,
             market: Mutex::default(),
             has_faults,
-            has_strays: dice.one_in(3),
+            has_strays,
             is_over: AtomicBool::new(false),
             hooks: AtomicUsize::new(0),
             dice: Mutex::new(Dice::new(dice.roll(u64::MAX))),
@@ -153,6 +155,10 @@ impl World {
 
     pub(crate) fn pool_and_tag(&self, Group { pool, tag }: Group) -> (&Pool, Tag) {
         (&self.pools[pool].pool, self.pools[pool].tags[tag])
+    }
+
+    pub(crate) fn policy(&self, pool: usize) -> &Policy {
+        &self.pools[pool].policy
     }
 
     pub(crate) fn pools(&self) -> impl Iterator<Item = &Pool> {
@@ -198,7 +204,7 @@ impl World {
             Error::BackupLimit { .. } => "limit of backups",
             Error::Device(device) if device.is_out_of_memory() => "out of memory",
             Error::Device(lowtide_device::Error::NoHostHeadroom { .. }) => "no host memory",
-            Error::KeepsChanging { .. } | Error::Corrupt { .. } if self.has_strays => "stray write",
+            Error::KeepsChanging { .. } if self.has_strays => "stray write",
             Error::Device(lowtide_device::Error::BadRange {
                 problem: RangeProblem::InUse, ..
             }) if self.has_strays => "stray write in flight",
@@ -259,13 +265,15 @@ fn open(target: Target, dice: &mut Dice) -> Device {
     device.unwrap_or_else(|error| fail(format!("the device could not be opened: {error}")))
 }
 
-fn tagged(device: &Device, dice: &mut Dice) -> Tagged {
+// Two digests are the same where a page has changed, was copied and has changed back. So backups are
+// checked where writes come that change pages back.
+fn tagged(device: &Device, has_strays: bool, dice: &mut Dice) -> Tagged {
     let policy = Policy::default()
         .keep_backups(dice.one_in(2))
         .wake_on_alloc(dice.one_in(2))
         .direct_backups(dice.pick(&[Bytes::ZERO, Bytes::mib(6), Bytes(u64::MAX)]))
         .backup_most(dice.pick(&[None, None, Some(Bytes::mib(24)), Some(Bytes::mib(4))]))
-        .check_backups(dice.one_in(2))
+        .check_backups(has_strays || dice.one_in(2))
         .checked_at_once(dice.pick(&[Bytes::mib(2), Bytes::gib(2)]));
     let pool = Pool::builder(device).policy(policy).build();
     let pool = pool.unwrap_or_else(|error| fail(format!("no pool: {error}")));
@@ -275,5 +283,5 @@ fn tagged(device: &Device, dice: &mut Dice) -> Tagged {
         let tag = pool.tag(&format!("tag {index}"), policy);
         tag.unwrap_or_else(|error| fail(format!("no tag: {error}")))
     });
-    Tagged { pool, tags }
+    Tagged { pool, policy, tags }
 }

@@ -67,9 +67,9 @@ fn pieces(size: Bytes, seed: u64) -> impl Iterator<Item = Piece> {
 impl Content {
     pub(super) fn new(device: &Device) -> anyhow::Result<Content> {
         let pattern = device.host_memory(Bytes(REGION))?;
-        let mut words = Vec::with_capacity(REGION as usize);
-        for word in 1..=REGION / 8 {
-            words.extend(word.wrapping_mul(ODD).to_le_bytes());
+        let mut words = vec![0; REGION as usize];
+        for (word, number) in words.chunks_exact_mut(8).zip(1u64..) {
+            word.copy_from_slice(&number.wrapping_mul(ODD).to_le_bytes());
         }
         pattern.write(Bytes::ZERO, &words)?;
         let read_back = device.host_memory(Bytes(PIECE))?;
@@ -118,14 +118,14 @@ impl Content {
     /// Compares every byte of a block with what it was filled with.
     pub(super) fn holds(&self, pool: &Pool, filled: &Filled) -> anyhow::Result<bool> {
         let (reservation, at) = pool.place_of(filled.block.address())?;
-        let mut found = Vec::new();
+        let mut found = vec![0; PIECE as usize];
         for Piece { from, offset, size } in pieces(filled.block.size(), filled.seed) {
             let to = (&self.read_back, Bytes::ZERO);
             self.stream.copy_out((&reservation, at + offset), to, size)?;
             self.stream.synchronize()?;
-            found.resize(size.as_usize(), 0);
-            self.read_back.read(Bytes::ZERO, &mut found)?;
-            if self.words[from.as_usize()..][..size.as_usize()] != found {
+            let found = &mut found[..size.as_usize()];
+            self.read_back.read(Bytes::ZERO, found)?;
+            if self.words[from.as_usize()..][..size.as_usize()] != *found {
                 return Ok(false);
             }
         }

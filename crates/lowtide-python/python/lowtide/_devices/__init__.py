@@ -4,6 +4,7 @@
 - `choose.py`: which device a call is about
 - `cuda.py`: CUDA and ROCm; `cuda_pools.py`: the segments and memory pools of torch's CUDA allocator
 - `accelerator.py`: every other accelerator that torch knows
+- `interface.py`: `torch.accelerator`, also for a torch that has none
 - `cpu.py`: host memory
 
 Nothing here creates a context or initialises a device.

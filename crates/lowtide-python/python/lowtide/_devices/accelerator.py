@@ -9,6 +9,7 @@ from __future__ import annotations
 from .._native import AllocatorCounts, Usage
 from .._torch import Torch, torch
 from .device import Device
+from .interface import common_of, synchronize
 
 
 class AcceleratorDevice(Device):
@@ -37,7 +38,7 @@ class AcceleratorDevice(Device):
             total = int(backend.recommended_max_memory())
             return Usage(total, max(0, total - int(backend.driver_allocated_memory())))
         module: Torch = torch()
-        ask = getattr(module.accelerator, "get_memory_info", None) or backend.mem_get_info
+        ask = getattr(common_of(module), "get_memory_info", None) or backend.mem_get_info
         free, total = ask(self.index)
         return Usage(int(total), int(free))
 
@@ -50,7 +51,7 @@ class AcceleratorDevice(Device):
         backend = self._backend()
         module = torch()
         if backend is not None and module is not None:
-            module.accelerator.synchronize(self.index)
+            synchronize(module, self.kind, self.index)
 
     def counts(self) -> AllocatorCounts:
         backend = self._backend()
@@ -62,10 +63,14 @@ class AcceleratorDevice(Device):
             return AllocatorCounts(allocated, reserved)
         module: Torch = torch()
         # torch.accelerator has these from 2.9 on; the backends had them before.
-        has_counts = hasattr(module.accelerator, "memory_reserved")
-        source = module.accelerator if has_counts else backend
+        common = common_of(module)
+        source: Torch = common if hasattr(common, "memory_reserved") else backend
         allocated = int(source.memory_allocated(self.index))
         return AllocatorCounts(allocated, int(source.memory_reserved(self.index)))
+
+    def activity(self) -> object:
+        counts = self.counts()
+        return None if self._backend() is None else (counts.allocated_bytes, counts.reserved_bytes)
 
     def trim(self) -> int:
         backend = self._backend()

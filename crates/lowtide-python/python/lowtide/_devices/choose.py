@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from .._exit import has_exit_begun
 from .._torch import Torch, torch
 from .device import Device
+from .interface import current_index, current_kind, device_count
 
 ENVIRONMENT = "LOWTIDE_DEVICE"
 
@@ -23,13 +25,15 @@ class _Wanted(NamedTuple):
 def device_of(device: object = None) -> Device | None:
     """Returns the device that is meant, or `None` if there is no such device.
 
-    A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
+    At the end of the interpreter there is none. A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
     environment variable LOWTIDE_DEVICE, else torch's current accelerator. A kind of device that
     torch does not have here is no device (R2, R3). Raises ValueError for an index that torch does
     not have and for a name that torch does not know.
     """
     if isinstance(device, Device):
         return device
+    if has_exit_begun():
+        return None
     wanted = _wanted(device if device is not None else os.environ.get(ENVIRONMENT) or None)
     if wanted.kind == "cpu":
         return _one("cpu", "cpu", 0)
@@ -38,19 +42,19 @@ def device_of(device: object = None) -> Device | None:
         return None
     if wanted.kind is not None and wanted.kind not in ("cuda", "xpu", "mps"):
         _refuse_unknown(module, wanted.kind)
-    accelerator = module.accelerator.current_accelerator()
-    if accelerator is None or wanted.kind not in (None, accelerator.type):
+    kind = current_kind(module)
+    if kind is None or wanted.kind not in (None, kind):
         return None
-    count = module.accelerator.device_count()
+    count = device_count(module, kind)
     if count == 0:
         return None
     index = wanted.number
     if index is None:
-        index = _current_index(module, accelerator.type)
+        index = _current_index(module, kind)
     if not 0 <= index < count:
         few = f"torch has {count} devices of this kind, numbered from 0"
-        raise ValueError(f"{accelerator.type}:{index} does not exist: {few}")
-    return _one(f"{accelerator.type}:{index}", accelerator.type, index)
+        raise ValueError(f"{kind}:{index} does not exist: {few}")
+    return _one(f"{kind}:{index}", kind, index)
 
 
 def _wanted(device: object) -> _Wanted:
@@ -84,7 +88,7 @@ def _current_index(module: Torch, kind: str) -> int:
     initialised = getattr(backend, "is_initialized", None)
     if initialised is None or not initialised():
         return 0
-    return int(module.accelerator.current_device_index())
+    return current_index(module, kind)
 
 
 def _one(name: str, kind: str, index: int) -> Device:

@@ -17,6 +17,7 @@ from .._native import AllocatorCounts, LedgerLine, NvmlUsage, ProcessUsage, Usag
 from .._torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
 from .device import Device
+from .interface import common_of, synchronize
 
 NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
 """Exceptions where NVML cannot be asked: no library, or no such device."""
@@ -36,8 +37,12 @@ class CudaDevice(Device):
         """Returns the UUID as NVML spells it, without initialising CUDA."""
         if self._uuid is None:
             module: Torch = torch()
+            # Properties have it from torch 2.5 on.
+            known: Torch = None
             if module.cuda.is_initialized():
-                bare = str(module.cuda.get_device_properties(self.index).uuid)
+                known = module.cuda.get_device_properties(self.index)
+            if hasattr(known, "uuid"):
+                bare = str(known.uuid)
                 self._uuid = bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
             else:
                 position = module.cuda._get_nvml_device_index(self.index)
@@ -87,7 +92,7 @@ class CudaDevice(Device):
         # Synchronising would end a capture in another thread with an error there.
         if capturing(module):
             raise RuntimeError("a CUDA graph is being captured, and synchronising would break it")
-        module.accelerator.synchronize(self.index)
+        synchronize(module, "cuda", self.index)
 
     def counts(self) -> AllocatorCounts:
         module = initialised()
@@ -96,6 +101,15 @@ class CudaDevice(Device):
         # Nested, as torch has them: flattening the whole table costs more than reading it.
         stats = module.cuda.memory_stats_as_nested_dict(self.index)
         return AllocatorCounts(current(stats, "allocated_bytes"), current(stats, "reserved_bytes"))
+
+    def activity(self) -> object:
+        module = initialised()
+        if module is None:
+            return None
+        counts = (
+            module.cuda.memory_stats_as_nested_dict(self.index).get("allocation", {}).get("all", {})
+        )
+        return (counts.get("allocated"), counts.get("freed"))
 
     def lines(self) -> list[LedgerLine]:
         try:
@@ -133,7 +147,7 @@ class CudaDevice(Device):
         if module is None:
             return 0
         before = self.counts().reserved_bytes
-        getattr(module.accelerator, "empty_cache", module.cuda.empty_cache)()
+        getattr(common_of(module), "empty_cache", module.cuda.empty_cache)()
         after = self.counts()
         if after.reserved_bytes >= before and after.reserved_bytes > after.allocated_bytes:
             self._check_trimmed()

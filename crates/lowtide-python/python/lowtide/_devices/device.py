@@ -50,6 +50,11 @@ class Device:
         """Returns what the framework's allocator has allocated and reserved."""
         raise NotImplementedError
 
+    def activity(self) -> object:
+        """Returns a value that changes when the framework allocates or frees, or `None` if there is
+        none. Work that only launches kernels does not change it."""
+        return None
+
     def lines(self) -> list[LedgerLine]:
         """Returns the ledger lines of the framework's allocator. They add up to `reserved`."""
         counts = self.counts()

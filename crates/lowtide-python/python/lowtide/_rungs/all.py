@@ -16,7 +16,7 @@ from .collector import Collector
 from .compile_caches import CompileCaches
 from .libraries import FftPlans, IpcLeftovers, Workspaces
 from .lru_caches import LruCaches
-from .process_groups import ProcessGroups
+from .process_groups import group_hooks
 from .sessions import Sessions
 from .to_host import ModelsToHost
 from .tracebacks import StoredTracebacks
@@ -34,7 +34,7 @@ def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:
     return [
         ModelsToHost(device),
         Sessions(),
-        ProcessGroups(asked=process_groups),
+        *group_hooks(asked=process_groups),
         Workspaces(device),
         FftPlans(device),
         IpcLeftovers(device),

@@ -2,14 +2,16 @@
 
 An engine's model-parallel groups go first, then its distributed environment, then torch's own
 groups. A program that goes on with collectives needs them, so they are destroyed only on request.
-The time limit matters: if a peer is gone, destroying a group can wait forever.
+The time limit of each matters: if a peer is gone, destroying a group can wait forever. An engine that
+is not installed is skipped by name (R8).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from .._hook import Hook, done
+from .._hook import Hook
 from .._native import HookPoint, Touch
 from .._torch import Torch, absent, torch
 
@@ -21,14 +23,51 @@ ENGINES = (
     ("sglang.srt.distributed.parallel_state", "destroy_distributed_environment"),
     ("megatron.core.parallel_state", "destroy_model_parallel"),
 )
+LIMIT_S = 10.0
+
+
+def group_hooks(*, asked: bool) -> Sequence[Hook]:
+    """Returns the hooks that destroy process groups, in order: those of engines only if the release
+    asked for it."""
+    engines = [EngineGroups(*engine) for engine in ENGINES] if asked else []
+    return [*engines, ProcessGroups(asked=asked)]
+
+
+class EngineGroups(Hook):
+    """Calls a function of an engine that destroys groups, whether torch knows of groups or not."""
+
+    point = HookPoint.LIBRARIES
+    limit_s = LIMIT_S
+
+    def __init__(self, module: str, function: str) -> None:
+        self._module, self._function = module, function
+        self.name = f"{module.partition('.')[0]} {function}"
+
+    def missing(self) -> str | None:
+        engine = self._module.partition(".")[0]
+        if engine not in sys.modules:
+            return absent(engine)
+        if self._module not in sys.modules:
+            return f"{self._module} is not imported"
+        return None if callable(self._call()) else f"this {engine} has no {self._function}"
+
+    def run(self, round: int) -> list[Touch]:
+        call = self._call()
+        if call is None:
+            return []
+        call()
+        return [Touch(f"{self._module}.{self._function}()")]
+
+    def _call(self) -> Torch | None:
+        return getattr(sys.modules.get(self._module), self._function, None)
 
 
 class ProcessGroups(Hook):
-    """Destroys process groups, if the release asked for it."""
+    """Destroys torch's process groups, if the release asked for it."""
 
     point = HookPoint.LIBRARIES
     name = "process groups"
-    limit_s = 10.0
+    limit_s = LIMIT_S
 
     def __init__(self, *, asked: bool = False) -> None:
         self._asked = asked
@@ -42,18 +81,11 @@ class ProcessGroups(Hook):
 
     def run(self, round: int) -> list[Touch]:
         torch_distributed = distributed()
-        if not self._asked or torch_distributed is None:
+        if not self._asked or torch_distributed is None or not torch_distributed.is_initialized():
             return []
-        touched: list[Touch] = []
-        failures: list[str] = []
-        if torch_distributed.is_initialized():
-            for module, function in ENGINES:
-                destroy(module, function, touched, failures)
-        if torch_distributed.is_initialized():
-            backend, ranks = torch_distributed.get_backend(), torch_distributed.get_world_size()
-            torch_distributed.destroy_process_group()
-            touched.append(Touch(f"torch.distributed, {backend} of {ranks} processes"))
-        return done(touched, failures)
+        backend, ranks = torch_distributed.get_backend(), torch_distributed.get_world_size()
+        torch_distributed.destroy_process_group()
+        return [Touch(f"torch.distributed, {backend} of {ranks} processes")]
 
 
 def distributed() -> Torch | None:
@@ -62,16 +94,3 @@ def distributed() -> Torch | None:
         return None
     module: Torch = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() else None
-
-
-def destroy(module: str, function: str, touched: list[Touch], failures: list[str]) -> None:
-    """Calls an engine's function if the engine is imported, and notes a failure."""
-    call = getattr(sys.modules.get(module), function, None)
-    if call is None:
-        return
-    try:
-        call()
-    except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
-        failures.append(f"{module}.{function}: {type(failure).__name__}: {failure}")
-    else:
-        touched.append(Touch(f"{module}.{function}()"))

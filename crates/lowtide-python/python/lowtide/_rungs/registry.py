@@ -17,13 +17,18 @@ T = TypeVar("T")
 class Entry:
     """One registered object. `was` is for the hook that changes it and changes it back later."""
 
-    __slots__ = ("_object", "close", "name", "was")
+    __slots__ = ("_object", "close", "name", "open", "was")
 
     def __init__(
-        self, name: str, reference: Callable[[], Any], close: Callable[[Any], object] | None
+        self,
+        name: str,
+        reference: Callable[[], Any],
+        close: Callable[[Any], object] | None,
+        open: Callable[[], Callable[[], Any] | None] | None,
     ) -> None:
         self.name = name
         self.close = close
+        self.open = open
         self.was: dict[str, str] = {}
         self._object = reference
 
@@ -40,7 +45,11 @@ class Registered:
         self._entries: dict[int, Entry] = {}
 
     def add(
-        self, one: object, name: str | None, close: Callable[[Any], object] | None = None
+        self,
+        one: object,
+        name: str | None,
+        close: Callable[[Any], object] | None = None,
+        open: Callable[[], Callable[[], Any] | None] | None = None,
     ) -> None:
         """Registers an object. Raises TypeError if it has no weak references."""
         key = id(one)
@@ -56,7 +65,7 @@ class Registered:
                 f"a {self._what} of type {type(one).__name__} cannot be registered: it has no weak"
                 " references, and lowtide keeps nothing alive"
             ) from None
-        entries[key] = Entry(name or type(one).__name__, reference, close)
+        entries[key] = Entry(name or type(one).__name__, reference, close, open)
 
     def entries(self) -> list[Entry]:
         """Returns the entries whose objects are still alive."""
@@ -77,7 +86,10 @@ caches: dict[str, Cache] = {}
 
 
 def register_model(model: T, name: str | None = None) -> T:
-    """Registers a model that a release may move to host memory. Returns the model."""
+    """Registers a model that a release may move to host memory. Returns the model.
+
+    The next task (`idle.work()`, `Gate.enter()`) or `restore()` moves it back.
+    """
     if not callable(getattr(type(model), "to", None)):
         raise TypeError(f"a {type(model).__name__} cannot be moved: it has no .to(device)")
     models.add(model, name)
@@ -85,15 +97,44 @@ def register_model(model: T, name: str | None = None) -> T:
 
 
 def register_session(
-    session: T, close: Callable[[T], object] | None = None, name: str | None = None
+    session: T,
+    close: Callable[[T], object] | None = None,
+    name: str | None = None,
+    *,
+    open: Callable[[], object] | None = None,
 ) -> T:
     """Registers a session of an inference runtime that a release may close. Returns the session.
 
     `close` is called with the session. Without it, an ONNX Runtime session is emptied, and any
-    other session needs a `close` method.
+    other session needs a `close` method. `open` makes a session like it: the next task
+    (`idle.work()`, `Gate.enter()`) or `restore()` calls it, and the registered session takes over
+    what the new one has. Raises TypeError without it, because a closed session could not be used
+    again.
     """
-    sessions.add(session, name, close)
+    kind = type(session).__name__
+    if open is None:
+        raise TypeError(
+            f"a session of type {kind} cannot be registered without open=: a release closes it, and"
+            " the next task has to open it again; give a function that makes such a session"
+        )
+    if not callable(open):
+        raise TypeError(f"open must be callable, not a {type(open).__name__}")
+    if close is None and not is_closable(session):
+        raise TypeError(f"a {kind} has no close method: register it with close=")
+    if not hasattr(session, "__dict__") and getattr(open, "__self__", None) is not session:
+        raise TypeError(
+            f"a {kind} has no attributes that it could take over from a new session: give a method"
+            " of the session itself as open="
+        )
+    sessions.add(session, name, close, weakly(open))
     return session
+
+
+def is_closable(session: object) -> bool:
+    """Returns whether a release knows how to close a session."""
+    from .sessions import is_onnx
+
+    return is_onnx(session) or callable(getattr(session, "close", None))
 
 
 def register_cache(
@@ -115,7 +156,7 @@ def register_cache(
     return remove
 
 
-def weakly(call: Callable[[], object]) -> Callable[[], Callable[[], object] | None]:
+def weakly(call: Callable[[], Any]) -> Callable[[], Callable[[], Any] | None]:
     """Returns a function that gives `call` for as long as the object whose method it is lives."""
     owner, function = getattr(call, "__self__", None), getattr(call, "__name__", None)
     if owner is None or not isinstance(function, str) or isinstance(owner, type):

@@ -2,7 +2,8 @@
 
 ONNX Runtime has no close function. Its memory is freed when the native session inside the Python
 object is dropped, together with the descriptions that refer into it. The program keeps the emptied
-object, which raises an error when it is used.
+object, which raises an error when it is used. Before the next task, the function that was registered
+with the session makes a new one, and the object of the program takes over what that has.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Sessions(Hook):
 
     point = HookPoint.SESSIONS
     name = "inference sessions"
+    restores = True
 
     def missing(self) -> str | None:
         if registry.sessions.entries():
@@ -62,14 +64,57 @@ class Sessions(Hook):
             del session
         return done(touched, failures)
 
+    def restore(self) -> list[Touch]:
+        touched: list[Touch] = []
+        failures: list[str] = []
+        for entry in registry.sessions.entries():
+            session = entry.get()
+            if session is None or not entry.was:
+                continue
+            try:
+                reopen(session, entry)
+            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
+                failures.append(f"session {entry.name}: {type(failure).__name__}: {failure}")
+            else:
+                entry.was = {}
+                touched.append(Touch(f"session {entry.name}"))
+            del session
+        return done(touched, failures)
+
+
+def reopen(session: Any, entry: registry.Entry) -> None:
+    """Makes a new session and lets the registered one take over what it has."""
+    make = entry.open() if entry.open is not None else None
+    if make is None:
+        raise RuntimeError("the object whose method opens it is gone")
+    made = make()
+    # A function may also open the session itself and return it, or nothing.
+    if made is None or made is session:
+        return
+    if type(made) is not type(session):
+        raise TypeError(f"open made a {type(made).__name__}, not a {type(session).__name__}")
+    # They change places, so that the new object takes the closed state with it when it goes: its
+    # `__del__` may close what it has.
+    mine, other = vars(session), vars(made)
+    closed, opened = dict(mine), dict(other)
+    mine.clear()
+    other.clear()
+    mine.update(opened)
+    other.update(closed)
+
+
+def is_onnx(session: object) -> bool:
+    """Returns whether it is a session of ONNX Runtime."""
+    runtime = getattr(sys.modules.get(RUNTIME), "InferenceSession", None)
+    return runtime is not None and isinstance(session, runtime)
+
 
 def close(session: Any, by: Callable[[Any], object] | None) -> bool:
     """Closes a session. Returns `False` if there was nothing left to close."""
     if by is not None:
         by(session)
         return True
-    runtime = getattr(sys.modules.get(RUNTIME), "InferenceSession", None)
-    if runtime is not None and isinstance(session, runtime):
+    if is_onnx(session):
         attributes = vars(session)
         open_before = attributes.get("_sess") is not None
         for name in INSIDE:

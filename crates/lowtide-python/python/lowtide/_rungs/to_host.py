@@ -22,6 +22,7 @@ class ModelsToHost(Hook):
     point = HookPoint.TO_HOST
     name = "models to host"
     limit_s = 60.0
+    restores = True
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -48,36 +49,55 @@ class ModelsToHost(Hook):
             held = size_on(model, self._device.name)
             if held == 0:
                 continue
-            was = device_of_each_tensor(model) or {"": self._device.name}
+            # Noted first: a model that stops half-way is spread, and has to come back as well.
+            entry.was = device_of_each_tensor(model) or {"": self._device.name}
             try:
                 model.to("cpu")
             except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
                 failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
+                if (device_of_each_tensor(model) or entry.was) == entry.was:
+                    entry.was = {}  # Nothing of it has moved.
             else:
-                entry.was = was
                 touched.append(Touch(f"model {entry.name}", held))
             del model
         return done(touched, failures)
 
+    def restore(self) -> list[Touch]:
+        touched: list[Touch] = []
+        failures: list[str] = []
+        for entry in registry.models.entries():
+            model = entry.get()
+            if model is None or not entry.was:
+                continue
+            try:
+                put(model, entry.was)
+                check(model, entry.was)
+            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
+                failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
+                leave(model)
+            else:
+                size = size_on(model, self._device.name)
+                entry.was = {}
+                touched.append(Touch(f"model {entry.name}", size))
+            del model
+        return done(touched, failures)
 
-def back() -> list[Touch]:
-    """Moves every model that went to the host back to its device. Returns the models, with bytes."""
-    touched: list[Touch] = []
-    failures: list[str] = []
-    for entry in registry.models.entries():
-        model = entry.get()
-        if model is None or not entry.was:
-            continue
-        try:
-            put(model, entry.was)
-        except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
-            failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
-            continue
-        homes, entry.was = set(entry.was.values()), {}
-        held = [size_on(model, home) for home in homes]
-        size = sum(size for size in held if size is not None)
-        touched.append(Touch(f"model {entry.name}", size))
-    return done(touched, failures)
+
+def check(model: Any, was: dict[str, str]) -> None:
+    """Raises RuntimeError if a tensor is not on its device again."""
+    here = device_of_each_tensor(model)
+    for name, home in was.items():
+        found = here.get(name, home)
+        if found != home:
+            raise RuntimeError(f"{name} is on {found} and not on {home}")
+
+
+def leave(model: Any) -> None:
+    """Moves a model that has come back only in part to the host again. It has failed already."""
+    try:
+        model.to("cpu")
+    except Exception:  # noqa: BLE001, S110  The failure before this one is reported.
+        pass
 
 
 def put(model: Any, was: dict[str, str]) -> None:

@@ -26,7 +26,9 @@ pub(super) fn work(player: &mut Player) {
     if player.dice.one_in(8) {
         return shut_down_at_work(&world);
     }
-    let Some(mut working) = world.allowed("work", world.idling.work()) else { return };
+    let Some(mut working) = world.allowed("work", world.idling.work().map_err(woken)) else {
+        return;
+    };
     for held in player.held.iter_mut().take(3) {
         note(format_args!("work with {}", held.describe()));
         held.check(&world, &mut player.dice);
@@ -190,5 +192,13 @@ pub(crate) fn tick(world: &World) {
     let _sleeping = world.sleeping();
     if let Tick::Released(receipt) = world.idling.tick() {
         check(world, &receipt);
+    }
+}
+
+/// Returns why a pool did not wake: nothing else has to come back here.
+fn woken(error: lowtide_release::RestoreError) -> lowtide_pool::Error {
+    match error {
+        lowtide_release::RestoreError::Wake(error) => error,
+        error => fail(format!("work: {error}")),
     }
 }

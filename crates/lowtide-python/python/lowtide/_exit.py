@@ -1,0 +1,13 @@
+"""Whether the interpreter is ending.
+
+A `__del__` of the program may call lowtide then. Nothing can be imported any more and no other thread
+can run Python, so that every call does nothing, silently.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# Looked up now: at the end, the module `sys` is taken apart, too.
+has_exit_begun = sys.is_finalizing
+"""Returns whether the interpreter has begun to end, after the functions of `atexit`."""

@@ -1,0 +1,146 @@
+"""Every code block of the README and of docs/*.md: Python runs here, commands are run by a test that is
+named here, and everything else is marked as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lowtide
+import pytest
+import torch
+from kernel import MIB, weights
+
+ROOT = Path(__file__).parent.parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="the docs are not here")
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        if not page.exists():
+            continue
+        text = page.read_text()
+        for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, found.start()) + 1
+            yield Block(page.name, line, found[1], found[2])
+
+
+BLOCKS = list(blocks())
+BY_CI = "cargo xtask test runs it"
+COMMANDS = {
+    "pip install .": BY_CI,
+    "cargo install --path crates/lowtide-cli": "crates/lowtide-cli/tests build and run the program",
+    "cargo add --path crates/lowtide": "crates/lowtide/examples use the crate so",
+    "cargo run --release -- demo": "crates/lowtide-cli/tests run the demo",
+    "cargo xtask test": "it runs this test",
+    "cargo test -p lowtide-release --test requirements": BY_CI,
+    "lowtide doctor --json": "crates/lowtide-cli/tests check the keys of doctor's JSON",
+}
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert len(BLOCKS) > 10
+    for block in BLOCKS:
+        assert block.language in ("python", "sh", "text"), block
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    for block in BLOCKS:
+        if block.language != "sh":
+            continue
+        for line in block.text.splitlines():
+            command = line.partition("#")[0].partition("|")[0].strip()
+            assert command in COMMANDS, f"{block.page}:{block.line}: {command}"
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.model: Any = torch.nn.Linear(512, 512)
+        self.cache = {"kv": weights(MIB)}
+
+
+def scope() -> dict[str, Any]:
+    """The names that the pages use without saying what they are."""
+    served: list[object] = []
+    return {
+        "__name__": "page",
+        "lowtide": lowtide,
+        "runner": Engine(),
+        "model": torch.nn.Linear(512, 512),
+        "tasks": ["mmmu", "chartqa"],
+        "run": served.append,
+        "serve": served.append,
+        "request": "a request",
+        "update_weights": lambda: served.append("weights"),
+        "batch": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for block in BLOCKS if block.language == "python"],
+    ids=lambda block: f"{block.page}:{block.line}",
+)
+def test_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWTIDE_DEVICE", "cpu")
+    monkeypatch.delenv("LOWTIDE_FREE_ON_IDLE", raising=False)
+    names = scope()
+    code = compile(block.text, f"{block.page}:{block.line}", "exec", dont_inherit=True)
+    try:
+        exec(code, names)
+    finally:
+        for value in names.values():
+            if isinstance(value, lowtide.Idle):
+                value.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "bytes"),
+    [
+        ("50 MB", 50_000_000),
+        ("50MB", 50_000_000),
+        ("50 mb", 50_000_000),
+        ("6GB", 6_000_000_000),
+        ("512MiB", 512 << 20),
+        ("512 MiB", 512 << 20),
+        ("0.5 GiB", 512 << 20),
+        ("1.5 kB", 1500),
+        ("2g", 2 << 30),
+        ("50_000_000", 50_000_000),
+        (50_000_000, 50_000_000),
+        (5e7, 50_000_000),
+        (torch.tensor(4096).item(), 4096),
+    ],
+)
+def test_a_size_is_what_people_write(said: Any, bytes: int) -> None:
+    assert lowtide._native.parse_bytes(said) == bytes
+    with lowtide.idle("5m", to=said, device="cpu") as idle:
+        assert idle.enabled
+    with lowtide.idle("5m", to=f"free {said}", device="cpu"):
+        pass
+    lowtide.Stages("cpu", budget=said)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "MB", "-1 MB", "5 parsecs", "1,5 GB", -1, 1.5, float("inf"), None]
+)
+def test_what_is_no_size_is_refused_with_what_to_write(said: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"such as|number of bytes"):
+        lowtide._native.parse_bytes(said)
+
+
+@pytest.mark.parametrize("said", ["floor", "Floor", " FLOOR "])
+def test_the_floor_in_any_case(said: str) -> None:
+    with lowtide.idle("5m", to=said, device="cpu") as idle:
+        assert idle.enabled

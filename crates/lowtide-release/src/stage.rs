@@ -1,0 +1,150 @@
+//! A stage: one model, from its loading to the receipt of its teardown.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lowtide_types::{
+    Bytes, DeviceId, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
+};
+
+use crate::failure::message;
+use crate::gauge::Gauge;
+use crate::ladder::Ladder;
+use crate::request::Request;
+use crate::stages::Stages;
+
+/// A stage that has begun: the numbers before it, and its peak so far.
+#[derive(Debug, Clone)]
+#[must_use = "a stage that is not closed is in no report"]
+pub struct Opened {
+    pub(crate) name: String,
+    pub(crate) before: Reading,
+    pub(crate) peak: Bytes,
+    /// By how much the device's number rose while the model was loaded.
+    pub(crate) loaded: Bytes,
+}
+
+impl Opened {
+    /// Returns what the stage has taken: what its model took when it was loaded, or the growth of the
+    /// allocators since, if that is more.
+    pub fn taken(&self, now: &Reading) -> Bytes {
+        self.loaded.max(now.reserved.saturating_sub(self.before.reserved))
+    }
+
+    /// Returns what was in use before the stage, where the device could be asked.
+    pub fn before(&self) -> Option<Bytes> {
+        self.before.in_use()
+    }
+}
+
+/// A loaded model. Dropping it tears the model down.
+pub struct Stage<'a, M> {
+    stages: &'a Stages,
+    opened: Opened,
+    module: Option<M>,
+    receipt: Option<Arc<Receipt>>,
+}
+
+impl<'a, M> Stage<'a, M> {
+    /// Loads the model of a stage. What a loader leaves that fails is cleaned up.
+    pub(crate) fn load<E>(
+        stages: &'a Stages,
+        opened: Opened,
+        load: impl FnOnce() -> Result<M, E>,
+    ) -> Result<Stage<'a, M>, E> {
+        let mut stage = Stage { stages, opened, module: None, receipt: None };
+        stage.module = Some(load()?);
+        stage.look();
+        let before = stage.opened.before().unwrap_or_default();
+        stage.opened.loaded = stage.opened.peak.saturating_sub(before);
+        Ok(stage)
+    }
+
+    /// Reads what is in use now, for the peak. Call it when the model has just grown.
+    pub fn look(&mut self) {
+        self.stages.look(&mut self.opened);
+    }
+
+    /// Tears the model down. Returns the receipt.
+    pub fn finish(mut self) -> Arc<Receipt> {
+        self.tear_down()
+    }
+
+    fn tear_down(&mut self) -> Arc<Receipt> {
+        if let Some(receipt) = &self.receipt {
+            return Arc::clone(receipt);
+        }
+        self.look();
+        let releaser = &self.stages.releaser;
+        let began = releaser.now();
+        let done = self.drop_module(began);
+        let name = format!("stage {}", self.opened.name);
+        // A context grows by a little when it is first used, and keeps that.
+        let gauge = releaser.inventory().gauge();
+        let grows = matches!(gauge.map(Gauge::id), Some(DeviceId::Cuda(_)));
+        let grown = if grows { Target::ABOVE_FLOOR } else { Bytes::ZERO };
+        let claim = self.opened.taken(&done.before).saturating_sub(grown);
+        let request =
+            Request::new(name, Ladder::between()).every_rung().claiming(claim).after(done);
+        let receipt = releaser.release(request);
+        self.stages.closed(&self.opened, began, &receipt);
+        self.receipt = Some(Arc::clone(&receipt));
+        receipt
+    }
+
+    /// Drops the model: the first rung of its teardown.
+    fn drop_module(&mut self, began: Duration) -> RungReceipt {
+        let releaser = &self.stages.releaser;
+        let before = releaser.inventory().read();
+        let module = self.module.take();
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(module)));
+        let took_s = releaser.now().saturating_sub(began).as_secs_f64();
+        let after = releaser.inventory().read();
+        RungReceipt {
+            rung: RungName::Drop,
+            attempt: 1,
+            outcome: match dropped {
+                Ok(()) => RungOutcome::Done,
+                Err(panic) => RungOutcome::Panicked { message: message(&*panic) },
+            },
+            touched: vec![self.opened.name.clone().into()],
+            skipped: Vec::new(),
+            expected_bytes: None,
+            before,
+            after,
+            freed_bytes: after.freed_since(&before),
+            settling: Settling::Steady,
+            took_s,
+        }
+    }
+}
+
+impl<M> Deref for Stage<'_, M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        self.module.as_ref().expect("a stage has its model until it ends")
+    }
+}
+
+impl<M> DerefMut for Stage<'_, M> {
+    fn deref_mut(&mut self) -> &mut M {
+        self.module.as_mut().expect("a stage has its model until it ends")
+    }
+}
+
+impl<M> Drop for Stage<'_, M> {
+    fn drop(&mut self) {
+        // A loader that failed has left nothing to tear down, but cached memory goes back.
+        self.tear_down();
+    }
+}
+
+impl<M> fmt::Debug for Stage<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stage({})", self.opened.name)
+    }
+}
