@@ -9,7 +9,7 @@ import time
 
 import lowtide
 import pytest
-from kernel import MIB, SIZE, Caching, in_use, is_about
+from kernel import MIB, SIZE, Caching, Piece, in_use, is_about
 from lowtide._native import AllocatorCounts
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -151,6 +151,26 @@ def test_r41_without_empty_cache_nothing_is_trimmed() -> None:
     assert is_about(in_use(), before)
     assert gate.open
     assert gate.resume() is None, "nothing is paused any more"
+
+
+def test_r38_it_has_another_name_and_the_collection_is_optional() -> None:
+    device = Caching()
+    device.pieces = [Piece(device.log, "collect", "collect")]
+    gate = lowtide.Gate(device)
+    gate.pause("in_place", 1)
+    assert gate.resume(torch_empty_cache=False) is None and device.log == []
+    gate.pause("in_place", 1)
+    device.free(device.allocate())
+    before = in_use()
+    receipt = gate.resume(torch_empty_cache=True, collect=False)
+    assert receipt is not None and [rung.rung for rung in receipt.rungs] == ["trim"]
+    assert "collect" not in device.log and is_about(before - in_use(), SIZE)
+    with gate.paused(collect=False):
+        pass
+    assert "collect" not in device.log
+    with gate.paused():
+        pass
+    assert "collect" in device.log
 
 
 def test_r42_one_info_line_says_before_after_and_freed(caplog: pytest.LogCaptureFixture) -> None:

@@ -188,6 +188,11 @@ impl Ladder {
         Ladder::named(LadderName::Cache)
     }
 
+    /// Returns a ladder that only returns cached memory to the driver.
+    pub fn trim() -> Ladder {
+        Ladder::of(rungs::of_name(&RungName::Trim).into_iter().collect())
+    }
+
     /// Returns [`LadderName::Between`].
     pub fn between() -> Ladder {
         Ladder::named(LadderName::Between)

@@ -97,11 +97,13 @@ impl fmt::Debug for Pauses {
 pub struct Resume {
     /// Whether cached memory is returned to the driver before the gate opens.
     pub empty_cache: bool,
+    /// Whether garbage is collected before that. A collection of a large heap takes long.
+    pub collect: bool,
 }
 
 impl Default for Resume {
     fn default() -> Resume {
-        Resume { empty_cache: true }
+        Resume { empty_cache: true, collect: true }
     }
 }
 
@@ -149,7 +151,8 @@ impl Paused {
     fn go_on(&mut self, how: Resume) -> Resumed {
         let Some(closed) = self.closed.take() else { return Resumed::default() };
         let releaser = &self.pauses.releaser;
-        let request = Request::new("resume", Ladder::cache()).quiet();
+        let ladder = if how.collect { Ladder::cache() } else { Ladder::trim() };
+        let request = Request::new("resume", ladder).quiet();
         let receipt = how.empty_cache.then(|| {
             let _inside = releaser.gate().inside();
             releaser.release(request)

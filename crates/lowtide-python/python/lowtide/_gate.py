@@ -56,9 +56,21 @@ class Gate:
         receipt = self._pauses.pause(mode, parse_seconds(limit))
         return None if receipt is None else log_release(receipt, receipt.reserved_line())
 
-    def resume(self, empty_cache: bool = True) -> Receipt | None:
-        """Returns cached memory to the driver, unless told not to, then opens the gate."""
-        resumed = None if has_exit_begun() else self._pauses.resume(empty_cache)
+    def resume(
+        self,
+        empty_cache: bool = True,
+        *,
+        collect: bool = True,
+        torch_empty_cache: bool | None = None,
+    ) -> Receipt | None:
+        """Returns cached memory to the driver, unless told not to, then opens the gate.
+
+        `collect` runs the garbage collector before, which takes long in a large heap.
+        `torch_empty_cache` is another name of `empty_cache` and overrides it.
+        """
+        if torch_empty_cache is not None:
+            empty_cache = torch_empty_cache
+        resumed = None if has_exit_begun() else self._pauses.resume(empty_cache, collect)
         if resumed is None:
             return None
         receipt, warning = resumed.receipt, resumed.warning
@@ -71,11 +83,16 @@ class Gate:
         return receipt
 
     def paused(
-        self, mode: str = "in_place", limit: float | str = 30.0, *, empty_cache: bool = True
+        self,
+        mode: str = "in_place",
+        limit: float | str = 30.0,
+        *,
+        empty_cache: bool = True,
+        collect: bool = True,
     ) -> Pause:
         """Returns a pause for a `with` block: `with gate.paused("abort"): update()`. It always
         resumes."""
-        return Pause(self, mode, limit, empty_cache)
+        return Pause(self, mode, limit, empty_cache, collect)
 
     def trend(self) -> Trend:
         """Returns how reserved memory has changed over the resumes so far."""
@@ -95,8 +112,11 @@ class Gate:
 class Pause:
     """A pause that lasts as long as its `with` block. `receipt` is what the pause itself has freed."""
 
-    def __init__(self, gate: Gate, mode: str, limit: float | str, empty_cache: bool) -> None:
-        self._gate, self._mode, self._limit, self._empty_cache = gate, mode, limit, empty_cache
+    def __init__(
+        self, gate: Gate, mode: str, limit: float | str, empty_cache: bool, collect: bool
+    ) -> None:
+        self._gate, self._mode, self._limit = gate, mode, limit
+        self._empty_cache, self._collect = empty_cache, collect
         self.receipt: Receipt | None = None
 
     def __enter__(self) -> Self:
@@ -109,4 +129,4 @@ class Pause:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._gate.resume(self._empty_cache)
+        self._gate.resume(self._empty_cache, collect=self._collect)

@@ -135,10 +135,15 @@ impl Pauses {
 
     /// Returns cached memory to the driver, unless told not to, then opens the gate. Returns `None`
     /// if nothing was paused.
-    #[pyo3(signature = (empty_cache=true))]
-    fn resume(&self, py: Python<'_>, empty_cache: bool) -> PyResult<Option<Resumed>> {
+    #[pyo3(signature = (empty_cache=true, collect=true))]
+    fn resume(
+        &self,
+        py: Python<'_>,
+        empty_cache: bool,
+        collect: bool,
+    ) -> PyResult<Option<Resumed>> {
         let Some(paused) = lock(&self.paused).take() else { return Ok(None) };
-        let how = Resume { empty_cache };
+        let how = Resume { empty_cache, collect };
         let resumed = waiting(py, move |clock| paused.resume_with_clock(how, clock))?;
         let receipt = resumed.receipt.map(|receipt| self.releaser.get().receipt(receipt));
         Ok(Some(Resumed {

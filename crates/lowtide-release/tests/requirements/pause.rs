@@ -126,7 +126,7 @@ fn r41_without_empty_cache_nothing_is_trimmed(ground: &Ground) {
     drop(ground.block(24));
     let paused = pauses.pause(Mode::InPlace, LIMIT).unwrap();
     assert!(
-        paused.resume(Resume { empty_cache: false }).receipt.is_none(),
+        paused.resume(Resume { empty_cache: false, ..Resume::default() }).receipt.is_none(),
         "no release, no receipt"
     );
     ground.assert_in_use(24, "still cached");

@@ -40,7 +40,8 @@ pub(super) fn planned(setup: &Setup) -> Bytes {
 
 pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
     let way = |way, resume| samples::take(setup, way, || run_way(setup, way, resume));
-    let (today, samples_today) = way(Way::Today, Resume { empty_cache: false })?;
+    let (today, samples_today) =
+        way(Way::Today, Resume { empty_cache: false, ..Resume::default() })?;
     let (with, samples) = way(Way::Lowtide, Resume::default())?;
 
     let largest = bucket_sizes(setup).into_iter().fold(Bytes::ZERO, Bytes::max);

@@ -180,7 +180,8 @@ pub(super) fn pause(player: &mut Player) {
     }
     thread::sleep(Duration::from_millis(player.dice.roll(3)));
     check_some(player);
-    let resumed = paused.resume(Resume { empty_cache: player.dice.one_in(2) });
+    let resumed = paused
+        .resume(Resume { empty_cache: player.dice.one_in(2), collect: player.dice.one_in(2) });
     if let Some(receipt) = &resumed.receipt {
         check(&player.world, receipt);
     }
