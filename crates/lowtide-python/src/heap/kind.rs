@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Exception,
     /// An `lru_cache`.
     Cache,
+    /// An object of ctypes: its dict keeps memory alive that its own address is in.
+    Foreign,
     /// A tensor, or another object that may hold device memory.
     Tensor,
     /// Device memory itself. It is no object.
@@ -86,6 +88,8 @@ pub(crate) enum ObjectKind {
     Cache,
     /// A function with arguments that somebody will call.
     Call,
+    /// An object of ctypes.
+    Foreign,
     /// A tensor, or another object that may hold device memory.
     Tensor,
     /// An object that people know as one thing, whatever it is made of: a model.
@@ -105,6 +109,7 @@ impl From<ObjectKind> for Kind {
             ObjectKind::Generator => Kind::Generator,
             ObjectKind::Cache => Kind::Cache,
             ObjectKind::Call => Kind::Call,
+            ObjectKind::Foreign => Kind::Foreign,
             ObjectKind::Tensor => Kind::Tensor,
             ObjectKind::Model => Kind::Model,
         }

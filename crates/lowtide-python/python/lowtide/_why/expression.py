@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
+from .interpreter import kept
 from .path import Edge
 from .path_text import repeats
 from .references.contexts import thread_name
@@ -23,7 +24,6 @@ from .references.look import (
     module_dict,
     module_value,
     namespace_of,
-    type_name,
 )
 from .references.reference import Reference
 
@@ -82,7 +82,7 @@ def expression(
     at = len(edges)
     while (start := _start(objects[edges[at - 1].end] if at else objects[0], scope)) is None:
         if at == 0:
-            start = _handler(objects[0])
+            start = _kept(objects[0])
             if start is None:
                 return None
             break
@@ -191,14 +191,9 @@ def _thread(thread: object) -> Code | None:
     return Code(code, code, frozenset({"threading"}), (f"thread {name!r}",))
 
 
-def _handler(value: object) -> Code | None:
-    """Returns the expression for a function that handles a signal."""
-    handler_of = module_value("_signal", "getsignal")
-    if handler_of is None or not callable(value):
-        return None
-    for number in module_value("_signal", "valid_signals")():
-        if handler_of(number) is value:
-            code = f"signal.getsignal({int(number)})"
-            remark = (f"handler of signal {int(number)}, {type_name(type(value))}",)
-            return Code(code, code, frozenset({"signal"}), remark)
+def _kept(value: object) -> Code | None:
+    """Returns the expression for an object that the interpreter keeps outside of modules."""
+    for name, one in kept():
+        if one is value:
+            return Code(name, name, frozenset({name.partition(".")[0]}))
     return None

@@ -15,7 +15,7 @@ from types import (
 )
 from typing import Any, NamedTuple
 
-from ..._native import referents, refers
+from ..._native import frame_snapshot, referents, refers
 from .functions import cell_contents
 from .locals import (
     awaits,
@@ -27,7 +27,7 @@ from .locals import (
     place,
     snapshots_of,
 )
-from .look import plain
+from .look import key_text, pairs, plain
 from .reference import Reference
 
 
@@ -175,6 +175,7 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
             yield Reference(
                 f": {name}", "local", verb, lambda: clear(holder), reach=reach, remark=remark
             )
+    yield from _snapshot(holder, held)
     if holder.f_back is held:
         why = "a running frame keeps the one that called it"
         yield Reference("", "caller", why_not=why, reach="{holder}.f_back")
@@ -182,6 +183,26 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
         yield Reference(".f_globals", "globals", why_not="a frame keeps its module's namespace")
     if holder.f_trace is held:
         yield Reference(".f_trace", "trace function", why_not="a debugger set it: end the debugger")
+
+
+def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
+    """Yields the snapshot of its variables that a frame keeps, and what only that holds."""
+    snapshot = frame_snapshot(frame)
+    if snapshot is None:
+        return
+    why = "the frame keeps a snapshot of its variables since locals() was called"
+    if snapshot is held:
+        yield Reference("locals()", "snapshot", why_not=why)
+    for name, value in pairs(snapshot):
+        if value is held:
+            step, via = f"locals()[{key_text(name)}]", (id(snapshot),)
+            why = "call locals() in that function again, or let it return"
+            yield Reference(step, "snapshot", None, lambda: _refresh(frame), why_not=why, via=via)
+
+
+def _refresh(frame: FrameType) -> None:
+    """Brings the snapshot of a frame's variables up to date: what the function dropped goes."""
+    frame.f_locals  # noqa: B018
 
 
 def clear(frame: FrameType) -> None:
