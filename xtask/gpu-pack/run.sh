@@ -31,6 +31,8 @@ step "conformance of cuda:0" "$here/device_suites" --suite conformance --on cuda
 step "conformance of host" "$here/device_suites" --suite conformance --on host
 step "rules of the driver" "$here/device_suites" --suite rules --on cuda
 step "a thousand turns of sleep and wake" "$here/pool_suites" --suite turns --on cuda
+step "captures" "$here/pool_suites" --suite captures --on cuda
+step "requirements" "$here/requirements" --suite requirements --on cuda
 step "doctor" "$here/lowtide" doctor
 step "ps" "$here/lowtide" ps
 step "ps as JSON" bash -c '"$0" ps --json > "$1/ps.json"' "$here/lowtide" "$out"

@@ -15,10 +15,12 @@ use crate::peers;
 use crate::steps::{self, cargo};
 
 const MOST_MIB: u64 = 60;
-const TEST_PROGRAMS: [&str; 3] = ["device_suites", "pool_suites", "requirements"];
+const TEST_PROGRAMS: [&str; 4] = ["device_suites", "pool_suites", "requirements", "storm"];
+/// The driver double, which the storm loads.
+const DOUBLE: &str = "liblowtide_testing.so";
 /// Says what a pack is of; also tells a pack from another folder.
 const COMMIT: &str = "commit.txt";
-const SCRIPTS: [&str; 3] = ["run.sh", "python.sh", "plain_copy.py"];
+const SCRIPTS: [&str; 4] = ["run.sh", "python.sh", "storm.sh", "plain_copy.py"];
 /// What GPU machines do not have, and the tests of the Python package need.
 const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 
@@ -46,6 +48,8 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "pool_suites",
         "--test",
         "requirements",
+        "--test",
+        "storm",
         "--no-run",
     ])?);
     for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {
@@ -54,6 +58,8 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         size += fs::copy(from, to.join(wanted))
             .with_context(|| format!("copying {}", from.display()))?;
     }
+    built(&["build", "--package", "lowtide-testing", "--lib"])?;
+    size += fs::copy(Path::new("target/pack").join(DOUBLE), to.join(DOUBLE))?;
     for script in SCRIPTS {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }
@@ -62,13 +68,13 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     for peer in if with_peers { peers::fetched()? } else { Vec::new() } {
         size += copy_folder(&peer, &to.join("peers"))?;
     }
-    for script in ["run.sh", "python.sh"] {
+    for script in ["run.sh", "python.sh", "storm.sh"] {
         fs::set_permissions(to.join(script), fs::Permissions::from_mode(0o755))?;
     }
     fs::write(to.join(COMMIT), commit()?)?;
     ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
     println!(
-        "{}: {} MiB. There: ./run.sh RESULTS, ./python.sh RESULTS, python3 bench/side_by_side.py RESULTS",
+        "{}: {} MiB. There: ./run.sh RESULTS, ./python.sh RESULTS, ./storm.sh RESULTS, python3 bench/side_by_side.py RESULTS",
         to.display(),
         size.div_ceil(1 << 20)
     );

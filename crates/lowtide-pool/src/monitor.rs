@@ -68,12 +68,26 @@ impl<T: AsMut<Tags>> Monitor<T> {
     ///
     /// # Errors
     /// [`Error::Broken`] after a panic; that of a forked child.
+    // Every hit passes here, so only what a hit needs is compiled into it.
+    #[inline]
     pub fn lock(&self) -> Result<MutexGuard<'_, T>> {
-        self.made_in.check()?;
-        let state = self.state.lock();
-        match (state, self.broken.get()) {
-            (Ok(state), None) => Ok(state),
-            (_, what) => Err(broken(what)),
+        if self.made_in.is_current()
+            && let Ok(state) = self.state.lock()
+            && self.broken.get().is_none()
+        {
+            return Ok(state);
+        }
+        Err(self.refusal())
+    }
+
+    #[cold]
+    fn refusal(&self) -> Error {
+        match self.made_in.check() {
+            Ok(()) => {
+                let what = self.broken.get().copied();
+                Error::Broken { during: what.unwrap_or("a change under its lock") }
+            }
+            Err(forked) => forked.into(),
         }
     }
 
@@ -158,8 +172,4 @@ impl<T: AsMut<Tags>> Monitor<T> {
         drop(state);
         self.notify();
     }
-}
-
-fn broken(what: Option<&&'static str>) -> Error {
-    Error::Broken { during: what.copied().unwrap_or("a change under its lock") }
 }

@@ -175,6 +175,7 @@ impl Pool {
         Ok(tag)
     }
 
+    #[inline]
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.shared.monitor.lock()
     }

@@ -79,8 +79,10 @@ class TestWhat:
     def test_sparse_tensors_have_their_parts(self) -> None:
         coo = torch.eye(8).to_sparse()
         csr = torch.sparse_csr_tensor(torch.arange(9), torch.arange(8), torch.ones(8))
-        assert sized([coo, csr]) == [8 * 4 + 2 * 8 * 8, 8 * 4 + 9 * 8 + 8 * 8]
-        assert probe([coo])[0].device == "cpu"
+        assert probe([coo, csr]) == [None, None], "their parts have the memory"
+        parts = [sized(kept.kept) for kept in autograd_edges([coo, csr])]
+        assert parts == [[8 * 4, 2 * 8 * 8], [8 * 4, 9 * 8, 8 * 8]]
+        assert bytes_on([coo], "cpu") == 8 * 4 + 2 * 8 * 8
 
     def test_inside_a_function_transform(self) -> None:
         inside: list[Any] = []
@@ -186,10 +188,12 @@ class TestNobodysCodeRuns:
         ran.clear()
         with Functions(), Dispatches():
             found = probe([loud, sparse])
-            edges = autograd_edges([graph, loud])
+            edges = autograd_edges([graph, loud, sparse])
+            held = bytes_on([sparse], "cpu")
         assert ran == []
-        assert found[0] is not None and found[0].bytes == 20 and found[1] is not None
-        assert edges
+        assert found[0] is not None and found[0].bytes == 20
+        assert held == 2 * 4 + 2 * 2 * 8
+        assert {0, 2} <= {edge.position for edge in edges}
 
     def test_wrappers_answer_for_nothing(self) -> None:
         ran: list[Any] = []

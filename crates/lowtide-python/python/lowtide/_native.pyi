@@ -4,6 +4,7 @@ Data that crosses the border has a class here. What Python has to provide is des
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 __all__ = [
@@ -58,6 +59,8 @@ __all__ = [
     "__version__",
     "empty_receipt",
     "examine",
+    "frame_snapshot",
+    "frame_variables",
     "frozen_mortals",
     "leads_to",
     "malloc_counts",
@@ -517,6 +520,7 @@ class ObjectKind:
     FRAME: ClassVar[ObjectKind]
     GENERATOR: ClassVar[ObjectKind]
     CACHE: ClassVar[ObjectKind]
+    FOREIGN: ClassVar[ObjectKind]
     TENSOR: ClassVar[ObjectKind]
     MODEL: ClassVar[ObjectKind]
     def __int__(self) -> int: ...
@@ -680,6 +684,8 @@ class Leads:
     def path(self) -> HeapPath | None: ...
 
 def examine(question: _Question) -> Examination: ...
+def frame_snapshot(frame: FrameType) -> dict[str, object] | None: ...
+def frame_variables(frame: FrameType) -> dict[str, object] | None: ...
 def frozen_mortals(count: int, member: object) -> int: ...
 def leads_to(
     question: _Question,

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from ._native import HeapPath, Lead, leads_to
 from ._putting_back import putting_back
 from ._torch import torch
+from ._why.alone import EXAMINING
 from ._why.named_path import NamedPath
 from ._why.path_text import Root
 from ._why.question import Question
@@ -96,11 +97,13 @@ def plan(
     `named` has attributes by the id of their object: of that object nothing else is looked at, and the
     caller drops them.
     """
-    owners = [owner, *also]
-    del owner
+    with EXAMINING:
+        return _plan([owner, *also], named or {})
+
+
+def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
     places = [_places(one) for one in owners]
     question = Question(owners)
-    named = named or {}
     only = [_values(one, named[id(one)]) if id(one) in named else None for one in owners]
     found = leads_to(question, places, only, _configurations(owners[0]), _namespaces())
     del question, places

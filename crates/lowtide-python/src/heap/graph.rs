@@ -8,6 +8,7 @@ use lowtide_heap::{CutCost, Edge, Graph, Node};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
+use super::held::Held;
 use super::kind::Kind;
 use super::resting::Resting;
 use super::roots::Root;
@@ -34,7 +35,7 @@ pub(crate) struct Heap<'py> {
     pub(super) _resting: Resting<'py>,
     /// References of our own. They are dropped last: freeing an object may run the program's code,
     /// and freeing a tensor lets other threads run.
-    pub(super) _held: Vec<Bound<'py, PyAny>>,
+    pub(super) _held: [Held<'py>; 2],
 }
 
 /// What is known of the nodes.

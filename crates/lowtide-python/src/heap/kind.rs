@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Exception,
     /// An `lru_cache`.
     Cache,
+    /// An object of ctypes: its dict keeps memory alive that its own address is in.
+    Foreign,
     /// A tensor, or another object that may hold device memory.
     Tensor,
     /// Device memory itself. It is no object.
@@ -77,6 +79,8 @@ pub(crate) enum ObjectKind {
     Generator,
     /// A function with an `lru_cache`.
     Cache,
+    /// An object of ctypes.
+    Foreign,
     /// A tensor, or another object that may hold device memory.
     Tensor,
     /// An object that people know as one thing, whatever it is made of: a model.
@@ -95,6 +99,7 @@ impl From<ObjectKind> for Kind {
             ObjectKind::Frame => Kind::Frame,
             ObjectKind::Generator => Kind::Generator,
             ObjectKind::Cache => Kind::Cache,
+            ObjectKind::Foreign => Kind::Foreign,
             ObjectKind::Tensor => Kind::Tensor,
             ObjectKind::Model => Kind::Model,
         }

@@ -17,6 +17,8 @@ pub(crate) struct Info {
     pub(crate) traverse: Option<ffi::traverseproc>,
     /// Asked if only some of its objects are collected: classes written in C are not.
     pub(crate) is_gc: Option<ffi::inquiry>,
+    /// Whether its objects are arrays of numpy.
+    pub(crate) is_array: bool,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
     /// to prefetch it.
     pub(crate) beside: [isize; 2],
@@ -25,7 +27,7 @@ pub(crate) struct Info {
 impl Info {
     /// A type whose objects refer to nothing.
     pub(crate) const NOTHING: Info =
-        Info { kind: Kind::Opaque, traverse: None, is_gc: None, beside: NOWHERE };
+        Info { kind: Kind::Opaque, traverse: None, is_gc: None, is_array: false, beside: NOWHERE };
 }
 
 /// The pointer to the type, which every object has.
@@ -64,6 +66,8 @@ pub(crate) struct Kinds {
     plain: usize,
     exception: usize,
     list: usize,
+    /// The type of numpy's arrays.
+    pub(crate) array: Option<*mut PyTypeObject>,
     /// Whether the layout of this interpreter's objects is known.
     knows_layout: bool,
 }
@@ -84,6 +88,7 @@ impl Kinds {
             plain: 0,
             exception: exception.as_ptr().addr(),
             knows_layout,
+            array: None,
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
         for TypeKind { class, kind, subclasses } in known.iter().map(Py::get) {
@@ -123,7 +128,10 @@ impl Kinds {
     fn learn(&self, class: *mut PyTypeObject) -> Info {
         let traverse = traverse(class);
         let kind = self.kind(class, traverse);
-        Info { kind, traverse, is_gc: is_gc(class), beside: self.beside(class, kind) }
+        // SAFETY: both are types, and alive.
+        let is_array =
+            self.array.is_some_and(|array| unsafe { ffi::PyType_IsSubtype(class, array) } != 0);
+        Info { kind, traverse, is_gc: is_gc(class), is_array, beside: self.beside(class, kind) }
     }
 
     fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {
@@ -176,6 +184,11 @@ pub(super) fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
     let slot = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_traverse) };
     // SAFETY: where the slot is set, it holds a function of this type.
     unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::traverseproc>>(slot) }
+}
+
+/// Returns whether a type was made at run time, as classes of programs are.
+pub(super) fn is_of_the_program(class: *mut PyTypeObject) -> bool {
+    flags(class) & ffi::Py_TPFLAGS_HEAPTYPE != 0
 }
 
 /// Returns the slot that says whether an object of this type is collected.

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use super::frozen;
 use super::graph::{Heap, Known, MemoryNode, object};
+use super::held::Held;
 use super::kind::Kind;
 use super::kinds::{Kinds, class_of};
 use super::listing;
@@ -38,27 +39,26 @@ pub(crate) fn take<'py>(
     question: &Question<'py>,
     kinds: &mut Kinds,
 ) -> PyResult<Heap<'py>> {
-    let mut reports = Reports::default();
+    let mut reports = Reports::new(py)?;
     let _room = reserve(0)?;
     let found = tensors(py, question, kinds)?;
     reports.ask(py, question, found)?;
     let mut walks = 0;
     loop {
         walks += 1;
-        let mut held = std::mem::take(&mut reports.held);
-        let asked = held.len();
-        let (walked, resting) = walk(py, question, kinds, &mut held)?;
+        let (walked, held, resting) = walk(py, question, kinds)?;
         let unasked = |node: &&Node| !reports.memory.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.tensors.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
         if unasked.is_empty() || walks == WALKS_MOST {
-            return Adding::new(py, question, walked).all(&reports, held, resting);
+            let adding = Adding::new(py, question, walked);
+            let held = [held, reports.held];
+            return adding.all(&reports.memory, &reports.kept, held, resting);
         }
         drop(walked);
         drop(resting);
-        held.truncate(asked);
-        reports.held = held;
+        drop(held);
         reports.ask(py, question, unasked)?;
     }
 }
@@ -97,18 +97,18 @@ impl<'a, 'py> Adding<'a, 'py> {
 
     fn all(
         mut self,
-        reports: &Reports<'_>,
-        held: Vec<Bound<'py, PyAny>>,
+        memories: &HashMap<usize, Option<Py<Memory>>>,
+        kept: &[(usize, Vec<usize>)],
+        held: [Held<'py>; 2],
         resting: Resting<'py>,
     ) -> PyResult<Heap<'py>> {
         let (nodes, edges) = self.walked.builder.len();
         // Each tensor may have memory of its own, and be kept by others.
-        let more =
-            reports.memory.len() + reports.kept.iter().map(|(_, kept)| kept.len()).sum::<usize>();
+        let more = memories.len() + kept.iter().map(|(_, kept)| kept.len()).sum::<usize>();
         let room = reserve_for(nodes + 2 * more, edges + 4 * more)?;
         for node in std::mem::take(&mut self.walked.tensors) {
             let address = self.walked.addresses[node.index()];
-            if let Some(Some(memory)) = reports.memory.get(&address)
+            if let Some(Some(memory)) = memories.get(&address)
                 && self.question.counts(address)
             {
                 let (memory, kind) = (self.holds(node, memory.get()), memory.get().kind);
@@ -118,10 +118,10 @@ impl<'a, 'py> Adding<'a, 'py> {
             }
         }
         let mut explained: HashSet<Node> = HashSet::new();
-        for (from, kept) in &reports.kept {
+        for (from, kept) in kept {
             let Some(from) = self.walked.table.get(*from).map(Node) else { continue };
             for address in kept {
-                match (self.walked.table.get(*address), reports.memory.get(address)) {
+                match (self.walked.table.get(*address), memories.get(address)) {
                     (Some(to), _) => {
                         self.walked.builder.late_edge(from, Node(to));
                         // However many tensors keep it, native code holds its Python object once.
@@ -179,7 +179,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: Vec<Bound<'py, PyAny>>, resting: Resting<'py>, room: Reserve) -> Heap<'py> {
+    fn done(self, held: [Held<'py>; 2], resting: Resting<'py>, room: Reserve) -> Heap<'py> {
         let Adding { question, mut walked, memories, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =

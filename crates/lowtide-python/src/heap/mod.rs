@@ -11,10 +11,13 @@
 //! the `graph` into what was `found`.
 
 mod answer;
+mod arrays;
 mod descent;
 mod found;
+mod frames;
 mod frozen;
 mod graph;
+mod held;
 mod kind;
 mod kinds;
 mod leads;
@@ -40,6 +43,7 @@ pub(crate) use found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
     RetainedSize,
 };
+pub(crate) use frames::{frame_snapshot, frame_variables};
 pub(crate) use frozen::frozen_mortals;
 pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;

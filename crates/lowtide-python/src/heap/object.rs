@@ -45,6 +45,16 @@ pub(crate) fn is_being_made(tuple: *mut PyObject) -> bool {
     (0..size).any(|at| unsafe { ffi::PyTuple_GetItem(tuple, at) }.is_null())
 }
 
+/// Reads a field at an offset, in bytes.
+///
+/// # Safety
+/// A `T` must be there.
+pub(super) unsafe fn field<T: Copy>(of: *const u8, offset: usize) -> T {
+    let place = of.wrapping_add(offset).cast::<T>();
+    // SAFETY: the caller promises that it is there; whether it is aligned does not matter.
+    unsafe { place.read_unaligned() }
+}
+
 /// Prefetches the cache line at an address, on x86-64.
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]

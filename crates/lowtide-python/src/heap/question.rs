@@ -1,13 +1,16 @@
 //! The question that Python asks (`_why/question.py`), with what Python knows of types and of
 //! tensors.
 
+use std::collections::HashSet;
+
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::ffi;
+use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::arrays::Arrays;
 use super::kind::TypeKind;
-use super::kinds::Kinds;
+use super::kinds::{Kinds, is_of_the_program};
 
 /// The question as Python makes it.
 #[derive(FromPyObject)]
@@ -37,6 +40,14 @@ pub(crate) struct PythonQuestion<'py> {
     autograd: Bound<'py, PyAny>,
     /// How many held objects are wanted.
     most: usize,
+    /// Objects that the interpreter keeps outside of modules.
+    kept: Vec<Bound<'py, PyAny>>,
+    /// The arrays of numpy, if it is imported.
+    arrays: Option<Arrays<'py>>,
+    /// Whether another examination is under way.
+    nested: bool,
+    /// The classes of this package, if one is.
+    own_types: Vec<Bound<'py, PyType>>,
 }
 
 /// Facts and functions of the interpreter, as they were when the package was imported. To import
@@ -74,6 +85,9 @@ pub(crate) struct Question<'py> {
     pub(crate) probe: Bound<'py, PyAny>,
     pub(crate) autograd: Bound<'py, PyAny>,
     pub(crate) most: usize,
+    pub(crate) kept: Vec<Bound<'py, PyAny>>,
+    pub(crate) nested: bool,
+    own_types: HashSet<usize>,
 }
 
 impl<'py> Question<'py> {
@@ -107,8 +121,19 @@ impl<'py> Question<'py> {
             probe: told.probe,
             autograd: told.autograd,
             most: told.most,
+            kept: told.kept,
+            nested: told.nested,
+            own_types: told.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };
-        Ok((question, Kinds::new(&told.kinds, &told.sample, knows_layout)))
+        let mut kinds = Kinds::new(&told.kinds, &told.sample, knows_layout);
+        kinds.array = told.arrays.and_then(|arrays| arrays.class());
+        Ok((question, kinds))
+    }
+
+    /// Returns whether an object of this type may be what another examination works with, if one
+    /// is under way: an iterator, a container, an object of this package.
+    pub(crate) fn is_of_another(&self, class: *mut PyTypeObject) -> bool {
+        self.nested && (!is_of_the_program(class) || self.own_types.contains(&class.addr()))
     }
 
     /// Returns whether the memory of this tensor is asked about.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::lists::list_of;
+use super::held::Held;
 use super::out_of_memory::reserve;
 use super::question::Question;
 
@@ -80,16 +80,20 @@ struct KeptTensors<'py> {
 }
 
 /// The reports about all tensors that were asked about, by their addresses.
-#[derive(Default)]
 pub(crate) struct Reports<'py> {
     pub(crate) memory: HashMap<usize, Option<Py<Memory>>>,
     /// The address of each tensor that keeps others alive, and theirs.
     pub(crate) kept: Vec<(usize, Vec<usize>)>,
     /// References to all of them, so that no address is used for another object.
-    pub(crate) held: Vec<Bound<'py, PyAny>>,
+    pub(crate) held: Held<'py>,
 }
 
 impl<'py> Reports<'py> {
+    /// Creates an empty report.
+    pub(crate) fn new(py: Python<'py>) -> PyResult<Reports<'py>> {
+        Ok(Reports { memory: HashMap::new(), kept: Vec::new(), held: Held::new(py)? })
+    }
+
     /// Asks Python about some objects.
     pub(crate) fn ask(
         &mut self,
@@ -100,32 +104,43 @@ impl<'py> Reports<'py> {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
         // Vectors of numbers and of reports, each as long as the list.
         let _room = reserve(objects.len() * 128)?;
-        self.probe(py, question, &objects)?;
-        let edges = question.autograd.call1((list_of(py, objects.iter().cloned())?,))?;
-        let mut unknown = Vec::new();
-        for KeptTensors { position, kept } in edges.extract::<Vec<KeptTensors<'py>>>()? {
-            let Some(from) = objects.get(position) else { continue };
-            self.kept.push((address(from), kept.iter().map(address).collect()));
-            unknown.extend(kept);
+        let addresses: Vec<usize> = objects.iter().map(address).collect();
+        let asked = Held::new(py)?;
+        for object in objects {
+            asked.push(object.clone())?;
+            self.held.push(object)?;
         }
-        unknown.retain(|object| !self.memory.contains_key(&address(object)));
-        let _room = reserve(unknown.len() * 128)?;
-        self.probe(py, question, &unknown)?;
-        self.held.extend(objects);
-        self.held.extend(unknown);
+        self.probe(question, &asked, &addresses)?;
+        let edges = question.autograd.call1((asked.list(),))?;
+        let unknown = Held::new(py)?;
+        let mut unknown_addresses = Vec::new();
+        for KeptTensors { position, kept } in edges.extract::<Vec<KeptTensors<'py>>>()? {
+            let Some(from) = addresses.get(position) else { continue };
+            self.kept.push((*from, kept.iter().map(address).collect()));
+            for object in kept {
+                if !self.memory.contains_key(&address(&object)) {
+                    unknown_addresses.push(address(&object));
+                    unknown.push(object)?;
+                }
+            }
+        }
+        let _room = reserve(unknown_addresses.len() * 128)?;
+        self.probe(question, &unknown, &unknown_addresses)?;
+        for object in unknown.list() {
+            self.held.push(object)?;
+        }
         Ok(())
     }
 
     fn probe(
         &mut self,
-        py: Python<'py>,
         question: &Question<'py>,
-        objects: &[Bound<'py, PyAny>],
+        objects: &Held<'py>,
+        addresses: &[usize],
     ) -> PyResult<()> {
         let reported: Vec<Option<Py<Memory>>> =
-            question.probe.call1((list_of(py, objects.iter().cloned())?,))?.extract()?;
-        let addresses = objects.iter().map(|object| object.as_ptr().expose_provenance());
-        self.memory.extend(addresses.zip(reported));
+            question.probe.call1((objects.list(),))?.extract()?;
+        self.memory.extend(addresses.iter().copied().zip(reported));
         Ok(())
     }
 }

@@ -11,6 +11,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 
+use super::frames::{Frame, Stack};
+use super::held::Held;
 use super::question::Question;
 use super::variables;
 
@@ -53,18 +55,28 @@ pub(crate) struct Root {
     pub(crate) address: usize,
 }
 
+/// Where an object may be a value in use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OnStack {
+    /// The address of the frame.
+    pub(crate) frame: usize,
+    /// Whether it is one for certain.
+    pub(crate) is_exact: bool,
+}
+
 /// The roots, and what was found out about running code on the way.
-#[derive(Default)]
 pub(crate) struct Roots<'py> {
     pub(crate) all: Vec<Root>,
     /// The number of the thread that asks.
     here: u64,
     /// What we hold on to until the answer is made.
-    pub(crate) held: Vec<Bound<'py, PyAny>>,
+    pub(crate) held: Held<'py>,
     /// By the address of a running frame: what its variables hold.
     pub(crate) locals: HashMap<usize, Vec<usize>>,
     /// By the address of a running frame: its code.
     pub(crate) codes: HashMap<usize, usize>,
+    /// By the address of an object that may be on the stack of a frame.
+    pub(crate) stacks: HashMap<usize, OnStack>,
     /// Frames of this package.
     pub(crate) ours: Vec<usize>,
     /// By the address of code that is running: a frame of it.
@@ -75,13 +87,26 @@ pub(crate) struct Roots<'py> {
 
 /// Finds the roots with the interpreter's own functions.
 pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
-    let mut found = Roots { here: question.thread, ..Roots::default() };
+    let mut found = Roots {
+        all: Vec::new(),
+        here: question.thread,
+        held: Held::new(py)?,
+        locals: HashMap::new(),
+        codes: HashMap::new(),
+        stacks: HashMap::new(),
+        ours: Vec::new(),
+        running: HashMap::new(),
+        namespaces: HashSet::new(),
+    };
     for modules in tables_of_modules(py) {
         found.namespaces.extend(namespaces(&modules));
-        found.push(RootKind::Modules, 0, modules);
+        found.push(RootKind::Modules, 0, modules)?;
     }
     for dict in state_dicts(py) {
-        found.push(RootKind::Interpreter, 0, dict);
+        found.push(RootKind::Interpreter, 0, dict)?;
+    }
+    for object in &question.kept {
+        found.push(RootKind::Interpreter, 0, object.clone())?;
     }
     let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
@@ -95,18 +120,18 @@ pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<R
             Err(_) => handled,
         };
         if !exception.is_none() {
-            found.push(RootKind::Exception, thread.extract()?, exception);
+            found.push(RootKind::Exception, thread.extract()?, exception)?;
         }
     }
     Ok(found)
 }
 
 impl<'py> Roots<'py> {
-    fn push(&mut self, kind: RootKind, thread: u64, object: Bound<'py, PyAny>) {
+    fn push(&mut self, kind: RootKind, thread: u64, object: Bound<'py, PyAny>) -> PyResult<()> {
         let address = object.as_ptr().expose_provenance();
         let is_here = thread == 0 || thread == self.here;
         self.all.push(Root { kind, thread, is_here, address });
-        self.held.push(object);
+        self.held.push(object)
     }
 
     /// Adds the frames of a thread, the running one first.
@@ -142,24 +167,38 @@ impl<'py> Roots<'py> {
         // A frame that shows its variables to the collector need not be read.
         if is_ours || !question.interpreter.frames_show {
             let is_looked_at = looked_at.contains(&address);
-            let variables =
-                variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?;
+            let variables = match Frame::of_function(&frame)? {
+                Some(read) => {
+                    let mut variables = read.values()?;
+                    variables.extend(read.snapshot());
+                    variables
+                }
+                None => {
+                    variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?
+                }
+            };
             if !is_ours {
                 looked_at.extend(variables::frames_in(&variables, &frame));
             }
             let addresses = variables.iter().map(|held| held.as_ptr().expose_provenance());
             self.locals.insert(address, addresses.collect());
-            self.held.extend(variables);
+            for variable in variables {
+                self.held.push(variable)?;
+            }
+        }
+        if let Some(read) = Frame::new(&frame)? {
+            let Stack { objects, is_exact } = read.stack()?;
+            let on_stack = OnStack { frame: address, is_exact };
+            self.stacks.extend(objects.into_iter().map(|object| (object, on_stack)));
         }
         self.running.insert(code.as_ptr().addr(), address);
         self.codes.insert(address, code.as_ptr().addr());
         if is_ours {
             self.ours.push(address);
-            self.held.push(frame);
+            self.held.push(frame)
         } else {
-            self.push(RootKind::Frame, thread, frame);
+            self.push(RootKind::Frame, thread, frame)
         }
-        Ok(())
     }
 }
 

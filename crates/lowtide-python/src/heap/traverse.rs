@@ -6,6 +6,7 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use pyo3::ffi::PyObject;
 
+use super::arrays;
 use super::kind::Kind;
 use super::kinds::{Info, Kinds, class_of};
 use super::object::{AHEAD, count_of, first_of, prefetch};
@@ -66,7 +67,15 @@ impl<'q, 'py> Traverser<'q, 'py> {
     pub(crate) fn look(&mut self, address: usize) -> Option<Seen> {
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let info = self.kinds.of(class_of(object));
-        if info.traverse.is_none() && !self.question.is_target(address) {
+        let mut kind = info.kind;
+        let mut refers = info.traverse.is_some() || kind == Kind::Tensor;
+        if info.is_array {
+            let has_elements = !arrays::elements(object).is_empty();
+            refers |= has_elements || !arrays::base(object).is_null();
+            // Elements can be replaced; the base cannot.
+            kind = if has_elements { Kind::Container } else { Kind::Opaque };
+        }
+        if !refers && !self.question.is_target(address) {
             return None;
         }
         // SAFETY: the object is alive, and the slot is one of its type.
@@ -75,7 +84,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
         }
         let count = count_of(object);
         // What has ended is on a list to be used again, and no object (`slots.rs`).
-        (count != 0).then_some(Seen { address, count, kind: info.kind })
+        (count != 0).then_some(Seen { address, count, kind })
     }
 
     /// Asks the first of some objects. Memory is prefetched before it is read: the objects, then
@@ -120,6 +129,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
     fn held_by(&mut self, holder: Kind, seen: Seen) -> Seen {
         let kind = match (holder, seen.kind) {
             (Kind::Module, Kind::Dict) => Kind::Namespace,
+            (Kind::Foreign, Kind::Dict) => Kind::Immutable,
             (Kind::Function, Kind::Immutable) if !self.begins_with_cell(seen.address) => {
                 Kind::Defaults
             }
@@ -170,6 +180,11 @@ impl<'q, 'py> Traverser<'q, 'py> {
             // SAFETY: the object is alive and of the type whose slot this is, and it is collected
             // (`look` let it in). The slot calls `note` with what is given here, and nothing else.
             unsafe { traverse(object, note, shown) };
+        }
+        if info.is_array {
+            let parts = [&[arrays::base(object)], arrays::elements(object)].concat();
+            let parts = parts.iter().filter(|part| !part.is_null());
+            self.shown.objects.extend(parts.map(|part| part.expose_provenance()));
         }
         if info.kind == Kind::Frame
             && !self.question.interpreter.frames_show

@@ -1,8 +1,8 @@
 //! The variables of running functions.
 //!
-//! A running frame shows them only through `f_locals`, which up to Python 3.12 leaves a snapshot in
-//! the frame that holds them too. The snapshot is read and emptied again, unless it belongs to the
-//! program.
+//! Where a frame cannot be read as it is (`frames.rs`), it shows its variables through `f_locals`.
+//! Before Python 3.13 that leaves a snapshot in the frame that holds them too. The snapshot is read
+//! and emptied again, unless it belongs to the program.
 
 use std::collections::HashSet;
 

@@ -9,11 +9,13 @@ use std::collections::HashSet;
 use std::ptr::with_exposed_provenance_mut;
 
 use lowtide_heap::Node;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::frozen;
+use super::held::{self, Held};
 use super::kind::Kind;
-use super::kinds::Kinds;
+use super::kinds::{Kinds, class_of};
 use super::listing;
 use super::object::is_being_made;
 use super::out_of_memory::{OutOfMemory, check, reserve};
@@ -35,18 +37,16 @@ struct Walk<'q, 'py> {
     room: Reserve,
 }
 
-/// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. `held` are
-/// references of our own; those that are added on the way have to be kept until the answer is made,
-/// and so long the collector is off.
+/// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. The
+/// references that are returned have to be kept until the answer is made, and so long the collector
+/// is off.
 pub(crate) fn walk<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,
-    held: &mut Vec<Bound<'py, PyAny>>,
-) -> PyResult<(Walked, Resting<'py>)> {
+) -> PyResult<(Walked, Held<'py>, Resting<'py>)> {
     let room = reserve(0)?;
-    let mut roots = roots::find(py, question)?;
-    held.append(&mut roots.held);
+    let roots = roots::find(py, question)?;
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
     let listed = &listing::addresses(question)?;
@@ -59,12 +59,12 @@ pub(crate) fn walk<'py>(
         batch: Batch::default(),
         room,
     };
-    walk.all(listed, held)?;
-    Ok((walk.walked, resting))
+    walk.all(listed)?;
+    Ok((walk.walked, walk.traverser.roots.held, resting))
 }
 
 impl Walk<'_, '_> {
-    fn all(&mut self, listed: &[usize], held: &[Bound<'_, PyAny>]) -> Result<(), OutOfMemory> {
+    fn all(&mut self, listed: &[usize]) -> Result<(), OutOfMemory> {
         for root in std::mem::take(&mut self.traverser.roots.all) {
             let Some(node) = self.meet(root.address)? else { continue };
             if root.kind == RootKind::Modules {
@@ -80,7 +80,7 @@ impl Walk<'_, '_> {
         self.on()?;
         let reached = self.walked.addresses.len();
         let ours = std::mem::take(&mut self.traverser.roots.ours);
-        for address in ours.iter().chain([&self.question.asked]) {
+        for address in ours.iter().chain([&self.question.asked]).chain(&held::lists()) {
             self.ours(*address)?;
         }
         self.on()?;
@@ -101,7 +101,8 @@ impl Walk<'_, '_> {
         self.walked.mark_rest()?;
         // What was not seen is counted without asking.
         self.room = reserve(self.walked.addresses.len() * 16)?;
-        for object in held.iter().chain([&self.question.probe, &self.question.autograd]) {
+        let kept = self.question.kept.iter();
+        for object in kept.chain([&self.question.probe, &self.question.autograd]) {
             if let Some(node) = self.walked.table.get(object.as_ptr().addr()) {
                 self.walked.left[node as usize] -= 1;
             }
@@ -162,19 +163,33 @@ impl Walk<'_, '_> {
         let ours: HashSet<usize> = ours.copied().collect();
         let left = (0..).map(Node).zip(&self.walked.left).filter(|(_, left)| **left > 0);
         let left = left.filter(|(node, _)| self.walked.kinds[node.index()] != Kind::Ours);
-        let hidden: Vec<(Node, u32)> =
+        let mut hidden: Vec<(Node, u32)> =
             left.map(|(node, left)| (node, left.unsigned_abs())).collect();
-        for (node, _) in hidden.iter().filter(|(node, _)| node.index() >= reached) {
+        for (node, count) in hidden.iter_mut().filter(|(node, _)| node.index() >= reached) {
             let address = self.walked.addresses[node.index()];
-            if ours.contains(&address) || is_being_made(with_exposed_provenance_mut(address)) {
+            let object = with_exposed_provenance_mut(address);
+            if ours.contains(&address) || is_being_made(object) {
                 continue;
             }
-            match self.running(*node) {
-                Some(frame) => self.walked.builder.late_edge(frame, *node),
+            // Nobody can tell where another examination has what it works with.
+            if self.question.is_of_another(class_of(object)) {
+                continue;
+            }
+            let on_stack = self.traverser.roots.stacks.get(&address);
+            // SAFETY: it is alive.
+            let on_stack = on_stack
+                .filter(|on| on.is_exact || unsafe { ffi::PyIter_Check(object) } != 0)
+                .and_then(|on| self.walked.table.get(on.frame))
+                .map(Node);
+            match on_stack.or_else(|| self.running(*node)) {
+                Some(frame) => {
+                    self.walked.builder.late_edge(frame, *node);
+                    *count -= u32::from(on_stack.is_some());
+                }
                 None => self.walked.native.push(*node),
             }
         }
-        self.walked.hidden = hidden;
+        self.walked.hidden = hidden.into_iter().filter(|(_, count)| *count > 0).collect();
     }
 
     /// Returns the frame that runs a function: it holds the function without showing it.

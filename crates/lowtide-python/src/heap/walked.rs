@@ -140,7 +140,7 @@ impl Walked {
         self.builder.edge(from, to);
         // What it is to this holder says more than its type.
         match seen.kind {
-            Kind::Namespace if self.kinds[to.index()] == Kind::Dict => {}
+            Kind::Namespace | Kind::Immutable if self.kinds[to.index()] == Kind::Dict => {}
             Kind::Defaults if self.kinds[to.index()] == Kind::Immutable => {}
             _ => return,
         }

@@ -7,11 +7,11 @@ take part in garbage collection, so the collector's tools do not see this refere
 from zoo.keeper import OWN, PINNED, Animal, big, visit
 
 ANIMAL = Animal(
-    names=(r"scores|ndarray|native|not visible",),
-    cut=r"scores|ndarray|native|not visible",
+    names=(r"scores\.base",),
+    cut=r"del scores",
     verdict=PINNED,
     because=OWN,
-    then="cure",
+    then="cut",
     cure="scores = scores[:10].copy()",
     holder="scores",
     cpu="numpy has no arrays on a device",

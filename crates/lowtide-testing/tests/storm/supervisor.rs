@@ -14,13 +14,12 @@ use lowtide_testing::suite::Target;
 use crate::arguments::Arguments;
 use crate::figures::Figures;
 use crate::sabotage::Sabotage;
+use crate::world::GONE_WITHIN;
 
 /// A child plays at least this long, if the storm lasts.
 const CHILD_LEAST: Duration = Duration::from_millis(500);
 /// A child has this long to end after its time: more than a thread that hangs is given.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The memory of a process that was killed is given back by the kernel within this time.
-const GONE_WITHIN: Duration = Duration::from_secs(20);
 /// In the environment of every child, and of everything that a child starts or forks.
 const MARK: &str = "LOWTIDE_STORM";
 

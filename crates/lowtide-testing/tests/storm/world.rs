@@ -3,7 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lowtide_device::{Bytes, Device, HostOptions, RangeProblem};
 use lowtide_pool::{Error, Policy, Pool, Result, SleepPolicy, Subscription, Tag};
@@ -88,6 +89,9 @@ impl Drop for Sleeping<'_> {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// The memory of a process that was killed is given back by the kernel within this time.
+pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(20);
 
 impl World {
     pub(crate) fn new(seed: u64, target: Target) -> Arc<World> {
@@ -205,6 +209,8 @@ impl World {
             Error::Device(device) if device.is_out_of_memory() => "out of memory",
             Error::Device(lowtide_device::Error::NoHostHeadroom { .. }) => "no host memory",
             Error::KeepsChanging { .. } if self.has_strays => "stray write",
+            // One that comes while another thread wakes the tag again. The last wake must succeed.
+            Error::Corrupt { .. } if self.has_strays => "stray write during a wake",
             Error::Device(lowtide_device::Error::BadRange {
                 problem: RangeProblem::InUse, ..
             }) if self.has_strays => "stray write in flight",
@@ -260,9 +266,25 @@ fn open(target: Target, dice: &mut Dice) -> Device {
             "total={total_mib}MiB,context=16MiB,reserved=0MiB,foreign=off,late_us={late_us}"
         );
         Double::load().configure(&settings);
-        Device::cuda(0)
+        open_double()
     };
     device.unwrap_or_else(|error| fail(format!("the device could not be opened: {error}")))
+}
+
+// The memory of a child that was killed goes once the kernel has taken its mappings apart. Whoever reads
+// its `/proc` at that moment, another storm for example, delays that.
+fn open_double() -> lowtide_device::Result<Device> {
+    let until = Instant::now() + GONE_WITHIN;
+    loop {
+        let device = Device::cuda(0);
+        let usage = device.as_ref().ok().and_then(|device| device.usage().ok());
+        let is_alone = usage.is_some_and(|usage| usage.in_use() == Bytes::mib(16));
+        if is_alone || Instant::now() > until {
+            return device;
+        }
+        drop(device);
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 // Two digests are the same where a page has changed, was copied and has changed back. So backups are

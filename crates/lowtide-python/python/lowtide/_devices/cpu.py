@@ -46,10 +46,12 @@ class CpuDevice(Device):
         return malloc_counts()
 
     def taken(self) -> int:
+        from .._why.alone import EXAMINING
         from .._why.question import Question
 
         # The C library's heap has the interpreter's memory, too: only tensors count.
-        return examine(Question(device=self.name)).memory.bytes
+        with EXAMINING:
+            return examine(Question(device=self.name)).memory.bytes
 
     def trimmable(self) -> int:
         return malloc_trimmable()

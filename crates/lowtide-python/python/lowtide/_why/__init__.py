@@ -1,6 +1,7 @@
 """`why`: what keeps device memory in use, and which statement frees it.
 
 - `why.py`: asks the question and applies cuts; `question.py`: what the native walk has to know
+- `alone.py`: one examination at a time; `interpreter.py`: what the interpreter itself keeps
 - `naming.py`: turns the nodes and edges of the walk into names
 - `named_path.py`: a path as text, and how to cut it; `path.py`, `path_text.py`: its parts
 - `answer.py`: the answer as data, and as text

@@ -16,6 +16,7 @@ from .._devices.device import Device
 from .._native import Examination, HeapCut, HeapPath, HeldObject, Holder
 from .._torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
+from .interpreter import name_of
 from .named_path import NamedPath
 from .path_text import Root
 from .references.contexts import thread_name
@@ -122,6 +123,10 @@ class Naming:
     def _root(self, path: HeapPath) -> Root:
         if path.root in ("frame", "exception"):
             return Root(path.root, self._threads.get(path.thread) or f"thread {path.thread}")
+        if path.root in ("native", "interpreter") and path.objects:
+            name = name_of(path.objects[0])
+            if name is not None:
+                return Root("interpreter", name)
         if path.root == "native":
             return Root(path.root, f"{counted(path.hidden, 'reference')} not visible")
         return Root(path.root, "")

@@ -168,7 +168,7 @@ def _farthest(objects: Sequence[object], start: int) -> Edge:
 
 def _unseen(holder: object, held: object) -> Reference:
     """Returns a reference that the walk knows of and Python cannot see."""
-    if is_tensor(held) and has_graph(holder):
+    if has_graph(holder) and not is_storage(held):
         return graph_reference(holder)
     if is_tensor(holder) and is_storage(held):
         return Reference("", "storage", why_not="a tensor keeps its storage: drop the tensor")

@@ -14,13 +14,16 @@ import os
 import sys
 import types
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from .._frozen import IMMORTAL
 from .._native import ObjectKind, TypeKind
 from .._torch import torch
+from .alone import EXAMINING
+from .interpreter import kept
 from .memory.autograd import autograd_edges
 from .memory.probe import candidate_types, probe
+from .references.look import module_value
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -100,6 +103,7 @@ class Question:
         self.kinds = [
             *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
             *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
+            *(TypeKind(one, ObjectKind.FOREIGN, subclasses=True) for one in _foreign()),
             *_KINDS,
         ]
         self.sample = _Sample
@@ -108,6 +112,38 @@ class Question:
         self.view = _VIEW
         self.thread = _thread.get_ident()
         self.interpreter = _Interpreter
+        self.arrays = _arrays()
+        self.kept = [one.value for one in kept()]
+        self.nested = not EXAMINING.is_alone
+        self.own_types = _own_types() if self.nested else []
+
+
+class _Arrays:
+    """The arrays of numpy: their type, and a view of an array to learn from where they have what."""
+
+    def __init__(self, ndarray: Any) -> None:
+        self.class_ = ndarray
+        self.base = ndarray((1,), "b")
+        self.view = ndarray.view(self.base)
+
+
+def _arrays() -> _Arrays | None:
+    ndarray = module_value("numpy", "ndarray")
+    return _Arrays(ndarray) if isinstance(ndarray, type) else None
+
+
+def _own_types() -> list[type]:
+    """Returns the classes of this package."""
+    package = __name__.partition(".")[0]
+    modules = [one for name, one in list(sys.modules.items()) if name.partition(".")[0] == package]
+    values = [value for module in modules for value in list(vars(module).values())]
+    return [one for one in values if type(one) is type and one.__module__.startswith(package)]
+
+
+def _foreign() -> list[type]:
+    """Returns the base of all types of ctypes, if it is imported."""
+    structure = module_value("_ctypes", "Structure")
+    return [structure.__mro__[1]] if structure is not None else []
 
 
 def _models() -> list[type]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from .._data import counted
 from .._devices.choose import device_of
 from .._native import Examination, Holder, examine
+from .alone import EXAMINING
 from .answer import Answer, Cut
 from .naming import Keys, Naming
 from .question import Question
@@ -60,6 +61,13 @@ class _Asking:
                 pass  # A dict or a list has no weak references: only its holder can ask about it again.
 
     def answer(self) -> Answer:
+        began = time.perf_counter()
+        with EXAMINING:
+            answer = self._answer()
+        answer.took_s = time.perf_counter() - began
+        return answer
+
+    def _answer(self) -> Answer:
         target, self._target = self._target, None
         began = time.perf_counter()
         found = self._examine(target)
@@ -69,7 +77,6 @@ class _Asking:
         name = self._device
         device = None if name in (None, "cpu") else device_of(name)
         answer = Naming(found, self._apply).answer(device, name, text, waited_s)
-        answer.took_s = time.perf_counter() - began
         if self._is_default and name == "cpu":
             answer.notes += ("no accelerator was found: this is host memory",)
         return answer
@@ -91,10 +98,11 @@ class _Asking:
             target = self._weak()
             if target is None:
                 return
-        found = self._examine(target)
-        del target
-        references = Naming(found, self._apply).references(keys)
-        del found
+        with EXAMINING:
+            found = self._examine(target)
+            del target
+            references = Naming(found, self._apply).references(keys)
+            del found
         if references is None:
             raise LookupError(f"the references of this cut have changed: {cut}. Ask again")
         while references:
@@ -112,8 +120,13 @@ def holders(
     Paths over `besides` are left out: it is known to hold them. So are holders of less than `least`
     bytes.
     """
-    question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
-    del survivors
+    with EXAMINING:
+        question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
+        del survivors
+        return _holders(question, besides, least)
+
+
+def _holders(question: Question, besides: object, least: int) -> list[Holder]:
     found = examine(question)
     del question
     naming = Naming(found)

@@ -2,5 +2,6 @@
 
 - `probe.py`: asked by the native walk about every object that may hold memory
 - `storages.py`: the storages behind ordinary tensors; `rare.py`: everything less common
-- `autograd.py`: tensors that other tensors keep alive through autograd and views
+- `autograd.py`: objects that tensors keep alive through autograd and views; `parts.py`: tensors
+  inside of other objects
 """

@@ -16,6 +16,7 @@ from types import GetSetDescriptorType
 from typing import Any, NamedTuple
 
 from ..._torch import UNREADABLE, Tensor, Torch, torch
+from .parts import parts_of
 
 MOST_NODES = 200_000
 """Beyond this number of visits, each node is visited once for all tensors, not once for each."""
@@ -52,18 +53,29 @@ def _edges(module: Torch, tensors: list[Tensor], most_nodes: int) -> list[KeptTe
     left = most_nodes
     for i, tensor in enumerate(tensors):
         kept: dict[int, Tensor] = {}
+        if module._C._FunctionBase in type(tensor).__mro__:
+            # A node itself, which the program has.
+            inside = [one for one in graph.kept_from(tensor, {}) if one is not tensor]
+            if inside:
+                edges.append(KeptTensors(i, inside))
+            continue
+        inside = parts_of(module, tensor)
+        if inside:
+            kept = {id(one): one for one in inside}
         try:
             viewed = base_of(tensor)
             if viewed is not None:
                 kept[id(viewed)] = viewed
             if not requires(tensor):
                 if kept:
-                    edges.append(KeptTensors(i, [viewed]))
+                    edges.append(KeptTensors(i, list(kept.values())))
                 continue
             node = node_of(tensor)
             # torch warns about this question where there can be no gradient.
             gradient = gradient_of(tensor) if node is None or retains(tensor) else None
         except UNREADABLE:
+            if kept:
+                edges.append(KeptTensors(i, list(kept.values())))
             continue
         if gradient is not None:
             kept[id(gradient)] = gradient
@@ -107,6 +119,7 @@ class _Graph:
     def __init__(self, module: Torch) -> None:
         self._tensor: type = module._C.TensorBase
         self._python: type = module._C._FunctionBase
+        self._shows_hooks = hasattr(module._C._autograd.SavedTensor, "unpack_hook")
         self._readers: dict[type, _Reader] = {}
         self._read: dict[int, _Node] = {}
 
@@ -163,9 +176,15 @@ class _Graph:
         for one in raw if type(raw) in (tuple, list) else (raw,):
             try:
                 # Never `unpack`, and never `_saved_…`: those run the hooks.
-                self._add(kept, [type(one).data.__get__(one)])
+                data = type(one).data.__get__(one)
+                hook = type(one).unpack_hook.__get__(one) if self._shows_hooks else None
             except UNREADABLE:
                 continue
+            self._add(kept, [data])
+            # What a hook has packed, and the hook itself: activation checkpointing has in its hook
+            # what it computes the values from again.
+            if hook is not None:
+                kept += [hook, data]
 
     def _add(self, kept: list[Tensor], values: list[Any]) -> None:
         """Adds the tensors among some values, and those one level down in plain containers."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ..._native import Memory
 from ..._torch import UNREADABLE, Tensor, Torch, torch
 from . import rare
+from .parts import parts_of
 from .storages import Storages
 
 
@@ -33,6 +34,7 @@ class Form(Enum):
     GRAPH = "a captured graph"
     POOL = "a memory pool"
     ARRAY = "an array of CuPy"
+    SCRIPTED = "a scripted module or function, packed parameters, or an autograd function"
 
 
 class _Other(NamedTuple):
@@ -55,14 +57,19 @@ def candidate_types() -> list[type]:
     module = torch()
     if module is not None:
         types += [module.Tensor, module.UntypedStorage]
-        types += [one.base for one in _pool_types(module)]
+        types += [one.base for one in (*_pool_types(module), *_scripted_types(module))]
     array = _cupy_array()
     return types if array is None else [*types, array]
 
 
 def bytes_on(objects: list[object], device: str) -> int:
     """Returns how much of a device's memory some objects hold, each piece of memory counted once."""
-    held = [one for one in probe(objects) if one is not None and one.device == device]
+    module = torch()
+    inside: list[Tensor] = []
+    if module is not None:
+        with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
+            inside = [part for one in objects for part in parts_of(module, one)]
+    held = [one for one in probe([*objects, *inside]) if one is not None and one.device == device]
     return sum({one.key: one.bytes for one in held}.values())
 
 
@@ -110,7 +117,7 @@ def _bases(module: Torch | None) -> list[_Base]:
     if module is not None:
         bases.append(_Base(module._C.TensorBase, Form.TENSOR))
         bases.append(_Base(module._C.StorageBase, Form.STORAGE))
-        bases += _pool_types(module)
+        bases += [*_pool_types(module), *_scripted_types(module)]
     array = _cupy_array()
     return bases if array is None else [*bases, _Base(array, Form.ARRAY)]
 
@@ -119,6 +126,12 @@ def _pool_types(module: Torch) -> list[_Base]:
     native = (("_CUDAGraph", Form.GRAPH), ("_MemPool", Form.POOL))
     found = [(getattr(module._C, name, None), form) for name, form in native]
     return [_Base(one, form) for one, form in found if isinstance(one, type)]
+
+
+def _scripted_types(module: Torch) -> list[_Base]:
+    names = ("ScriptObject", "ScriptFunction", "_FunctionBase")
+    found = [getattr(module._C, name, None) for name in names]
+    return [_Base(one, Form.SCRIPTED) for one in found if isinstance(one, type)]
 
 
 def _cupy_array() -> type | None:
@@ -185,7 +198,9 @@ def _probe_other(module: Torch | None, one: Tensor, form: Form, pools: rare.Pool
     if form is Form.WRAPPER:
         return rare.wrapper(module, one)
     if form is Form.WITHOUT_STORAGE:
-        return rare.sparse(module, one)
+        return rare.without_storage(module, one)
+    if form is Form.SCRIPTED:
+        return rare.packed(module, one)
     if form is Form.GRAPH:
         return rare.graph(module, one, pools)
     if form is Form.POOL:

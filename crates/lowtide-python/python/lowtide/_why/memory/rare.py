@@ -1,5 +1,5 @@
-"""Less common holders of device memory: tensor subclasses with their own dispatch, sparse tensors,
-captured graphs, memory pools and CuPy arrays. Each is asked on its own, slowly and carefully.
+"""Less common holders of device memory: tensor subclasses with their own dispatch, opaque tensors,
+packed parameters, captured graphs, memory pools and CuPy arrays. Each is asked on its own, slowly and carefully.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..._devices.cuda_pools import PoolId, pool_of, pool_of_graph, snapshot
 from ..._native import Memory, MemoryKind
 from ..._torch import Tensor, Torch
+from .parts import packed_bytes
 
 
 class Pool(NamedTuple):
@@ -36,26 +37,24 @@ def wrapper(module: Torch, tensor: Tensor) -> Memory | None:
     return Memory(key, size, device, None, MemoryKind.TENSOR)
 
 
-def sparse(module: Torch, tensor: Tensor) -> Memory | None:
-    """Reads a sparse tensor: its values and their indices have storages of their own.
-
-    The storage of the values identifies the memory. Opaque tensors, and tensors inside a function
-    transform, cannot be read.
-    """
-    of = module._C.TensorBase
-    layout = of.layout.__get__(tensor)
-    if layout is module.sparse_coo:
-        parts = [of._values(tensor), of._indices(tensor)]
-    elif layout in (module.sparse_csr, module.sparse_bsr):
-        parts = [of.values(tensor), of.crow_indices(tensor), of.col_indices(tensor)]
-    elif layout in (module.sparse_csc, module.sparse_bsc):
-        parts = [of.values(tensor), of.ccol_indices(tensor), of.row_indices(tensor)]
-    else:
+def without_storage(module: Torch, tensor: Tensor) -> Memory | None:
+    """Reads an opaque tensor of MKL-DNN. Sparse tensors have their memory in their parts."""
+    if module._C.TensorBase.layout.__get__(tensor) is not module._mkldnn:
         return None
-    storages = [of.untyped_storage(part) for part in parts]
-    sizes = {one._cdata: int(module._C.StorageBase.nbytes(one)) for one in storages}
-    device = str(of.device.__get__(tensor))
-    return Memory(storages[0]._cdata, sum(sizes.values()), device, None, MemoryKind.TENSOR)
+    operators = module.ops.mkldnn
+    key, size = int(operators.data_ptr(tensor)), int(operators._nbytes(tensor))
+    device = str(module._C.TensorBase.device.__get__(tensor))
+    return Memory(key, size, device, None, MemoryKind.ARRAY)
+
+
+def packed(module: Torch, one: object) -> Memory | None:
+    """Reads packed parameters of a quantised module, as far as they are no tensors."""
+    of = type(one).__mro__
+    if module._C.ScriptObject not in of or module._C.ScriptModule in of:
+        return None
+    # Two Python objects of the same parameters have the same hash.
+    key = 1 << 62 | module._C.ScriptObject.__hash__(one) & ((1 << 62) - 1)
+    return Memory(key, packed_bytes(module, one), "cpu", None, MemoryKind.ARRAY)
 
 
 def pools() -> Pools:

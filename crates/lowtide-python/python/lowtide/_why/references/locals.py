@@ -1,8 +1,10 @@
 """Reads the variables of frames without leaving a trace.
 
 Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot
-that holds every variable long after the function has dropped it. A tool that looks for holders must
-not become one. From 3.13 on, `f_locals` is a view and there is nothing to undo.
+that holds every variable long after the function has dropped it. To read it again drops those. A
+tool that looks for holders must not become one, and must free nothing either. So variables are read
+from the frame itself where its layout is known (`frame_variables`). From 3.13 on, `f_locals` is a
+view and there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import sys
 from collections.abc import Container
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
-from ..._native import printable, referents
+from ..._native import frame_variables, printable, referents
 from .look import is_a, pairs, plain
 
 _CO_OPTIMIZED = 0x1
@@ -27,6 +29,9 @@ def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str
     belongs to the program and is kept. (An empty one may come from an earlier look.) The namespace
     of a module or of a class body is copied, never cleared.
     """
+    read = frame_variables(frame)
+    if read is not None:
+        return {plain(name): value for name, value in read.items()}
     raw: object = frame.f_locals
     if not frame.f_code.co_flags & _CO_OPTIMIZED:
         # exec() takes any mapping as a namespace. Only a dict can be read without running its code.

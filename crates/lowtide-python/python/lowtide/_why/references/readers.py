@@ -27,7 +27,7 @@ from types import (
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
-from . import classes, containers, contexts, exceptions, functions, suspended, tensors
+from . import arrays, classes, containers, contexts, exceptions, functions, suspended, tensors
 from .look import module_value, mro
 from .reference import Reference
 
@@ -61,6 +61,7 @@ _READERS: tuple[tuple[type, Reader], ...] = (
     (Context, contexts.read_context),
     (ContextVar, contexts.read_variable),
     (Token, contexts.read_token),
+    (memoryview, arrays.read_memoryview),
 )
 # By identity: a metaclass may define how its classes are hashed.
 _BY_TYPE: dict[int, Reader] = {id(base): reader for base, reader in _READERS}
@@ -71,6 +72,7 @@ _LATER: tuple[tuple[str, str, Reader], ...] = (
     ("_asyncio", "Task", contexts.read_task),
     ("_asyncio", "Future", contexts.read_future),
     ("asyncio.events", "Handle", contexts.read_handle),
+    ("numpy", "ndarray", arrays.read_array),
 )
 
 # Readers for every object, the most specific first.

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from types import AsyncGeneratorType, CellType, CodeType, FrameType
 from typing import Any
 
-from ..._native import refers
+from ..._native import frame_snapshot, refers
 from .functions import cell_contents
 from .locals import (
     awaits,
@@ -19,7 +19,7 @@ from .locals import (
     locals_of,
     snapshots_of,
 )
-from .look import plain
+from .look import key_text, pairs, plain
 from .reference import Reference
 
 
@@ -120,12 +120,32 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
             yield Reference(f": {name}", "local", "del {path}", why_not=why)
         else:
             yield Reference(f": {name}", "local", "{holder}.clear()", lambda: clear(holder))
+    yield from _snapshot(holder, held)
     if holder.f_back is held:
         yield Reference("", "caller", why_not="a running frame keeps the one that called it")
     if holder.f_globals is held:
         yield Reference(".f_globals", "globals", why_not="a frame keeps its module's namespace")
     if holder.f_trace is held:
         yield Reference(".f_trace", "trace function", why_not="a debugger set it: end the debugger")
+
+
+def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
+    """Yields the snapshot of its variables that a frame keeps, and what only that holds."""
+    snapshot = frame_snapshot(frame)
+    if snapshot is None:
+        return
+    why = "the frame keeps a snapshot of its variables since locals() was called"
+    if snapshot is held:
+        yield Reference("locals()", "snapshot", why_not=why)
+    for name, value in pairs(snapshot):
+        if value is held:
+            step, via = f"locals()[{key_text(name)}]", (id(snapshot),)
+            yield Reference(step, "snapshot", "locals()", lambda: _refresh(frame), via=via)
+
+
+def _refresh(frame: FrameType) -> None:
+    """Brings the snapshot of a frame's variables up to date: what the function dropped goes."""
+    frame.f_locals  # noqa: B018
 
 
 def clear(frame: FrameType) -> None:

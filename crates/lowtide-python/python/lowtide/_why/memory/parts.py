@@ -1,0 +1,119 @@
+"""Tensors inside of objects that no traverse slot shows.
+
+A sparse tensor has its values and its indices, a tensor of `torch.func` the one that it wraps, a
+scripted module its parameters, and packed parameters of a quantised module their weights: all in
+native code. Each part is a tensor with a storage of its own, so each piece of memory counts once,
+whoever else has the part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..._torch import UNREADABLE, Tensor, Torch
+
+_COLUMNS = ("crow_indices", "col_indices")
+_ROWS = ("ccol_indices", "row_indices")
+_MOST_WRAPPED = 64
+
+
+def parts_of(module: Torch, one: Any) -> list[Tensor]:
+    """Returns the tensors inside of an object; none for a storage, and for a tensor that has one."""
+    of = type.__dict__["__mro__"].__get__(type(one))
+    try:
+        if module._C.TensorBase in of:
+            try:
+                module._C._storage_id(one)
+            except UNREADABLE:
+                return _of_tensor(module, one)
+            return []
+        if module._C.StorageBase in of:
+            return []
+        if module._C.ScriptModule in of:
+            return _of_script_module(module, one)
+        if module._C.ScriptFunction in of:
+            return _constants(module._C.ScriptFunction.graph.__get__(one))
+        if module._C.ScriptObject in of:
+            return shared(module, one)
+    except (*UNREADABLE, NotImplementedError, IndexError, KeyError):
+        pass  # What cannot be read is left out; nothing is guessed.
+    return []
+
+
+def _of_tensor(module: Torch, one: Tensor) -> list[Tensor]:
+    of = module._C.TensorBase
+    functorch = module._C._functorch
+    if functorch.is_functorch_wrapped_tensor(one):
+        inner = functorch.get_unwrapped(one)
+        for _ in range(_MOST_WRAPPED):
+            if not functorch.is_functorch_wrapped_tensor(inner):
+                break
+            inner = functorch.get_unwrapped(inner)
+        return [inner]
+    layout = of.layout.__get__(one)
+    if layout is module.sparse_coo:
+        return [of._values(one), of._indices(one)]
+    if layout in (module.sparse_csr, module.sparse_bsr):
+        return [of.values(one), *(getattr(of, name)(one) for name in _COLUMNS)]
+    if layout in (module.sparse_csc, module.sparse_bsc):
+        return [of.values(one), *(getattr(of, name)(one) for name in _ROWS)]
+    return []
+
+
+def _of_script_module(module: Torch, one: Any) -> list[Tensor]:
+    """Returns the parameters and buffers of a scripted module and of all modules inside of it."""
+    c = module._C
+    found = []
+    todo = [one]
+    while todo:
+        at = todo.pop()
+        for table in (c.ParameterDict(at), c.BufferDict(at)):
+            found += [tensor for _, tensor in table.items()]
+        todo += [inner for _, inner in c.ModuleDict(at).items()]
+        for name in c.ScriptModule._method_names(at):
+            method = c.ScriptModule._get_method(at, name)
+            found += _constants(method.graph)
+    return found
+
+
+def _constants(graph: Any) -> list[Tensor]:
+    """Returns the tensors that a graph has as constants."""
+    nodes = graph.findAllNodes("prim::Constant")
+    return [node.t("value") for node in nodes if node.hasAttribute("value") and _is_tensor(node)]
+
+
+def _is_tensor(node: Any) -> bool:
+    return bool(node.kindOf("value") == "t")
+
+
+def _state(module: Torch, one: Any) -> list[Tensor]:
+    """Returns the tensors of packed parameters; some are copies."""
+    if "PackedParams" not in str(module._C.ScriptObject._type(one)):
+        return []
+    found, todo = [], [module._C.ScriptObject.__getattr__(one, "__getstate__")()]
+    while todo:
+        at = todo.pop()
+        if type(at) in (tuple, list):
+            todo += at
+        elif module._C.TensorBase in type(at).__mro__:
+            found.append(at)
+    return found
+
+
+def shared(module: Torch, one: Any) -> list[Tensor]:
+    """Returns the tensors that packed parameters have as such: they are the same at each question."""
+    storage_id = module._C._storage_id
+    first = _state(module, one)
+    again = {storage_id(tensor) for tensor in _state(module, one)} if first else set()
+    return [tensor for tensor in first if storage_id(tensor) in again]
+
+
+def packed_bytes(module: Torch, one: Any) -> int:
+    """Returns the size of the tensors that packed parameters have in a form of their own."""
+    known = {module._C._storage_id(tensor) for tensor in shared(module, one)}
+    sizes = [
+        tensor.nbytes
+        for tensor in _state(module, one)
+        if module._C._storage_id(tensor) not in known
+    ]
+    return sum(sizes)

@@ -1,0 +1,263 @@
+"""Asking changes nothing: no memory is freed by a question, and questions do not see each other."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from typing import Any
+
+import lowtide
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+MIB = 1 << 20
+HAS_SNAPSHOT = sys.version_info < (3, 13)
+INTERNALS = (
+    "native code",
+    "not visible",
+    "enumerate",
+    "iterator",
+    "KeptTensors",
+    "HeapPath",
+    "lowtide",
+    "generator",
+)
+"""What another examination would look like."""
+
+
+class Runner:
+    pass
+
+
+shelf: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelf() -> Any:
+    yield
+    shelf.clear()
+
+
+def _texts(answer: Any) -> str:
+    held = answer.held[0]
+    return "\n".join([held.path, *held.paths, *(str(cut) for cut in held.cuts), str(answer)])
+
+
+@pytest.mark.skipif(not HAS_SNAPSHOT, reason="from Python 3.13 on a frame keeps no snapshot")
+def test_a_stale_snapshot_is_named_and_not_freed() -> None:
+    def work() -> Any:
+        model = torch.ones(16 * MIB)
+        storage = StorageWeakRef(model.untyped_storage())
+        sys._getframe().f_locals  # noqa: B018 (a debugger or a logger did it)
+        del model
+        answers = [lowtide.why(device="cpu"), lowtide.why(device="cpu")]
+        is_alive = not storage.expired()
+        return answers, is_alive, storage
+
+    answers, is_alive, storage = work()
+    assert is_alive, "the question has freed what it was about"
+    assert storage.expired()
+    for answer in answers:
+        found = [held for held in answer.held if held.bytes == 64 * MIB]
+        assert len(found) == 1, answer
+        assert "locals()['model']" in found[0].path, answer
+        assert found[0].cuts, answer
+
+
+@pytest.mark.skipif(not HAS_SNAPSHOT, reason="from Python 3.13 on a frame keeps no snapshot")
+def test_the_cut_of_a_stale_snapshot_frees_it() -> None:
+    model = torch.ones(16 * MIB)
+    storage = StorageWeakRef(model.untyped_storage())
+    sys._getframe().f_locals  # noqa: B018
+    del model
+    answer = lowtide.why(device="cpu")
+    held = next(held for held in answer.held if held.bytes == 64 * MIB)
+    held.cuts[0].apply()
+    assert storage.expired()
+
+
+@pytest.mark.skipif(not HAS_SNAPSHOT, reason="from Python 3.13 on a frame keeps no snapshot")
+def test_questions_about_every_frame_leave_its_snapshot_as_it_is() -> None:
+    """Also for generators, closures, and frames that only a traceback has."""
+    kept: list[weakref.ref[Runner]] = []
+
+    def stale() -> Runner:
+        held = Runner()
+        kept.append(weakref.ref(held))
+        return held
+
+    def generator() -> Any:
+        gone, shared = stale(), Runner()
+        sys._getframe().f_locals  # noqa: B018
+        del gone
+        yield lambda: shared
+
+    def failing() -> None:
+        gone = stale()
+        sys._getframe().f_locals  # noqa: B018
+        del gone
+        raise ValueError
+
+    shelf["generator"] = generator()
+    shelf["function"] = next(shelf["generator"])
+    try:
+        failing()
+    except ValueError as error:
+        shelf["error"] = error
+    for one in [lambda: kept[0](), lambda: kept[1](), lambda: shelf["function"]()]:
+        answer = lowtide.why(one())
+        assert answer.held[0].holders, answer
+    assert [one() is not None for one in kept] == [True, True]
+
+
+def test_the_iterator_of_a_loop_belongs_to_its_frame() -> None:
+    """It is on the stack of the frame, and has no name."""
+    for one in [Runner(), Runner()]:
+        held = lowtide.why(one).held[0]
+        assert "native" not in " ".join(held.paths), held.paths
+        assert any("_iterator)[" in path for path in held.paths), held.paths
+        assert held.invisible == 0
+
+
+def test_a_program_with_closures_and_arguments_of_every_kind() -> None:
+    """Variables are read where they are: cells, arguments that are cells, and unbound names."""
+
+    def outer(argument: Any, other: Any, *more: Any, last: Any = None, **rest: Any) -> Any:
+        local, shared = Runner(), Runner()
+
+        def inner() -> Any:
+            return argument, shared, last
+
+        if other is None:
+            unbound = 1
+            del unbound
+        paths = {
+            name: lowtide.why(value).held[0].paths
+            for name, value in [
+                ("argument", argument),
+                ("other", other),
+                ("local", local),
+                ("shared", shared),
+                ("last", last),
+            ]
+        }
+        return paths, inner
+
+    found, _ = outer(Runner(), Runner(), Runner(), last=Runner(), word=Runner())
+    for name, paths in found.items():
+        assert any(path.endswith(f": {name}") for path in paths), (name, paths)
+
+
+def test_questions_in_many_threads_do_not_see_each_other() -> None:
+    shelf["held"] = [Runner() for _ in range(4)]
+    shelf["tensors"] = [torch.ones(MIB) for _ in range(4)]
+    said: list[str] = []
+    failed: list[BaseException] = []
+
+    def ask(number: int) -> None:
+        try:
+            for _ in range(3):
+                said.append(_texts(lowtide.why(shelf["held"][number])))
+                said.append(_texts(lowtide.why(shelf["tensors"][number])))
+                lowtide.why(device="cpu")
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(said) == 24
+    wrong = [text for text in said if any(word in text for word in INTERNALS)]
+    assert not wrong, f"{len(wrong)} of {len(said)}:\n{wrong[0]}"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_questions_from_a_signal_handler_do_not_see_the_one_they_interrupt() -> None:
+    shelf["held"] = Runner()
+    shelf["tensors"] = [torch.ones(256 + number, requires_grad=True) for number in range(200)]
+    shelf["sums"] = [(one * one).sum() for one in shelf["tensors"]]
+    said: list[str] = []
+    nested: list[bool] = []
+    lowtide.why(shelf)
+
+    def handler(*_: object) -> None:
+        from lowtide._why.alone import EXAMINING
+
+        nested.append(bool(EXAMINING._entered))
+        said.append(_texts(lowtide.why(shelf["held"])))
+        said.append(_texts(lowtide.why(shelf["tensors"][7])))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(200):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            lowtide.why(device="cpu")
+            if sum(nested) >= 5:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert any(nested), "no question was interrupted"
+    wrong = [text for text in said if any(word in text for word in INTERNALS)]
+    assert not wrong, f"{len(wrong)} of {len(said)}:\n{wrong[0]}"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
+    code = """
+        import os, sys, threading, torch, lowtide
+        class Runner: pass
+        held = Runner()
+        tensors = [torch.ones(256 + number, requires_grad=True) for number in range(200)]
+        done = threading.Event()
+        lowtide.why(held)
+
+        def ask():
+            while not done.is_set():
+                lowtide.why(device="cpu")
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            child = os.fork()
+            if child == 0:
+                # A signal ends a child that waits for ever.
+                import signal
+                signal.alarm(60)
+                answers = lowtide.why(held), lowtide.why(tensors[3]), lowtide.why(tensors[100])
+                for answer in answers:
+                    print(answer.held[0].invisible, *answer.held[0].paths, flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        done.set()
+        for thread in threads:
+            thread.join()
+    """
+    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 24
+    wrong = [line for line in lines if line[0] != "0" or any(word in line for word in INTERNALS)]
+    assert not wrong, f"{len(wrong)} of {len(lines)}: {wrong[0]}"
+
+
+def test_the_answer_leaves_as_many_objects_as_before() -> None:
+    lowtide.why(device="cpu")
+    gc.collect()
+    shelf["held"] = Runner()
+    before = sys.getrefcount(shelf["held"])
+    lowtide.why(shelf["held"])
+    after = sys.getrefcount(shelf["held"])
+    assert after == before
