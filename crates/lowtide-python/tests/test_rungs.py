@@ -112,6 +112,13 @@ class TestCollector:
             ran(collector, round)
         assert asked == [2, 1, 2, 0, 1, 2, 0, 1, 2]
 
+    def test_a_short_round_looks_at_young_objects_alone(self, monkeypatch: Any) -> None:
+        asked: list[int] = []
+        monkeypatch.setattr(gc, "collect", lambda generation: asked.append(generation) or 1)
+        for round in range(2):
+            Collector().run_round(round, False)
+        assert asked == [1, 1]
+
     def test_frozen_objects(self, no_collector: None) -> None:
         tensor = self.dead_cycle()
         gc.freeze()

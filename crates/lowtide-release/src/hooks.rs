@@ -69,12 +69,28 @@ type Expect = dyn Fn() -> Option<Bytes> + Send + Sync;
 type Unless = dyn Fn() -> Option<String> + Send + Sync;
 type Undo = dyn Fn() -> Result<Vec<Touch>, Failure> + Send + Sync;
 
+/// A repetition of a rung.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Round {
+    /// From 0.
+    pub(crate) number: u32,
+    /// Whether a collector should look at everything.
+    pub(crate) is_full: bool,
+}
+
+impl Round {
+    /// The only round of a rung that is not repeated.
+    pub(crate) const ONLY: Round = Round { number: 0, is_full: true };
+}
+
 /// The argument of a hook.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HookCall {
     /// The round of the rung, from 0. A collector may take another generation each time.
     pub round: u32,
+    /// Whether a collector should look at everything. If not, young objects are enough, and fast.
+    pub is_full: bool,
     /// The climb that the hook is part of.
     pub climb: Climb,
 }
@@ -199,10 +215,14 @@ impl Hook {
     }
 
     /// Runs the hook within its time limit.
-    pub(crate) fn run(self: &Arc<Hook>, climb: &Climb, round: u32) -> Result<Vec<Touch>, Failure> {
+    pub(crate) fn run(
+        self: &Arc<Hook>,
+        climb: &Climb,
+        Round { number: round, is_full }: Round,
+    ) -> Result<Vec<Touch>, Failure> {
         let (hook, name) = (Arc::clone(self), PartName::Hook(self.name.clone()));
         let ran = climb.run_within(name, self.limit, climb.takes(), move |climb| {
-            (hook.run)(&HookCall { round, climb: climb.clone() })
+            (hook.run)(&HookCall { round, is_full, climb: climb.clone() })
         });
         match (ran.why_not(self.limit), ran) {
             (None, Ran::Ended(Ok(outcome))) => outcome,

@@ -205,6 +205,13 @@ impl Ladder {
         self.replace(&RungName::Caches, &rung)
     }
 
+    /// Collects only young objects.
+    #[must_use]
+    pub fn with_young_collection(self) -> Ladder {
+        let rung: Arc<dyn Rung> = Arc::new(rungs::YoungCollect);
+        self.replace(&RungName::Collect, &rung)
+    }
+
     /// Returns [`LadderName::Shutdown`].
     pub fn shutdown() -> Ladder {
         Ladder::named(LadderName::Shutdown)

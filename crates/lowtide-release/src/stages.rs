@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Reading, Receipt};
+use lowtide_types::{Bytes, Reading, Receipt, RungName, RungReceipt};
 
 use crate::claiming::outside_growth;
 use crate::clock::Clock;
@@ -67,7 +67,21 @@ struct Done {
     peak: Bytes,
     level: Option<Level>,
     slope: Slope,
+    /// The last clean-up with a full collection.
+    full: Option<Full>,
+    /// The time of short clean-ups that were not enough.
+    short_s: f64,
 }
+
+/// A clean-up with a full collection.
+#[derive(Clone, Copy)]
+struct Full {
+    ended: Duration,
+    took_s: f64,
+}
+
+/// The share of time that full collections may take.
+const LARGEST_SHARE: f64 = 0.03;
 
 /// The numbers after the first task was cleaned up. Later tasks are held to them.
 #[derive(Clone, Copy)]
@@ -204,15 +218,50 @@ impl Stages {
     /// The first call claims what is cached, and the number after it is the level of the later ones:
     /// they are `released` only if no more is in use than then. A stage that begins or ends, ends the
     /// level with it.
+    ///
+    /// A full collection takes long in a large heap. So only young objects are collected while a full
+    /// one would make cleaning more than a small share of the time (R15), unless the claim is missed.
     pub fn between(&self, name: &str) -> Arc<Receipt> {
-        let mut request = Request::new(format!("after {name}"), Ladder::between());
+        let mut before = None;
+        if self.may_be_short() {
+            let receipt = self.clean(name, Ladder::between().with_young_collection(), None);
+            if receipt.verdict.is_proved() {
+                self.cleaned(&receipt);
+                return receipt;
+            }
+            // What it freed counts as the first rung of the full one.
+            let first = receipt.rung(RungName::Collect.as_str()).cloned();
+            before = first.map(|rung| RungReceipt { before: receipt.before, ..rung });
+            if let Some(mut done) = self.done() {
+                done.short_s += receipt.took_s;
+            }
+        }
+        let receipt = self.clean(name, Ladder::between(), before);
+        self.cleaned(&receipt);
+        if let Some(mut done) = self.done() {
+            done.full = Some(Full { ended: self.releaser.clock().now(), took_s: receipt.took_s });
+        }
+        receipt
+    }
+
+    fn clean(&self, name: &str, ladder: Ladder, before: Option<RungReceipt>) -> Arc<Receipt> {
+        let mut request = Request::new(format!("after {name}"), ladder);
+        if let Some(before) = before {
+            request = request.after(before);
+        }
         let level = self.done().and_then(|done| done.level);
         if let Some(Level { reading, has_grown }) = level {
             request.claiming = Claiming::Level { level: reading, may_be_libraries: !has_grown };
         }
-        let receipt = self.releaser.release(request);
-        self.cleaned(&receipt);
-        receipt
+        self.releaser.release(request)
+    }
+
+    /// Whether the last full collection is so recent that another would be too large a share.
+    fn may_be_short(&self) -> bool {
+        let Some(Full { ended, took_s }) = self.done().and_then(|done| done.full) else {
+            return false;
+        };
+        self.releaser.clock().since(ended).as_secs_f64() < took_s / LARGEST_SHARE
     }
 
     /// Records a clean-up: the level of the next one, and the trend.
@@ -260,7 +309,7 @@ impl Stages {
         let own = done.stages.iter().map(|stage| stage.own_peak_bytes);
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
         let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
-        let cleaning_s = torn_down + between;
+        let cleaning_s = torn_down + between + done.short_s;
         StagesReport {
             peak_bytes: done.peak,
             largest_bytes: own.clone().max().unwrap_or_default(),

@@ -35,6 +35,10 @@ class Hook:
         """Runs it and returns what it touched. `round` counts repetitions of its rung, from 0."""
         raise NotImplementedError
 
+    def run_round(self, round: int, is_full: bool) -> list[Touch]:
+        """Runs it. A collector looks only at young objects unless `is_full`."""
+        return self.run(round)
+
     def restore(self) -> list[Touch]:
         """Brings back what `run` took off the device, before the next task begins."""
         return []

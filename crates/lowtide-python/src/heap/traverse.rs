@@ -116,13 +116,20 @@ impl<'q, 'py> Traverser<'q, 'py> {
         for (info, end) in infos.iter().zip(ends).take(first.len()) {
             for at in begin..end {
                 prefetch_at(self.shown.objects.get(at + AHEAD));
-                let seen = self.look(self.shown.objects[at]);
+                let seen =
+                    self.look(self.shown.objects[at]).filter(|seen| !self.is_our_frame(seen));
                 batch.seen.extend(seen.map(|seen| self.held_by(info.kind, seen)));
             }
             batch.ends.push(batch.seen.len() as u32);
             begin = end;
         }
         Ok(())
+    }
+
+    // A signal handler is given the frame that it interrupts, which may be one of ours: what that
+    // refers to is not held by the program.
+    fn is_our_frame(&self, seen: &Seen) -> bool {
+        seen.kind == Kind::Frame && self.roots.ours.contains(&seen.address)
     }
 
     /// Returns an object with its kind, which may depend on its holder.

@@ -93,7 +93,7 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
 
 fn run(object: &Py<PyAny>, call: &HookCall) -> Result<Vec<Touch>, Failure> {
     let touched = attached(|py| {
-        let run = || object.bind(py).call_method1("run", (call.round,));
+        let run = || object.bind(py).call_method1("run_round", (call.round, call.is_full));
         touches(&within(py, &call.climb, run)?)
     });
     Ok(touched?)

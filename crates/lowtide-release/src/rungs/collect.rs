@@ -8,7 +8,7 @@ use super::hooked::{expect, run_at};
 use super::trim::trim_all;
 use crate::climb::Climb;
 use crate::failure::Failure;
-use crate::hooks::{Hook, HookPoint};
+use crate::hooks::{Hook, HookPoint, Round};
 use crate::inventory::Inventory;
 use crate::rung::{Climbed, Expectation, Rung};
 
@@ -20,6 +20,32 @@ const LEAST_ROUNDS: u32 = 2;
 /// Runs the host language's garbage collector, alternating with trim, until nothing more is freed.
 #[derive(Debug)]
 pub struct Collect;
+
+/// The same for young objects alone, which is fast: what a task has just left behind is young.
+#[derive(Debug)]
+pub struct YoungCollect;
+
+impl Rung for YoungCollect {
+    fn name(&self) -> RungName {
+        RungName::Collect
+    }
+
+    fn lets_work_go_on(&self) -> bool {
+        true
+    }
+
+    fn expect(&self, inventory: &Inventory) -> Expectation {
+        Collect.expect(inventory)
+    }
+
+    fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
+        Collect.hooks(inventory)
+    }
+
+    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        Ok(collect(inventory, climb, false))
+    }
+}
 
 impl Rung for Collect {
     fn name(&self) -> RungName {
@@ -40,22 +66,27 @@ impl Rung for Collect {
     }
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
-        let mut climbed = Climbed::default();
-        let mut before = inventory.read();
-        for round in 0..MOST_ROUNDS {
-            run_at(HookPoint::Collect, inventory, climb, round, &mut climbed);
-            trim_all(inventory, climb, &mut climbed);
-            let after = inventory.read();
-            let is_settled = after.is_like(&before, inventory.noise());
-            if is_settled && round + 1 >= LEAST_ROUNDS {
-                break;
-            }
-            if !climb.go_on() {
-                climbed.stopped = true;
-                break;
-            }
-            before = after;
-        }
-        Ok(climbed)
+        Ok(collect(inventory, climb, true))
     }
+}
+
+/// Collects and trims in turn until nothing more is freed.
+fn collect(inventory: &Inventory, climb: &Climb, is_full: bool) -> Climbed {
+    let mut climbed = Climbed::default();
+    let mut before = inventory.read();
+    for number in 0..MOST_ROUNDS {
+        run_at(HookPoint::Collect, inventory, climb, Round { number, is_full }, &mut climbed);
+        trim_all(inventory, climb, &mut climbed);
+        let after = inventory.read();
+        let is_settled = after.is_like(&before, inventory.noise());
+        if is_settled && number + 1 >= LEAST_ROUNDS {
+            break;
+        }
+        if !climb.go_on() {
+            climbed.stopped = true;
+            break;
+        }
+        before = after;
+    }
+    climbed
 }

@@ -7,7 +7,7 @@ use lowtide_types::RungName;
 
 use crate::climb::Climb;
 use crate::failure::Failure;
-use crate::hooks::{Hook, HookPoint};
+use crate::hooks::{Hook, HookPoint, Round};
 use crate::inventory::Inventory;
 use crate::rung::{Climbed, Expectation, Rung};
 
@@ -57,7 +57,7 @@ pub const LIBRARIES: Hooked = Hooked {
 impl Hooked {
     /// Runs the hooks as a part of another rung.
     pub(super) fn run(&self, inventory: &Inventory, climb: &Climb, climbed: &mut Climbed) {
-        run(&self.hooks(inventory), climb, 0, climbed);
+        run(&self.hooks(inventory), climb, Round::ONLY, climbed);
     }
 }
 
@@ -112,7 +112,7 @@ impl Rung for Parts {
 
     fn climb(&self, _: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
-        run(&self.hooks, climb, 0, &mut climbed);
+        run(&self.hooks, climb, Round::ONLY, &mut climbed);
         Ok(climbed)
     }
 }
@@ -135,13 +135,13 @@ pub(super) fn run_at(
     point: HookPoint,
     inventory: &Inventory,
     climb: &Climb,
-    round: u32,
+    round: Round,
     climbed: &mut Climbed,
 ) {
     run(&inventory.hooks(point), climb, round, climbed);
 }
 
-fn run(hooks: &[Arc<Hook>], climb: &Climb, round: u32, climbed: &mut Climbed) {
+fn run(hooks: &[Arc<Hook>], climb: &Climb, round: Round, climbed: &mut Climbed) {
     for hook in hooks {
         if !climb.go_on() {
             climbed.stopped = true;

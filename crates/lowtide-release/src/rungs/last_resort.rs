@@ -11,7 +11,7 @@ use super::sleep::{SLEEP_LIMIT, Sleep};
 use super::trim::Trim;
 use crate::climb::Climb;
 use crate::failure::Failure;
-use crate::hooks::{Hook, HookPoint};
+use crate::hooks::{Hook, HookPoint, Round};
 use crate::inventory::Inventory;
 use crate::rung::{Climbed, Expectation, Rung};
 
@@ -39,7 +39,7 @@ impl Rung for ContextReset {
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
-        run_at(HookPoint::ContextReset, inventory, climb, 0, &mut climbed);
+        run_at(HookPoint::ContextReset, inventory, climb, Round::ONLY, &mut climbed);
         Ok(climbed)
     }
 }
@@ -79,7 +79,7 @@ impl Rung for Fallback {
             }
             climbed.attempt_rung(rung.name().as_str(), || rung.climb(inventory, climb));
         }
-        run_at(HookPoint::Fallback, inventory, climb, 0, &mut climbed);
+        run_at(HookPoint::Fallback, inventory, climb, Round::ONLY, &mut climbed);
         Ok(climbed)
     }
 }

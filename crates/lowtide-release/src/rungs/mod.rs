@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use lowtide_types::RungName;
 
-pub use self::collect::Collect;
+pub use self::collect::{Collect, YoungCollect};
 pub use self::drop::DropOwners;
 pub use self::fraction::Fraction;
 pub use self::hooked::{CACHES, CHEAP_CACHES, Hooked, LIBRARIES, Parts, SESSIONS, TO_HOST};
