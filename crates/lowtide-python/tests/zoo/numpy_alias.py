@@ -8,7 +8,7 @@ from zoo.keeper import OWN, PINNED, Animal, big, visit
 
 ANIMAL = Animal(
     names=(r"scores\.base",),
-    cut=r"del scores",
+    cut=r"del .*scores",
     verdict=PINNED,
     because=OWN,
     then="cut",
