@@ -239,7 +239,7 @@ impl Stages {
         let receipt = self.clean(name, Ladder::between(), before);
         self.cleaned(&receipt);
         if let Some(mut done) = self.done() {
-            done.full = Some(Full { ended: self.releaser.clock().now(), took_s: receipt.took_s });
+            done.full = Some(Full { ended: self.releaser.now(), took_s: receipt.took_s });
         }
         receipt
     }
@@ -261,7 +261,7 @@ impl Stages {
         let Some(Full { ended, took_s }) = self.done().and_then(|done| done.full) else {
             return false;
         };
-        self.releaser.clock().since(ended).as_secs_f64() < took_s / LARGEST_SHARE
+        self.releaser.now().saturating_sub(ended).as_secs_f64() < took_s / LARGEST_SHARE
     }
 
     /// Records a clean-up: the level of the next one, and the trend.

@@ -1,7 +1,7 @@
 //! Out of memory while the heap is examined: a `MemoryError` of Python, never the end of the process.
 //!
 //! Tables that grow with the heap ask before they grow. Everything else is counted in a
-//! [`Reserve`](crate::huge::Reserve) that is taken before.
+//! [`Reserve`] that is taken before.
 
 use std::collections::TryReserveError;
 

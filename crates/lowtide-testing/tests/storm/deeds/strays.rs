@@ -3,6 +3,7 @@
 //! Whenever one comes, the tag sleeps and its pages have the bytes before the write or after it, or the
 //! sleep fails and everything is awake. The end of the world wakes every tag and reads every byte.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
@@ -11,7 +12,7 @@ use lowtide_pool::{Scope, SleepPolicy};
 
 use crate::held::Stray;
 use crate::player::Player;
-use crate::trail::{fail, note};
+use crate::trail::note;
 use crate::world::World;
 
 /// The most writes beside one sleep.
@@ -46,7 +47,8 @@ pub(super) fn stray(player: &mut Player) {
                 synchronize(&world, &stream);
             }
         }
-        sleep.join().unwrap_or_else(|_| fail("a sleep panicked"))
+        // Any panic but one on purpose has ended the process by now: a pressure callback's, here.
+        sleep.join().unwrap_or_else(|panic| resume_unwind(panic))
     });
     world.allowed("sleep beside a stray write", slept);
     synchronize(&world, &stream);
