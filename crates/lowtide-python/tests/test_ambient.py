@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import lowtide
 import pytest
+import torch
 from kernel import SIZE, Caching, in_use, is_about
 from lowtide import _ambient
 
@@ -22,9 +23,19 @@ class Counting(Caching):
     """A device that counts what is allocated and freed, as torch's CUDA allocator does."""
 
     kind = "test"
+    allocated = 0
+    freed = 0
+
+    def allocate(self, size: int = SIZE) -> torch.Tensor:
+        self.allocated += 1
+        return super().allocate(size)
+
+    def free(self, tensor: torch.Tensor) -> None:
+        self.freed += 1
+        super().free(tensor)
 
     def activity(self) -> object:
-        return (self.live, len(self.cached))
+        return (self.allocated, self.freed)
 
 
 def until(happens: Callable[[], object], limit_s: float = 20.0) -> None:
