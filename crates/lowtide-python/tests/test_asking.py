@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import weakref
 from typing import Any
 
+from alone import alone
 import lowtide
 import pytest
 import torch
@@ -244,10 +243,7 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
         for thread in threads:
             thread.join()
     """
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    lines = alone(code).splitlines()
     assert len(lines) == 24
     wrong = [line for line in lines if line[0] != "0" or any(word in line for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(lines)}: {wrong[0]}"

@@ -7,27 +7,15 @@ process of its own, which is given up after two minutes.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import textwrap
 import weakref
 from typing import Any
 
+from alone import alone
 import lowtide
 import pytest
 from lowtide._why import path as _path  # noqa: F401 (imported before it is replaced)
 from lowtide._why.references import readers
-
-LIMIT_S = 120
-
-
-def alone(code: str) -> str:
-    """Returns what a program prints that runs by itself."""
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr[-3000:]}"
-    return done.stdout
-
 
 class Link:
     def __init__(self, following: Any) -> None:

@@ -8,12 +8,11 @@ where there are some.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import textwrap
 from importlib.util import find_spec
 from typing import Any
 
+from alone import alone
 import pytest
 
 MIB = 1 << 20
@@ -100,10 +99,7 @@ def _run(plant: str) -> Any:
         print(json.dumps([answer.held_bytes, [held.paths for held in found],
                           left.held_bytes, str(answer) + str(left)]))
     """
-    command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(alone(code).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", PLANTS)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import builtins
 import gc
-import subprocess
 import sys
-import textwrap
 import threading
 import types
 import weakref
 from typing import Any
 
+from alone import alone
 import lowtide
 import pytest
 import torch
@@ -41,14 +40,6 @@ def _empty_shelf() -> Any:
 
 def paths_to(target: object) -> tuple[str, ...]:
     return lowtide.why(target).held[0].paths
-
-
-def alone(code: str) -> str:
-    """What a program prints that runs by itself."""
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 class Quiet(Question):

@@ -34,14 +34,14 @@ pub enum RestoreError {
 pub struct Restored {
     /// Each thing that came back, with its size where that is known.
     pub touched: Vec<Touch>,
-    /// The numbers before.
+    /// The numbers of the device and of the allocators before anything came back.
     pub before: Reading,
-    /// The numbers afterwards.
+    /// The same numbers when everything was back.
     pub after: Reading,
     /// The time that it took.
     pub took_s: f64,
     /// Whether the numbers confirm it: the device's number, or that of the allocators inside what they
-    /// have taken from the device, rose by the sizes that are known.
+    /// have taken from the device, rose by the sizes that are known. False if no size is known.
     pub proved: bool,
 }
 
@@ -59,7 +59,11 @@ impl fmt::Display for Restored {
         if let (Some(before), Some(after)) = (self.before.in_use(), self.after.in_use()) {
             write!(f, " ({before} → {after} in use)")?;
         }
-        let confirmed = if self.proved { "" } else { ", which the device does not confirm" };
+        let confirmed = match (self.proved, self.bytes()) {
+            (true, _) => "",
+            (false, Bytes::ZERO) => ", whose size is not known",
+            (false, _) => ", which the device does not confirm",
+        };
         write!(f, " in {:.1} ms{confirmed}", self.took_s * 1000.0)
     }
 }
@@ -88,8 +92,9 @@ pub(crate) fn restore(
     let after = inventory.read();
     let took_s = clock.since(began).as_secs_f64();
     let mut restored = Restored { touched, before, after, took_s, proved: false };
-    restored.proved = is_confirmed(inventory, restored.bytes(), &woken, &after);
-    if restored.proved {
+    let bytes = restored.bytes();
+    restored.proved = bytes > Bytes::ZERO && is_confirmed(inventory, bytes, &woken, &after);
+    if restored.proved || bytes == Bytes::ZERO {
         tracing::info!("{restored}");
     } else {
         tracing::warn!("{restored}");
@@ -208,6 +213,18 @@ mod tests {
         house.releaser.add_hook(HookPoint::Sessions, says).keep();
         let restored = house.releaser.restore().unwrap().unwrap();
         assert!(!restored.proved && restored.to_string().contains("does not confirm"));
+    }
+
+    #[test]
+    fn what_comes_back_without_a_size_is_not_proved() {
+        let house = household("0s");
+        house.releaser.release(Request::new("release", Ladder::cache()));
+        let session = Hook::new("sessions", |_| Ok(Vec::new()))
+            .restored_by(|| Ok(vec![Touch::from("session")]));
+        house.releaser.add_hook(HookPoint::Sessions, session).keep();
+        let restored = house.releaser.restore().unwrap().unwrap();
+        assert!(!restored.proved, "{restored}");
+        assert!(restored.to_string().contains("size is not known"), "{restored}");
     }
 
     #[test]

@@ -19,19 +19,19 @@ impl Restored {
         self.0.touched.iter().map(Touch::from).collect()
     }
 
-    /// The numbers before.
+    /// The numbers of the device and of the allocators before anything came back.
     #[getter]
     fn before(&self) -> Reading {
         Reading(self.0.before)
     }
 
-    /// The numbers afterwards.
+    /// The same numbers when everything was back.
     #[getter]
     fn after(&self) -> Reading {
         Reading(self.0.after)
     }
 
-    /// Whether the numbers confirm that the memory is there.
+    /// Whether the numbers confirm that the memory is there; false if no size is known.
     #[getter]
     fn proved(&self) -> bool {
         self.0.proved
