@@ -217,12 +217,16 @@ mod tests {
 
     #[test]
     fn what_comes_back_without_a_size_is_not_proved() {
-        let house = household("0s");
-        house.releaser.release(Request::new("release", Ladder::cache()));
+        let options = HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() };
+        let device = Device::host(options).unwrap();
+        let releaser = Releaser::new(&device, Arc::new(ManualClock::default()));
         let session = Hook::new("sessions", |_| Ok(Vec::new()))
             .restored_by(|| Ok(vec![Touch::from("session")]));
-        house.releaser.add_hook(HookPoint::Sessions, session).keep();
-        let restored = house.releaser.restore().unwrap().unwrap();
+        releaser.add_hook(HookPoint::Sessions, session).keep();
+        let chunk = device.create(SIZE).unwrap();
+        releaser.release(Request::new("release", Ladder::gradual()).to(Target::Floor));
+        drop(chunk);
+        let restored = releaser.restore().unwrap().unwrap();
         assert!(!restored.proved, "{restored}");
         assert!(restored.to_string().contains("size is not known"), "{restored}");
     }
