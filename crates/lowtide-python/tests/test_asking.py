@@ -10,10 +10,10 @@ import threading
 import weakref
 from typing import Any
 
-from alone import alone
 import lowtide
 import pytest
 import torch
+from alone import alone
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MIB = 1 << 20

@@ -11,11 +11,12 @@ import sys
 import weakref
 from typing import Any
 
-from alone import alone
 import lowtide
 import pytest
+from alone import alone
 from lowtide._why import path as _path  # noqa: F401 (imported before it is replaced)
 from lowtide._why.references import readers
+
 
 class Link:
     def __init__(self, following: Any) -> None:

@@ -8,12 +8,11 @@ where there are some.
 from __future__ import annotations
 
 import json
-import sys
 from importlib.util import find_spec
 from typing import Any
 
-from alone import alone
 import pytest
+from alone import alone
 
 MIB = 1 << 20
 PLANTS = {

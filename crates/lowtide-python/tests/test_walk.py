@@ -14,10 +14,10 @@ import types
 import weakref
 from typing import Any
 
-from alone import alone
 import lowtide
 import pytest
 import torch
+from alone import alone
 from lowtide import _native
 from lowtide._why.memory.autograd import KeptTensors
 from lowtide._why.question import Question
