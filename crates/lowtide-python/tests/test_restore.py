@@ -102,7 +102,7 @@ def test_the_second_request_finds_its_model_on_the_device() -> None:
         assert model() == device.name
     assert idle.restored is not None and idle.restored.proved
     assert [touch.what for touch in idle.restored.touched] == ["model Model"]
-    assert "restored model Model" in str(idle.restored)
+    assert "restored model Model, 96.0 MiB" in str(idle.restored), "its size was measured"
 
 
 def test_all_come_back_in_the_order_of_their_registration_and_sessions_last() -> None:

@@ -15,9 +15,10 @@ T = TypeVar("T")
 
 
 class Entry:
-    """One registered object. `was` is for the hook that changes it and changes it back later."""
+    """One registered object. `was` and `size` (bytes, if known) are for the hook that changes it and
+    changes it back later."""
 
-    __slots__ = ("_object", "close", "name", "open", "was")
+    __slots__ = ("_object", "close", "name", "open", "size", "was")
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class Entry:
         self.close = close
         self.open = open
         self.was: dict[str, str] = {}
+        self.size: int | None = None
         self._object = reference
 
     def get(self) -> Any | None:

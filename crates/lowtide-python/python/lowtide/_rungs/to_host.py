@@ -49,6 +49,7 @@ class ModelsToHost(Hook):
             held = size_on(model, self._device.name)
             if held == 0:
                 continue
+            allocated = self._device.counts().allocated_bytes
             # Noted first: a model that stops half-way is spread, and has to come back as well.
             entry.was = device_of_each_tensor(model) or {"": self._device.name}
             try:
@@ -58,7 +59,10 @@ class ModelsToHost(Hook):
                 if (device_of_each_tensor(model) or entry.was) == entry.was:
                     entry.was = {}  # Nothing of it has moved.
             else:
-                touched.append(Touch(f"model {entry.name}", held))
+                if held is None:
+                    held = allocated - self._device.counts().allocated_bytes
+                entry.size = held if held > 0 else None
+                touched.append(Touch(f"model {entry.name}", entry.size))
             del model
         return done(touched, failures)
 
@@ -77,8 +81,8 @@ class ModelsToHost(Hook):
                 leave(model)
             else:
                 size = size_on(model, self._device.name)
+                touched.append(Touch(f"model {entry.name}", entry.size if size is None else size))
                 entry.was = {}
-                touched.append(Touch(f"model {entry.name}", size))
             del model
         return done(touched, failures)
 
@@ -147,7 +151,8 @@ def device_of_each_tensor(model: Any) -> dict[str, str]:
 def size_on(model: Any, device: str) -> int | None:
     """Returns how much of a device's memory a model's tensors use, each storage counted once.
 
-    Returns `None` for an object that is no module, whose tensors are not known.
+    Returns `None` for an object that is no module, whose tensors are not known: how much the
+    allocator gave up when it moved says its size.
     """
     tensors: list[object] = [tensor for _, tensor in named_tensors(model)]
     if not tensors:
