@@ -137,7 +137,9 @@ def judged(figures: dict[str, Any]) -> bool:
     for name, one in figures["nothing"].items():
         is_held = one["median_ms"] <= NOTHING_MS
         held &= is_held or not has_counters
-        bar = f", bar {NOTHING_MS:g} ms: {'held' if is_held else 'NOT held'}" if has_counters else ""
+        bar = (
+            f", bar {NOTHING_MS:g} ms: {'held' if is_held else 'NOT held'}" if has_counters else ""
+        )
         print(
             f"nothing to free, {name}: {one['median_ms']:.2f} ms (worst {one['worst_ms']:.1f}){bar}"
         )

@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use lowtide_types::{Claim, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict};
+use lowtide_types::{
+    Claim, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict,
+};
 
 use crate::advice::advise;
 use crate::claiming::{claim, hooks_not_run, tolerance};

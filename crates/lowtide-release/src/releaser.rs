@@ -326,7 +326,7 @@ impl Releaser {
     }
 
     pub(crate) fn climb(&self, request: &Request, closes: Option<&Gate>) -> Receipt {
-        let receipt = self.with_climber(request, closes, |climber| climber.run());
+        let receipt = self.climb_or_rest(request, closes, None);
         let inventory = self.inventory();
         if let Some(collected) = Collected::by(request, &receipt, inventory, self.clock.now()) {
             self.set_collected(collected);
@@ -336,21 +336,22 @@ impl Releaser {
 
     /// Climbs no rung, for this reason, and reads the numbers.
     pub(crate) fn rest(&self, request: &Request, why: &str) -> Receipt {
-        self.with_climber(request, None, |climber| climber.rest(why))
+        self.climb_or_rest(request, None, Some(why))
     }
 
-    fn with_climber(
+    fn climb_or_rest(
         &self,
         request: &Request,
         closes: Option<&Gate>,
-        work: impl FnOnce(&Climber<'_>) -> Receipt,
+        why_not: Option<&str>,
     ) -> Receipt {
         let Inner { identity: releaser, inventory, left_behind, .. } = &*self.inner;
         let origin = Origin { releaser, left_behind, closes, within: request.within.as_ref() };
         let (clock, go_on) = (Arc::clone(&self.clock), request.go_on.clone());
         let (climb, _under_way) = Climb::begin(clock, go_on, &origin);
         let replaced = self.inner.replaced().clone();
-        work(&Climber { inventory, request, climb: &climb, replaced: &replaced })
+        let climber = Climber { inventory, request, climb: &climb, replaced: &replaced };
+        why_not.map_or_else(|| climber.run(), |why| climber.rest(why))
     }
 
     /// Returns what the last full collection left.

@@ -163,9 +163,7 @@ def _drop(module: object) -> Receipt:
     )
 
 
-def tasks(
-    items: Iterable[T], *, device: object = None, every: float | str = 0.0
-) -> Iterator[T]:
+def tasks(items: Iterable[T], *, device: object = None, every: float | str = 0.0) -> Iterator[T]:
     """Yields the tasks of a run and cleans the device after each: `for task in
     lowtide.tasks(names)`.
 
@@ -179,7 +177,9 @@ def tasks(
     left_out: str | None = None
     try:
         for item in items:
-            name = item if isinstance(item, str) else str(getattr(item, "name", type(item).__name__))
+            name = (
+                item if isinstance(item, str) else str(getattr(item, "name", type(item).__name__))
+            )
             try:
                 yield item
             finally:

@@ -118,7 +118,10 @@ fn after_work_young_objects_are_collected_and_more_only_while_that_is_not_enough
     world.empty();
     drop(world.block(8));
     let (receipt, collections) = world.empty();
-    assert_eq!((receipt.verdict, &*collections), (Verdict::Released, ["young", "young"].as_slice()));
+    assert_eq!(
+        (receipt.verdict, &*collections),
+        (Verdict::Released, ["young", "young"].as_slice())
+    );
     assert_eq!(receipt.freed_bytes, Some(8 << 20));
     assert_eq!(world.empty().1.len(), 0, "and then nothing has changed");
     // More is allocated than the last full collection left: it may be garbage.
