@@ -127,8 +127,12 @@ def _drops_variables(how: Literal["close", "clear"], begun: bool) -> bool:
     del held
     if begun:
         next(waiting)
+    frame = frame_of(waiting) if how == "clear" else None
     try:
-        waiting.close() if how == "close" else waiting.gi_frame.clear()
+        if frame is None:
+            waiting.close()
+        else:
+            frame.clear()
     except RuntimeError:
         return False
     return gone() is None
