@@ -17,8 +17,9 @@ import lowtide
 import pytest
 from alone import alone
 from lowtide import _releasers
+from lowtide._devices.choose import device_of
 from lowtide._native import Ladder, memory_of_process
-from workers import MIB, Holder, load_reranker, refuses
+from workers import MIB, Holder, OnGpu, load_reranker, refuses
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -137,6 +138,22 @@ def test_r28_without_a_worker_nothing_is_reset() -> None:
     step = idle_release().rung("context_reset")
     assert step is not None and step.outcome == "skipped"
     assert "not disposable" in (step.why or "") and "lowtide.Worker" in (step.why or "")
+
+
+def test_on_a_gpu_the_context_goes_too() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU")
+    device = device_of("cuda:0")
+    assert device is not None
+    with lowtide.Worker(OnGpu, 256 * MIB) as worker:
+        assert worker() == 8
+        free = device.usage().free_bytes
+        receipt = lowtide.release(to=f"free {(free >> 20) + 300} MiB", device="cuda:0")
+        assert receipt.verdict == "released" and worker.pid is None, receipt.detailed()
+        assert device.usage().free_bytes - free > 300 * MIB, "the context is more than the tensor"
+        assert worker() == 8 and worker.starts == 2
 
 
 def test_free_on_idle_ends_it(worker: lowtide.Worker) -> None:
