@@ -50,6 +50,11 @@ def is_about(size: int, wanted: int, slack: int = SLACK) -> bool:
     return abs(size - wanted) <= slack
 
 
+def has_accelerator() -> bool:
+    """Whether torch sees one. Before torch 2.6 there is no common interface, and CUDA is asked."""
+    return bool(getattr(torch, "accelerator", torch.cuda).is_available())
+
+
 PATIENCE_S = 60.0
 """Far more than anything here takes: what has not happened by then never will."""
 

@@ -11,6 +11,7 @@ import lowtide
 import pytest
 import torch
 from kernel import MIB, SIZE, Caching, in_use, is_about, weights
+from lowtide._devices import choose
 
 
 class Engine:
@@ -104,7 +105,7 @@ def test_r45_a_hook_that_is_not_run_is_named() -> None:
 
 def without_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOWTIDE_DEVICE", raising=False)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    monkeypatch.setattr(choose, "current_kind", lambda module: None)
 
 
 def test_r3_every_call_chooses_the_same_device_and_says_so(
@@ -141,8 +142,9 @@ def test_the_fixture_skips_without_a_device(tmp_path: object) -> None:
     code = textwrap.dedent(
         """
         import torch
+        from lowtide._devices import choose
         from lowtide.pytest_plugin import device_memory
-        torch.accelerator.current_accelerator = lambda: None
+        choose.current_kind = lambda module: None
         def test_it(device_memory):
             pass
         """

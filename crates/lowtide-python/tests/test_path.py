@@ -238,9 +238,8 @@ def rows(batch: object) -> Any:
 
 
 def test_generators(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        names.load("_why.references.suspended"), "_close_drops_variables", lambda _: True
-    )
+    suspended = names.load("_why.references.suspended")
+    monkeypatch.setattr(suspended, "_drops_variables", lambda how, begun: True)
     runner, held = Runner(), Held()
     shop.runner, runner.gen = runner, rows(held)
     next(runner.gen)

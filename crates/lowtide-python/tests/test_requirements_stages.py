@@ -12,6 +12,7 @@ import lowtide
 import pytest
 import torch
 from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from lowtide._devices import choose
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -67,7 +68,7 @@ def test_r2_without_a_framework_it_says_no_device() -> None:
 
 def test_r3_without_a_device_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOWTIDE_DEVICE")
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    monkeypatch.setattr(choose, "current_kind", lambda module: None)
     receipt = lowtide.empty_device_cache()
     assert (receipt.verdict, receipt.device, receipt.rungs) == ("no-device", None, [])
     assert not receipt.proved

@@ -353,6 +353,8 @@ class TestCompileCaches:
         ran(hook, 0)
         del model, compiled
         gc.collect()
+        if not hasattr(torch, "accelerator"):
+            pytest.skip("the compiler of torch before 2.6 keeps the model after its reset")
         assert held() is None
 
     def test_not_imported(self, monkeypatch: Any) -> None:

@@ -10,6 +10,7 @@ import lowtide
 import pytest
 import torch
 from kernel import MIB, SIZE, in_use, is_about, weights
+from lowtide import _plan
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -210,21 +211,21 @@ def test_a_shutdown_that_would_free_nothing_drops_nothing() -> None:
 def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Holding()
     held = [engine.state["weights"], engine.parts.model, engine.list[1], engine.user["cache"]]
-    plan = lowtide._plan.plan
+    plan = _plan.plan
 
     def hopeful(*arguments: Any, **keywords: Any) -> Any:
         # As if somebody whom no walk can see held it all.
-        monkeypatch.setattr(lowtide._plan, "leads_to", lambda *them: Seen(leads_to(*them)))
+        monkeypatch.setattr(_plan, "leads_to", lambda *them: Seen(leads_to(*them)))
         return plan(*arguments, **keywords)
 
-    leads_to = lowtide._plan.leads_to
+    leads_to = _plan.leads_to
 
     class Seen:
         def __init__(self, found: Any) -> None:
             self.drops, self.tensors, self.path = found.drops, found.tensors, found.path
             self.freed_bytes, self.stays = SIZE, []
 
-    monkeypatch.setattr(lowtide._plan, "plan", hopeful)
+    monkeypatch.setattr(_plan, "plan", hopeful)
     receipt = lowtide.shutdown(engine, device="cpu")
     drop = receipt.rung("drop")
     assert drop is not None and drop.touched, "it did try"

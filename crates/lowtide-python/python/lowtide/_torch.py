@@ -30,6 +30,12 @@ def torch() -> Torch | None:
     return module if "Tensor" in vars(module) else None
 
 
+def tensor_base(module: Torch) -> Any:
+    """Returns the C class under every tensor, which torch before 2.2 calls by another name."""
+    native = module._C
+    return native.TensorBase if hasattr(native, "TensorBase") else native._TensorBase
+
+
 def absent(name: str) -> str | None:
     """Returns why a library cannot be used here (not installed, or not imported), or `None`."""
     if name in sys.modules:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import GetSetDescriptorType
 from typing import Any, NamedTuple
 
-from ..._torch import UNREADABLE, Tensor, Torch, torch
+from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from .parts import parts_of
 
 MOST_NODES = 200_000
@@ -43,7 +43,7 @@ def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[
 
 
 def _edges(module: Torch, tensors: list[Tensor], most_nodes: int) -> list[KeptTensors]:
-    base = module._C.TensorBase
+    base = tensor_base(module)
     requires, node_of = base.requires_grad.__get__, base.grad_fn.__get__
     base_of = base._base.__get__
     retains, gradient_of = base.retains_grad.__get__, base._grad.__get__
@@ -117,7 +117,7 @@ class _Graph:
     """Reads the nodes of autograd's graph, each node once."""
 
     def __init__(self, module: Torch) -> None:
-        self._tensor: type = module._C.TensorBase
+        self._tensor: type = tensor_base(module)
         self._python: type = module._C._FunctionBase
         self._shows_hooks = hasattr(module._C._autograd.SavedTensor, "unpack_hook")
         self._readers: dict[type, _Reader] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._torch import UNREADABLE, Tensor, Torch
+from ..._torch import UNREADABLE, Tensor, Torch, tensor_base
 
 _COLUMNS = ("crow_indices", "col_indices")
 _ROWS = ("ccol_indices", "row_indices")
@@ -21,7 +21,7 @@ def parts_of(module: Torch, one: Any) -> list[Tensor]:
     """Returns the tensors inside of an object; none for a storage, and for a tensor that has one."""
     of = type.__dict__["__mro__"].__get__(type(one))
     try:
-        if module._C.TensorBase in of:
+        if tensor_base(module) in of:
             try:
                 module._C._storage_id(one)
             except UNREADABLE:
@@ -41,7 +41,7 @@ def parts_of(module: Torch, one: Any) -> list[Tensor]:
 
 
 def _of_tensor(module: Torch, one: Tensor) -> list[Tensor]:
-    of = module._C.TensorBase
+    of = tensor_base(module)
     functorch = module._C._functorch
     if functorch.is_functorch_wrapped_tensor(one):
         inner = functorch.get_unwrapped(one)
@@ -95,7 +95,7 @@ def _state(module: Torch, one: Any) -> list[Tensor]:
         at = todo.pop()
         if type(at) in (tuple, list):
             todo += at
-        elif module._C.TensorBase in type(at).__mro__:
+        elif tensor_base(module) in type(at).__mro__:
             found.append(at)
     return found
 

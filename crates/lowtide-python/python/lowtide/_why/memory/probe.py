@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..._native import Memory
-from ..._torch import UNREADABLE, Tensor, Torch, torch
+from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from . import rare
 from .parts import parts_of
 from .storages import Storages
@@ -97,7 +97,7 @@ def _probe(objects: list[Tensor]) -> list[Memory | None]:
     # Both: functions of subclasses and modes, and what dispatches beneath them.
     with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
         tensors = _sort(objects, _bases(module), others)
-        own = module._C.TensorBase._fix_weakref
+        own = tensor_base(module)._fix_weakref
         for i in tensors:
             # The walk found this object by its address; torch did not hand it out. Where native
             # code owns a tensor's Python object, torch has to be told of the new reference, or the
@@ -115,7 +115,7 @@ def _probe(objects: list[Tensor]) -> list[Memory | None]:
 def _bases(module: Torch | None) -> list[_Base]:
     bases: list[_Base] = []
     if module is not None:
-        bases.append(_Base(module._C.TensorBase, Form.TENSOR))
+        bases.append(_Base(tensor_base(module), Form.TENSOR))
         bases.append(_Base(module._C.StorageBase, Form.STORAGE))
         bases += [*_pool_types(module), *_scripted_types(module)]
     array = _cupy_array()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..._devices.cuda_pools import PoolId, pool_of, pool_of_graph, snapshot
 from ..._native import Memory, MemoryKind
-from ..._torch import Tensor, Torch
+from ..._torch import Tensor, Torch, tensor_base
 from .parts import packed_bytes
 
 
@@ -29,7 +29,7 @@ def wrapper(module: Torch, tensor: Tensor) -> Memory | None:
     storage on the meta device.
     """
     base = module._C.StorageBase
-    storage = module._C.TensorBase.untyped_storage(tensor)
+    storage = tensor_base(module).untyped_storage(tensor)
     device = str(base.device.__get__(storage))
     if device == "meta" or base.data_ptr(storage) == 0:
         return None
@@ -39,11 +39,11 @@ def wrapper(module: Torch, tensor: Tensor) -> Memory | None:
 
 def without_storage(module: Torch, tensor: Tensor) -> Memory | None:
     """Reads an opaque tensor of MKL-DNN. Sparse tensors have their memory in their parts."""
-    if module._C.TensorBase.layout.__get__(tensor) is not module._mkldnn:
+    if tensor_base(module).layout.__get__(tensor) is not module._mkldnn:
         return None
     operators = module.ops.mkldnn
     key, size = int(operators.data_ptr(tensor)), int(operators._nbytes(tensor))
-    device = str(module._C.TensorBase.device.__get__(tensor))
+    device = str(tensor_base(module).device.__get__(tensor))
     return Memory(key, size, device, None, MemoryKind.ARRAY)
 
 

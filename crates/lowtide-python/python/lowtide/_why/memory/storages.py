@@ -11,7 +11,7 @@ certain, torch is asked.
 from __future__ import annotations
 
 from ..._native import Memory, MemoryKind
-from ..._torch import UNREADABLE, Tensor, Torch
+from ..._torch import UNREADABLE, Tensor, Torch, tensor_base
 
 
 class Storages:
@@ -36,7 +36,9 @@ class Storages:
         """Adds the storages of some tensors. Returns the positions of tensors that have none."""
         c = self._module._C
         storage_id, storage_uses = c._storage_id, c._storage_Use_Count
-        tensor_uses, device_of = c.TensorBase._use_count, c.TensorBase.device.__get__
+        base = tensor_base(self._module)
+        # A torch that does not count them shows no native references to a tensor, only to storages.
+        tensor_uses, device_of = getattr(base, "_use_count", _one), base.device.__get__
         native, first, without = self._native, [], []
         at, keys = self._at, self._key
         for i in tensors:
@@ -104,7 +106,7 @@ class Storages:
 
         These are the base of a view, and a storage's own Python object.
         """
-        native, base = self._native, self._module._C.TensorBase
+        native, base = self._native, tensor_base(self._module)
         if not any(more > 0 for more in native.values()):
             return
         is_view, base_of = base._is_view, base._base.__get__
@@ -139,9 +141,13 @@ class Storages:
             # changes nothing. So it existed before if the count stays the same.
             before = uses(key)
             if before > holders[key]:
-                storage = self._module._C.TensorBase.untyped_storage(objects[i])
+                storage = tensor_base(self._module).untyped_storage(objects[i])
                 native[key] -= 1 if uses(key) == before else 0
                 del storage
+
+
+def _one(_: Tensor) -> int:
+    return 1
 
 
 _size_at: list[int | None] = []
@@ -153,7 +159,7 @@ def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, i
     if not _size_at:
         _size_at.append(_find_size(module))
     at = _size_at[0]
-    untyped, nbytes = module._C.TensorBase.untyped_storage, module._C.StorageBase.nbytes
+    untyped, nbytes = tensor_base(module).untyped_storage, module._C.StorageBase.nbytes
     if at is None:
         return {key: nbytes(untyped(tensor)) for key, tensor in zip(keys, tensors)}
     from ctypes import c_int64

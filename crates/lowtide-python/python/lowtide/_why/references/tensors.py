@@ -37,7 +37,8 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def tensor_base() -> Any:
     """Returns the C class under every tensor, or None if torch is not imported."""
-    return module_value("torch._C", "TensorBase")
+    # Before torch 2.2 it has another name.
+    return module_value("torch._C", "TensorBase") or module_value("torch._C", "_TensorBase")
 
 
 def is_tensor(value: object) -> bool:
