@@ -177,6 +177,9 @@ fn line_of(data: &impl Serialize) -> String {
     line
 }
 
+/// The name of every agent's socket begins so.
+pub const SOCKET: &str = "agent-";
+
 /// Returns the name of an agent's socket, in the folder of its user. Processes in different containers
 /// may have the same number, so the name has their namespace too: `pid:[4026531836]`, as
 /// `/proc/self/ns/pid` gives it.
@@ -187,5 +190,5 @@ fn line_of(data: &impl Serialize) -> String {
 /// ```
 pub fn socket_name(namespace: &str, pid: u32) -> String {
     let digits: String = namespace.chars().filter(char::is_ascii_digit).collect();
-    format!("agent-{digits}-{pid}")
+    format!("{SOCKET}{digits}-{pid}")
 }

@@ -259,3 +259,49 @@ fn hostile_lines_are_answered_and_forgotten() {
     assert!(answer.is_empty() || answer.contains("refused"), "{answer}");
     slept(&program);
 }
+
+#[test]
+fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
+    let world = World::new();
+    let mut program = world.run(&[]);
+    program.does("start");
+    program.does("alloc 0 8388608");
+    program.does("write 0 5");
+    let said = |arguments: &[&str]| {
+        let output = world.lowtide(arguments).env("COLUMNS", "200").output().expect("lowtide runs");
+        let (out, err) = (output.stdout, output.stderr);
+        let text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let pid = program.pid();
+    let (code, text) = said(&["status", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("awake") && text.contains("1 allocations that can sleep, 8.0 MiB"),
+        "{text}"
+    );
+    let (code, text) = said(&["sleep", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("released"), "{text}");
+    assert!(said(&["status"]).1.contains("asleep"));
+    let (code, text) = said(&["wake", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("8.0 MiB came back"), "{text}");
+    program.does("check 0");
+    let (code, text) = said(&["sleep", "1"]);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("lowtide run"), "{text}");
+}
+
+#[test]
+fn run_with_idle_puts_it_to_sleep_by_itself() {
+    let world = World::new();
+    let mut program = world.run(&["--idle", "50ms"]);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 5");
+    while !program.status().is_asleep {
+        program.does("poll");
+    }
+    program.does("check 0");
+}

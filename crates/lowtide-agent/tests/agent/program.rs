@@ -56,14 +56,36 @@ impl World {
             Route::Address => "address",
             Route::Linked => "linked",
         };
-        let mut child = Command::new(client(route))
-            .arg(word)
-            .env("LD_PRELOAD", agent())
+        let mut command = self.command(client(route));
+        command.arg(word).env("LD_PRELOAD", built("liblowtide_agent.so"));
+        self.spawn(command.envs(variables.iter().copied()))
+    }
+
+    /// Starts a program by `lowtide run`.
+    pub(crate) fn run(&self, options: &[&str]) -> Program {
+        let mut command = self.lowtide(&["run"]);
+        self.spawn(command.args(options).arg("--").arg(client(Route::Dlsym)))
+    }
+
+    /// Prepares a command of the `lowtide` program.
+    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&built("lowtide"));
+        command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", built("liblowtide_agent.so"));
+        command
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
             .env("LD_LIBRARY_PATH", self.folder.path())
             .env("LOWTIDE_DOUBLE_STATE", self.folder.path().join("state"))
             .env("LOWTIDE_NVML_LIBRARY", Double::path())
-            .env("XDG_RUNTIME_DIR", self.folder.path().join("run"))
-            .envs(variables.iter().copied())
+            .env("XDG_RUNTIME_DIR", self.folder.path().join("run"));
+        command
+    }
+
+    fn spawn(&self, command: &mut Command) -> Program {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -121,6 +143,10 @@ impl Program {
         earlier.unwrap_or_else(|| self.answers.recv().expect("the program answers"))
     }
 
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
     /// Asks the agent.
     pub(crate) fn ask(&self, ask: Ask) -> Answer {
         let answer = self.say(Request::new(ask).to_line().as_bytes());
@@ -157,14 +183,12 @@ impl Drop for Program {
     }
 }
 
-/// Returns the agent's library, which cargo builds beside the test.
-fn agent() -> PathBuf {
+/// Returns a file that cargo builds beside the double's.
+fn built(name: &str) -> PathBuf {
     let double = Double::path();
     let folders = double.ancestors().skip(1).take(2);
-    let mut places = folders.flat_map(|folder| {
-        ["liblowtide_agent.so", "deps/liblowtide_agent.so"].map(|name| folder.join(name))
-    });
-    places.find(|path| path.exists()).expect("the agent's library is beside the double's")
+    let mut places = folders.flat_map(|folder| [folder.join(name), folder.join("deps").join(name)]);
+    places.find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is not beside the double"))
 }
 
 /// Compiles the program, once for each way of finding the driver.
