@@ -40,6 +40,8 @@ pub(crate) struct Home {
     pub(crate) device: Device,
     pub(crate) pool: Pool,
     pub(crate) releaser: Releaser,
+    /// Held while an allocation is made or freed, so that none is given what another is about to return.
+    changing: Mutex<()>,
 }
 
 /// An allocation of the program.
@@ -67,7 +69,9 @@ impl Memory {
         let home = self.home(driver, context)?;
         let whole = Bytes(bytes.next_multiple_of(LEAST.0));
         let tag = home.pool.tag(TAG, SleepPolicy::Offload)?;
+        let changing = home.changing();
         let at = home.pool.alloc(whole, StreamId::default(), tag)?.0;
+        drop(changing);
         let mut tables = self.tables();
         tables.last_id += 1;
         let id = tables.last_id;
@@ -130,7 +134,8 @@ impl Memory {
         let pool = Pool::builder(&device).policy(policy()).build()?;
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
-        let home = Arc::new(Home { context: key, device, pool, releaser });
+        let home =
+            Arc::new(Home { context: key, device, pool, releaser, changing: Mutex::default() });
         // Another thread may have been faster; its home is as good.
         Ok(Arc::clone(self.tables().homes.entry(key).or_insert(home)))
     }
@@ -142,24 +147,26 @@ impl Memory {
 
 const TAG: &str = "program";
 
-/// One chunk for each allocation, where it can be; no arena for small blocks, which there are none of.
+/// Each allocation has chunks of its own, as few as possible; no arena for small blocks, which there are
+/// none of.
 fn policy() -> Policy {
-    Policy::default()
-        .small_most(Bytes::ZERO)
-        .chunks_per_block(1)
-        .chunks_per_block_when_tight(1)
-        .chunk_most(Bytes::mib(512))
+    Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO)
 }
 
 impl Allocation {
     /// Gives the memory back to the device. Nothing may use it any more.
     pub(crate) fn give_back(&self) -> lowtide_pool::Result<()> {
+        let _changing = self.home.changing();
         self.home.pool.free(Address(self.at), StreamId::default())?;
         self.home.pool.trim(Bytes::ZERO).map(drop)
     }
 }
 
 impl Home {
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Moves all memory of the context off the device.
     pub(crate) fn sleep(&self) -> Receipt {
         let ladder = Ladder::of(vec![Arc::new(lowtide_release::rungs::Sleep)]);
