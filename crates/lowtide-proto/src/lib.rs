@@ -70,7 +70,7 @@ pub struct Status {
     pub pid: u32,
     /// The version of the agent.
     pub agent: String,
-    /// Whether its memory is on the devices.
+    /// Whether its memory is off the devices.
     pub is_asleep: bool,
     /// The time without a touch after which it falls asleep, in seconds; `None` if it does not by
     /// itself.
@@ -95,6 +95,7 @@ pub struct ContextStatus {
     /// Their bytes.
     pub bytes: Bytes,
     /// The bytes of them that are on the device now.
+    #[serde(rename = "on_device_bytes")]
     pub on_device: Bytes,
 }
 
