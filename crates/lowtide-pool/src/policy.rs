@@ -21,6 +21,7 @@ pub(crate) const GRAIN: u64 = 512;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "switches that do not depend on one another")]
 pub struct Policy {
     /// Blocks up to this size have arenas of their own, so that they do not pin the pages of large
     /// blocks. Default: 256 KiB.

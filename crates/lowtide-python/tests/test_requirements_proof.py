@@ -17,6 +17,7 @@ from pathlib import Path
 import lowtide
 import pytest
 import torch
+from alone import ended_with_torch
 from kernel import MIB, PATIENCE_S, SIZE, Caching, Piece, in_use, is_about, until, weights
 from lowtide._frozen import frozen_count
 
@@ -322,9 +323,8 @@ def test_bad_luck_a_forked_child_releases_on_its_own() -> None:
         "    os._exit(0 if receipt.device == 'cpu' else 1)\n"
         "print(os.waitpid(child, 0)[1])\n"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "0\n", done.stderr
+    ended = ended_with_torch(code)
+    assert ended.output == "0\n", ended.errors
 
 
 def test_bad_luck_a_process_ends_while_an_idle_switch_watches() -> None:
@@ -333,9 +333,8 @@ def test_bad_luck_a_process_ends_while_an_idle_switch_watches() -> None:
         "switch = lowtide.idle('10ms', device='cpu')\n"
         "with switch.work(): pass\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    ended = ended_with_torch(code)
+    assert (ended.status, ended.errors) == (0, "")
 
 
 def test_assert_released_fails_with_who_holds_it_and_passes_otherwise() -> None:

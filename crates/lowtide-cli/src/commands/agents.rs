@@ -128,7 +128,7 @@ fn describe(page: &mut Page, status: &Status) {
     page.row("state", if status.is_asleep { "asleep" } else { "awake" });
     match status.idle_s {
         Some(idle_s) => {
-            page.row("sleeps", &format!("after {idle_s} s without a use of the device"))
+            page.row("sleeps", &format!("after {idle_s} s without a use of the device"));
         }
         None => page.row("sleeps", "when `lowtide sleep` says so"),
     }
