@@ -158,7 +158,7 @@ impl Agent {
         drop(captures);
         for allocation in deferred {
             // The program was told that it is free; what fails now is only memory that stays taken.
-            if let Err(error) = self.give_back(&allocation) {
+            if let Err(error) = give_back(&allocation) {
                 eprintln!("lowtide: a freed allocation stays on the device: {error}");
             }
         }
@@ -176,20 +176,13 @@ impl Agent {
             return Ok(());
         }
         drop(captures);
-        self.give_back(&allocation)
-    }
-
-    fn give_back(&self, allocation: &Allocation) -> lowtide_pool::Result<()> {
-        if !gate::is_asleep() {
-            allocation.home.device.synchronize()?;
-        }
-        allocation.give_back()
+        give_back(&allocation)
     }
 
     /// Frees everything of a context that is about to be destroyed.
     pub(crate) fn leave_context(&self, context: usize) {
         for allocation in self.memory.of_context(context) {
-            if let Err(error) = self.give_back(&allocation) {
+            if let Err(error) = give_back(&allocation) {
                 eprintln!("lowtide: an allocation of a destroyed context stays: {error}");
             }
         }
@@ -268,6 +261,14 @@ impl Agent {
             obstacles: obstacles::names(),
         }
     }
+}
+
+/// Waits for work that may use an allocation, as the driver does, and gives it back.
+fn give_back(allocation: &Allocation) -> lowtide_pool::Result<()> {
+    if !gate::is_asleep() {
+        allocation.home.device.synchronize()?;
+    }
+    allocation.give_back()
 }
 
 fn wake_all(homes: &[Arc<Home>]) -> lowtide_pool::Result<Bytes> {

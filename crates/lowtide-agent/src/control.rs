@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Once;
 use std::time::Duration;
-use std::{fs, io};
+use std::{fs, io, thread};
 
 use lowtide_device::private_files::{PrivateFolder, effective_user};
 use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
@@ -50,12 +50,14 @@ fn listen() -> io::Result<UnixListener> {
 
 fn serve(socket: &UnixListener) {
     for client in socket.incoming() {
-        // A client that went away, or a lack of file descriptors: the next one may do better.
-        if let Ok(client) = client {
-            let answered = std::panic::catch_unwind(|| answer(client));
-            if answered.is_err() {
-                obstacles::add("a panic of the agent");
+        match client {
+            Ok(client) => {
+                if std::panic::catch_unwind(|| answer(client)).is_err() {
+                    obstacles::add("a panic of the agent");
+                }
             }
+            // Too few file descriptors, for example: that may pass.
+            Err(_) => thread::sleep(PATIENCE),
         }
     }
 }

@@ -49,7 +49,7 @@ impl Entry {
     }
 
     /// Returns the driver's function; null if the driver has none, or is not loaded.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn real(&self) -> *mut c_void {
         let real = self.real.load(Acquire);
         if real.is_null() { self.look_up() } else { real }

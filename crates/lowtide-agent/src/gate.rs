@@ -40,7 +40,7 @@ struct Line(AtomicU64);
 pub(crate) struct Pass(*mut Words);
 
 impl Drop for Pass {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: the words of this thread; a pass stays on its thread.
         let words = unsafe { &mut *self.0 };
@@ -56,7 +56,7 @@ impl Drop for Pass {
 ///
 /// # Errors
 /// The driver's code for the caller where the process could not be woken.
-#[inline(always)]
+#[inline]
 pub(crate) fn enter() -> Result<Pass, i32> {
     let at = words();
     // SAFETY: the words of this thread, which nobody else uses.
@@ -73,7 +73,7 @@ pub(crate) fn enter() -> Result<Pass, i32> {
     Ok(Pass(at))
 }
 
-#[inline(always)]
+#[inline]
 fn line_of(words: &mut Words) -> &'static AtomicU64 {
     if words.line == 0 {
         words.line = NEXT_LINE.fetch_add(1, Relaxed) % LINES_MOST + 1;

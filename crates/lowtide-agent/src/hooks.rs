@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lowtide_types::Bytes;
 
-use crate::agent::{self, Agent, OUT_OF_MEMORY};
+use crate::agent::{self, OUT_OF_MEMORY};
 use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
 use crate::{gate, loader, obstacles};
@@ -35,7 +35,9 @@ macro_rules! hooks {
                 return NOT_FOUND;
             }
             // SAFETY: the driver's function of this name has this type.
-            let $real: unsafe extern "C" fn($($kind),*) -> i32 = unsafe { transmute(address) };
+            let function: unsafe extern "C" fn($($kind),*) -> i32 = unsafe { transmute(address) };
+            // SAFETY: with the arguments that our caller meant for the driver.
+            let $real = |$($argument: $kind),*| unsafe { function($($argument),*) };
             hooks!(@$class $body)
         }
     )*};
@@ -50,8 +52,7 @@ macro_rules! hooks {
 
 hooks! {
     quiet cuInit(flags: u32) |real| {
-        // SAFETY: as our caller called it.
-        let code = unsafe { real(flags) };
+        let code = real(flags);
         if code == SUCCESS {
             quietly(agent::start);
         }
@@ -60,18 +61,16 @@ hooks! {
 
     /// What the driver itself says about where its functions are; the CUDA runtime asks for each.
     quiet cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64) |real| {
-        // SAFETY: as our caller called it.
-        let code = unsafe { real(name, function, version, flags) };
-        // SAFETY: as above; the driver has written the function.
+        let code = real(name, function, version, flags);
+        // SAFETY: the arguments of this very function, and the driver's answer.
         unsafe { substitute(name, function, code) };
         code
     };
     quiet cuGetProcAddress_v2(
         name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64, status: *mut i32
     ) |real| {
-        // SAFETY: as our caller called it.
-        let code = unsafe { real(name, function, version, flags, status) };
-        // SAFETY: as above; the driver has written the function.
+        let code = real(name, function, version, flags, status);
+        // SAFETY: the arguments of this very function, and the driver's answer.
         unsafe { substitute(name, function, code) };
         code
     };
@@ -85,15 +84,13 @@ hooks! {
                 SUCCESS
             }
             Some(Err(code)) => code,
-            // SAFETY: as our caller called it.
-            _ => unsafe { real(at, bytes) },
+            _ => real(at, bytes),
         }
     };
     quiet cuMemFree_v2(at: u64) |real| {
         match quietly(|| free(at)).flatten() {
             Some(code) => code,
-            // SAFETY: as our caller called it.
-            None => unsafe { real(at) },
+            None => real(at),
         }
     };
     quiet cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
@@ -109,32 +106,32 @@ hooks! {
                 }
                 SUCCESS
             }
-            // SAFETY: as our caller called it.
-            None => unsafe { real(base, bytes, at) },
+            None => real(base, bytes, at),
         }
     };
     quiet cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
         let ours = around(at).filter(|_| !data.is_null());
         // SAFETY: the caller's place for this attribute.
-        if ours.is_some_and(|found| unsafe { attributes::write(&found, attribute, at, data) }) {
+        if ours.is_some_and(|found| unsafe { attributes::write(&found, attribute, data) }) {
             SUCCESS
         } else {
-            // SAFETY: as our caller called it.
-            unsafe { real(data, attribute, at) }
+            real(data, attribute, at)
         }
     };
     quiet cuPointerGetAttributes(
         count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
     ) |real| {
-        // SAFETY: as our caller called it. What the driver says of virtual memory is then corrected.
-        let code = unsafe { real(count, kinds, data, at) };
+        // What the driver says of virtual memory is then corrected.
+        let code = real(count, kinds, data, at);
         if code == SUCCESS && let Some(found) = around(at) {
             for index in 0..count as usize {
-                // SAFETY: both lists have this many entries, by the driver's contract.
-                let (kind, place) = unsafe { (*kinds.add(index), *data.add(index)) };
+                // SAFETY: the list has this many entries, by the driver's contract.
+                let kind = unsafe { kinds.wrapping_add(index).read() };
+                // SAFETY: as above.
+                let place = unsafe { data.wrapping_add(index).read() };
                 if !place.is_null() {
                     // SAFETY: the caller's place for this attribute.
-                    unsafe { attributes::write(&found, kind, at, place) };
+                    unsafe { attributes::write(&found, kind, place) };
                 }
             }
         }
@@ -142,65 +139,52 @@ hooks! {
     };
     touch cuPointerSetAttribute(value: *const c_void, attribute: i32, at: u64) |real| {
         obstacles::add("cuPointerSetAttribute");
-        // SAFETY: as our caller called it.
-        unsafe { real(value, attribute, at) }
+        real(value, attribute, at)
     };
 
     touch cuStreamBeginCapture(stream: usize) |real| {
-        // SAFETY: as our caller called it.
-        captured(true, unsafe { real(stream) })
+        captured(true, real(stream))
     };
     touch cuStreamBeginCapture_ptsz(stream: usize) |real| {
-        // SAFETY: as our caller called it.
-        captured(true, unsafe { real(stream) })
+        captured(true, real(stream))
     };
     touch cuStreamBeginCapture_v2(stream: usize, mode: i32) |real| {
-        // SAFETY: as our caller called it.
-        captured(true, unsafe { real(stream, mode) })
+        captured(true, real(stream, mode))
     };
     touch cuStreamBeginCapture_v2_ptsz(stream: usize, mode: i32) |real| {
-        // SAFETY: as our caller called it.
-        captured(true, unsafe { real(stream, mode) })
+        captured(true, real(stream, mode))
     };
     touch cuStreamBeginCaptureToGraph(
         stream: usize, graph: usize, nodes: usize, edges: usize, count: usize, mode: i32
     ) |real| {
-        // SAFETY: as our caller called it.
-        captured(true, unsafe { real(stream, graph, nodes, edges, count, mode) })
+        captured(true, real(stream, graph, nodes, edges, count, mode))
     };
     touch cuStreamBeginCaptureToGraph_ptsz(
         stream: usize, graph: usize, nodes: usize, edges: usize, count: usize, mode: i32
     ) |real| {
-        // SAFETY: as our caller called it.
-        captured(true, unsafe { real(stream, graph, nodes, edges, count, mode) })
+        captured(true, real(stream, graph, nodes, edges, count, mode))
     };
     touch cuStreamEndCapture(stream: usize, graph: usize) |real| {
-        // SAFETY: as our caller called it.
-        captured(false, unsafe { real(stream, graph) })
+        captured(false, real(stream, graph))
     };
     touch cuStreamEndCapture_ptsz(stream: usize, graph: usize) |real| {
-        // SAFETY: as our caller called it.
-        captured(false, unsafe { real(stream, graph) })
+        captured(false, real(stream, graph))
     };
 
     quiet cuCtxDestroy(context: usize) |real| {
         leave(context);
-        // SAFETY: as our caller called it.
-        unsafe { real(context) }
+        real(context)
     };
     quiet cuCtxDestroy_v2(context: usize) |real| {
         leave(context);
-        // SAFETY: as our caller called it.
-        unsafe { real(context) }
+        real(context)
     };
     quiet cuCtxDetach(context: usize) |real| {
         leave(context);
-        // SAFETY: as our caller called it.
-        unsafe { real(context) }
+        real(context)
     };
     touch cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) |real| {
-        // SAFETY: as our caller called it.
-        let code = unsafe { real(context, device) };
+        let code = real(context, device);
         if code == SUCCESS && !context.is_null() {
             // SAFETY: the driver has written it.
             primaries::retained(device, unsafe { *context });
@@ -208,92 +192,74 @@ hooks! {
         code
     };
     quiet cuDevicePrimaryCtxRelease(device: i32) |real| {
-        primaries::released(device).map(leave);
-        // SAFETY: as our caller called it.
-        unsafe { real(device) }
+        primaries::released(device).into_iter().for_each(leave);
+        real(device)
     };
     quiet cuDevicePrimaryCtxRelease_v2(device: i32) |real| {
-        primaries::released(device).map(leave);
-        // SAFETY: as our caller called it.
-        unsafe { real(device) }
+        primaries::released(device).into_iter().for_each(leave);
+        real(device)
     };
     quiet cuDevicePrimaryCtxReset(device: i32) |real| {
-        primaries::of(device).map(leave);
-        // SAFETY: as our caller called it.
-        unsafe { real(device) }
+        primaries::of(device).into_iter().for_each(leave);
+        real(device)
     };
     quiet cuDevicePrimaryCtxReset_v2(device: i32) |real| {
-        primaries::of(device).map(leave);
-        // SAFETY: as our caller called it.
-        unsafe { real(device) }
+        primaries::of(device).into_iter().for_each(leave);
+        real(device)
     };
 
     touch cuMemCreate(handle: usize, bytes: usize, properties: usize, flags: u64) |real| {
-        // SAFETY: as our caller called it.
-        staying("virtual memory of the program (cuMemCreate)", bytes, unsafe { real(handle, bytes, properties, flags) })
+        staying("virtual memory of the program (cuMemCreate)", bytes, real(handle, bytes, properties, flags))
     };
     touch cuMemAllocManaged(at: usize, bytes: usize, flags: u32) |real| {
-        // SAFETY: as our caller called it.
-        staying("managed memory (cuMemAllocManaged)", bytes, unsafe { real(at, bytes, flags) })
+        staying("managed memory (cuMemAllocManaged)", bytes, real(at, bytes, flags))
     };
     touch cuMemAllocAsync(at: usize, bytes: usize, stream: usize) |real| {
-        // SAFETY: as our caller called it.
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, unsafe { real(at, bytes, stream) })
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, stream))
     };
     touch cuMemAllocAsync_ptsz(at: usize, bytes: usize, stream: usize) |real| {
-        // SAFETY: as our caller called it.
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, unsafe { real(at, bytes, stream) })
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, stream))
     };
     touch cuMemAllocFromPoolAsync(at: usize, bytes: usize, pool: usize, stream: usize) |real| {
-        // SAFETY: as our caller called it.
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, unsafe { real(at, bytes, pool, stream) })
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, pool, stream))
     };
     touch cuMemAllocFromPoolAsync_ptsz(at: usize, bytes: usize, pool: usize, stream: usize) |real| {
-        // SAFETY: as our caller called it.
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, unsafe { real(at, bytes, pool, stream) })
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, pool, stream))
     };
 
     touch cuIpcGetMemHandle(handle: usize, at: u64) |real| {
         obstacles::add("cuIpcGetMemHandle");
-        // SAFETY: as our caller called it.
-        unsafe { real(handle, at) }
+        real(handle, at)
     };
     touch cuIpcOpenMemHandle(at: usize, handle: Structure, flags: u32) |real| {
         obstacles::add("cuIpcOpenMemHandle");
-        // SAFETY: as our caller called it.
-        unsafe { real(at, handle, flags) }
+        real(at, handle, flags)
     };
     touch cuIpcOpenMemHandle_v2(at: usize, handle: Structure, flags: u32) |real| {
         obstacles::add("cuIpcOpenMemHandle");
-        // SAFETY: as our caller called it.
-        unsafe { real(at, handle, flags) }
+        real(at, handle, flags)
     };
     touch cuMemExportToShareableHandle(shared: usize, handle: u64, kind: i32, flags: u64) |real| {
         obstacles::add("cuMemExportToShareableHandle");
-        // SAFETY: as our caller called it.
-        unsafe { real(shared, handle, kind, flags) }
+        real(shared, handle, kind, flags)
     };
     touch cuMemImportFromShareableHandle(handle: usize, shared: usize, kind: i32) |real| {
         obstacles::add("cuMemImportFromShareableHandle");
-        // SAFETY: as our caller called it.
-        unsafe { real(handle, shared, kind) }
+        real(handle, shared, kind)
     };
     touch cuMemRetainAllocationHandle(handle: usize, at: usize) |real| {
         obstacles::add("cuMemRetainAllocationHandle");
-        // SAFETY: as our caller called it.
-        unsafe { real(handle, at) }
+        real(handle, at)
     };
     touch cuMemGetHandleForAddressRange(
         handle: usize, at: u64, bytes: usize, kind: i32, flags: u64
     ) |real| {
         obstacles::add("cuMemGetHandleForAddressRange");
-        // SAFETY: as our caller called it.
-        unsafe { real(handle, at, bytes, kind, flags) }
+        real(handle, at, bytes, kind, flags)
     };
     touch cuMulticastCreate(handle: usize, properties: usize) |real| {
         obstacles::add("cuMulticastCreate");
-        // SAFETY: as our caller called it.
-        unsafe { real(handle, properties) }
+        real(handle, properties)
     };
 }
 
@@ -315,7 +281,9 @@ unsafe fn substitute(name: *const c_char, function: *mut *mut c_void, code: i32)
         return;
     }
     // SAFETY: the caller's promise.
-    let (name, real) = unsafe { (CStr::from_ptr(name), *function) };
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: as above; the driver has written it.
+    let real = unsafe { function.read() };
     let ours = quietly(|| loader::ours_for(name, real)).unwrap_or(real);
     // SAFETY: the caller's promise.
     unsafe { function.write(ours) };
@@ -324,7 +292,7 @@ unsafe fn substitute(name: *const c_char, function: *mut *mut c_void, code: i32)
 /// Allocates memory that can sleep; `None` to leave it to the driver.
 fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
     let agent = agent::get().filter(|_| bytes >= LEAST.0)?;
-    let context = current_context(agent)?;
+    let context = current_context()?;
     match agent.memory.allocate(&agent.driver, context, bytes) {
         Ok(address) => Some(Ok(address)),
         Err(error) if is_out_of_memory(&error) => Some(Err(OUT_OF_MEMORY)),
@@ -345,7 +313,7 @@ fn is_out_of_memory(error: &lowtide_pool::Error) -> bool {
     }
 }
 
-fn current_context(_agent: &Agent) -> Option<NonNull<c_void>> {
+fn current_context() -> Option<NonNull<c_void>> {
     let address = ENTRIES[row::cuCtxGetCurrent].real();
     if address.is_null() {
         return None;
@@ -441,12 +409,7 @@ mod attributes {
     ///
     /// # Safety
     /// `place` has room for the attribute.
-    pub(super) unsafe fn write(
-        found: &Allocation,
-        attribute: i32,
-        _at: u64,
-        place: *mut c_void,
-    ) -> bool {
+    pub(super) unsafe fn write(found: &Allocation, attribute: i32, place: *mut c_void) -> bool {
         let word = |value: u64| {
             // SAFETY: the caller's promise: these are words.
             unsafe { place.cast::<u64>().write_unaligned(value) };

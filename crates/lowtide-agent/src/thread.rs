@@ -30,7 +30,7 @@ pub(crate) struct Words {
 }
 
 /// Returns the words of the calling thread. They are zero in a new thread and valid until it ends.
-#[inline(always)]
+#[inline]
 pub(crate) fn words() -> *mut Words {
     let words: *mut Words;
     // SAFETY: computes the address of this thread's copy and reads nothing but the distance, which the

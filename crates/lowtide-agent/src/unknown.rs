@@ -24,7 +24,7 @@ static NAMES: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 pub(crate) fn function_for(name: &CStr, real: *mut c_void) -> *mut c_void {
     let mut names = NAMES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let known =
-        names.iter().zip(&REAL).position(|(one, at)| &**one == name && at.load(SeqCst) == real);
+        names.iter().zip(&REAL).position(|(one, at)| **one == *name && at.load(SeqCst) == real);
     let number = known.unwrap_or(names.len());
     if number == MOST {
         obstacles::add(&name.to_string_lossy());
