@@ -4,7 +4,7 @@
 //! agent's own function where the row says `own`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 fn main() {
@@ -13,6 +13,7 @@ fn main() {
     let rows: Vec<Row> = table.lines().filter(|line| !line.starts_with('#')).map(Row::of).collect();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
     fs::write(out.join("entries.rs"), text(&rows)).expect("entries.rs");
+    link_statically(&out);
 }
 
 /// One entry point.
@@ -70,4 +71,11 @@ fn text(rows: &[Row]) -> String {
             .expect("text");
     }
     text
+}
+
+/// Has the linker take libgcc's parts from its archives: the agent needs no library but the C library's,
+/// because one that is missing would end every program that preloads the agent.
+fn link_statically(out: &Path) {
+    fs::write(out.join("libgcc_s.so"), "INPUT ( -lgcc_eh -lgcc )\n").expect("libgcc_s.so");
+    println!("cargo::rustc-link-arg-cdylib=-L{}", out.display());
 }

@@ -5,6 +5,8 @@
 
 mod program;
 
+use std::collections::BTreeSet;
+
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::{Bytes, Verdict};
 use program::{Program, Route, World};
@@ -304,4 +306,44 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
         program.does("poll");
     }
     program.does("check 0");
+}
+
+#[test]
+fn it_needs_the_c_library_only_and_exports_just_its_list() {
+    let of_file = |program: &str, option: &str| {
+        let output = std::process::Command::new(program).arg(option).arg(program::agent()).output();
+        String::from_utf8(output.expect("binutils").stdout).expect("text")
+    };
+    let needed = of_file("readelf", "-d");
+    let needed: Vec<&str> = needed.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    let is_of_c = |line: &&str| {
+        ["[libc.so.6]", "[libdl.so.2]", "[libpthread.so.0]", "[ld-linux"]
+            .iter()
+            .any(|name| line.contains(name))
+    };
+    assert!(needed.iter().all(|line| is_of_c(line)), "{needed:?}");
+    let exported = of_file("nm", "-D");
+    let exported = exported.lines().filter(|line| line.contains(" T "));
+    let exported: BTreeSet<&str> =
+        exported.filter_map(|line| line.split(' ').next_back()).collect();
+    let table = include_str!("../../table/driver.tsv").lines();
+    let rows = table.filter(|line| !line.starts_with('#'));
+    let listed = rows.filter_map(|row| row.split('\t').next()).chain(["dlsym"]);
+    assert_eq!(exported, listed.collect::<BTreeSet<&str>>());
+}
+
+#[test]
+fn the_table_agrees_with_the_list_of_the_device_crate() {
+    let table = include_str!("../../table/driver.tsv");
+    for known in lowtide_device::cuda::ENTRY_POINTS {
+        let row = table.lines().find(|row| row.split('\t').next() == Some(known.name));
+        let class =
+            row.and_then(|row| row.split('\t').nth(2)).and_then(|class| class.split(' ').next());
+        assert_eq!(
+            class,
+            Some(format!("{:?}", known.class).to_lowercase().as_str()),
+            "{}",
+            known.name
+        );
+    }
 }

@@ -57,7 +57,7 @@ impl World {
             Route::Linked => "linked",
         };
         let mut command = self.command(client(route));
-        command.arg(word).env("LD_PRELOAD", built("liblowtide_agent.so"));
+        command.arg(word).env("LD_PRELOAD", agent());
         self.spawn(command.envs(variables.iter().copied()))
     }
 
@@ -70,7 +70,7 @@ impl World {
     /// Prepares a command of the `lowtide` program.
     pub(crate) fn lowtide(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(&built("lowtide"));
-        command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", built("liblowtide_agent.so"));
+        command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", agent());
         command
     }
 
@@ -181,6 +181,11 @@ impl Drop for Program {
             assert!(ended.success(), "the program ended with {ended}");
         }
     }
+}
+
+/// Returns the agent's library.
+pub(crate) fn agent() -> PathBuf {
+    built("liblowtide_agent.so")
 }
 
 /// Returns a file that cargo builds beside the double's.
