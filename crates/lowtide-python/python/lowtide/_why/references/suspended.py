@@ -13,7 +13,7 @@ from types import (
     FrameType,
     GeneratorType,
 )
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..._native import frame_snapshot, referents, refers
 from .functions import cell_contents
@@ -38,17 +38,14 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
         return
     attributes = _ATTRIBUTES[type(holder)]
     own = f"{{holder}}.{attributes.frame}"
-    if type(holder) is AsyncGeneratorType:
-        # Awaiting nothing, it ends at once.
-        verb = "next({holder}.aclose().__await__(), None)"
-    else:
-        verb = "{holder}.close()" if _closes(holder) else f"{own}.clear()"
+    verb = _verb(holder, own)
+    why_not = "" if verb else f"this Python frees its variables only with the {attributes.word}"
     if frame is held:
-        yield Reference("", "frame", verb, lambda: _close(holder), reach=own)
+        yield Reference("", "frame", verb, lambda: _close(holder), why_not=why_not, reach=own)
         return
     if awaits(holder) is held:
         reach = f"{{holder}}.{attributes.awaited}"
-        yield Reference("", "awaits", verb, lambda: _close(holder), reach=reach)
+        yield Reference("", "awaits", verb, lambda: _close(holder), why_not=why_not, reach=reach)
         return
     known, via = snapshots_of(holder), (id(frame),)
     names = variables(frame, held, known)
@@ -57,7 +54,14 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
         reach = _local(own, name, held)
         remark = f"{where}: {name}"
         yield Reference(
-            f": {name}", "local", verb, lambda: _close(holder), via=via, reach=reach, remark=remark
+            f": {name}",
+            "local",
+            verb,
+            lambda: _close(holder),
+            why_not=why_not,
+            via=via,
+            reach=reach,
+            remark=remark,
         )
     if not names and refers(holder, held) and type(held) is not CodeType:
         at = [id(one) for one in referents(holder)].index(id(held))
@@ -67,6 +71,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             "stack",
             verb,
             lambda: _close(holder),
+            why_not=why_not,
             via=via,
             reach=reach,
             imports=("gc",),
@@ -94,13 +99,23 @@ def _local(frame: str, name: str, held: object) -> str:
     return "" if type(held) is CellType else f"{frame}.f_locals[{name!r}]"
 
 
+def _verb(holder: object, frame: str) -> str | None:
+    """Returns the statement that drops the variables, or None if this Python has none."""
+    if type(holder) is AsyncGeneratorType:
+        # Awaiting nothing, it ends at once.
+        return "next({holder}.aclose().__await__(), None)"
+    if _closes(holder):
+        return "{holder}.close()"
+    return f"{frame}.clear()" if _drops_variables("clear", has_begun(holder)) else None
+
+
 @functools.cache
-def _close_drops_variables(begun: bool) -> bool:
-    """Returns whether `close()` drops the variables; otherwise only freeing the generator does.
+def _drops_variables(how: Literal["close", "clear"], begun: bool) -> bool:
+    """Returns whether `close()` of a generator, or `clear()` of its frame, drops its variables.
 
     Some versions of Python skip that where no code has to run: up to 3.12.3 (gh-118272), and later
-    ones if the generator has not begun (gh-142766). This interpreter is tested with a generator
-    that has one variable.
+    ones if the generator has not begun (gh-142766). From 3.13 on, the frame of one that has begun
+    cannot be cleared. This interpreter is tested with a generator that has one variable.
     """
     held = {1}
     gone = weakref.ref(held)
@@ -112,12 +127,19 @@ def _close_drops_variables(begun: bool) -> bool:
     del held
     if begun:
         next(waiting)
-    waiting.close()
+    frame = frame_of(waiting) if how == "clear" else None
+    try:
+        if frame is None:
+            waiting.close()
+        else:
+            frame.clear()
+    except RuntimeError:
+        return False
     return gone() is None
 
 
 def _closes(holder: object) -> bool:
-    return type(holder) is AsyncGeneratorType or _close_drops_variables(has_begun(holder))
+    return type(holder) is AsyncGeneratorType or _drops_variables("close", has_begun(holder))
 
 
 def _close(holder: Any) -> None:
