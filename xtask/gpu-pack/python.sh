@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The Python package on a machine with a GPU: its tests, the zoo on the device, the zoo with other
-# tools, models one after another. What each printed goes to the folder of results.
-#   ./python.sh RESULTS [tests zoo compare stages speed]
+# tools, models one after another, what releases cost. What each printed goes to the folder of results.
+#   ./python.sh RESULTS [tests zoo compare stages speed cost]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 results=$(realpath -m "$1")
 shift
-parts=${*:-tests zoo compare stages speed}
+parts=${*:-tests zoo compare stages speed cost}
 mkdir -p "$results" "$here/site"
 for wheel in "$here"/python/*.whl; do
     python3 -m zipfile -e "$wheel" "$here/site"
@@ -35,6 +35,7 @@ for name in $parts; do
         part speed python3 bench/why_speed.py --json "$results/why_speed.json"
         part scattered python3 bench/why_speed.py --scattered --json "$results/why_scattered.json"
         ;;
+    cost) part cost python3 bench/cost.py --json "$results/cost.json" ;;
     *) echo "there is no part $name" && exit 2 ;;
     esac
 done

@@ -27,6 +27,8 @@ enum Command {
     Test(test::Options),
     /// Build and test the Python package only.
     Python(test::Options),
+    /// Test the Python package on every Python from 3.10 to 3.14 that is on the search path.
+    Pythons(test::Options),
     /// Write the folder that carries the tests and benchmarks to a machine with a GPU and no Rust.
     GpuPack {
         /// Where to.
@@ -60,6 +62,7 @@ fn run() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Command::Test(options) => test::run(options, test::Parts::All),
         Command::Python(options) => test::run(options, test::Parts::Python),
+        Command::Pythons(options) => test::run(options, test::Parts::Pythons),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Ptx => ptx::compile(),
         Command::Storm(options) => return storm::run(&options),

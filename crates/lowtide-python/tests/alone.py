@@ -1,17 +1,167 @@
-"""Programs that run in a process of their own: what they do cannot be undone, or may crash."""
+"""Programs that run in a process of their own: what they do cannot be undone, or may crash.
+
+torch takes seconds to import. A program that uses it runs in a fork of a process that has imported it
+and lowtide, and has its own `__main__`. To end an interpreter with torch takes a second, so the program
+ends at once, except where the end is what is tested.
+
+A test that imports much more than torch runs in a fork, too: every question and every collection of
+the tests after it would go through those objects.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import importlib
+import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 LIMIT_S = 120
+END_AT_ONCE = """
+import os, sys
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
+"""
+"""The last lines of a program that does not wait for threads and runs nothing at its exit."""
+
+
+class Ended(NamedTuple):
+    """How a program ended, and what it printed."""
+
+    status: int
+    output: str
+    errors: str
 
 
 def alone(code: str) -> str:
-    """Runs a program in a process of its own. Returns what it prints; fails unless it ends well."""
+    """Runs a program in a fresh interpreter. Returns what it prints; fails unless it ends well."""
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr[-3000:]}"
-    return done.stdout
+    return _well(Ended(done.returncode, done.stdout, done.stderr))
+
+
+def alone_with_torch(code: str) -> str:
+    """As `alone`, in a fork of an interpreter that has torch and numpy. It ends at once."""
+    return _well(_with_torch().run(textwrap.dedent(code) + END_AT_ONCE))
+
+
+def ended_with_torch(code: str) -> Ended:
+    """Runs a program in a fork of an interpreter that has torch and numpy, to the interpreter's end."""
+    return _with_torch().run(textwrap.dedent(code))
+
+
+def in_a_fork(test: Callable[..., None]) -> Callable[..., None]:
+    """Runs a test in a fork of this process. Nothing that it imports is there afterwards."""
+
+    @functools.wraps(test)
+    def forked(*args: Any, **kwargs: Any) -> None:
+        import torch
+
+        if torch.cuda.is_initialized():  # It does not survive a fork.
+            return test(*args, **kwargs)
+        with tempfile.TemporaryFile("w+") as told:
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    torch.set_num_threads(1)  # Threads of the parent are not here.
+                    test(*args, **kwargs)
+                    status = 0
+                except BaseException:  # noqa: BLE001 (the fork must not go on as its parent)
+                    traceback.print_exc(file=told)
+                    told.flush()
+                finally:
+                    os._exit(status)
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            told.seek(0)
+            assert ended == 0, f"exit {ended}\n{told.read()}"
+
+    return forked
+
+
+def _well(ended: Ended) -> str:
+    assert ended.status == 0, f"exit {ended.status}\n{ended.output}{ended.errors[-3000:]}"
+    return ended.output
+
+
+@functools.cache
+def _with_torch() -> Warm:
+    # The modules of lowtide, too, which it would import at its first call.
+    warm = Warm("numpy", "torch", "lowtide._why.why", "lowtide._rungs.all")
+    atexit.register(warm.close)
+    return warm
+
+
+class Warm:
+    """An interpreter that has imported modules. Each program runs in a fork of it. For one thread."""
+
+    def __init__(self, *modules: str, environment: dict[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", __file__, *modules],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, code: str, *arguments: str) -> Ended:
+        """Runs a program to its end, with these arguments."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps([code, arguments]) + "\n")
+        self._process.stdin.flush()
+        return Ended(*json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """Ends the interpreter."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def _next_program() -> str | None:
+    """Forks for each program that is asked for. Returns it in the fork, and None at the end."""
+    for line in sys.stdin:
+        code, arguments = json.loads(line)
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(LIMIT_S)
+                with open(os.devnull, "rb") as nothing:
+                    os.dup2(nothing.fileno(), 0)
+                os.dup2(output.fileno(), 1)
+                os.dup2(errors.fileno(), 2)
+                sys.argv[1:] = arguments
+                return str(code)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            told = []
+            for file in (output, errors):
+                file.seek(0)
+                told.append(file.read().decode(errors="replace"))
+        print(json.dumps([status, *told]), flush=True)
+    return None
+
+
+def _become(code: str) -> None:
+    """Makes this process that program: a `__main__` that has nothing of this file."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(code, "<string>", "exec"), vars(main))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    program = _next_program()
+    if program is not None:
+        _become(program)

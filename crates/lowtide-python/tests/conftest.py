@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import warnings
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,3 +24,12 @@ def clean() -> None:
             del known[name]  # type: ignore[attr-defined]
     gc.collect()
     _native.malloc_trim()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Warns of a test that loads torch's compiler: it doubles the objects that all tests after it walk."""
+    had = "torch._dynamo" in sys.modules
+    yield
+    if not had and "torch._dynamo" in sys.modules:
+        warnings.warn(f"{item.nodeid} loads torch._dynamo: run it by alone.in_a_fork", stacklevel=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,18 @@ def weights(size: int = SIZE) -> torch.Tensor:
 
 def is_about(size: int, wanted: int, slack: int = SLACK) -> bool:
     return abs(size - wanted) <= slack
+
+
+PATIENCE_S = 60.0
+"""Far more than anything here takes: what has not happened by then never will."""
+
+
+def until(happens: Callable[[], object]) -> None:
+    """Waits for something that another thread does."""
+    end = time.monotonic() + PATIENCE_S
+    while not happens():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.005)
 
 
 class Piece(Hook):

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import lowtide
 import pytest
 import torch
-from kernel import SIZE, Caching, in_use, is_about
+from kernel import SIZE, Caching, in_use, is_about, until
 from lowtide import _ambient
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -36,13 +35,6 @@ class Counting(Caching):
 
     def activity(self) -> object:
         return (self.allocated, self.freed)
-
-
-def until(happens: Callable[[], object], limit_s: float = 20.0) -> None:
-    end = time.monotonic() + limit_s
-    while not happens():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture

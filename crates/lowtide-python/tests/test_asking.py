@@ -13,7 +13,7 @@ from typing import Any
 import lowtide
 import pytest
 import torch
-from alone import alone
+from alone import alone_with_torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MIB = 1 << 20
@@ -243,7 +243,7 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
         for thread in threads:
             thread.join()
     """
-    lines = alone(code).splitlines()
+    lines = alone_with_torch(code).splitlines()
     assert len(lines) == 24
     wrong = [line for line in lines if line[0] != "0" or any(word in line for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(lines)}: {wrong[0]}"

@@ -4,14 +4,12 @@ interpreter."""
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import textwrap
 from typing import Any
 
 import lowtide
 import pytest
+from alone import ended_with_torch
 from kernel import SIZE, in_use, is_about, weights
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -135,17 +133,11 @@ def test_an_end_that_fails_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
 
 def run(code: str) -> str:
     """Runs a program and returns what it wrote to stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "LOWTIDE_DEVICE": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "ended" in done.stdout, done.stdout
-    return done.stderr
+    on_the_host = "import os; os.environ['LOWTIDE_DEVICE'] = 'cpu'\n"
+    ended = ended_with_torch(on_the_host + textwrap.dedent(code))
+    assert ended.status == 0, ended.errors
+    assert "ended" in ended.output, ended.output
+    return ended.errors
 
 
 CALLS = [

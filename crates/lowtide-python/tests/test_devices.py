@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import types
@@ -422,16 +421,27 @@ class TestCuda:
     def test_an_active_pool_makes_trimming_inert(self, cuda: Any) -> None:
         context = cuda()
         device = CudaDevice("cuda:0", 0)
+        context.inert = True
+        context.segments = [segment((0, 0), 0, 7 * MIB), segment((0, 0), 3 * MIB, 3 * MIB)]
         unused = use_mem_pool("pool")
-        assert device.why_not_trim() is None, "made, not entered"
+        with pytest.raises(RuntimeError, match="in another thread"):
+            device.trim()
         with use_mem_pool("pool"):
-            assert "MemPool is active" in device.why_not_trim()
-            context.reserved = context.allocated
-            assert device.why_not_trim() is None, "nothing is cached"
-            context.reserved = 10 * MIB
-        gc.collect()
-        assert device.why_not_trim() is None
+            with pytest.raises(RuntimeError, match="MemPool is active"):
+                device.trim()
+            context.segments = [segment((0, 0), 3 * MIB, 10 * MIB)]
+            assert device.trim() == 0, "nothing could be given back anyway"
         del unused
+
+    def test_the_counters_are_those_of_torch(self, cuda: Any) -> None:
+        context = cuda()
+        device = CudaDevice("cuda:0", 0)
+        assert device.counters() is None and device.activity() is None, "this torch counts nothing"
+        counted = {"allocation": {"all": {"allocated": 5, "freed": 3}}}
+        context.memory_stats_as_nested_dict = lambda index: counted
+        assert device.counters() == (5, 3) == device.activity()
+        context.initialised = False
+        assert device.counters() is None
 
     def test_the_ledger_adds_up_and_shows_graphs_apart(self, cuda: Any, monkeypatch: Any) -> None:
         context = cuda()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from alone import in_a_fork
 from lowtide._devices.cuda_pools import PoolId
 from lowtide._native import Memory, MemoryKind
 from lowtide._why.memory import rare, storages
@@ -56,6 +57,7 @@ class TestWhat:
         assert d == (a[0], 4000, "cpu", 0, MemoryKind.STORAGE)
         assert bytes_on(objects, "cpu") == 4007 and bytes_on(objects, "cuda:0") == 0
 
+    @in_a_fork
     def test_what_holds_nothing_is_none(self, way: str) -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 

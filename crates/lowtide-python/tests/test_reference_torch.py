@@ -12,6 +12,7 @@ from typing import Any
 
 import names
 import pytest
+from alone import in_a_fork
 
 torch = pytest.importorskip("torch")
 path = names.load("_why.path_text")
@@ -97,6 +98,7 @@ def test_gradients_are_cut() -> None:
     assert gone() is None
 
 
+@in_a_fork
 def test_optimizer_state() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.Adam([parameter])

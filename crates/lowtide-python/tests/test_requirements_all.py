@@ -1,7 +1,9 @@
-"""Every number has a test that begins with it, and `docs/requirements.md` names them all."""
+"""Every number has a test that begins with it, and `docs/requirements.md` names them all and says on
+which devices they see it."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 HERE = Path(__file__).parent
 TABLE = HERE.parent.parent.parent / "docs" / "requirements.md"
 WANTED = set(range(1, 48))
+
+needs_docs = pytest.mark.skipif(not TABLE.exists(), reason="the docs are not here, only the tests")
 
 
 def numbered() -> dict[str, int]:
@@ -21,16 +25,46 @@ def numbered() -> dict[str, int]:
     return found
 
 
+def rows() -> list[tuple[int, str]]:
+    """Each number in the table of Python's tests, and its row."""
+    _, of_python = TABLE.read_text().split("## From Python")
+    found = re.findall(r"^\| R(\d+) \|(.*)\|$", of_python, re.MULTILINE)
+    return [(int(number), row) for number, row in found]
+
+
+def named(row: str) -> list[str]:
+    return re.findall(r"`(test_\w+\.py::\w+)`", row)
+
+
+def devices(test: str) -> set[str]:
+    """The devices that a test releases: `own` if it, or a function or class of its file that it uses,
+    names the tests' own device, and `host` if it does not or names `cpu` beside it."""
+    file, name = test.split("::")
+    tree = ast.parse((HERE / file).read_text())
+    defined = {one.name: one for one in tree.body if hasattr(one, "name")}
+    used, unread = {name}, [name]
+    while unread:
+        for node in ast.walk(defined[unread.pop()]):
+            if isinstance(node, ast.Name) and node.id not in used:
+                used.add(node.id)
+                unread += [node.id] if node.id in defined else []
+    if "Caching" not in used:
+        return {"host"}
+    strings = (getattr(node, "value", None) for node in ast.walk(defined[name]))
+    return {"own", "host"} if "cpu" in strings else {"own"}
+
+
 def test_every_number_has_a_test_of_its_own() -> None:
     assert set(numbered().values()) >= WANTED, sorted(WANTED - set(numbered().values()))
 
 
-@pytest.mark.skipif(not TABLE.exists(), reason="the docs are not here, only the tests")
+@needs_docs
 def test_the_table_names_them_all() -> None:
-    rows = re.findall(r"^\| R(\d+) \|(.*)$", TABLE.read_text(), re.MULTILINE)
-    named = {
-        test: int(number)
-        for number, row in rows
-        for test in re.findall(r"`(test_\w+\.py::\w+)`", row)
-    }
-    assert named == numbered()
+    assert {test: number for number, row in rows() for test in named(row)} == numbered()
+
+
+@needs_docs
+def test_the_table_says_where_each_number_is_seen() -> None:
+    for number, row in rows():
+        told = {device.strip() for device in row.split(" | ")[1].split(",")}
+        assert told == set().union(*map(devices, named(row))), f"R{number}"

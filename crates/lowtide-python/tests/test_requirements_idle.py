@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import lowtide
 import pytest
-from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, until, weights
 from lowtide import _native
 from lowtide._native import LedgerKind, ProcessUsage, Touch
 
 pytestmark = pytest.mark.usefixtures("clean")
-
-
-def until(happens: object, limit_s: float = 20.0) -> None:
-    end = time.monotonic() + limit_s
-    while not happens():  # type: ignore[operator]
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_r25_one_switch_turns_it_on_and_off_changes_nothing(

@@ -9,7 +9,7 @@ import time
 
 import lowtide
 import pytest
-from kernel import MIB, SIZE, Caching, Piece, in_use, is_about
+from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, until
 from lowtide._native import AllocatorCounts
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -80,9 +80,7 @@ def test_r37_in_place_stops_work_where_it_is_and_keeps_its_memory() -> None:
     assert (worker.steps, flushed, worker.kv is not None) == (steps, [], True)
     assert is_about(in_use(), taken)
     gate.resume()
-    end = time.monotonic() + 10
-    while worker.steps == steps:
-        assert time.monotonic() < end, "it goes on"
+    until(lambda: worker.steps != steps)
     worker.stop = True
     worker.join(10)
     assert worker.ended == ""

@@ -356,9 +356,9 @@ class TestInACoroutine:
 
         between = lowtide.Stages.between
 
-        def noted(self: lowtide.Stages, name: str) -> Any:
+        def noted(self: lowtide.Stages, name: str, **options: Any) -> Any:
             threads.append(threading.current_thread().name)
-            return between(self, name)
+            return between(self, name, **options)
 
         monkeypatch.setattr(lowtide.Stages, "between", noted)
         assert asyncio.run(infer()) == 7

@@ -13,6 +13,7 @@ from typing import Any
 import lowtide
 import pytest
 import torch
+from alone import in_a_fork
 from lowtide._devices.cpu import CpuDevice
 from lowtide._devices.cuda import CudaDevice
 from lowtide._frozen import frozen_count
@@ -332,6 +333,7 @@ class TestLruCaches:
 
 
 class TestCompileCaches:
+    @in_a_fork
     def test_a_compiled_model(self) -> None:
         import torch._dynamo
 

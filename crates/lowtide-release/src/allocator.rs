@@ -36,6 +36,12 @@ pub trait Allocator: Send + Sync {
         counts.reserved.saturating_sub(counts.allocated)
     }
 
+    /// Returns two numbers that change whenever the allocator hands out or takes back a block: how often
+    /// it has done each so far. `None` if it does not count.
+    fn activity(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Returns why a trim would have no effect now; `None` if it may have one.
     fn why_not_trim(&self) -> Option<String> {
         None

@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use lowtide_types::{Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict};
+use lowtide_types::{
+    Claim, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict,
+};
 
 use crate::advice::advise;
 use crate::claiming::{claim, hooks_not_run, tolerance};
@@ -56,6 +58,23 @@ pub(crate) fn receipt(
     receipt
 }
 
+/// Creates the receipt of a rung that has done nothing yet.
+fn untouched(rung: RungName, attempt: u32, before: Reading) -> RungReceipt {
+    RungReceipt {
+        rung,
+        attempt,
+        outcome: RungOutcome::Done,
+        touched: Vec::new(),
+        skipped: Vec::new(),
+        expected_bytes: None,
+        before,
+        after: before,
+        freed_bytes: before.freed_since(&before),
+        settling: Settling::Steady,
+        took_s: 0.0,
+    }
+}
+
 impl Climber<'_> {
     /// Climbs, and says what that did.
     pub(crate) fn run(&self) -> Receipt {
@@ -66,6 +85,26 @@ impl Climber<'_> {
         let rungs = request.done.iter().cloned().collect();
         let mut progress = Progress { rungs, last, settling, stopped_at: None };
         self.climb_ladder(&mut progress);
+        self.conclude(before, claim, progress)
+    }
+
+    /// Climbs nothing, for this reason, and says how things are.
+    pub(crate) fn rest(&self, why: &str) -> Receipt {
+        let Climber { inventory, request, .. } = self;
+        let last = inventory.read();
+        let claim = claim(request, inventory, &last);
+        let skipped = |placed: &Placed| {
+            let outcome = RungOutcome::Skipped { why: why.to_owned() };
+            RungReceipt { outcome, ..untouched(placed.rung.name(), 1, last) }
+        };
+        let rungs = request.ladder.rungs().iter().map(skipped).collect();
+        let progress = Progress { rungs, last, settling: Settling::Steady, stopped_at: None };
+        self.conclude(last, claim, progress)
+    }
+
+    /// Writes the receipt.
+    fn conclude(&self, before: Reading, claim: Claim, progress: Progress) -> Receipt {
+        let Climber { inventory, request, .. } = self;
         let Progress { rungs, last, settling, stopped_at } = progress;
 
         let mut holders = inventory.owners().holders();
@@ -168,19 +207,7 @@ impl Climber<'_> {
         before: Reading,
     ) -> (RungReceipt, bool) {
         let rung = &placed.rung;
-        let receipt = RungReceipt {
-            rung: rung.name(),
-            attempt,
-            outcome: RungOutcome::Done,
-            touched: Vec::new(),
-            skipped: Vec::new(),
-            expected_bytes: None,
-            before,
-            after: before,
-            freed_bytes: before.freed_since(&before),
-            settling: Settling::Steady,
-            took_s: 0.0,
-        };
+        let receipt = untouched(rung.name(), attempt, before);
         let expected_bytes = match catch_unwind(AssertUnwindSafe(|| rung.expect(self.inventory))) {
             Ok(Expectation::Bytes(bytes)) => bytes,
             Ok(Expectation::Skip(why)) => {

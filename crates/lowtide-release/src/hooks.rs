@@ -67,6 +67,7 @@ const HOOK_LIMIT: Duration = Duration::from_secs(20);
 type Run = dyn Fn(&HookCall) -> Result<Vec<Touch>, Failure> + Send + Sync;
 type Expect = dyn Fn() -> Option<Bytes> + Send + Sync;
 type Unless = dyn Fn() -> Option<String> + Send + Sync;
+type FindsNothing = dyn Fn() -> Option<bool> + Send + Sync;
 type Undo = dyn Fn() -> Result<Vec<Touch>, Failure> + Send + Sync;
 
 /// A repetition of a rung.
@@ -112,6 +113,7 @@ pub struct Hook {
     name: String,
     expect: Option<Box<Expect>>,
     unless: Option<Box<Unless>>,
+    finds_nothing: Option<Box<FindsNothing>>,
     undo: Option<Box<Undo>>,
     is_costly: bool,
     limit: Duration,
@@ -129,6 +131,7 @@ impl Hook {
             name,
             expect: None,
             unless: None,
+            finds_nothing: None,
             undo: None,
             is_costly: false,
             limit: HOOK_LIMIT,
@@ -158,6 +161,25 @@ impl Hook {
     pub fn unless(mut self, unless: impl Fn() -> Option<String> + Send + Sync + 'static) -> Hook {
         self.unless = Some(Box::new(unless));
         self
+    }
+
+    /// Sets a function that says whether a full run would find nothing, as far as the hook can tell
+    /// without one. A collector that has nothing to find is not run
+    /// ([`Request::by_need`](crate::Request::by_need)).
+    #[must_use]
+    pub fn finding_nothing_if(
+        mut self,
+        finds_nothing: impl Fn() -> Option<bool> + Send + Sync + 'static,
+    ) -> Hook {
+        self.finds_nothing = Some(Box::new(finds_nothing));
+        self
+    }
+
+    /// Returns whether a full run would find nothing; `None` if the hook cannot tell. One that panics
+    /// when asked cannot.
+    pub(crate) fn would_find_nothing(&self) -> Option<bool> {
+        let ask = self.finds_nothing.as_ref()?;
+        catch_unwind(AssertUnwindSafe(ask)).unwrap_or_default()
     }
 
     /// Says that the program has to do costly work again after this hook, such as compiling. It is not

@@ -24,6 +24,9 @@ struct Account {
     bytes: Box<dyn Fn() -> Bytes + Send + Sync>,
 }
 
+/// How often each allocator has handed out and taken back a block.
+pub(crate) type Activity = Vec<(u64, u64)>;
+
 /// The device, the allocators on it, the owners and the hooks that a release works with.
 pub struct Inventory {
     gauge: Option<Arc<dyn Gauge>>,
@@ -163,6 +166,14 @@ impl Inventory {
     pub(crate) fn trimmable(&self) -> Bytes {
         let allocators = self.allocators().into_iter();
         allocators.map(|allocator| or_default(|| allocator.trimmable())).sum()
+    }
+
+    /// Returns how often the allocators have handed out and taken back blocks; `None` if one of them
+    /// does not count.
+    pub(crate) fn activity(&self) -> Option<Activity> {
+        let _asking = self.asking()?;
+        let allocators = self.allocators().into_iter();
+        allocators.map(|allocator| or_default(|| allocator.activity())).collect()
     }
 
     pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {

@@ -165,6 +165,8 @@ pub struct NoSuchRung {
 pub struct Ladder {
     rungs: Vec<Placed>,
     attempts: u32,
+    /// Whether its collections look at young objects alone.
+    is_young: bool,
 }
 
 /// A rung in its place on a ladder.
@@ -209,7 +211,7 @@ impl Ladder {
     #[must_use]
     pub fn with_young_collection(self) -> Ladder {
         let rung: Arc<dyn Rung> = Arc::new(rungs::YoungCollect);
-        self.replace(&RungName::Collect, &rung)
+        Ladder { is_young: true, ..self.replace(&RungName::Collect, &rung) }
     }
 
     /// Returns [`LadderName::Shutdown`].
@@ -235,7 +237,7 @@ impl Ladder {
     /// Creates a ladder of these rungs.
     pub fn of(rungs: Vec<Arc<dyn Rung>>) -> Ladder {
         let placed = rungs.into_iter().map(|rung| Placed { limit: rung.limit(), rung });
-        Ladder { rungs: placed.collect(), attempts: 1 }
+        Ladder { rungs: placed.collect(), attempts: 1, is_young: false }
     }
 
     /// Creates a ladder of lowtide's rungs of these names.
@@ -303,6 +305,11 @@ impl Ladder {
 
     pub(crate) fn most_attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// Whether its collections look at all objects.
+    pub(crate) fn collects_all(&self) -> bool {
+        !self.is_young
     }
 
     /// Whether work may go on while the ladder is climbed.

@@ -18,6 +18,7 @@
 mod advice;
 mod allocator;
 mod asking;
+mod by_need;
 mod claiming;
 mod climb;
 mod climber;

@@ -97,7 +97,7 @@ impl fmt::Debug for Pauses {
 pub struct Resume {
     /// Whether cached memory is returned to the driver before the gate opens.
     pub empty_cache: bool,
-    /// Whether garbage is collected before that. A collection of a large heap takes long.
+    /// Whether garbage is collected before that, in full only where needed ([`Request::by_need`]).
     pub collect: bool,
 }
 
@@ -152,7 +152,7 @@ impl Paused {
         let Some(closed) = self.closed.take() else { return Resumed::default() };
         let releaser = &self.pauses.releaser;
         let ladder = if how.collect { Ladder::cache() } else { Ladder::trim() };
-        let request = Request::new("resume", ladder).quiet();
+        let request = Request::new("resume", ladder).by_need().quiet();
         let receipt = how.empty_cache.then(|| {
             let _inside = releaser.gate().inside();
             releaser.release(request)

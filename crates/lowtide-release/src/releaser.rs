@@ -15,6 +15,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
 
 use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark};
+use crate::by_need::Collected;
 use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, Replaced, receipt};
 use crate::clock::Clock;
@@ -52,6 +53,8 @@ struct Inner {
     gate: Gate,
     replaced: Mutex<Vec<Replaced>>,
     flights: Flights,
+    /// What the last full collection left.
+    collected: Mutex<Option<Collected>>,
     /// Held by the release that climbs.
     turn: Mutex<()>,
     /// Parts of releases that still run after their limit.
@@ -84,6 +87,7 @@ impl Releaser {
             gate: Gate::default(),
             replaced: Mutex::default(),
             flights: Flights::default(),
+            collected: Mutex::default(),
             turn: Mutex::default(),
             left_behind: Arc::default(),
             kept_closed: Mutex::default(),
@@ -191,9 +195,10 @@ impl Releaser {
         self.inner.inventory.ledger()
     }
 
-    /// Returns cached memory to the driver: collects, then trims. Running work is not touched.
+    /// Returns cached memory to the driver: collects, in full only where needed
+    /// ([`Request::by_need`]), then trims. Running work is not touched.
     pub fn empty_cache(&self) -> Arc<Receipt> {
-        self.release(Request::new("empty cache", Ladder::cache()))
+        self.release(Request::new("empty cache", Ladder::cache()).by_need())
     }
 
     /// Drops every owner, wrappers first, and returns what that freed to the driver.
@@ -284,7 +289,7 @@ impl Releaser {
             let _turn = inner.turn();
             // A pause has the gate closed and waits for this release: so does every hook of it.
             let closes = inner.gate.is_inside().then_some(&inner.gate);
-            let mut receipt = self.climb(request, closes);
+            let mut receipt = self.climb_by_need(request, closes);
             receipt.advice.extend(inner.left_behind.advice());
             return receipt;
         }
@@ -320,13 +325,42 @@ impl Releaser {
         }
     }
 
-    fn climb(&self, request: &Request, closes: Option<&Gate>) -> Receipt {
+    pub(crate) fn climb(&self, request: &Request, closes: Option<&Gate>) -> Receipt {
+        let receipt = self.climb_or_rest(request, closes, None);
+        let inventory = self.inventory();
+        if let Some(collected) = Collected::by(request, &receipt, inventory, self.clock.now()) {
+            self.set_collected(collected);
+        }
+        receipt
+    }
+
+    /// Climbs no rung, for this reason, and reads the numbers.
+    pub(crate) fn rest(&self, request: &Request, why: &str) -> Receipt {
+        self.climb_or_rest(request, None, Some(why))
+    }
+
+    fn climb_or_rest(
+        &self,
+        request: &Request,
+        closes: Option<&Gate>,
+        why_not: Option<&str>,
+    ) -> Receipt {
         let Inner { identity: releaser, inventory, left_behind, .. } = &*self.inner;
         let origin = Origin { releaser, left_behind, closes, within: request.within.as_ref() };
         let (clock, go_on) = (Arc::clone(&self.clock), request.go_on.clone());
         let (climb, _under_way) = Climb::begin(clock, go_on, &origin);
         let replaced = self.inner.replaced().clone();
-        Climber { inventory, request, climb: &climb, replaced: &replaced }.run()
+        let climber = Climber { inventory, request, climb: &climb, replaced: &replaced };
+        why_not.map_or_else(|| climber.run(), |why| climber.rest(why))
+    }
+
+    /// Returns what the last full collection left.
+    pub(crate) fn collected(&self) -> Option<Collected> {
+        unpoisoned(self.inner.collected.lock()).clone()
+    }
+
+    pub(crate) fn set_collected(&self, collected: Collected) {
+        *unpoisoned(self.inner.collected.lock()) = Some(collected);
     }
 }
 

@@ -39,6 +39,17 @@ pub(crate) enum Claiming {
     Level { level: Reading, may_be_libraries: bool },
 }
 
+/// How much a release may leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thrift {
+    /// Nothing.
+    None,
+    /// A full collection, if the collectors say that it would find nothing.
+    ByNeed,
+    /// The same, also if they cannot tell, while another one would take too large a share of the time.
+    ByTime,
+}
+
 /// What a release writes to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Logging {
@@ -66,6 +77,7 @@ pub struct Request {
     /// The time that planning took. It counts as part of the release.
     pub planned: Duration,
     pub(crate) logging: Logging,
+    pub(crate) thrift: Thrift,
     pub(crate) claiming: Claiming,
     /// A rung that was climbed before the release began and belongs to it.
     pub(crate) done: Option<RungReceipt>,
@@ -86,6 +98,7 @@ impl Request {
             every_rung: false,
             planned: Duration::ZERO,
             logging: Logging::Line,
+            thrift: Thrift::None,
             claiming: Claiming::ByLadder,
             done: None,
             witness: None,
@@ -108,6 +121,17 @@ impl Request {
     #[must_use]
     pub fn claiming(mut self, owned: Bytes) -> Request {
         self.claiming = Claiming::Owned(owned);
+        self
+    }
+
+    /// Collects in full only where that may free something: not again while nothing was allocated or
+    /// freed, and the collectors have nothing to find ([`Hook::finding_nothing_if`]). Such a release
+    /// reads the numbers, and says in its receipt what it left out.
+    ///
+    /// [`Hook::finding_nothing_if`]: crate::Hook::finding_nothing_if
+    #[must_use]
+    pub fn by_need(mut self) -> Request {
+        self.thrift = Thrift::ByNeed;
         self
     }
 
@@ -200,8 +224,8 @@ impl Request {
         let is_plain = |request: &Request| request.done.is_none() && !request.alone;
         is_plain(self)
             && is_plain(other)
-            && (self.to, self.every_rung, self.claiming)
-                == (other.to, other.every_rung, other.claiming)
+            && (self.to, self.every_rung, self.claiming, self.thrift)
+                == (other.to, other.every_rung, other.claiming, other.thrift)
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Reading, Receipt, RungName, RungReceipt};
+use lowtide_types::{Bytes, Reading, Receipt};
 
 use crate::claiming::outside_growth;
 use crate::clock::Clock;
@@ -16,7 +16,7 @@ use crate::home::Home;
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
 use crate::releaser::Releaser;
-use crate::request::{Claiming, Request};
+use crate::request::{Claiming, Request, Thrift};
 use crate::slope::{Slope, Trend};
 use crate::stage::{Opened, Stage};
 use crate::stages_report::{StageReport, StagesReport};
@@ -67,21 +67,9 @@ struct Done {
     peak: Bytes,
     level: Option<Level>,
     slope: Slope,
-    /// The last clean-up with a full collection.
-    full: Option<Full>,
-    /// The time of short clean-ups that were not enough.
-    short_s: f64,
+    /// When the last clean-up ended.
+    cleaned: Option<Duration>,
 }
-
-/// A clean-up with a full collection.
-#[derive(Clone, Copy)]
-struct Full {
-    ended: Duration,
-    took_s: f64,
-}
-
-/// The share of time that full collections may take.
-const LARGEST_SHARE: f64 = 0.03;
 
 /// The numbers after the first task was cleaned up. Later tasks are held to them.
 #[derive(Clone, Copy)]
@@ -189,7 +177,7 @@ impl Stages {
     /// [`StageError::WouldNotFit`].
     pub fn make_room<E>(&self, name: &str, needed: Bytes) -> Result<(), StageError<E>> {
         if self.available() < Some(needed) {
-            self.between(name);
+            self.clean(name, Thrift::None);
         }
         match self.available() {
             Some(available) if available < needed => {
@@ -219,58 +207,41 @@ impl Stages {
     /// they are `released` only if no more is in use than then. A stage that begins or ends, ends the
     /// level with it.
     ///
-    /// A full collection takes long in a large heap. So only young objects are collected while a full
-    /// one would make cleaning more than a small share of the time (R15), unless the claim is missed.
+    /// A full collection takes long in a large heap. So it is left out while it would make cleaning more
+    /// than a small share of the time (R15), unless the claim is missed, more is allocated than the last
+    /// one left, or a collector knows that it would find something.
     pub fn between(&self, name: &str) -> Arc<Receipt> {
-        let mut before = None;
-        if self.may_be_short() {
-            let receipt = self.clean(name, Ladder::between().with_young_collection(), None);
-            if receipt.verdict.is_proved() {
-                self.cleaned(&receipt);
-                return receipt;
-            }
-            // What it freed counts as the first rung of the full one.
-            let first = receipt.rung(RungName::Collect.as_str()).cloned();
-            before = first.map(|rung| RungReceipt { before: receipt.before, ..rung });
-            if let Some(mut done) = self.done() {
-                done.short_s += receipt.took_s;
-            }
-        }
-        let receipt = self.clean(name, Ladder::between(), before);
-        self.cleaned(&receipt);
-        if let Some(mut done) = self.done() {
-            done.full = Some(Full { ended: self.releaser.now(), took_s: receipt.took_s });
-        }
-        receipt
+        self.clean(name, Thrift::ByTime)
     }
 
-    fn clean(&self, name: &str, ladder: Ladder, before: Option<RungReceipt>) -> Arc<Receipt> {
-        let mut request = Request::new(format!("after {name}"), ladder);
-        if let Some(before) = before {
-            request = request.after(before);
-        }
+    /// The same, at most once in `every`. Returns `None`, and does nothing, before that.
+    pub fn between_every(&self, name: &str, every: Duration) -> Option<Arc<Receipt>> {
+        let now = self.releaser.now();
+        let cleaned = self.done().and_then(|done| done.cleaned);
+        let is_due = cleaned.is_none_or(|cleaned| now.saturating_sub(cleaned) >= every);
+        is_due.then(|| self.between(name))
+    }
+
+    fn clean(&self, name: &str, thrift: Thrift) -> Arc<Receipt> {
+        let mut request = Request::new(format!("after {name}"), Ladder::between());
+        request.thrift = thrift;
         let level = self.done().and_then(|done| done.level);
         if let Some(Level { reading, has_grown }) = level {
             request.claiming = Claiming::Level { level: reading, may_be_libraries: !has_grown };
         }
-        self.releaser.release(request)
-    }
-
-    /// Whether the last full collection is so recent that another would be too large a share.
-    fn may_be_short(&self) -> bool {
-        let Some(Full { ended, took_s }) = self.done().and_then(|done| done.full) else {
-            return false;
-        };
-        self.releaser.now().saturating_sub(ended).as_secs_f64() < took_s / LARGEST_SHARE
+        let receipt = self.releaser.release(request);
+        self.cleaned(&receipt);
+        receipt
     }
 
     /// Records a clean-up: the level of the next one, and the trend.
     fn cleaned(&self, receipt: &Arc<Receipt>) {
         let inventory = self.releaser.inventory();
         // Before the lock: the gauge may be the caller's.
-        let noise = inventory.noise();
+        let (noise, now) = (inventory.noise(), self.releaser.now());
         let Some(mut done) = self.done() else { return };
         done.between.push(Arc::clone(receipt));
+        done.cleaned = Some(now);
         let Some(in_use) = receipt.after.in_use() else { return };
         match &mut done.level {
             Some(level) => level.follow(inventory, &receipt.after, noise),
@@ -309,7 +280,7 @@ impl Stages {
         let own = done.stages.iter().map(|stage| stage.own_peak_bytes);
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
         let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
-        let cleaning_s = torn_down + between + done.short_s;
+        let cleaning_s = torn_down + between;
         StagesReport {
             peak_bytes: done.peak,
             largest_bytes: own.clone().max().unwrap_or_default(),

@@ -5,6 +5,7 @@
 
 mod counts;
 mod python;
+mod pythons;
 mod report;
 mod rust;
 
@@ -14,7 +15,8 @@ use report::Report;
 
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Options {
-    /// Play every seed of the random tests instead of a tenth.
+    /// Play every seed of the random tests instead of a tenth, and run the Python tests with the
+    /// oldest torch, too.
     #[arg(long)]
     long: bool,
     /// Show the output of parts that pass, too.
@@ -27,13 +29,23 @@ pub(crate) struct Options {
 pub(crate) enum Parts {
     All,
     Python,
+    /// The Python package on every Python that is found.
+    Pythons,
 }
 
 /// Runs parts. Fails if one of them failed.
 pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
     let report = Report::new(options)?;
     thread::scope(|scope| {
-        scope.spawn(|| python::test(&report));
+        scope.spawn(|| {
+            if parts == Parts::Pythons {
+                return pythons::on_each(&report);
+            }
+            python::test(&report);
+            if options.long {
+                pythons::with_oldest_torch(&report);
+            }
+        });
         if parts == Parts::All {
             rust::test(&report);
         }

@@ -8,35 +8,61 @@ use std::process::Command;
 
 use super::Report;
 
-const ENVIRONMENT: &str = "target/python-environment";
-const PACKAGE: &str = "crates/lowtide-python";
+pub(super) const PACKAGE: &str = "crates/lowtide-python";
+/// By file: what a file's tests share is made once.
+pub(super) const PYTEST: [&str; 8] =
+    ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
 /// Torch, the tools that `why` is compared with, checkers, pytest, and the builder of the package.
 const NEEDED: [&str; 8] =
     ["torch", "numpy", "objgraph", "pytest", "pytest-xdist", "mypy", "ruff", "maturin>=1.9,<2"];
 
-/// Makes the environment, which is mostly a download. Returns its Python, or `None` on failure.
-///
-/// An environment that was made for the same requirements is kept.
-pub(super) fn environment(report: &Report) -> Option<PathBuf> {
-    let python = Path::new(ENVIRONMENT).join("bin/python");
-    let stamp = Path::new(ENVIRONMENT).join("made-for.txt");
-    let wanted = wanted();
-    if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == wanted) {
-        return Some(python);
-    }
-    let mut make = Command::new("python3");
-    report.run("python environment", make.args(["-m", "venv", "--clear", ENVIRONMENT]))?;
-    report.run("torch and tools", pip_install(&python).args(NEEDED))?;
-    // Last, so that an environment that was not finished is made anew.
-    fs::write(stamp, wanted).ok()?;
-    Some(python)
+/// A virtual environment.
+pub(super) struct Environment<'a> {
+    /// The name of the part that makes it.
+    pub(super) name: String,
+    pub(super) folder: PathBuf,
+    /// The Python that makes it.
+    pub(super) interpreter: String,
+    pub(super) needed: &'a [&'a str],
 }
 
-/// What an environment is made for: the machine's Python, and what is installed.
-fn wanted() -> String {
-    let version = Command::new("python3").arg("--version").output();
-    let version = version.map_or_else(|error| error.to_string().into(), |output| output.stdout);
-    format!("{}{}\n", String::from_utf8_lossy(&version), NEEDED.join("\n"))
+impl Environment<'_> {
+    /// Makes the environment, which is mostly a download. Returns its Python, or `None` on failure.
+    ///
+    /// An environment that was made for the same requirements is kept.
+    pub(super) fn make(&self, report: &Report) -> Option<PathBuf> {
+        let (python, stamp) = (self.folder.join("bin/python"), self.folder.join("made-for.txt"));
+        let wanted = self.wanted();
+        if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == wanted) {
+            return Some(python);
+        }
+        let mut make = Command::new(&self.interpreter);
+        report.run(&self.name, make.args(["-m", "venv", "--clear"]).arg(&self.folder))?;
+        let tools = format!("{}: torch and tools", self.name);
+        report.run(&tools, pip_install(&python).args(self.needed))?;
+        // Last, so that an environment that was not finished is made anew.
+        fs::write(stamp, wanted).ok()?;
+        Some(python)
+    }
+
+    /// What the environment is made for: the version of its Python, and what is installed.
+    fn wanted(&self) -> String {
+        let version = version(&self.interpreter).unwrap_or_default();
+        format!("{version}{}\n", self.needed.join("\n"))
+    }
+}
+
+/// Returns what a Python says of its version, or `None` if there is no such Python.
+pub(super) fn version(interpreter: &str) -> Option<String> {
+    let output = Command::new(interpreter).arg("--version").output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Makes the environment of the machine's own Python. Returns that Python, or `None` on failure.
+pub(super) fn environment(report: &Report) -> Option<PathBuf> {
+    let (name, interpreter) = ("python environment".to_owned(), "python3".to_owned());
+    let folder = "target/python-environment".into();
+    Environment { name, folder, interpreter, needed: &NEEDED }.make(report)
 }
 
 /// Builds, checks and tests the package.
@@ -61,12 +87,25 @@ pub(super) fn test(report: &Report) {
     }
     let types = ["--cache-dir", "target/mypy-cache", "--package", "lowtide"];
     report.run("python types", module("mypy").args(types));
-    // By file: what a file's tests share is made once.
-    let arguments = ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
-    report.run("python tests", module("pytest").args(arguments).arg(PACKAGE));
+    report.run("python tests", module("pytest").args(PYTEST).arg(PACKAGE));
 }
 
-fn pip_install(python: &Path) -> Command {
+/// Builds the wheel, as the tests have it. Returns where it is, or `None` on failure.
+pub(super) fn wheel(report: &Report) -> Option<PathBuf> {
+    let python = environment(report)?;
+    // Only one: an older one may have another version.
+    let folder = Path::new("target/wheels");
+    let _none_yet = fs::remove_dir_all(folder);
+    let mut build = Command::new(&python);
+    build.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    build.args(["--no-build-isolation", "."]).arg("--wheel-dir").arg(folder);
+    build.env("MATURIN_PEP517_ARGS", "--profile dev --locked").env("PATH", path(&python));
+    report.run("python wheel", &mut build)?;
+    let entry = fs::read_dir(folder).ok()?.next()?.ok()?;
+    Some(entry.path())
+}
+
+pub(super) fn pip_install(python: &Path) -> Command {
     let mut command = Command::new(python);
     command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
     command

@@ -73,6 +73,11 @@ impl Report {
         self.told().not_run.push((part.to_owned(), why.to_owned()));
     }
 
+    /// Notes tests that cannot run here, and why.
+    pub(crate) fn skip(&self, why: &str) {
+        *self.told().counts.skipped.entry(why.to_owned()).or_default() += 1;
+    }
+
     /// Prints what was skipped and why, and the closing line. Fails if a part failed or was not run.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let seconds = self.began.elapsed().as_secs_f64();

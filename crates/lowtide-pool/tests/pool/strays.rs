@@ -63,13 +63,13 @@ fn pointer(address: Address, at: usize) -> *mut u8 {
     with_exposed_provenance_mut(address.0 as usize + at)
 }
 
-fn put(address: Address, at: usize, byte: u8) {
+pub(crate) fn put(address: Address, at: usize, byte: u8) {
     // SAFETY: a byte of a live block of a `host` device, called only while it is mapped and open, by
     // the one thread that runs the device's work or by the test's own between turns.
     unsafe { pointer(address, at).write_volatile(byte) };
 }
 
-fn get(address: Address, at: usize) -> u8 {
+pub(crate) fn get(address: Address, at: usize) -> u8 {
     // SAFETY: as in `put`.
     unsafe { pointer(address, at).read_volatile() }
 }

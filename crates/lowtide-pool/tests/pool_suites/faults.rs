@@ -182,6 +182,7 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
             seed += 1;
             let code = REFUSALS[usize::from(seed % 2 == 0)];
             world.before(turn, seed);
+            let before = world.device.usage().unwrap().in_use();
             double.fail_nth(&name, nth, code);
             let outcome = turn.take(&world.pool);
             double.clear_faults();
@@ -192,6 +193,12 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
                 refused += 1;
                 let as_before = if turn == Turn::Wake { Phase::Asleep } else { Phase::Awake };
                 assert_eq!(phase, as_before, "{after}: {error}");
+                if turn == Turn::Wake {
+                    // Gives back what was refused meanwhile.
+                    drop(world.device.reserve(Bytes::mib(2)).unwrap());
+                    let left = world.device.usage().unwrap().in_use();
+                    assert_eq!(left, before, "{after}: what was mapped is taken back");
+                }
             }
             if phase == Phase::Awake {
                 world.check(turn != Turn::Wake && outcome.is_err(), &after);

@@ -1,7 +1,9 @@
 //! A pool that sleeps and wakes again and again, with a captured graph that works on its blocks.
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Pool, Scope, SleepPolicy, StreamId};
+use lowtide_pool::{Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::raw::{Raw, first};
 use lowtide_testing::suite::{Case, Target};
 
@@ -43,7 +45,11 @@ const WORDS: u64 = 1 << 17;
 const STAMP: u8 = 0x5c;
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("contents_and_a_captured_graph_are_right_after_many_turns", many_turns)]
+    vec![
+        Case::new("contents_and_a_captured_graph_are_right_after_many_turns", many_turns),
+        Case::new("zeros_come_back_as_zeros_to_memory_that_is_not_zero", zeros_come_back),
+        Case::new("a_wake_that_is_stopped_is_taken_back", a_stopped_wake_is_taken_back),
+    ]
 }
 
 /// A graph that was captured once, on blocks of the pool.
@@ -174,4 +180,87 @@ fn check_output(pool: &Pool, hands: &Hands, output: Address, input: &[u8], on_gp
             words(&input[..half]).iter().map(|word| word.wrapping_add(ADDED)).collect();
         assert!(words(&hands.read(pool, output, 0, half)) == expected, "the graph's kernel");
     }
+}
+
+/// Leaves other bytes in memory that the device then gives to whoever comes next.
+fn soil(pool: &Pool, size: u64) {
+    pool.block(Bytes(size)).unwrap().fill(0xd1).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+}
+
+fn zeros_come_back(target: Target) {
+    const SIZE: usize = 6 << 20;
+    const PAGE: usize = 2 << 20;
+    let device = Device::cuda(0).unwrap();
+    let hands = Hands::new(&device);
+    if target == Target::Double {
+        let pool = Pool::new(&device).unwrap();
+        let fresh = pool.alloc(Bytes(PAGE as u64), StreamId(0), Tag::default()).unwrap();
+        let found = hands.read(&pool, fresh, 0, PAGE);
+        assert!(found.iter().any(|byte| *byte != 0), "new memory of the double is not zero");
+    }
+    for (direct_backups, keep_backups) in [(Bytes::ZERO, true), (Bytes(u64::MAX), false)] {
+        let policy = Policy::default().direct_backups(direct_backups).keep_backups(keep_backups);
+        let pool = Pool::builder(&device).policy(policy).build().unwrap();
+        // All zeros, a page of zeros between others, and none.
+        let zeros = [vec![0; SIZE], noise(1, SIZE), noise(2, SIZE)];
+        let mut blocks = zeros.map(|bytes| {
+            let block = pool.alloc(Bytes(SIZE as u64), StreamId(0), Tag::default()).unwrap();
+            (block, bytes)
+        });
+        blocks[1].1[PAGE..2 * PAGE].fill(0);
+        for (address, bytes) in &blocks {
+            hands.write(&pool, *address, 0, bytes);
+        }
+        for turn in 0..2 {
+            let slept = pool.sleep(Scope::Whole).unwrap();
+            let zero = Bytes((SIZE + PAGE) as u64);
+            if turn == 0 {
+                assert_eq!((slept.zero, slept.copied), (zero, Bytes(3 * SIZE as u64) - zero));
+            }
+            soil(&Pool::new(&device).unwrap(), 3 * SIZE as u64);
+            let woke = pool.wake(Scope::Whole).unwrap();
+            assert_eq!(woke.copied, Bytes(3 * SIZE as u64) - zero, "zeros are not copied");
+            assert_eq!(woke.copied_again, 0, "they are right at once");
+            for (address, bytes) in &blocks {
+                assert!(hands.read(&pool, *address, 0, SIZE) == *bytes, "turn {turn}");
+            }
+        }
+        pool.check();
+    }
+}
+
+// At every question that a wake asks, until there are no more.
+fn a_stopped_wake_is_taken_back(_: Target) {
+    let device = Device::cuda(0).unwrap();
+    let hands = Hands::new(&device);
+    let policy = Policy::default().wake_chunk_most(Bytes::mib(2));
+    let pool = Pool::builder(&device).policy(policy).build().unwrap();
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let size = 9 << 20;
+    let block = pool.alloc(Bytes(size as u64), StreamId(0), weights).unwrap();
+    let bytes = noise(5, size);
+    hands.write(&pool, block, 0, &bytes);
+    // Streams and buffers of turns are made in the first ones.
+    for _ in 0..2 {
+        pool.sleep(Scope::Whole).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+    }
+    pool.sleep(Scope::Whole).unwrap();
+    let asleep = device.usage().unwrap().in_use();
+    for most in 0.. {
+        let asked = AtomicUsize::new(0);
+        let limit = || asked.fetch_add(1, SeqCst) < most;
+        let outcome = pool.wake_within(Scope::Whole, Limit::new(&limit));
+        let Err(error) = outcome else {
+            assert!(most > 6, "it asked {most} times");
+            break;
+        };
+        assert!(matches!(error, Error::Stopped { .. }), "{error}");
+        assert_eq!(pool.phase(weights).unwrap(), Phase::Asleep, "stopped after {most}");
+        assert_eq!(device.usage().unwrap().in_use(), asleep, "stopped after {most}");
+        pool.check();
+    }
+    assert!(hands.read(&pool, block, 0, size) == bytes, "it woke with other bytes");
+    pool.check();
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._log import log_release, logger
-from ._native import Ladder, empty_receipt
+from ._native import Ladder, empty_receipt, parse_seconds
 from ._release import shutdown
 from ._releasers import releaser_for
 from ._stage import stages_of
@@ -163,39 +163,55 @@ def _drop(module: object) -> Receipt:
     )
 
 
-def tasks(items: Iterable[T], *, device: object = None) -> Iterator[T]:
+def tasks(items: Iterable[T], *, device: object = None, every: float | str = 0.0) -> Iterator[T]:
     """Yields the tasks of a run and cleans the device after each: `for task in
     lowtide.tasks(names)`.
 
     After each task, garbage is collected and cached memory returns to the driver, also if the loop
     ends early. What the loop's own variables hold is not touched: do the work in a function.
+
+    `every` limits how often, such as "1s": a task that ends sooner after the last clean-up is not
+    cleaned up. The last one is, always.
     """
     stages = stages_of(device)
-    for item in items:
-        name = item if isinstance(item, str) else str(getattr(item, "name", type(item).__name__))
-        try:
-            yield item
-        finally:
-            del item
-            stages.between(name)
+    left_out: str | None = None
+    try:
+        for item in items:
+            name = (
+                item if isinstance(item, str) else str(getattr(item, "name", type(item).__name__))
+            )
+            try:
+                yield item
+            finally:
+                del item
+                left_out = name if stages.between(name, every=every) is None else None
+    finally:
+        if left_out is not None:
+            stages.between(left_out)
 
 
 @overload
-def after_inference(function: F, *, device: object = None) -> F: ...
+def after_inference(function: F, *, device: object = None, every: float | str = 0.0) -> F: ...
 @overload
-def after_inference(function: None = None, *, device: object = None) -> Callable[[F], F]: ...
-def after_inference(function: F | None = None, *, device: object = None) -> F | Callable[[F], F]:
+def after_inference(
+    function: None = None, *, device: object = None, every: float | str = 0.0
+) -> Callable[[F], F]: ...
+def after_inference(
+    function: F | None = None, *, device: object = None, every: float | str = 0.0
+) -> F | Callable[[F], F]:
     """Cleans up after each call of a function: `@lowtide.after_inference`.
 
     When the function has returned or raised, garbage is collected and cached memory returns to the
-    driver.
+    driver. `every` limits how often, such as "1s": a call that ends sooner after the last clean-up is
+    not cleaned up, and the memory that it leaves is there until a later one is.
     """
+    parse_seconds(every)  # Refused here rather than after the first call.
     if function is None:
-        return lambda function: _cleaning(function, device)
-    return _cleaning(function, device)
+        return lambda function: _cleaning(function, device, every)
+    return _cleaning(function, device, every)
 
 
-def _cleaning(function: F, device: object) -> F:
+def _cleaning(function: F, device: object, every: float | str) -> F:
     import functools
 
     name = getattr(function, "__name__", "inference")
@@ -209,7 +225,7 @@ def _cleaning(function: F, device: object) -> F:
             finally:
                 del arguments, keywords
                 stages = stages_of(device)
-                await in_thread(lambda: stages.between(name))
+                await in_thread(lambda: stages.between(name, every=every))
 
         return cast(F, wait)
 
@@ -220,6 +236,6 @@ def _cleaning(function: F, device: object) -> F:
         finally:
             # They would keep the inputs in use while the device is cleaned.
             del arguments, keywords
-            stages_of(device).between(name)
+            stages_of(device).between(name, every=every)
 
     return cast(F, call)

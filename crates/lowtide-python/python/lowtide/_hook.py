@@ -19,9 +19,9 @@ class Hook:
     name: str = ""
     limit_s: float = 20.0
     costly: bool = False
+    """Whether the program has to do costly work again afterwards. It is not run between tasks."""
     restores: bool = False
     """Whether `restore` brings back what `run` took off the device."""
-    """Whether the program has to do costly work again afterwards. It is not run between tasks."""
 
     def missing(self) -> str | None:
         """Returns why the hook does not apply; the receipt then lists it as skipped."""
@@ -29,6 +29,10 @@ class Hook:
 
     def expect(self) -> int | None:
         """Returns how many bytes it expects to free, or `None` if it cannot know."""
+        return None
+
+    def finds_nothing(self) -> bool | None:
+        """Returns whether a full run would find nothing, or `None` if only a run can tell."""
         return None
 
     def run(self, round: int) -> list[Touch]:

@@ -31,14 +31,20 @@ if TYPE_CHECKING:
     from ._native import Receipt
 
 
-def empty_device_cache(device: object = None) -> Receipt:
+def empty_device_cache(device: object = None, *, collect: bool | None = None) -> Receipt:
     """Returns cached memory to the driver: collects garbage, then trims.
+
+    A full collection takes long in a large heap. It is left out if it would find nothing: no more is
+    allocated than the last one left, and no old object that leads to device memory has lost a
+    reference since. If nothing was allocated or freed either, only the numbers are read; the receipt
+    says so. `collect=True` collects in full, `collect=False` only trims.
 
     Raises nothing if torch or a device is missing: the receipt's verdict is `no-device`.
     """
     if has_exit_begun():
         return empty_receipt("empty_device_cache")
-    return log_release(releaser_of(device).release("empty_device_cache", Ladder.CACHE))
+    ladder = {None: Ladder.CACHE_BY_NEED, True: Ladder.CACHE, False: Ladder.TRIM}[collect]
+    return log_release(releaser_of(device).release("empty_device_cache", ladder))
 
 
 def release(

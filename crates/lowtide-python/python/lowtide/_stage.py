@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._frames import clear_frames
 from ._log import log_release, logger
 from ._native import Stages as NativeStages
-from ._native import empty_receipt
+from ._native import empty_receipt, parse_seconds
 from ._releasers import releaser_for
 from ._teardown import (
     drop_without_device,
@@ -67,15 +67,23 @@ class Stages:
             keep_frames=keep_frames,
         )
 
-    def between(self, name: str) -> Receipt:
+    @overload
+    def between(self, name: str) -> Receipt: ...
+    @overload
+    def between(self, name: str, *, every: float | str) -> Receipt | None: ...
+    def between(self, name: str, *, every: float | str = 0.0) -> Receipt | None:
         """Clears registered caches, collects and trims between two tasks.
 
         The first call sets the level: a later one is `released` only if no more is in use than
         after the first. The end of a stage ends the level.
+
+        `every` limits how often, such as "1s": a call that comes sooner after the last clean-up does
+        nothing and returns `None`.
         """
         if has_exit_begun():
             return empty_receipt(f"after {name}")
-        return log_release(self._native.between(name))
+        receipt = self._native.between(name, parse_seconds(every))
+        return None if receipt is None else log_release(receipt)
 
     def trend(self) -> Trend:
         """Returns the trend of memory in use over the tasks so far."""

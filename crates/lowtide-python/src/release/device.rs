@@ -149,6 +149,12 @@ impl Allocator for PythonDevice {
         })
     }
 
+    fn activity(&self) -> Option<(u64, u64)> {
+        self.ask_or("how often it has allocated", None, |device| {
+            device.call_method0("counters")?.extract()
+        })
+    }
+
     fn why_not_trim(&self) -> Option<String> {
         self.ask_or("whether it can be trimmed", None, |device| {
             device.call_method0("why_not_trim")?.extract()

@@ -69,8 +69,8 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
     let limit = Duration::try_from_secs_f64(limit_s)
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
     let object = Arc::new(object.clone().unbind());
-    let (missing, expect, restore) =
-        (Arc::clone(&object), Arc::clone(&object), Arc::clone(&object));
+    let (missing, expect, restore, finds) =
+        (Arc::clone(&object), Arc::clone(&object), Arc::clone(&object), Arc::clone(&object));
     let mut hook = Hook::new(name, move |call| run(&object, call))
         .limit(limit)
         // A hook that raises here is run all the same: its error then appears in the receipt.
@@ -79,6 +79,10 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
         })
         .expecting(move || {
             attached(|py| size(&expect.bind(py).call_method0("expect")?)).unwrap_or_default()
+        })
+        .finding_nothing_if(move || {
+            attached(|py| finds.bind(py).call_method0("finds_nothing")?.extract())
+                .unwrap_or_default()
         });
     if costly {
         hook = hook.costly();

@@ -31,6 +31,10 @@ use super::values::Holder;
 pub(crate) enum Ladder {
     /// Collects and trims. Work may go on.
     Cache,
+    /// The same, and collects in full only where that may free something.
+    CacheByNeed,
+    /// Trims. Work may go on.
+    Trim,
     /// Drops the steps of the release, clears cheap caches, collects and trims. Work of others may go
     /// on.
     Stage,
@@ -45,7 +49,8 @@ pub(crate) enum Ladder {
 impl Ladder {
     fn rungs(self) -> lowtide::release::Ladder {
         match self {
-            Ladder::Cache => lowtide::release::Ladder::cache(),
+            Ladder::Cache | Ladder::CacheByNeed => lowtide::release::Ladder::cache(),
+            Ladder::Trim => lowtide::release::Ladder::trim(),
             Ladder::Stage => {
                 of_names(&[RungName::Drop, RungName::Caches, RungName::Collect, RungName::Trim])
                     .with_cheap_caches()
@@ -118,6 +123,9 @@ pub(crate) fn request(
     let mut request = Request::new(name, rungs);
     if let Some(climb) = climb::current(py)? {
         request = request.within(&climb);
+    }
+    if ladder == Ladder::CacheByNeed {
+        request = request.by_need();
     }
     request.every_rung = options.every_rung;
     request.when_busy = match options.wait_s {

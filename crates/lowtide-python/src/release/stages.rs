@@ -10,7 +10,7 @@ use pyo3::types::PyList;
 
 use super::call::waiting;
 use super::json;
-use super::parse::size;
+use super::parse::{seconds, size};
 use super::pauses::Trend;
 use super::receipt::Receipt;
 use super::releaser::Releaser;
@@ -119,13 +119,14 @@ impl Stages {
             .receipt(waiting(py, move |clock| stages.with_clock(clock).close(opened, request))?))
     }
 
-    /// Collects and trims between two tasks.
-    fn between(&self, py: Python<'_>, name: String) -> PyResult<Receipt> {
-        let stages = Arc::clone(&self.stages);
-        Ok(self
-            .releaser
-            .get()
-            .receipt(waiting(py, move |clock| stages.with_clock(clock).between(&name))?))
+    /// Collects and trims between two tasks. If it did so less than `every_s` ago, it does nothing and
+    /// returns `None`.
+    #[pyo3(signature = (name, every_s=0.0))]
+    fn between(&self, py: Python<'_>, name: String, every_s: f64) -> PyResult<Option<Receipt>> {
+        let (stages, every) = (Arc::clone(&self.stages), seconds(every_s)?);
+        let receipt =
+            waiting(py, move |clock| stages.with_clock(clock).between_every(&name, every))?;
+        Ok(receipt.map(|receipt| self.releaser.get().receipt(receipt)))
     }
 
     /// Returns the trend of memory in use over the tasks so far.

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import alone
 import torch
 
 from zoo.keeper import DEVICE, RESULT, Animal
@@ -41,7 +42,7 @@ def why_not(animal: Animal) -> str:
 def run(name: str, mode: str) -> tuple[dict[str, Any], str]:
     """One visit in a fresh process: its result, and all that it printed."""
     done = subprocess.run(
-        [*_PYTHON, f"zoo.{name}", mode],
+        [sys.executable, "-m", f"zoo.{name}", mode],
         check=False,
         cwd=TESTS,
         env=_environment(),
@@ -55,41 +56,46 @@ def run(name: str, mode: str) -> tuple[dict[str, Any], str]:
 
 
 class Warm:
-    """Visits as forks of a process that has torch already (`warm.py`). For one thread alone."""
+    """Visits as forks of a process that has torch already. For one thread alone. Not for a GPU: torch's
+    first look at one must not be before a fork."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [*_PYTHON, "zoo.warm"],
-            cwd=TESTS,
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._processes: dict[bool, alone.Warm] = {}
 
     def run(self, name: str, mode: str) -> tuple[dict[str, Any], str]:
         """One visit in a fork: its result, and all that it printed."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(f"{name} {mode}\n")
-        self._process.stdin.flush()
-        ended = json.loads(self._process.stdout.readline())
-        return _result(name, mode, ended["status"], ended["output"])
+        process = self._with(name in COMPILED)
+        ended = process.run(_VISIT.format(name) + alone.END_AT_ONCE, mode)
+        return _result(name, mode, ended.status, ended.output + ended.errors)
+
+    def _with(self, compiler: bool) -> alone.Warm:
+        if compiler not in self._processes:
+            modules = [*_MODULES, *(["torch._dynamo"] if compiler else [])]
+            self._processes[compiler] = alone.Warm(*modules, environment=_environment())
+        return self._processes[compiler]
 
     def close(self) -> None:
-        """Ends the process."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        """Ends the processes."""
+        for process in self._processes.values():
+            process.close()
 
 
-_PYTHON = (sys.executable, "-W", "ignore::FutureWarning", "-m")
+COMPILED = {"compiled_function", "compiled_model", "optimizer_state"}
+"""Animals that import torch's compiler, which takes as long as torch does."""
+
+
+_MODULES = ("zoo.visitors", "lowtide._why.why", "lowtide._rungs.all")
+_VISIT = """
+import runpy
+runpy.run_module("zoo.{}", run_name="__main__", alter_sys=True)
+"""
 
 
 def _environment() -> dict[str, str]:
     """The same lowtide as whoever sent us; one thread each, as two animals run at a time."""
     path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore::FutureWarning", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **own}
 
 
 def _result(name: str, mode: str, status: int, output: str) -> tuple[dict[str, Any], str]:

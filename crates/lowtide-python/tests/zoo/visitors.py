@@ -180,7 +180,9 @@ def by_lowtide(visit: Visit) -> None:
     _ask(visit, lowtide)
     if visit.animal.verdict == PINNED:
         # What nobody has goes first, so that nothing but the animal is left to come back.
-        lowtide.release()
+        gc.collect()
+        _empty_cache()
+        lowtide._native.malloc_trim()
     with _timed(visit, "release_s"):
         receipt = eval(visit.animal.release, visit.scope, {"lowtide": lowtide})
     verdict, told = str(receipt.verdict), str(receipt)

@@ -1,9 +1,11 @@
-//! The table in `docs/requirements.md` names a test for every number, and every test that it names
-//! is there.
+//! The table in `docs/requirements.md` names a test for every number and the devices that it is seen
+//! on, and every test that it names is there.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use lowtide_testing::suite::Target;
 
 const TABLE: &str = include_str!("../../../../docs/requirements.md");
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -33,6 +35,38 @@ fn row(number: u32) -> &'static str {
     row
 }
 
+/// The devices that the tests of a row run on, as the table names them.
+fn seen_on(row: &'static str) -> String {
+    let mut targets = BTreeSet::new();
+    for (file, _) in named(row) {
+        targets.extend(targets_of(file));
+    }
+    targets.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(", ")
+}
+
+/// The devices that the tests in a file run on, in order.
+fn targets_of(file: &str) -> Vec<(usize, &'static str)> {
+    const NAMES: [(Target, &str); 3] =
+        [(Target::Host, "host"), (Target::Double, "double"), (Target::Cuda, "GPU")];
+    let names = NAMES.into_iter().enumerate();
+    let Some((folder, module)) = file.rsplit_once('/') else {
+        let here = names.filter(|(_, (target, _))| super::TARGETS.contains(target));
+        return here.map(|(at, (_, name))| (at, name)).collect();
+    };
+    let main = fs::read_to_string(Path::new(WORKSPACE).join(folder).join("main.rs")).unwrap();
+    let cases = format!("{module}::cases()");
+    let suite = main.lines().find(|line| line.contains(&cases));
+    // A test that is in no suite has a `host` device.
+    let suite = suite.unwrap_or("Target::Host");
+    let in_suite = names.filter(|(_, (target, _))| suite.contains(&format!("Target::{target:?}")));
+    in_suite.map(|(at, (_, name))| (at, name)).collect()
+}
+
+/// The devices that a row says it is seen on.
+fn told(row: &'static str) -> &'static str {
+    row.split(" | ").nth(3).unwrap_or_default().trim()
+}
+
 pub(super) fn check() {
     let here: BTreeSet<Named> = super::files()
         .into_iter()
@@ -42,6 +76,9 @@ pub(super) fn check() {
         let prefix = format!("r{number}_");
         let is_own = |(file, test): Named| !file.contains('/') && test.starts_with(&prefix);
         assert!(named(row(number)).any(is_own), "no test of R{number} is named: {}", row(number));
+    }
+    for number in numbers().chain([48]) {
+        assert_eq!(told(row(number)), seen_on(row(number)), "R{number} is seen on");
     }
     let told: BTreeSet<Named> = TABLE.lines().flat_map(named).collect();
     for (file, test) in told.difference(&here) {

@@ -28,9 +28,10 @@ use lowtide_testing::suite::{self, Case, Suite, Target};
 use ground::{Ground, quietly};
 
 fn main() -> ExitCode {
-    let targets = &[Target::Host, Target::Double, Target::Cuda];
-    suite::main(&[Suite::new("requirements", targets, cases)])
+    suite::main(&[Suite::new("requirements", TARGETS, cases)])
 }
+
+const TARGETS: &[Target] = &[Target::Host, Target::Double, Target::Cuda];
 
 /// One requirement, or a part of it.
 #[derive(Clone, Copy)]

@@ -1,5 +1,6 @@
 //! R27 and R28: the eight steps, each on its own, and what they lower comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ proofs! {
         "to_host", "sessions", "caches", "collect", "trim", "fraction", "context_reset", "fallback"
     ];
     r28_the_fraction_comes_back_after_an_error_and_a_panic needs ["fraction"];
+    r28_the_fraction_comes_back_if_the_rung_itself_panics needs ["fraction"];
     r28_the_fraction_comes_back_after_a_cut_off needs ["fraction"];
     r28_a_context_is_reset_only_in_a_disposable_process needs ["context_reset"];
 }
@@ -223,6 +225,37 @@ fn r28_the_fraction_comes_back_after_an_error_and_a_panic(ground: &Ground) {
         quietly(|| ground.releaser.empty_cache());
         ground.assert_in_use(24, "the framework keeps what it may");
     }
+}
+
+/// A setting that panics where no part of the rung catches it: when it is asked for its name again.
+struct Nameless(AtomicBool);
+
+impl Setting for Nameless {
+    fn name(&self) -> String {
+        assert!(!self.0.swap(true, SeqCst), "it has no name any more");
+        "nameless".to_owned()
+    }
+
+    fn lower(&self) -> Result<Restore, Failure> {
+        Ok(Box::new(|| Ok(())))
+    }
+}
+
+fn r28_the_fraction_comes_back_if_the_rung_itself_panics(ground: &Ground) {
+    let framework = Framework::new(ground, "framework");
+    framework.keep(24);
+    drop(framework.tensor(24));
+    // The fraction is lowered, and the other's panic ends the rung before it is restored.
+    let _plugged = [
+        ground.releaser.add_allocator(framework.clone()),
+        ground.releaser.add_setting(Arc::new(Nameless(AtomicBool::new(false)))),
+        ground.releaser.add_setting(framework.clone()),
+    ];
+    let receipt = quietly(|| ground.releaser.release(Request::new("idle", Ladder::idle())));
+    ground.assert_in_use(0, "lowered, it kept nothing");
+    let outcome = &receipt.rung("fraction").unwrap().outcome;
+    assert!(matches!(outcome, RungOutcome::Panicked { .. }), "{outcome}");
+    assert_eq!(framework.keeps(), Bytes::mib(24), "it is as it was");
 }
 
 fn r28_the_fraction_comes_back_after_a_cut_off(ground: &Ground) {

@@ -12,10 +12,16 @@
 use std::ffi::c_void;
 use std::ptr;
 
+use lowtide_device::digest::PAGE_BYTES;
+
 /// The most bytes of the caller's memory that one call to the kernel copies.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Physical memory: zero pages of this machine, taken when they are written.
+/// What new memory holds at both ends of each page. No driver promises zeros.
+const DIRT: u8 = 0xd1;
+
+/// Physical memory: pages of this machine, taken when they are written, except for the ends of each
+/// page of the device.
 pub(super) struct Extent {
     base: *mut u8,
     bytes: usize,
@@ -27,10 +33,17 @@ unsafe impl Send for Extent {}
 unsafe impl Sync for Extent {}
 
 impl Extent {
-    /// Maps new memory; `None` if this machine has no more.
+    /// Maps new memory, which is not zero; `None` if this machine has no more.
     pub(super) fn new(bytes: usize) -> Option<Extent> {
         let base = map(bytes, libc::PROT_READ | libc::PROT_WRITE)?.cast();
-        Some(Extent { base, bytes })
+        let extent = Extent { base, bytes };
+        // Only the ends, so that memory which nobody writes takes little of this machine's.
+        for start in (0..bytes).step_by(PAGE_BYTES) {
+            let end = bytes.min(start + PAGE_BYTES);
+            extent.write(start, &[DIRT]);
+            extent.write(end - 1, &[DIRT]);
+        }
+        Some(extent)
     }
 
     /// Returns the address, for memory that the caller may touch.

@@ -56,6 +56,7 @@
 //!
 //! * A mapping must lie within one reservation (the driver maps past its end), and so
 //!   must the range of an unmap or set-access.
+//! * New memory is not zero (on a GPU it may be).
 //! * A host program that follows a device pointer faults, always; on a GPU it does too,
 //!   but not on every machine (coherent ones).
 //! * Work finds device memory gone if it goes while the work runs, not only if the

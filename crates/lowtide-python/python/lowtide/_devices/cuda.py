@@ -102,14 +102,15 @@ class CudaDevice(Device):
         stats = module.cuda.memory_stats_as_nested_dict(self.index)
         return AllocatorCounts(current(stats, "allocated_bytes"), current(stats, "reserved_bytes"))
 
-    def activity(self) -> object:
+    def counters(self) -> tuple[int, int] | None:
         module = initialised()
         if module is None:
             return None
-        counts = (
-            module.cuda.memory_stats_as_nested_dict(self.index).get("allocation", {}).get("all", {})
-        )
-        return (counts.get("allocated"), counts.get("freed"))
+        stats = module.cuda.memory_stats_as_nested_dict(self.index)
+        counts = stats.get("allocation", {}).get("all", {})
+        if "allocated" not in counts:
+            return None
+        return int(counts["allocated"]), int(counts["freed"])
 
     def lines(self) -> list[LedgerLine]:
         try:
@@ -137,9 +138,6 @@ class CudaDevice(Device):
             return None
         if capturing(module):
             return "a CUDA graph is being captured: emptying the cache does nothing until it ends"
-        counts = self.counts()
-        if counts.reserved_bytes > counts.allocated_bytes and pools_in_use(module):
-            return "a torch.cuda.MemPool is active: emptying the cache does nothing until it ends"
         return None
 
     def trim(self) -> int:
@@ -156,8 +154,9 @@ class CudaDevice(Device):
     def _check_trimmed(self) -> None:
         """Raises RuntimeError if segments that are wholly free were not returned to the driver.
 
-        A pool that torch's C functions activated leaves no trace in Python. Such segments are the
-        only sign of it.
+        An active pool makes a trim do nothing, and nothing tells beforehand but a look at every object,
+        which takes longer than the trim. A pool that torch's C functions activated leaves no trace in
+        Python at all.
         """
         try:
             segments = snapshot(self.index)
@@ -165,11 +164,16 @@ class CudaDevice(Device):
             return
         ordinary = [segment for segment in segments if pool_of(segment) == ORDINARY]
         free = sum(segment["total_size"] for segment in ordinary if segment["active_size"] == 0)
-        if free > 0:
-            raise RuntimeError(
-                f"{free} bytes are wholly free and were not returned to the driver: a memory pool is"
-                " active or a graph is being captured in another thread"
-            )
+        if free == 0:
+            return
+        module = initialised()
+        if module is not None and pools_in_use(module):
+            why = "a torch.cuda.MemPool is active: emptying the cache does nothing until it ends"
+        else:
+            why = "a memory pool is active or a graph is being captured in another thread"
+        raise RuntimeError(
+            f"{free} bytes are wholly free and were not returned to the driver: {why}"
+        )
 
     def settings(self) -> list[Setting]:
         return [Fraction(self)] if initialised() is not None else []

@@ -50,10 +50,14 @@ class Device:
         """Returns what the framework's allocator has allocated and reserved."""
         raise NotImplementedError
 
+    def counters(self) -> tuple[int, int] | None:
+        """Returns how often the framework has allocated and freed, or `None` if it does not count."""
+        return None
+
     def activity(self) -> object:
         """Returns a value that changes when the framework allocates or frees, or `None` if there is
         none. Work that only launches kernels does not change it."""
-        return None
+        return self.counters()
 
     def lines(self) -> list[LedgerLine]:
         """Returns the ledger lines of the framework's allocator. They add up to `reserved`."""

@@ -42,6 +42,6 @@ def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:
         StoredTracebacks(),
         LruCaches(device),
         CompileCaches(),
-        Collector(),
+        Collector(device),
         Workspaces(device, point=HookPoint.FALLBACK),
     ]

@@ -1,21 +1,45 @@
-"""Python's garbage collector, in rounds: freeing some objects often makes others unreachable."""
+"""Python's garbage collector, in rounds: freeing some objects often makes others unreachable.
+
+A full collection takes long in a large heap. So after one, the collector is asked again only if
+something on the device may have become garbage since: see `finds_nothing`.
+"""
 
 from __future__ import annotations
 
 import gc
 
+from .._devices.device import Device
 from .._hook import Hook
 from .._native import HookPoint, Touch
+from .lru_caches import held_bytes
+from .watched import Watched
 
 OLDEST = 2
 
 
 class Collector(Hook):
-    """Runs the garbage collector."""
+    """Runs the garbage collector. With a device, it notices garbage that holds memory of it."""
 
     point = HookPoint.COLLECT
     name = "Python's collector"
     limit_s = 60.0
+
+    def __init__(self, device: Device | None = None) -> None:
+        self._device = device
+        self._watched: Watched | None = None
+        self._may_find = True
+
+    def finds_nothing(self) -> bool | None:
+        """Collects young objects, which is quick, and looks whether something that leads to device
+        memory has lost a reference since the last full collection."""
+        if self._watched is None or self._device is None:
+            return None
+        gc.collect(OLDEST - 1)
+        if not self._may_find:
+            fewer = self._watched.fewer()
+            # Kept until the next full collection, which may not come at once.
+            self._may_find = bool(fewer) and held_bytes(fewer, self._device.name) > 0
+        return not self._may_find
 
     def run_round(self, round: int, is_full: bool) -> list[Touch]:
         if is_full:
@@ -34,4 +58,9 @@ class Collector(Hook):
             touched.append(Touch(f"{found} unreachable objects"))
         if gc.garbage and round == 0:
             touched.append(Touch(f"{len(gc.garbage)} objects left in gc.garbage; clear that list"))
+        if self._device is not None and round > 0:
+            # There is always a second round.
+            self._watched = self._watched or Watched()
+            self._watched.look()
+            self._may_find = False
         return touched

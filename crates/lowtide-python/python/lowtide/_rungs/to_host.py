@@ -49,7 +49,7 @@ class ModelsToHost(Hook):
             held = size_on(model, self._device.name)
             if held == 0:
                 continue
-            allocated = self._device.counts().allocated_bytes
+            allocated = self._allocated()
             # Noted first: a model that stops half-way is spread, and has to come back as well.
             entry.was = device_of_each_tensor(model) or {"": self._device.name}
             try:
@@ -60,11 +60,18 @@ class ModelsToHost(Hook):
                     entry.was = {}  # Nothing of it has moved.
             else:
                 if held is None:
-                    held = allocated - self._device.counts().allocated_bytes
-                entry.size = held if held > 0 else None
-                touched.append(Touch(f"model {entry.name}", entry.size))
+                    held = given_up(allocated, self._allocated())
+                entry.size = held
+                touched.append(Touch(f"model {entry.name}", held))
             del model
         return done(touched, failures)
+
+    def _allocated(self) -> int | None:
+        """Returns what the allocator has given out, or `None` if the device cannot say."""
+        try:
+            return self._device.counts().allocated_bytes
+        except Exception:  # noqa: BLE001  A model is moved also where its size stays unknown.
+            return None
 
     def restore(self) -> list[Touch]:
         touched: list[Touch] = []
@@ -85,6 +92,13 @@ class ModelsToHost(Hook):
                 entry.was = {}
             del model
         return done(touched, failures)
+
+
+def given_up(before: int | None, after: int | None) -> int | None:
+    """Returns how many bytes an allocator gave up, or `None` if that is not known or nothing."""
+    if before is None or after is None or before <= after:
+        return None
+    return before - after
 
 
 def check(model: Any, was: dict[str, str]) -> None:

@@ -1,0 +1,127 @@
+//! Releases that do no more than needed: a full collection takes long in a large heap, and mostly finds
+//! nothing.
+//!
+//! A full collection leaves no garbage behind. As long as the collectors have noticed no new garbage and
+//! no allocator has handed out or taken back a block since, there is nothing to do, and the release only
+//! reads the numbers. Otherwise it collects young objects and trims. A full collection follows if the
+//! collectors have noticed something, if the claim is not met, or if more is allocated than the last one
+//! left.
+//!
+//! What a collector cannot notice is found all the same: a full collection is due again as soon as it
+//! takes no more than a small share of the time (R15).
+
+use std::time::Duration;
+
+use lowtide_types::{Bytes, Reading, Receipt, RungName, RungOutcome, RungReceipt, Verdict};
+
+use crate::claiming::tolerance;
+use crate::gate::Gate;
+use crate::hooks::HookPoint;
+use crate::inventory::{Activity, Inventory};
+use crate::releaser::Releaser;
+use crate::request::{Request, Thrift};
+
+/// The share of time that full collections may take.
+const LARGEST_SHARE: f64 = 0.03;
+
+/// What the last full collection left.
+#[derive(Debug, Clone)]
+pub(crate) struct Collected {
+    ended: Duration,
+    took_s: f64,
+    /// The least that was allocated since.
+    allocated: Bytes,
+    activity: Option<Activity>,
+}
+
+impl Collected {
+    /// Returns what a climb left, if it ran a full collection to its end.
+    pub(crate) fn by(
+        request: &Request,
+        receipt: &Receipt,
+        inventory: &Inventory,
+        now: Duration,
+    ) -> Option<Collected> {
+        let last = receipt.rungs.iter().rfind(|rung| rung.rung == RungName::Collect)?;
+        let is_whole = last.outcome == RungOutcome::Done && receipt.stopped_at.is_none();
+        (is_whole && request.ladder.collects_all()).then(|| Collected {
+            ended: now,
+            took_s: last.took_s,
+            allocated: receipt.after.allocated,
+            activity: inventory.activity(),
+        })
+    }
+
+    /// Returns whether another full collection would be too large a share of the time.
+    fn is_recent(&self, now: Duration) -> bool {
+        now.saturating_sub(self.ended).as_secs_f64() < self.took_s / LARGEST_SHARE
+    }
+
+    /// Returns whether more is allocated than the collection left: some of it may be garbage.
+    fn has_grown(&self, now: &Reading, noise: Bytes) -> bool {
+        now.allocated > self.allocated + noise
+    }
+}
+
+impl Releaser {
+    /// Climbs as far as needed.
+    pub(crate) fn climb_by_need(&self, request: &Request, closes: Option<&Gate>) -> Receipt {
+        let (inventory, began) = (self.inventory(), self.clock().now());
+        let recent = self.collected().filter(|last| last.is_recent(began));
+        let Some(last) = recent.filter(|_| may_be_short(request, inventory)) else {
+            return self.climb(request, closes);
+        };
+        let is_unchanged = last.activity.is_some() && inventory.activity() == last.activity;
+        if is_unchanged && has_no_other_rung(request, inventory) {
+            let why = "nothing was allocated or freed since the last full collection";
+            let receipt = self.rest(request, why);
+            if is_met(&receipt, request, inventory) {
+                return receipt;
+            }
+        }
+        let mut short = request.clone();
+        short.ladder = short.ladder.with_young_collection();
+        let receipt = self.climb(&short, closes);
+        let has_grown = last.has_grown(&receipt.after, inventory.noise());
+        if is_met(&receipt, request, inventory) && !has_grown {
+            let allocated = last.allocated.min(receipt.after.allocated);
+            self.set_collected(Collected { allocated, activity: inventory.activity(), ..last });
+            return receipt;
+        }
+        if receipt.stopped_at.is_some() || self.clock().is_interrupted() {
+            return receipt;
+        }
+        // What the short one freed counts as the first rung of the full one.
+        let first = receipt.rung(RungName::Collect.as_str()).cloned();
+        let mut full = request.clone();
+        full.done = full.done.or(first.map(|rung| RungReceipt { before: receipt.before, ..rung }));
+        self.climb(&full, closes)
+    }
+}
+
+/// Returns whether a release may do without a full collection, by what the collectors say.
+fn may_be_short(request: &Request, inventory: &Inventory) -> bool {
+    let by_default = match request.thrift {
+        _ if !request.ladder.names().contains(&RungName::Collect) => return false,
+        Thrift::None => return false,
+        Thrift::ByNeed => false,
+        Thrift::ByTime => true,
+    };
+    let collectors = inventory.hooks(HookPoint::Collect);
+    collectors.iter().all(|collector| collector.would_find_nothing().unwrap_or(by_default))
+}
+
+/// Returns whether a release has done what it claimed, or claimed less than the number can show.
+fn is_met(receipt: &Receipt, request: &Request, inventory: &Inventory) -> bool {
+    let least = tolerance(request, inventory, &receipt.after);
+    let is_small = receipt.claim.is_some_and(|claim| claim.bytes.0.cast_signed() <= least);
+    let is_read = receipt.after.in_use().is_some();
+    receipt.verdict.is_proved() || (receipt.verdict == Verdict::Unverified && is_read && is_small)
+}
+
+/// Returns whether a ladder has nothing to run but collections and trims.
+fn has_no_other_rung(request: &Request, inventory: &Inventory) -> bool {
+    let others = request.ladder.rungs().iter().map(|placed| &placed.rung);
+    let others = others.filter(|rung| ![RungName::Collect, RungName::Trim].contains(&rung.name()));
+    others.flat_map(|rung| rung.hooks(inventory)).all(|hook| !hook.applies())
+}
