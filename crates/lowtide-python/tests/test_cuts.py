@@ -58,7 +58,7 @@ def plant(put: Callable[[Any], Any]) -> tuple[StorageWeakRef, Any]:
 def ask() -> Any:
     """The answer about the plant alone."""
     answer = lowtide.why(device="cpu")
-    (held,) = [held for held in answer.held if held.bytes == SIZE]
+    (held,) = [held for held in answer.held if SIZE <= held.bytes < 2 * SIZE]
     return held
 
 

@@ -1,7 +1,8 @@
 //! Advice: what is left after a release that missed its target, and what would free it.
 
 use lowtide_types::{
-    Bytes, ClaimBasis, Holder, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict, signed,
+    Bytes, ClaimBasis, Holder, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict,
+    signed,
 };
 
 /// Smaller amounts get no line.

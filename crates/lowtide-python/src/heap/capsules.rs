@@ -1,7 +1,7 @@
-//! Capsules of DLPack: objects of one library that show the memory of another's tensor.
+//! Capsules of `DLPack`: objects of one library that show the memory of another's tensor.
 //!
 //! A capsule takes no part in garbage collection, and names neither the tensor nor its memory. The
-//! address of the memory is in a structure that DLPack fixes.
+//! address of the memory is in a structure that `DLPack` fixes.
 
 use std::ffi::CStr;
 
@@ -49,7 +49,7 @@ pub(crate) fn tensor(capsule: *mut PyObject) -> Option<*const u8> {
     })
 }
 
-/// The memory that a capsule of DLPack shows.
+/// The memory that a capsule of `DLPack` shows.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub(crate) struct Shown {
     /// Its address on the device.
@@ -62,26 +62,29 @@ pub(crate) struct Shown {
     device_id: i32,
 }
 
-/// Returns the memory that a capsule of DLPack shows; `None` for other objects and used capsules.
+/// Returns the memory that a capsule of `DLPack` shows; `None` for other objects and used capsules.
 #[pyfunction]
 pub(crate) fn dlpack_memory(capsule: &Bound<'_, PyAny>) -> Option<Shown> {
     if !is_capsule_type(class_of(capsule.as_ptr())) {
         return None;
     }
     let tensor = tensor(capsule.as_ptr())?;
-    // SAFETY: DLPack says what is where in a tensor, and the capsule keeps it alive.
-    let shown = unsafe {
-        let shape: *const u8 = field(tensor, SHAPE);
-        let dimensions = usize::try_from(field::<i32>(tensor, DIMENSIONS)).unwrap_or(0);
-        let lengths = (0..dimensions).map(|at| field::<i64>(shape, at * 8));
-        let elements: u64 = lengths.map(|len| u64::try_from(len).unwrap_or(0)).product();
-        let bits = u64::from(field::<u8>(tensor, BITS)) * u64::from(field::<u16>(tensor, LANES));
-        Shown {
-            address: field::<usize>(tensor, DATA).wrapping_add(field::<u64>(tensor, OFFSET) as usize),
-            bytes: (elements * bits).div_ceil(8),
-            device_type: field(tensor, DEVICE_TYPE),
-            device_id: field(tensor, DEVICE_ID),
-        }
-    };
-    Some(shown)
+    let shape: *const u8 = read(tensor, SHAPE);
+    let dimensions = usize::try_from(read::<i32>(tensor, DIMENSIONS)).unwrap_or(0);
+    let lengths = (0..dimensions).map(|at| read::<i64>(shape, at * 8));
+    let elements: u64 = lengths.map(|len| u64::try_from(len).unwrap_or(0)).product();
+    let bits = u64::from(read::<u8>(tensor, BITS)) * u64::from(read::<u16>(tensor, LANES));
+    let offset = usize::try_from(read::<u64>(tensor, OFFSET)).unwrap_or(0);
+    Some(Shown {
+        address: read::<usize>(tensor, DATA).wrapping_add(offset),
+        bytes: elements.saturating_mul(bits).div_ceil(8),
+        device_type: read(tensor, DEVICE_TYPE),
+        device_id: read(tensor, DEVICE_ID),
+    })
+}
+
+fn read<T: Copy>(tensor: *const u8, offset: usize) -> T {
+    // SAFETY: `DLPack` says what a tensor has where, and its capsule, which the caller has, keeps it
+    // alive.
+    unsafe { field(tensor, offset) }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Info {
     pub(crate) is_gc: Option<ffi::inquiry>,
     /// Whether its objects are arrays of numpy.
     pub(crate) is_array: bool,
-    /// Whether its objects are capsules. Those of DLPack hold tensors.
+    /// Whether its objects are capsules. Those of `DLPack` hold tensors.
     pub(crate) is_capsule: bool,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
     /// to prefetch it.

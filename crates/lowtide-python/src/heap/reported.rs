@@ -25,7 +25,7 @@ pub(crate) enum MemoryKind {
     Tensor,
     /// A storage, which tensors share.
     Storage,
-    /// Another object that shows the memory of tensors: a capsule of DLPack, a buffer of Arrow.
+    /// Another object that shows the memory of tensors: a capsule of `DLPack`, a buffer of Arrow.
     Shown,
     /// A captured graph.
     Graph,
@@ -130,7 +130,8 @@ impl<'py> Reports<'py> {
         let edges = question.autograd.call1((self.asked.list(),))?;
         let unknown = Held::new(py)?;
         let mut unknown_addresses = Vec::new();
-        for KeptTensors { position, kept, is_counted } in edges.extract::<Vec<KeptTensors<'py>>>()?
+        for KeptTensors { position, kept, is_counted } in
+            edges.extract::<Vec<KeptTensors<'py>>>()?
         {
             let Some(from) = addresses.get(position) else { continue };
             let to = kept.iter().map(address).collect();

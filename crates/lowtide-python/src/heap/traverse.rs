@@ -198,7 +198,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
             let elements = arrays::elements(object, &mut self.kinds.layouts);
             let parts = [arrays::base(object)].into_iter().chain(elements.objects());
             let parts = parts.filter(|part| !part.is_null());
-            self.shown.objects.extend(parts.map(|part| part.expose_provenance()));
+            self.shown.objects.extend(parts.map(<*mut PyObject>::expose_provenance));
         }
         if (info.kind == Kind::Tensor || info.is_capsule)
             && let Some(reported) = self.kinds.reported.get(&address)

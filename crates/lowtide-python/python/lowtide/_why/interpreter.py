@@ -13,8 +13,8 @@ import _io
 import functools
 import sys
 from contextvars import Context, copy_context
-from types import FunctionType
-from typing import NamedTuple
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
 
 from .alone import EXAMINING
 from .references.look import is_a, item, module_value, pairs, plain, read, type_name
@@ -68,15 +68,15 @@ class _Listener:
 def exit_callbacks() -> list[object]:
     """Returns the functions that run at exit. No function lists them, but one compares them all."""
     unregister = module_value("atexit", "unregister")
-    if type(unregister) is not _BUILT_IN:
-        return []
-    listener = _Listener()
+    if not is_a(unregister, _BUILT_IN):
+        return []  # The program has put its own in its place.
+    listener: Any = _Listener()
     unregister(listener)
     heard = {id(one): one for one in listener.heard}
     return list(heard.values())
 
 
-_BUILT_IN = type(len)
+_BUILT_IN: type = type(len)
 
 
 def is_exit_callback(value: object) -> bool:
@@ -105,8 +105,8 @@ def unregister_exit(number: int) -> None:
             module_value("atexit", "unregister")(one)
 
 
-def _qualified(value: object) -> str:
-    if type(value) is _METHOD:
+def _qualified(value: Any) -> str:
+    if type(value) is MethodType:
         value = value.__func__
     if is_a(value, FunctionType):
         return plain(FunctionType.__dict__["__qualname__"].__get__(value))
@@ -187,10 +187,10 @@ def is_current(context: Context) -> bool:
     )
 
 
-def function_name(value: object) -> str:
+def function_name(value: Any) -> str:
     """Returns a function with the place where it is defined: `save() (shop.py line 12)`."""
     bound = ""
-    if type(value) is _METHOD:
+    if type(value) is MethodType:
         bound, value = f"{type_name(type(value.__self__))}.", value.__func__
     if not is_a(value, FunctionType):
         name = read(value, "__name__")
@@ -204,7 +204,7 @@ def function_name(value: object) -> str:
 def of_native(value: object) -> str:
     """Returns what a person does about an object that only native code holds, as a sentence."""
     name = type_name(type(value))
-    if is_a(value, FunctionType) or type(value) is _METHOD:
+    if is_a(value, FunctionType) or type(value) is MethodType:
         return (
             f"unregister {function_name(value)} where it was given to a library as a callback (one "
             "of sys.addaudithook stays until the process ends)"

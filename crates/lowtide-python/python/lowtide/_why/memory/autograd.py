@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType, GetSetDescriptorType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..._torch import UNREADABLE, Tensor, Torch, torch
 from ..references.functions import cell_contents
@@ -26,17 +26,34 @@ MOST_NODES = 200_000
 
 
 class KeptTensors(NamedTuple):
-    """The objects that one object keeps alive. `position` is its place in the list that was asked.
-
-    `is_counted`: it has a reference to each as a Python object, which no traverse slot shows.
-    """
+    """The objects that one object keeps alive in native code. `position` is its place in the list
+    that was asked."""
 
     position: int
     kept: list[Tensor]
-    is_counted: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has a reference to each as a Python object."""
+        return False
 
 
-def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
+class Referents(NamedTuple):
+    """The Python objects that one object refers to and that no traverse slot shows."""
+
+    position: int
+    kept: list[object]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has a reference to each as a Python object."""
+        return True
+
+
+Kept: TypeAlias = KeptTensors | Referents
+
+
+def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[Kept]:
     """Returns what each tensor keeps alive in native code; tensors that keep nothing are left out.
 
     Saved tensors without a Python object come as new objects over the same storage. What cannot be
@@ -47,12 +64,12 @@ def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[
     if module is None or not tensors:
         return foreign
     with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
-        return foreign + _edges(module, tensors, most_nodes)
+        return [*foreign, *_edges(module, tensors, most_nodes)]
 
 
-def _foreign_edges(objects: list[Tensor]) -> list[KeptTensors]:
+def _foreign_edges(objects: list[Tensor]) -> list[Kept]:
     """Returns what objects of other libraries refer to, and the buffers of which they consist."""
-    edges: list[KeptTensors] = []
+    edges: list[Kept] = []
     asked, tables = asked_types(), table_types()
     if not asked and not tables:
         return edges
@@ -66,7 +83,7 @@ def _foreign_edges(objects: list[Tensor]) -> list[KeptTensors]:
                 1 if is_asked else 2 if any(base in of for base in tables) else 0
             )
         if kind == 1:
-            edges.append(KeptTensors(i, references_of(one), is_counted=True))
+            edges.append(Referents(i, references_of(one)))
         elif kind == 2:
             edges.append(KeptTensors(i, buffers_of(one)))
     return edges
@@ -149,7 +166,7 @@ class _Graph:
     def __init__(self, module: Torch) -> None:
         self._tensor: type = module._C.TensorBase
         self._python: type = module._C._FunctionBase
-        self._saved: type = module._C._autograd.SavedTensor
+        self._saved: Any = module._C._autograd.SavedTensor
         self._shows_hooks = hasattr(module._C._autograd.SavedTensor, "unpack_hook")
         self._readers: dict[type, _Reader] = {}
         self._read: dict[int, _Node] = {}
@@ -240,7 +257,7 @@ class _Graph:
             saved = item(instance_dict(frame) or {}, "saved_args")
             for one in saved if type(saved) is list else ():
                 if type(one) is self._saved:
-                    self._add(kept, [type(one).data.__get__(one)])
+                    self._add(kept, [self._saved.data.__get__(one)])
 
     def _add(self, kept: list[Tensor], values: list[Any]) -> None:
         """Adds the tensors among some values, and those one level down in plain containers."""

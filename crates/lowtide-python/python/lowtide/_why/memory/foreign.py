@@ -118,8 +118,9 @@ def table_types() -> list[type]:
 
 def buffers_of(one: Any) -> list[object]:
     """Returns the buffers of an array or table of Arrow, as new objects."""
-    lib = {kind.__name__: kind for kind in table_types()}
-    todo, found = [one], []
+    lib: dict[str, Any] = {kind.__name__: kind for kind in table_types()}
+    todo: list[Any] = [one]
+    found: list[object] = []
     while todo:
         at = todo.pop()
         names = [base.__name__ for base in mro(type(at)) if lib.get(base.__name__) is base]

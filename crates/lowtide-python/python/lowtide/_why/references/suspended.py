@@ -40,7 +40,9 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
         return
     attributes = _ATTRIBUTES[type(holder)]
     own = f"{{holder}}.{attributes.frame}"
-    why, imports = "", ()
+    why = ""
+    imports: tuple[str, ...] = ()
+    verb: str | None
     if type(holder) is AsyncGeneratorType:
         verb, why, imports = _end_async(holder)
     else:
