@@ -17,7 +17,7 @@ const TURNS: usize = 5;
 const PAGE: Bytes = Bytes::mib(2);
 const MOST: Bytes = Bytes::gib(16);
 /// A processor computes digests and copies at a hundredth of the speed.
-const MOST_ON_HOST: Bytes = Bytes::gib(1);
+const MOST_ON_HOST: Bytes = Bytes::mib(256);
 
 /// The speeds of a device, in GiB/s.
 #[derive(Debug, Clone, Serialize)]

@@ -129,6 +129,10 @@ def test_r15_after_work_a_full_collection_comes_only_where_it_is_needed(
     device.free(device.allocate())
     assert lowtide.empty_device_cache(device).verdict == "released"
     assert 2 not in collections and is_about(in_use(), before)
+    Model(device)
+    receipt = lowtide.empty_device_cache(device)
+    assert 2 not in collections and is_about(in_use(), before)
+    assert receipt.freed_bytes is not None and is_about(receipt.freed_bytes, SIZE), "it is told"
     old = Model(device)
     gc.collect()
     del old

@@ -433,6 +433,35 @@ class TestCuda:
             assert device.trim() == 0, "nothing could be given back anyway"
         del unused
 
+    def test_workers_are_part_of_the_program(
+        self, cuda: Any, native: Any, monkeypatch: Any
+    ) -> None:
+        cuda()
+        device = CudaDevice("cuda:0", 0)
+        listed = [ProcessUsage("pid 7", 3), ProcessUsage("pid 8", 40), ProcessUsage("pid 9", 2)]
+        told = NvmlUsage(Usage(100, 10), None, listed)
+        native(nvml_usage=lambda uuid: told)
+        assert device.own() is None and len(device.others()) == 3
+        monkeypatch.setattr(cuda_device, "pids", lambda: [8, 5])
+        # Process 9 was started by worker 8.
+        monkeypatch.setattr(cuda_device, "worker_of", lambda pid, _: 8 if pid in (8, 9) else None)
+        assert device.own() == 42, "this process itself does not use the device"
+        assert device.worker_memory(8) == 42 and device.worker_memory(5) == 0
+        assert device.worker_bytes() == 0, "the tests' processes are no workers"
+        assert device.others() == [ProcessUsage("pid 7", 3)]
+        monkeypatch.setattr(cuda_device, "pids", list)
+        told = NvmlUsage(Usage(100, 52), None, [ProcessUsage("pid 7", 3)])
+        assert device.own() == 0, "it is known by now, and the worker's end can be seen"
+
+    def test_where_nvml_knows_no_worker_nothing_is_made_up(
+        self, cuda: Any, native: Any, monkeypatch: Any
+    ) -> None:
+        cuda()
+        device = CudaDevice("cuda:0", 0)
+        native(nvml_usage=lambda uuid: NvmlUsage(Usage(100, 10), None, []))
+        monkeypatch.setattr(cuda_device, "pids", lambda: [8])
+        assert device.own() is None and device.worker_memory(8) is None
+
     def test_the_counters_are_those_of_torch(self, cuda: Any) -> None:
         context = cuda()
         device = CudaDevice("cuda:0", 0)

@@ -12,6 +12,7 @@ import lowtide
 import pytest
 import torch
 from kernel import MIB, weights
+from workers import load_reranker
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -84,6 +85,7 @@ def scope() -> dict[str, Any]:
         "request": "a request",
         "update_weights": lambda: served.append("weights"),
         "batch": [1],
+        "load_reranker": load_reranker,
     }
 
 

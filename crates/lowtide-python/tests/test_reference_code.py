@@ -28,9 +28,11 @@ def test_suspended_generator(
 ) -> None:
     # Some Pythons' close() does not let go of the variables; None: as it is in this one.
     if close_lets_go is not None:
-        if close_lets_go and not suspended._close_drops_variables(has_begun):
+        if close_lets_go and not suspended._drops_variables("close", has_begun):
             pytest.skip("close() does not let go of the variables in this Python")
-        monkeypatch.setattr(suspended, "_close_drops_variables", lambda _: close_lets_go)
+        monkeypatch.setattr(
+            suspended, "_drops_variables", lambda how, _: (how == "close") is close_lets_go
+        )
     held = Held()
     gone = weakref.ref(held)
     holder = generator(held)
@@ -48,6 +50,19 @@ def test_suspended_generator(
     assert gone() is None
 
 
+def test_a_generator_that_only_its_end_empties_is_no_place_to_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(suspended, "_drops_variables", lambda *_: False)
+    held = Held()
+    holder = generator(held)
+    found = only(holder, held)
+    assert found.verb is None
+    assert found.why_not == "this Python frees its variables only with the generator"
+    found.cut()
+    assert holder.gi_frame is None
+
+
 def test_a_generator_that_will_not_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def stubborn(held: object) -> Any:
         try:
@@ -56,7 +71,7 @@ def test_a_generator_that_will_not_end_says_so(monkeypatch: pytest.MonkeyPatch) 
             yield held
 
     for lets_go in (True, False):
-        monkeypatch.setattr(suspended, "_close_drops_variables", lambda _, answer=lets_go: answer)
+        monkeypatch.setattr(suspended, "_drops_variables", lambda *_, answer=lets_go: answer)
         held = Held()
         holder = stubborn(held)
         next(holder)

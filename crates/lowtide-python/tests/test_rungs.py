@@ -76,6 +76,7 @@ class TestList:
             HookPoint.LIBRARIES,
             HookPoint.CACHES,
             HookPoint.COLLECT,
+            HookPoint.CONTEXT_RESET,
             HookPoint.FALLBACK,
         }
         names = [hook.name for hook in hooks if hook.point == HookPoint.LIBRARIES]

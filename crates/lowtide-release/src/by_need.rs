@@ -15,6 +15,7 @@ use std::time::Duration;
 use lowtide_types::{Bytes, Reading, Receipt, RungName, RungOutcome, RungReceipt, Verdict};
 
 use crate::claiming::tolerance;
+use crate::climber::untouched;
 use crate::gate::Gate;
 use crate::hooks::HookPoint;
 use crate::inventory::{Activity, Inventory};
@@ -22,7 +23,7 @@ use crate::releaser::Releaser;
 use crate::request::{Request, Thrift};
 
 /// The share of time that full collections may take.
-const LARGEST_SHARE: f64 = 0.03;
+const LARGEST_SHARE: f64 = 0.02;
 
 /// What the last full collection left.
 #[derive(Debug, Clone)]
@@ -68,22 +69,29 @@ impl Releaser {
     pub(crate) fn climb_by_need(&self, request: &Request, closes: Option<&Gate>) -> Receipt {
         let (inventory, began) = (self.inventory(), self.clock().now());
         let recent = self.collected().filter(|last| last.is_recent(began));
-        let Some(last) = recent.filter(|_| may_be_short(request, inventory)) else {
+        let Some(last) = recent.filter(|_| may_leave_out(request)) else {
             return self.climb(request, closes);
         };
+        let mut request = request.clone();
+        let before = inventory.read();
+        let has_nothing = has_nothing_to_find(&request, inventory);
         let is_unchanged = last.activity.is_some() && inventory.activity() == last.activity;
-        if is_unchanged && has_no_other_rung(request, inventory) {
+        if has_nothing && is_unchanged && has_no_other_rung(&request, inventory) {
             let why = "nothing was allocated or freed since the last full collection";
-            let receipt = self.rest(request, why);
-            if is_met(&receipt, request, inventory) {
+            let receipt = self.rest(&request, why, before);
+            if is_met(&receipt, &request, inventory) {
                 return receipt;
             }
+        }
+        request.done = request.done.or_else(|| self.freed_by_asking(before, began));
+        if !has_nothing {
+            return self.climb(&request, closes);
         }
         let mut short = request.clone();
         short.ladder = short.ladder.with_young_collection();
         let receipt = self.climb(&short, closes);
         let has_grown = last.has_grown(&receipt.after, inventory.noise());
-        if is_met(&receipt, request, inventory) && !has_grown {
+        if is_met(&receipt, &request, inventory) && !has_grown {
             let allocated = last.allocated.min(receipt.after.allocated);
             self.set_collected(Collected { allocated, activity: inventory.activity(), ..last });
             return receipt;
@@ -93,20 +101,33 @@ impl Releaser {
         }
         // What the short one freed counts as the first rung of the full one.
         let first = receipt.rung(RungName::Collect.as_str()).cloned();
-        let mut full = request.clone();
-        full.done = full.done.or(first.map(|rung| RungReceipt { before: receipt.before, ..rung }));
-        self.climb(&full, closes)
+        request.done = first.map(|rung| RungReceipt { before: receipt.before, ..rung });
+        self.climb(&request, closes)
+    }
+
+    /// Returns what the question to the collectors freed, as a rung: a collector may look at young
+    /// objects to answer it.
+    fn freed_by_asking(&self, before: Reading, began: Duration) -> Option<RungReceipt> {
+        let (after, noise) = (self.inventory().read(), self.inventory().noise());
+        let took_s = self.clock().since(began).as_secs_f64();
+        let freed_bytes = after.freed_since(&before);
+        (!after.is_like(&before, noise)).then(|| RungReceipt {
+            after,
+            freed_bytes,
+            took_s,
+            ..untouched(RungName::Collect, 1, before)
+        })
     }
 }
 
-/// Returns whether a release may do without a full collection, by what the collectors say.
-fn may_be_short(request: &Request, inventory: &Inventory) -> bool {
-    let by_default = match request.thrift {
-        _ if !request.ladder.names().contains(&RungName::Collect) => return false,
-        Thrift::None => return false,
-        Thrift::ByNeed => false,
-        Thrift::ByTime => true,
-    };
+/// Returns whether a release may leave something out.
+fn may_leave_out(request: &Request) -> bool {
+    request.thrift != Thrift::None && request.ladder.names().contains(&RungName::Collect)
+}
+
+/// Returns whether the collectors would find nothing, as far as they can tell.
+fn has_nothing_to_find(request: &Request, inventory: &Inventory) -> bool {
+    let by_default = request.thrift == Thrift::ByTime;
     let collectors = inventory.hooks(HookPoint::Collect);
     collectors.iter().all(|collector| collector.would_find_nothing().unwrap_or(by_default))
 }

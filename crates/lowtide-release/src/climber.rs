@@ -59,7 +59,7 @@ pub(crate) fn receipt(
 }
 
 /// Creates the receipt of a rung that has done nothing yet.
-fn untouched(rung: RungName, attempt: u32, before: Reading) -> RungReceipt {
+pub(crate) fn untouched(rung: RungName, attempt: u32, before: Reading) -> RungReceipt {
     RungReceipt {
         rung,
         attempt,
@@ -88,10 +88,9 @@ impl Climber<'_> {
         self.conclude(before, claim, progress)
     }
 
-    /// Climbs nothing, for this reason, and says how things are.
-    pub(crate) fn rest(&self, why: &str) -> Receipt {
+    /// Climbs nothing, for this reason, and says how things are by a reading.
+    pub(crate) fn rest(&self, why: &str, last: Reading) -> Receipt {
         let Climber { inventory, request, .. } = self;
-        let last = inventory.read();
         let claim = claim(request, inventory, &last);
         let skipped = |placed: &Placed| {
             let outcome = RungOutcome::Skipped { why: why.to_owned() };

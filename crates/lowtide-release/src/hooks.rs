@@ -29,7 +29,7 @@ pub enum HookPoint {
     Collect,
     /// Workspaces of libraries, communicators and leftovers of other processes are freed.
     Libraries,
-    /// The context is destroyed and created anew.
+    /// A disposable process, or its context, ends and is started anew.
     ContextReset,
     /// The last resort, when no other rung was enough.
     Fallback,
@@ -116,6 +116,7 @@ pub struct Hook {
     finds_nothing: Option<Box<FindsNothing>>,
     undo: Option<Box<Undo>>,
     is_costly: bool,
+    is_of_disposable: bool,
     limit: Duration,
     run: Box<Run>,
 }
@@ -134,6 +135,7 @@ impl Hook {
             finds_nothing: None,
             undo: None,
             is_costly: false,
+            is_of_disposable: false,
             limit: HOOK_LIMIT,
             run,
         }
@@ -188,6 +190,18 @@ impl Hook {
     pub fn costly(mut self) -> Hook {
         self.is_costly = true;
         self
+    }
+
+    /// Says that what the hook ends is disposable, such as a worker process that is started again at its
+    /// next use. So it is run at [`HookPoint::ContextReset`] although this process is not disposable.
+    #[must_use]
+    pub fn of_disposable(mut self) -> Hook {
+        self.is_of_disposable = true;
+        self
+    }
+
+    pub(crate) fn is_of_disposable(&self) -> bool {
+        self.is_of_disposable
     }
 
     /// Sets a function that brings back what the hook took off the device, such as a model. It is called

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Receipt, Verdict};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict};
 
 use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark};
@@ -334,16 +334,16 @@ impl Releaser {
         receipt
     }
 
-    /// Climbs no rung, for this reason, and reads the numbers.
-    pub(crate) fn rest(&self, request: &Request, why: &str) -> Receipt {
-        self.climb_or_rest(request, None, Some(why))
+    /// Climbs no rung, for this reason. The numbers are those of a reading.
+    pub(crate) fn rest(&self, request: &Request, why: &str, now: Reading) -> Receipt {
+        self.climb_or_rest(request, None, Some((why, now)))
     }
 
     fn climb_or_rest(
         &self,
         request: &Request,
         closes: Option<&Gate>,
-        why_not: Option<&str>,
+        resting: Option<(&str, Reading)>,
     ) -> Receipt {
         let Inner { identity: releaser, inventory, left_behind, .. } = &*self.inner;
         let origin = Origin { releaser, left_behind, closes, within: request.within.as_ref() };
@@ -351,7 +351,7 @@ impl Releaser {
         let (climb, _under_way) = Climb::begin(clock, go_on, &origin);
         let replaced = self.inner.replaced().clone();
         let climber = Climber { inventory, request, climb: &climb, replaced: &replaced };
-        why_not.map_or_else(|| climber.run(), |why| climber.rest(why))
+        resting.map_or_else(|| climber.run(), |(why, now)| climber.rest(why, now))
     }
 
     /// Returns what the last full collection left.

@@ -1,9 +1,13 @@
 //! A pool that sleeps and wakes again and again, with a captured graph that works on its blocks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_device::{Address, Bytes, Device, Stream};
+use lowtide_pool::{
+    Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamFence, StreamId, Tag,
+};
+use lowtide_testing::double::{Double, DoubleGuard};
 use lowtide_testing::raw::{Raw, first};
 use lowtide_testing::suite::{Case, Target};
 
@@ -49,6 +53,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("contents_and_a_captured_graph_are_right_after_many_turns", many_turns),
         Case::new("zeros_come_back_as_zeros_to_memory_that_is_not_zero", zeros_come_back),
         Case::new("a_wake_that_is_stopped_is_taken_back", a_stopped_wake_is_taken_back),
+        Case::new("a_sleep_waits_for_work_in_flight", a_sleep_waits_for_work),
+        Case::new("what_a_stream_still_uses_is_given_to_nobody", what_a_stream_uses_stays),
     ]
 }
 
@@ -262,5 +268,70 @@ fn a_stopped_wake_is_taken_back(_: Target) {
         pool.check();
     }
     assert!(hands.read(&pool, block, 0, size) == bytes, "it woke with other bytes");
+    pool.check();
+}
+
+/// A pool with a fence, and a stream that it watches. On the double, work of a stream starts only when
+/// it is waited for.
+struct Fenced {
+    _double: Option<DoubleGuard>,
+    pool: Pool,
+    hands: Hands,
+    stream: Arc<Stream>,
+    id: StreamId,
+}
+
+impl Fenced {
+    fn new(target: Target) -> Fenced {
+        let double = (target == Target::Double).then(Double::take);
+        if let Some(double) = &double {
+            double.configure("late_us=600000000");
+        }
+        let device = Device::cuda(0).unwrap();
+        let (fence, stream) =
+            (Arc::new(StreamFence::default()), Arc::new(device.stream().unwrap()));
+        let id = fence.watch(&stream);
+        let pool = Pool::builder(&device).fence(fence).build().unwrap();
+        Fenced { _double: double, hands: Hands::new(&device), pool, stream, id }
+    }
+
+    /// Has the stream fill a block, and does not wait for it.
+    fn fill(&self, block: Address, size: Bytes) {
+        let (reservation, at) = self.pool.place_of(block).unwrap();
+        self.stream.fill((&reservation, at), STAMP, size).unwrap();
+    }
+}
+
+fn a_sleep_waits_for_work(target: Target) {
+    let fenced = Fenced::new(target);
+    let (pool, size) = (&fenced.pool, Bytes::mib(6));
+    let block = pool.alloc(size, fenced.id, Tag::default()).unwrap();
+    // The fence knows the stream by what was freed on it.
+    pool.free(pool.alloc(Bytes(512), fenced.id, Tag::default()).unwrap(), fenced.id).unwrap();
+    for _ in 0..2 {
+        fenced.hands.write(pool, block, 0, &noise(1, size.as_usize()));
+        fenced.fill(block, size);
+        pool.sleep(Scope::Whole).unwrap();
+        pool.wake(Scope::Whole).unwrap();
+        let found = fenced.hands.read(pool, block, 0, size.as_usize());
+        assert!(found.iter().all(|byte| *byte == STAMP), "the fill was slept away");
+    }
+    pool.check();
+}
+
+fn what_a_stream_uses_stays(target: Target) {
+    let fenced = Fenced::new(target);
+    let (pool, size, other) = (&fenced.pool, Bytes::mib(6), StreamId(u64::MAX));
+    let block = pool.alloc(size, fenced.id, Tag::default()).unwrap();
+    fenced.fill(block, size);
+    pool.free(block, fenced.id).unwrap();
+    if target == Target::Double {
+        let next = pool.alloc(size, other, Tag::default()).unwrap();
+        assert_ne!(next, block, "its stream has not passed");
+        pool.free(next, other).unwrap();
+    }
+    fenced.stream.synchronize().unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.counts().physical, Bytes::ZERO, "it has passed");
     pool.check();
 }

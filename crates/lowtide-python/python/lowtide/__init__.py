@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ._rungs.restore import restore
     from ._why.answer import Answer
     from ._why.why import why
+    from ._worker import Worker, WorkerError, WorkerTraceback
 
 __all__ = [
     "Answer",
@@ -79,6 +80,9 @@ __all__ = [
     "Touch",
     "Trend",
     "Work",
+    "Worker",
+    "WorkerError",
+    "WorkerTraceback",
     "WouldNotFit",
     "__version__",
     "after_inference",
@@ -104,6 +108,9 @@ _LAZY = {
     "Audit": "_audit",
     "audit": "_audit",
     "why": "_why.why",
+    "Worker": "_worker",
+    "WorkerError": "_worker",
+    "WorkerTraceback": "_worker",
     "register_cache": "_rungs.registry",
     "register_model": "_rungs.registry",
     "register_session": "_rungs.registry",

@@ -22,6 +22,8 @@ class Hook:
     """Whether the program has to do costly work again afterwards. It is not run between tasks."""
     restores: bool = False
     """Whether `restore` brings back what `run` took off the device."""
+    disposable: bool = False
+    """Whether what it ends is disposable, such as a worker process."""
 
     def missing(self) -> str | None:
         """Returns why the hook does not apply; the receipt then lists it as skipped."""

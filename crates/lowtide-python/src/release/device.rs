@@ -54,6 +54,13 @@ impl PythonDevice {
         }
     }
 
+    /// Returns what the worker processes of this program use.
+    pub(crate) fn worker_bytes(&self) -> Bytes {
+        self.ask_or("what workers use", Bytes::ZERO, |device| {
+            Ok(Bytes(device.call_method0("worker_bytes")?.extract()?))
+        })
+    }
+
     fn ask<T>(&self, ask: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T, String> {
         attached(|py| ask(self.object.bind(py)))
     }

@@ -33,7 +33,7 @@ pub(crate) enum HookPoint {
     Collect,
     /// Frees what libraries hold.
     Libraries,
-    /// Destroys and recreates the context.
+    /// Ends disposable processes, or resets the context of this one if it is disposable.
     ContextReset,
     /// Runs when nothing else has helped.
     Fallback,
@@ -61,11 +61,12 @@ struct PythonHook {
     limit_s: f64,
     costly: bool,
     restores: bool,
+    disposable: bool,
 }
 
 /// Makes a hook of a Python object. Returns it with the rung that runs it.
 pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::HookPoint, Hook)> {
-    let PythonHook { point, name, limit_s, costly, restores } = object.extract()?;
+    let PythonHook { point, name, limit_s, costly, restores, disposable } = object.extract()?;
     let limit = Duration::try_from_secs_f64(limit_s)
         .map_err(|error| PyValueError::new_err(format!("limit_s of {name}: {error}")))?;
     let object = Arc::new(object.clone().unbind());
@@ -86,6 +87,9 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
         });
     if costly {
         hook = hook.costly();
+    }
+    if disposable {
+        hook = hook.of_disposable();
     }
     if restores {
         hook = hook.restored_by(move || {

@@ -41,6 +41,13 @@ pub(crate) fn process_memory() -> PyResult<ProcessMemory> {
     })
 }
 
+/// Returns the memory of another process, counted in the same way, or `None` if it has ended.
+#[pyfunction]
+pub(crate) fn memory_of_process(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some(field(&status, "RssAnon:")? + field(&status, "RssShmem:")?)
+}
+
 fn unreadable(file: &'static str) -> impl FnOnce(std::io::Error) -> PyErr {
     move |error| PyOSError::new_err(format!("{file}: {error}"))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lowtide::device::Bytes;
-use lowtide::release::{Gauge, floor};
+use lowtide::release::{Gauge, LedgerKind, floor};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -49,6 +49,9 @@ impl Releaser {
         let device = Arc::new(PythonDevice::new(object)?);
         let inner = lowtide::release::Releaser::with_gauge(Some(Arc::clone(&device) as _), clock);
         inner.add_allocator(Arc::clone(&device) as _).keep();
+        // Their memory is part of what this program uses, and of no allocator here.
+        let workers = Arc::clone(&device);
+        inner.add_account(LedgerKind::Live, "workers", move || workers.worker_bytes()).keep();
         for object in hooks.try_iter()? {
             let (point, hook) = hook(&object?)?;
             inner.add_hook(point, hook).keep();

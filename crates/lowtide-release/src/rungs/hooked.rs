@@ -141,7 +141,7 @@ pub(super) fn run_at(
     run(&inventory.hooks(point), climb, round, climbed);
 }
 
-fn run(hooks: &[Arc<Hook>], climb: &Climb, round: Round, climbed: &mut Climbed) {
+pub(super) fn run(hooks: &[Arc<Hook>], climb: &Climb, round: Round, climbed: &mut Climbed) {
     for hook in hooks {
         if !climb.go_on() {
             climbed.stopped = true;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lowtide_types::RungName;
 
 use super::collect::Collect;
-use super::hooked::{CACHES, SESSIONS, TO_HOST, expect, run_at};
+use super::hooked::{CACHES, SESSIONS, TO_HOST, expect, run, run_at};
 use super::sleep::{SLEEP_LIMIT, Sleep};
 use super::trim::Trim;
 use crate::climb::Climb;
@@ -15,10 +15,20 @@ use crate::hooks::{Hook, HookPoint, Round};
 use crate::inventory::Inventory;
 use crate::rung::{Climbed, Expectation, Rung};
 
-/// Destroys the context and creates it anew. Only in a disposable process, because in a live framework
-/// it destroys memory that is in use.
+/// Ends what is disposable, and with it its context: worker processes, which are started anew at their
+/// next use. A context of this process is reset only if the process is disposable, because in a live
+/// framework that destroys memory in use.
 #[derive(Debug)]
 pub struct ContextReset;
+
+impl ContextReset {
+    /// Returns the hooks whose object is disposable.
+    fn disposable(inventory: &Inventory) -> Vec<Arc<Hook>> {
+        let mut hooks = inventory.hooks(HookPoint::ContextReset);
+        hooks.retain(|hook| inventory.is_disposable() || hook.is_of_disposable());
+        hooks
+    }
+}
 
 impl Rung for ContextReset {
     fn name(&self) -> RungName {
@@ -26,11 +36,15 @@ impl Rung for ContextReset {
     }
 
     fn expect(&self, inventory: &Inventory) -> Expectation {
-        if !inventory.is_disposable() {
-            let why = "the process is not disposable, and a reset destroys memory in use";
-            return Expectation::Skip(why.to_owned());
+        let hooks = ContextReset::disposable(inventory);
+        match expect(&hooks, "no hook can reset the context") {
+            Expectation::Skip(why) if !inventory.is_disposable() => {
+                let own = "the process is not disposable, and a reset destroys memory in use";
+                let others = if hooks.is_empty() { String::new() } else { format!("; {why}") };
+                Expectation::Skip(format!("{own}{others}"))
+            }
+            expectation => expectation,
         }
-        expect(&inventory.hooks(HookPoint::ContextReset), "no hook can reset the context")
     }
 
     fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
@@ -39,7 +53,7 @@ impl Rung for ContextReset {
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
-        run_at(HookPoint::ContextReset, inventory, climb, Round::ONLY, &mut climbed);
+        run(&ContextReset::disposable(inventory), climb, Round::ONLY, &mut climbed);
         Ok(climbed)
     }
 }

@@ -293,6 +293,15 @@ fn r28_a_context_is_reset_only_in_a_disposable_process(ground: &Ground) {
     let why = receipt.rung("context_reset").unwrap().outcome.to_string();
     assert!(why.starts_with("skipped: the process is not disposable"), "{why}");
     assert_eq!(log.take(), [""; 0]);
+    // A worker is disposable, whatever this process is.
+    let worker = Store::new(ground, "worker", 16);
+    let plugged = releaser.add_hook(HookPoint::ContextReset, worker.hook(&log).of_disposable());
+    let receipt = releaser.release(Request::new("idle", Ladder::idle()));
+    ground.assert_in_use(24, "the worker is gone, and nothing else");
+    let reset = receipt.rung("context_reset").unwrap();
+    ground.assert_same(reset.freed_bytes.unwrap(), 16, "context_reset");
+    assert_eq!(log.take(), ["worker"]);
+    drop(plugged);
     releaser.set_disposable(true);
     let receipt = releaser.release(Request::new("idle", Ladder::idle()));
     ground.assert_in_use(0, "somebody said that it may go");

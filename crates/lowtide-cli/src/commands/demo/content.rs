@@ -67,9 +67,9 @@ fn pieces(size: Bytes, seed: u64) -> impl Iterator<Item = Piece> {
 impl Content {
     pub(super) fn new(device: &Device) -> anyhow::Result<Content> {
         let pattern = device.host_memory(Bytes(REGION))?;
-        let mut words = vec![0; REGION as usize];
-        for (word, number) in words.chunks_exact_mut(8).zip(1u64..) {
-            word.copy_from_slice(&number.wrapping_mul(ODD).to_le_bytes());
+        let mut words = Vec::with_capacity(REGION as usize);
+        for number in 1..=REGION / 8 {
+            words.extend_from_slice(&number.wrapping_mul(ODD).to_le_bytes());
         }
         pattern.write(Bytes::ZERO, &words)?;
         let read_back = device.host_memory(Bytes(PIECE))?;
@@ -118,7 +118,7 @@ impl Content {
     /// Compares every byte of a block with what it was filled with.
     pub(super) fn holds(&self, pool: &Pool, filled: &Filled) -> anyhow::Result<bool> {
         let (reservation, at) = pool.place_of(filled.block.address())?;
-        let mut found = vec![0; PIECE as usize];
+        let mut found = vec![0; PIECE.min(filled.block.size().0) as usize];
         for Piece { from, offset, size } in pieces(filled.block.size(), filled.seed) {
             let to = (&self.read_back, Bytes::ZERO);
             self.stream.copy_out((&reservation, at + offset), to, size)?;

@@ -14,6 +14,7 @@ from .._native import (
     malloc_counts,
     malloc_trim,
     malloc_trimmable,
+    memory_of_process,
     process_memory,
 )
 from .device import Device
@@ -35,11 +36,14 @@ class CpuDevice(Device):
         return Usage(memory.total_bytes, memory.free_bytes)
 
     def own(self) -> int | None:
-        return process_memory().own_bytes
+        return process_memory().own_bytes + self.worker_bytes()
+
+    def worker_memory(self, pid: int) -> int | None:
+        return memory_of_process(pid) or 0
 
     def others(self) -> list[ProcessUsage]:
         memory = process_memory()
-        rest = memory.total_bytes - memory.free_bytes - memory.own_bytes
+        rest = memory.total_bytes - memory.free_bytes - memory.own_bytes - self.worker_bytes()
         return [ProcessUsage("the kernel and other processes", rest)] if rest > 0 else []
 
     def counts(self) -> AllocatorCounts:

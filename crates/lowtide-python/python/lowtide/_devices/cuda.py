@@ -18,6 +18,7 @@ from .._torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
 from .device import Device
 from .interface import common_of, synchronize
+from .workers import pids, worker_of
 
 NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
 """Exceptions where NVML cannot be asked: no library, or no such device."""
@@ -32,6 +33,7 @@ class CudaDevice(Device):
     def __init__(self, name: str, index: int) -> None:
         super().__init__(name, index)
         self._uuid: str | None = None
+        self._knows_workers = False
 
     def uuid(self) -> str:
         """Returns the UUID as NVML spells it, without initialising CUDA."""
@@ -67,15 +69,48 @@ class CudaDevice(Device):
 
     def own(self) -> int | None:
         try:
-            return self._nvml().own_bytes
+            nvml = self._nvml()
         except NVML_ERRORS:
             return None
+        theirs = sum(self._by_worker(nvml).values())
+        # This process has no number before it uses the device, and where NVML does not know the
+        # numbers of processes. That it knows a worker's tells them apart.
+        if nvml.own_bytes is None and not self._knows_workers:
+            return None
+        return (nvml.own_bytes or 0) + theirs
+
+    def worker_memory(self, pid: int) -> int | None:
+        try:
+            by_worker = self._by_worker(self._nvml())
+        except NVML_ERRORS:
+            return None
+        return by_worker.get(pid, 0) if self._knows_workers else None
+
+    def _by_worker(self, nvml: NvmlUsage) -> dict[int, int]:
+        """Returns what each worker uses, with the processes that it has started."""
+        workers = pids()
+        found: dict[int, int] = {}
+        for other in nvml.others if workers else ():
+            worker = worker_of(int(other.name.removeprefix("pid ")), workers)
+            if worker is not None:
+                found[worker] = found.get(worker, 0) + other.bytes
+        self._knows_workers = self._knows_workers or bool(found)
+        return found
 
     def others(self) -> list[ProcessUsage]:
         try:
-            return self._nvml().others
+            others = self._nvml().others
         except NVML_ERRORS:
             return []
+        workers = pids()
+        if not workers:
+            return others
+        numbers = (int(other.name.removeprefix("pid ")) for other in others)
+        return [
+            other
+            for other, pid in zip(others, numbers, strict=True)
+            if worker_of(pid, workers) is None
+        ]
 
     def has_context(self) -> bool:
         """Returns whether this process has a context on the device. Creates none."""

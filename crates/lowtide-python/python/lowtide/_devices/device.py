@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._native import AllocatorCounts, LedgerKind, LedgerLine, ProcessUsage, Usage
+from .workers import pids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +37,21 @@ class Device:
         raise NotImplementedError
 
     def own(self) -> int | None:
-        """Returns the bytes that this process uses, or `None` if the driver does not report them."""
+        """Returns the bytes that this process and its workers use, or `None` if the driver does not report them."""
         return None
 
     def others(self) -> list[ProcessUsage]:
-        """Returns what other processes use, where the driver reports it."""
+        """Returns what other processes use, where the driver reports it; workers are none."""
         return []
+
+    def worker_memory(self, pid: int) -> int | None:
+        """Returns what the process of a worker uses, with those that it has started, or `None` if the
+        driver does not report it."""
+        return None
+
+    def worker_bytes(self) -> int:
+        """Returns what all workers use. It is part of `own`."""
+        return sum(self.worker_memory(pid) or 0 for pid in pids())
 
     def synchronize(self) -> None:
         """Waits for all work on the device. Does nothing if the device was never used."""

@@ -20,6 +20,7 @@ from .process_groups import group_hooks
 from .sessions import Sessions
 from .to_host import ModelsToHost
 from .tracebacks import StoredTracebacks
+from .workers import Workers
 
 
 def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:
@@ -43,5 +44,6 @@ def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:
         LruCaches(device),
         CompileCaches(),
         Collector(device),
+        Workers(device),
         Workspaces(device, point=HookPoint.FALLBACK),
     ]

@@ -84,6 +84,7 @@ class Cache(NamedTuple):
 
 models = Registered("model")
 sessions = Registered("session")
+workers = Registered("worker")
 caches: dict[str, Cache] = {}
 
 

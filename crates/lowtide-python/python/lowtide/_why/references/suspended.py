@@ -14,7 +14,7 @@ from types import (
     FrameType,
     GeneratorType,
 )
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..._native import frame_snapshot, referents, refers
 from .functions import cell_contents
@@ -40,13 +40,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
         return
     attributes = _ATTRIBUTES[type(holder)]
     own = f"{{holder}}.{attributes.frame}"
-    why = ""
-    imports: tuple[str, ...] = ()
-    verb: str | None
-    if type(holder) is AsyncGeneratorType:
-        verb, why, imports = _end_async(holder)
-    else:
-        verb = "{holder}.close()" if _closes(holder) else f"{own}.clear()"
+    verb, why, imports = _end(holder, own)
     if frame is held:
         yield Reference(
             "", "frame", verb, lambda: _close(holder), why_not=why, reach=own, imports=imports
@@ -83,25 +77,45 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             "stack",
             verb,
             lambda: _close(holder),
+            why_not=why,
             via=via,
             reach=reach,
-            imports=("gc",),
+            imports=("gc", *imports),
             remark=f"{where}: a value in use",
         )
 
 
-def _end_async(holder: AsyncGeneratorType[Any, Any]) -> tuple[str | None, str, tuple[str, ...]]:
-    """Returns the statement that closes an async generator, what a person does if there is none,
-    and the modules that the statement needs."""
+class _End(NamedTuple):
+    """How suspended code is ended: the statement, else what a person does; and the modules that the
+    statement needs."""
+
+    verb: str | None
+    why_not: str = ""
+    imports: tuple[str, ...] = ()
+
+
+def _end(holder: object, frame: str) -> _End:
+    """Returns what ends suspended code and drops its variables; `frame` is its expression."""
+    if type(holder) is AsyncGeneratorType:
+        return _end_async(holder)
+    if _closes(holder):
+        return _End("{holder}.close()")
+    if _drops_variables("clear", has_begun(holder)):
+        return _End(f"{frame}.clear()")
+    word = _ATTRIBUTES[type(holder)].word
+    return _End(None, f"this Python frees its variables only with the {word}")
+
+
+def _end_async(holder: AsyncGeneratorType[Any, Any]) -> _End:
     if not _awaits_something(holder.ag_code):
         # Awaiting nothing, it ends at once.
-        return "next({holder}.aclose().__await__(), None)", "", ()
+        return _End("next({holder}.aclose().__await__(), None)")
     running = module_value("_asyncio", "_get_running_loop")
     if running is not None and running() is None:
         end = "loop.run_until_complete(ended.aclose()), loop.close()"
         verb = f"(lambda ended, loop: ({end}))({{holder}}, asyncio.new_event_loop())"
-        return verb, "", ("asyncio",)
-    return None, "await its aclose()", ()
+        return _End(verb, "", ("asyncio",))
+    return _End(None, "await its aclose()")
 
 
 def _awaits_something(code: CodeType) -> bool:
@@ -131,12 +145,12 @@ def _local(frame: str, name: str, held: object) -> str:
 
 
 @functools.cache
-def _close_drops_variables(begun: bool) -> bool:
-    """Returns whether `close()` drops the variables; otherwise only freeing the generator does.
+def _drops_variables(how: Literal["close", "clear"], begun: bool) -> bool:
+    """Returns whether `close()` of a generator, or `clear()` of its frame, drops its variables.
 
     Some versions of Python skip that where no code has to run: up to 3.12.3 (gh-118272), and later
-    ones if the generator has not begun (gh-142766). This interpreter is tested with a generator
-    that has one variable.
+    ones if the generator has not begun (gh-142766). From 3.13 on, the frame of one that has begun
+    cannot be cleared. This interpreter is tested with a generator that has one variable.
     """
     held = {1}
     gone = weakref.ref(held)
@@ -148,12 +162,19 @@ def _close_drops_variables(begun: bool) -> bool:
     del held
     if begun:
         next(waiting)
-    waiting.close()
+    frame = frame_of(waiting) if how == "clear" else None
+    try:
+        if frame is None:
+            waiting.close()
+        else:
+            frame.clear()
+    except RuntimeError:
+        return False
     return gone() is None
 
 
 def _closes(holder: object) -> bool:
-    return type(holder) is AsyncGeneratorType or _close_drops_variables(has_begun(holder))
+    return type(holder) is AsyncGeneratorType or _drops_variables("close", has_begun(holder))
 
 
 def _close(holder: Any) -> None:

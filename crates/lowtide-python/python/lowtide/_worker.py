@@ -1,0 +1,330 @@
+"""`Worker`: an object in a child process, which a release may end.
+
+While a process lives, it keeps its context, loaded modules and workspaces on the device, and what a
+framework has leaked. Ending the process returns all of it, which is safe only if the process is
+disposable. A worker is: the function that builds its object is known, and is called again at the next
+use. A release with a target ends idle workers where the context would be reset (R27, R28).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ._exit import has_exit_begun
+from ._log import logger
+from ._rungs import registry
+from ._worker_child import CALL, DONE, LOAD, serve
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+LOOK_S = 0.5
+"""How often it is looked whether a process that does not answer is still there."""
+END_S = 10.0
+"""How long a process may take to end by itself before it is killed."""
+KILL_S = 5.0
+RUNS, ENDED, GONE = "runs", "ended", "gone"
+"""The states of a process: ENDED until it was waited for, then GONE."""
+NO_GUARD = (
+    'If the program has no `if __name__ == "__main__":`, Python runs it again in the child: put one'
+    " around what uses workers"
+)
+
+
+class WorkerError(RuntimeError):
+    """Raised if the process of a worker ended before it answered. The next use starts it anew."""
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an exception in a worker, as text: the cause of the exception that is raised."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class Worker:
+    """An object in a child process: `worker = lowtide.Worker(load, "model")`.
+
+    `load(*args, **kwargs)` is called in the child, at the first use. `worker(x)` calls the object and
+    `worker.method(x)` its method; arguments and results are pickled. Calls of several threads come one
+    after another. An exception is raised here with the child's traceback as its cause.
+
+    A release with a target (`release(to=…)`, `idle(to=…)`) ends the process while no call is under way.
+    The next use starts it anew, and says so in the log. So does a use after it has died.
+
+    `load` has to be importable: a function of a module. The end of this process ends the worker, too.
+    """
+
+    def __init__(self, load: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        if not callable(load):
+            raise TypeError(f"load must be callable, not a {type(load).__name__}")
+        self._name = str(getattr(load, "__qualname__", type(load).__name__))
+        # Pickled now: what cannot be sent is refused here, and later changes do not matter.
+        self._load = pickle.dumps((LOAD, load, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._ended_by = ""
+        self._starts = 0
+        registry.workers.add(self, self._name)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of its process, or `None` if none runs."""
+        child = self._child
+        return child.pid if child is not None and child.is_alive() else None
+
+    @property
+    def starts(self) -> int:
+        """How often its process was started."""
+        return self._starts
+
+    def start(self) -> Self:
+        """Starts the process and loads the object now. Does nothing if it runs."""
+        with self._lock:
+            self._running()
+        return self
+
+    def call(self, method: str | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of the object, also one whose name the worker has itself; with `None`, the
+        object. `worker.method(x)` is `worker.call("method", x)`."""
+        if has_exit_begun():
+            return None
+        request = pickle.dumps((CALL, method, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            return self._ask(self._running(), request)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(None, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self.call, name)
+
+    def close(self) -> None:
+        """Ends the process, after the call that is under way. A later use starts it anew."""
+        if has_exit_begun():
+            return
+        with self._lock:
+            self._end("close")
+
+    def _end_if_idle(self, by: str) -> bool:
+        """Ends the process unless a call is under way. Returns whether there was one to end."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._end(by)
+        finally:
+            self._lock.release()
+
+    def _is_idle(self) -> bool:
+        return self.pid is not None and not self._lock.locked()
+
+    def _running(self) -> Child:
+        """Returns the process; starts it if none runs."""
+        child = self._child
+        if child is not None and child.is_alive():
+            return child
+        died = None if child is None else child.how_it_ended()
+        self._end("it died")
+        if died is not None:
+            logger().warning("worker %s is started anew: its process %s", self._name, died)
+        elif self._starts > 0:
+            logger().info("worker %s is started anew: ended by %s", self._name, self._ended_by)
+        self._child = child = Child(self._name)
+        self._starts += 1
+        try:
+            self._ask(child, self._load)
+        except BaseException:
+            self._end("a load that failed")
+            raise
+        return child
+
+    def _ask(self, child: Child, request: bytes) -> Any:
+        try:
+            answer = child.ask(request)
+        except (EOFError, OSError) as broken:
+            has_loaded = request is not self._load
+            words = f"the process of worker {self._name} {child.how_it_ended()}"
+            self._end("it died", kill=True)
+            if not has_loaded:
+                raise WorkerError(f"{words} before it had loaded. {NO_GUARD}") from broken
+            raise WorkerError(f"{words} during a call; the next use starts it anew") from broken
+        except BaseException:
+            # Its answer would be taken for that of the next call.
+            self._end("an interrupt", kill=True)
+            raise
+        kind, value, text = pickle.loads(answer)
+        if kind == DONE:
+            return value
+        raised = pickle.loads(value) if value is not None else WorkerError(text.splitlines()[-1])
+        raise raised from WorkerTraceback(text)
+
+    def _end(self, by: str, *, kill: bool = False) -> bool:
+        child, self._child = self._child, None
+        if child is None:
+            return False
+        self._ended_by = by
+        child.end(kill=kill)
+        return True
+
+    def _forget(self) -> None:
+        """Forgets the process, in a forked child: it belongs to the parent."""
+        self._lock = threading.Lock()
+        self._child = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        child = self.__dict__.get("_child")
+        if child is not None and not has_exit_begun():
+            child.end()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Worker cannot be pickled: its process belongs to this one")
+
+    def __repr__(self) -> str:
+        pid = self.pid
+        return f"<Worker {self._name}, {'not running' if pid is None else f'pid {pid}'}>"
+
+
+class Child:
+    """The process of a worker, with the pipe to it. Spawned, because CUDA does not survive a fork."""
+
+    def __init__(self, name: str) -> None:
+        import multiprocessing
+
+        _end_at_exit()
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._pipe: Connection[Any, Any] = ours
+        self._process: SpawnProcess = context.Process(
+            target=serve, args=(theirs,), name=f"lowtide-worker {name}"
+        )
+        try:
+            self._process.start()
+        finally:
+            theirs.close()
+        self.pid: int = self._process.pid or 0
+        self._is_over = False
+
+    def is_alive(self) -> bool:
+        """Returns whether the process runs."""
+        return not self._is_over and not self._has_ended(0.0)
+
+    def ask(self, request: bytes) -> bytes:
+        """Sends a request and waits for the answer. Raises EOFError or OSError if the process ends."""
+        self._pipe.send_bytes(request)
+        # Processes that it has started may keep the pipe open after its end.
+        while not self._pipe.poll(LOOK_S):
+            if not self.is_alive() and not self._pipe.poll(0):
+                raise EOFError("the process has ended")
+        return self._pipe.recv_bytes()
+
+    def how_it_ended(self) -> str:
+        """Returns how a process ended that does not answer any more, as text."""
+        self._has_ended(KILL_S)
+        self.end(kill=True)
+        code = self._process.exitcode or 0
+        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def end(self, *, kill: bool = False) -> None:
+        """Ends the process and those that it has started, and waits for it.
+
+        Without `kill` it may end by itself first. Raises RuntimeError if it cannot be ended.
+        """
+        if self._is_over:
+            return
+        self._pipe.close()
+        if not kill and not self._has_ended(END_S):
+            logger().warning("a worker did not end by itself in %g s and is killed", END_S)
+        # Its session is its own. Until it is waited for, its number is no other's.
+        if self._state() != GONE:
+            _kill_group(self.pid)
+        if not self._has_ended(KILL_S):
+            raise RuntimeError(f"process {self.pid} was killed and has not ended")
+        self._is_over = True
+        self._process.join()
+
+    def _state(self) -> str:
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:
+            return GONE
+        return RUNS if ended is None else ENDED
+
+    def _has_ended(self, within_s: float) -> bool:
+        """Waits until the process has ended, and leaves it to be waited for."""
+        import time
+
+        until, pause = time.monotonic() + within_s, 0.001
+        while self._state() == RUNS:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        return True
+
+
+def _kill_group(pid: int) -> None:
+    import signal
+
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except OSError:
+            continue  # It has not made its session yet, or has ended.
+
+
+_is_registered = False
+
+
+def _end_at_exit() -> None:
+    """Ends all workers at exit, before multiprocessing waits for them: what is registered last, runs
+    first."""
+    global _is_registered
+    if not _is_registered:
+        import atexit
+        import multiprocessing.util  # noqa: F401  Its import registers what waits.
+
+        _is_registered = True
+        atexit.register(_end_all)
+
+
+def _each() -> list[Worker]:
+    found = [entry.get() for entry in registry.workers.entries()]
+    return [worker for worker in found if worker is not None]
+
+
+def _end_all() -> None:
+    for worker in _each():
+        child = worker._child
+        if child is not None:
+            child.end(kill=worker._lock.locked())
+
+
+def _forget_all() -> None:
+    for worker in _each():
+        worker._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
