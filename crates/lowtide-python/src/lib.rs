@@ -31,8 +31,8 @@ mod _native {
         LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
         Reading, Receipt, Releaser, Restored, Resumed, RungReceipt, StageReport, Stages,
         StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, empty_receipt,
-        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_usage, parse_bytes,
-        parse_seconds, process_memory,
+        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage,
+        parse_bytes, parse_seconds, process_memory,
     };
 
     #[pymodule_init]

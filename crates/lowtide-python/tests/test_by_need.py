@@ -229,3 +229,27 @@ def test_what_is_watched_is_not_kept_and_the_fewest_references_count() -> None:
     del cycle
     assert len(own(watched)) == 1
     assert not own(watched), "it is told once"
+
+
+def test_variables_attributes_and_containers_are_watched_and_looking_keeps_nothing() -> None:
+    def cycle() -> Watching:
+        made = Watching()
+        made.me = made  # type: ignore[attr-defined]
+        return made
+
+    gc.disable()  # It would free what a look has left behind.
+    try:
+        watched, engine = Watched(), Watching()
+        model = cycle()
+        engine.model, engine.models = cycle(), {"draft": cycle()}  # type: ignore[attr-defined]
+        for _ in range(3):
+            watched.look()
+            assert not own(watched)
+        del model
+        assert len(own(watched)) == 1
+        engine.model = None  # type: ignore[attr-defined]
+        assert len(own(watched)) == 1
+        engine.models.clear()  # type: ignore[attr-defined]
+        assert len(own(watched)) == 1
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ away is found by the next full collection.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from types import FrameType, ModuleType
@@ -85,14 +86,19 @@ def namespaces() -> set[int]:
 
 def variables() -> Iterator[object]:
     """Yields the values of the variables of running functions and of their modules."""
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
+    # From Python 3.12 on, a frame that ends while one of its own variables leads to it stays, with all
+    # that it holds, until the next collection. So its own is never among them.
+    own = threading.get_ident()
+    tops = [top for thread, top in sys._current_frames().items() if thread != own]
+    tops.append(sys._getframe(1))
+    while tops:
+        frame: FrameType | None = tops.pop()
         while frame is not None:
             if not frame.f_code.co_filename.startswith(PACKAGE):
                 yield from list(frame.f_globals.values())
-                own = frame_variables(frame)
-                if own is not None:
-                    yield from own.values()
+                found = frame_variables(frame)
+                if found is not None:
+                    yield from found.values()
                 elif sys.version_info >= (3, 13):
                     yield from list(frame.f_locals.values())
             frame = frame.f_back
