@@ -20,8 +20,8 @@ mod _native {
     #[pymodule_export]
     use super::heap::{
         CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, Memory,
-        MemoryKind, NativeObject, ObjectKind, RetainedSize, TypeKind, examine, frame_snapshot,
-        frame_variables, frozen_mortals, leads_to, referents, refers,
+        MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
+        examine, frame_snapshot, frame_variables, frozen_mortals, leads_to, referents, refers,
     };
     #[pymodule_export]
     use super::printable::printable;

@@ -45,6 +45,7 @@ __all__ = [
     "Resumed",
     "RetainedSize",
     "RungReceipt",
+    "Shown",
     "StageReport",
     "Stages",
     "StagesReport",
@@ -57,6 +58,7 @@ __all__ = [
     "Working",
     "WouldNotFit",
     "__version__",
+    "dlpack_memory",
     "empty_receipt",
     "examine",
     "frame_snapshot",
@@ -192,6 +194,7 @@ class Holder:
         count: int = 1,
         bytes: int | None = None,
         cut: str | None = None,
+        by_hand: str | None = None,
     ) -> Holder: ...
     @property
     def path(self) -> str: ...
@@ -203,6 +206,9 @@ class Holder:
     def bytes(self) -> int | None: ...
     @property
     def cut(self) -> str | None: ...
+    @property
+    def by_hand(self) -> str | None: ...
+    def remedy(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 # Receipts.
@@ -540,6 +546,7 @@ class TypeKind:
 class MemoryKind:
     TENSOR: ClassVar[MemoryKind]
     STORAGE: ClassVar[MemoryKind]
+    SHOWN: ClassVar[MemoryKind]
     GRAPH: ClassVar[MemoryKind]
     POOL: ClassVar[MemoryKind]
     ARRAY: ClassVar[MemoryKind]
@@ -548,7 +555,13 @@ class MemoryKind:
 @final
 class Memory:
     def __new__(
-        cls, key: int, bytes: int, device: str, native: int | None, kind: MemoryKind
+        cls,
+        key: int,
+        bytes: int,
+        device: str,
+        native: int | None,
+        kind: MemoryKind,
+        through: int | None = None,
     ) -> Memory: ...
     @property
     def key(self) -> int: ...
@@ -560,6 +573,19 @@ class Memory:
     def native(self) -> int | None: ...
     @property
     def kind(self) -> MemoryKind: ...
+    @property
+    def through(self) -> int: ...
+
+@final
+class Shown:
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def device_type(self) -> int: ...
+    @property
+    def device_id(self) -> int: ...
 
 @final
 class RetainedSize:
@@ -695,6 +721,7 @@ class Leads:
     def path(self) -> HeapPath | None: ...
 
 def examine(question: _Question) -> Examination: ...
+def dlpack_memory(capsule: object) -> Shown | None: ...
 def frame_snapshot(frame: FrameType) -> dict[str, object] | None: ...
 def frame_variables(frame: FrameType) -> dict[str, object] | None: ...
 def frozen_mortals(count: int, member: object) -> int: ...
@@ -767,6 +794,8 @@ class _KeptTensors(Protocol):
     def position(self) -> int: ...
     @property
     def kept(self) -> list[Any]: ...
+    @property
+    def is_counted(self) -> bool: ...
 
 class _Question(Protocol):
     """A question to the walk, as `_why/question.py` makes it."""
@@ -782,3 +811,5 @@ class _Question(Protocol):
     def probe(self) -> Callable[[list[Any]], list[Memory | None]]: ...
     @property
     def autograd(self) -> Callable[[list[Any]], Sequence[_KeptTensors]]: ...
+    @property
+    def layout(self) -> Callable[[Any], object]: ...
