@@ -12,10 +12,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, fs, process, thread};
+use std::{fs, process, thread};
 
 use crate::Bytes;
-use crate::private_files::{PrivateFileError, PrivateFolder, effective_user};
+use crate::private_files::{PrivateFileError, PrivateFolder};
 
 const LOCK: &str = "host-memory.lock";
 const RECORD: &str = "host-memory-";
@@ -56,14 +56,9 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Records {
-    /// Creates this process's record in the directory of this user: in `XDG_RUNTIME_DIR` if that is
-    /// this user's, else in `/tmp`.
+    /// Creates this process's record in the directory of this user.
     pub(crate) fn of_user() -> Result<Records> {
-        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let runtime = runtime.filter(|path| path.is_absolute() && path.is_dir());
-        let own = runtime.and_then(|path| PrivateFolder::create(&path.join("lowtide")).ok());
-        let shared = || PathBuf::from(format!("/tmp/lowtide-{}", effective_user()));
-        Records::in_folder(own.map_or_else(|| PrivateFolder::create(&shared()), Ok)?)
+        Records::in_folder(PrivateFolder::of_user()?)
     }
 
     /// Creates this process's record in a directory.

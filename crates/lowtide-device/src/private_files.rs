@@ -19,6 +19,7 @@
 //! ```
 #![allow(unsafe_code, reason = "std has no openat, renameat and unlinkat")]
 
+use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -124,6 +125,19 @@ impl PrivateFolder {
         made.map_err(failed("creating", path))?;
         let missing = || io::Error::from(ErrorKind::NotFound);
         PrivateFolder::open(path)?.ok_or_else(|| failed("opening", path)(missing()))
+    }
+
+    /// Opens the folder of this user's running programs, and creates it first if it does not exist: in
+    /// `XDG_RUNTIME_DIR` if that is this user's, else in `/tmp`.
+    ///
+    /// # Errors
+    /// As [`PrivateFolder::create`].
+    pub fn of_user() -> Result<PrivateFolder> {
+        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = runtime.filter(|path| path.is_absolute() && path.is_dir());
+        let own = runtime.and_then(|path| PrivateFolder::create(&path.join("lowtide")).ok());
+        let shared = || PathBuf::from(format!("/tmp/lowtide-{}", effective_user()));
+        own.map_or_else(|| PrivateFolder::create(&shared()), Ok)
     }
 
     /// Returns the path of the folder.

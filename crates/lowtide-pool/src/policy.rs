@@ -21,6 +21,7 @@ pub(crate) const GRAIN: u64 = 512;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "switches that do not depend on one another")]
 pub struct Policy {
     /// Blocks up to this size have arenas of their own, so that they do not pin the pages of large
     /// blocks. Default: 256 KiB.
@@ -60,6 +61,9 @@ pub struct Policy {
     /// needs many pages to be busy. More bytes give a stray write more time between the digest and the
     /// end of the memory. One chunk is always digested whole. Default: 2 GiB.
     pub checked_at_once: Bytes,
+    /// Gives each block of whole pages chunks of its own, as few as `chunk_most` allows and equal in size. A
+    /// wake then makes chunks of the same sizes again, whatever `wake_chunk_most` is. Default: no.
+    pub apart: bool,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
@@ -80,6 +84,7 @@ impl Default for Policy {
             direct_backups: Bytes::mib(2560),
             check_backups: false,
             checked_at_once: Bytes::gib(2),
+            apart: false,
             wake_on_alloc: false,
         }
     }
@@ -114,15 +119,42 @@ setters! {
     direct_backups: Bytes,
     check_backups: bool,
     checked_at_once: Bytes,
+    apart: bool,
     wake_on_alloc: bool,
 }
 
 impl Policy {
     /// Returns the size of a new chunk for a block.
     pub(crate) fn chunk_for(&self, block: u64, page: u64, tight: bool) -> u64 {
+        if self.apart {
+            return equal_part(block, self.chunk_most.0, page);
+        }
         let chunks = if tight { self.chunks_per_block_when_tight } else { self.chunks_per_block };
         let part = block / chunks.max(1);
         let rounded = if part == 0 { 0 } else { 1 << part.ilog2() };
         rounded.clamp(page, (self.chunk_most.0 / page).max(1) * page)
+    }
+}
+
+/// Returns the size of the parts of a block: as few parts as possible, none larger than `most`, all whole
+/// pages and as equal as that allows.
+pub(crate) fn equal_part(block: u64, most: u64, page: u64) -> u64 {
+    let most = (most / page).max(1) * page;
+    let parts = block.div_ceil(most).max(1);
+    block.div_ceil(parts).next_multiple_of(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_few_equal_and_whole_pages() {
+        let part = |block| equal_part(block, 512, 2);
+        assert_eq!([part(2), part(20), part(512)], [2, 20, 512], "one part");
+        assert_eq!(part(514), 258, "two parts of nearly the same size");
+        assert_eq!(part(1024), 512);
+        assert_eq!(part(1026), 342, "three");
+        assert_eq!(equal_part(6, 1, 2), 2, "a page at least");
     }
 }

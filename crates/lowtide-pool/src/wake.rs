@@ -18,6 +18,7 @@ use crate::carry::Carriers;
 use crate::limit::{Limit, Progress};
 use crate::losing::Loss;
 use crate::memory::Memory;
+use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::restoring::Restoring;
@@ -106,7 +107,7 @@ impl Pool {
         loss: Loss,
     ) -> Result<WakeReport> {
         let _change = self.shared.monitor.change("a wake");
-        let parts = self.state()?.plan_wake(turn, tags, self.shared.policy.wake_chunk_most.0);
+        let parts = self.state()?.plan_wake(turn, tags, &self.shared.policy);
         let outcome = self.apply_wake(turn, &parts, limit, loss);
         if outcome.is_err() {
             // They may still be copying; what is not let go of now stays and is tried again.
@@ -248,14 +249,14 @@ impl Pool {
 }
 
 impl State {
-    fn plan_wake(&self, turn: &Turn<'_>, tags: &[usize], chunk_most: u64) -> Vec<WakePart> {
+    fn plan_wake(&self, turn: &Turn<'_>, tags: &[usize], policy: &Policy) -> Vec<WakePart> {
         let mut parts = Vec::new();
         for turning in tags.iter().copied() {
             let tag = &turn.tags[turning];
             let restores = tag.policy == SleepPolicy::Offload;
             for room in tag.rooms() {
                 let arena = &self.rooms[room].arena;
-                parts.push(WakePart::plan(turning, room, restores, arena, chunk_most));
+                parts.push(WakePart::plan(turning, room, restores, arena, policy));
             }
         }
         parts

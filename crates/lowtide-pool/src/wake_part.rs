@@ -7,6 +7,7 @@ use lowtide_device::{Bytes, Reservation};
 use crate::Result;
 use crate::arena::Arena;
 use crate::backup::PAGE;
+use crate::policy::{Policy, equal_part};
 use crate::retry::unmap;
 use crate::room::RoomId;
 
@@ -27,19 +28,20 @@ pub(crate) struct WakePart {
 }
 
 impl WakePart {
-    /// Plans chunks of at most so many bytes under the live pages of a room.
+    /// Plans chunks under the live pages of a room.
     pub(crate) fn plan(
         turning: usize,
         room: RoomId,
         restores: bool,
         arena: &Arena,
-        chunk_most: u64,
+        policy: &Policy,
     ) -> WakePart {
         let stale = arena.stale().to_vec();
         let mut kept = arena.chunks();
         kept.retain(|chunk| !stale.contains(chunk));
-        let missing = without(arena.live_pages(), &kept);
-        let chunks = missing.into_iter().flat_map(|run| cut(run, chunk_most)).collect();
+        let runs = if policy.apart { arena.live_blocks() } else { arena.live_pages() };
+        let missing = without(runs, &kept);
+        let chunks = missing.into_iter().flat_map(|run| cut(&run, policy)).collect();
         let reservation = arena.reservation.clone();
         WakePart { turning, room, restores, reservation, stale, kept, chunks }
     }
@@ -76,11 +78,14 @@ impl WakePart {
     }
 }
 
-fn cut(run: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
-    let most = (most / PAGE).max(1) * PAGE;
-    run.clone()
-        .step_by(most as usize)
-        .map(move |start| start..run.end.min(start.saturating_add(most)))
+fn cut(run: &Range<u64>, policy: &Policy) -> Vec<Range<u64>> {
+    let chunk = if policy.apart {
+        equal_part(run.end - run.start, policy.chunk_most.0, PAGE)
+    } else {
+        (policy.wake_chunk_most.0 / PAGE).max(1) * PAGE
+    };
+    let starts = run.clone().step_by(chunk as usize);
+    starts.map(|start| start..run.end.min(start.saturating_add(chunk))).collect()
 }
 
 // What of the runs the others do not cover. Both in the order of addresses.
@@ -107,7 +112,8 @@ mod tests {
 
     #[test]
     fn runs_are_cut_into_whole_pages() {
-        let cut = |most| super::cut(PAGE..6 * PAGE, most).collect::<Vec<_>>();
+        let policy = Policy::default();
+        let cut = |most| super::cut(&(PAGE..6 * PAGE), &policy.wake_chunk_most(Bytes(most)));
         assert_eq!(cut(u64::MAX).pop(), Some(PAGE..6 * PAGE), "one piece");
         let by_two = [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, 5 * PAGE..6 * PAGE];
         assert_eq!(cut(2 * PAGE), by_two);

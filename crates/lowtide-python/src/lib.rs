@@ -20,8 +20,8 @@ mod _native {
     #[pymodule_export]
     use super::heap::{
         CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, Memory,
-        MemoryKind, NativeObject, ObjectKind, RetainedSize, TypeKind, examine, frame_snapshot,
-        frame_variables, frozen_mortals, leads_to, referents, refers,
+        MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
+        examine, frame_snapshot, frame_variables, frozen_mortals, leads_to, referents, refers,
     };
     #[pymodule_export]
     use super::printable::printable;
@@ -31,8 +31,8 @@ mod _native {
         LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
         Reading, Receipt, Releaser, Restored, Resumed, RungReceipt, StageReport, Stages,
         StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, empty_receipt,
-        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_usage, parse_bytes,
-        parse_seconds, process_memory,
+        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage,
+        parse_bytes, parse_seconds, process_memory,
     };
 
     #[pymodule_init]

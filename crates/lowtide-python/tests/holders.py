@@ -15,6 +15,7 @@ import contextvars
 import dataclasses
 import enum
 import functools
+import json
 import logging
 import queue
 import sched
@@ -26,6 +27,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils.checkpoint
 
 Holder = Callable[[Any], Any]
 HOLDERS: dict[str, Holder] = {}
@@ -235,6 +240,21 @@ def a_simple_queue(held: Any) -> Any:
     made: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for one in ("first", held, "last"):
         made.put(one)
+    return made
+
+
+@holder
+def an_array_of_structures(held: Any) -> Any:
+    made = np.zeros(3, dtype=[("n", "i4"), ("o", object)])
+    made[1] = (2, [held])
+    return made
+
+
+@holder
+def an_array_of_nested_structures(held: Any) -> Any:
+    inner = [("q", "i1"), ("o", object, (2,))]
+    made = np.zeros((2, 2), dtype=[("n", "i4"), ("in", inner)])
+    made["in"]["o"][1, 0, 1] = box(held)
     return made
 
 
@@ -770,12 +790,24 @@ def a_module_that_is_not_imported(held: Any) -> Any:
 
 Place = Callable[[Any, Any], Any]
 PLACES: dict[str, Place] = {}
+NEEDS: dict[str, str] = {}
+"""The package that a place needs, where that may not be installed."""
 
 
 def place(make: Place) -> Place:
     """Adds one to the table."""
     PLACES[make.__name__] = make
     return make
+
+
+def place_of(package: str) -> Callable[[Place], Place]:
+    """Adds one that needs a package."""
+
+    def add(make: Place) -> Place:
+        NEEDS[make.__name__] = package
+        return place(make)
+
+    return add
 
 
 @place
@@ -1074,6 +1106,282 @@ def a_variable_of_a_running_thread(held: Any, shop: Any) -> Any:
         thread.join()
 
     return end
+
+
+# Tensors whose memory others show, or that graphs keep.
+
+
+@place
+def an_array_by_dlpack(held: Any, shop: Any) -> Any:
+    shop.held = np.from_dlpack(held)
+
+
+@place
+def a_tensor_by_dlpack_over_an_array(held: Any, shop: Any) -> Any:
+    shop.held = [torch.from_dlpack(np.from_dlpack(held))]
+
+
+@place
+def a_tensor_by_dlpack(held: Any, shop: Any) -> Any:
+    shop.held = torch.from_dlpack(held)
+
+
+@place
+def a_capsule(held: Any, shop: Any) -> Any:
+    shop.held = held.__dlpack__()
+
+
+@place
+def a_capsule_in_a_list(held: Any, shop: Any) -> Any:
+    shop.held = [1, held.numpy().__dlpack__()]
+
+
+@place
+def a_tensor_over_an_array(held: Any, shop: Any) -> Any:
+    shop.held = {"batch": torch.from_numpy(held.numpy()[8:])}
+
+
+@place
+def a_tensor_over_a_buffer(held: Any, shop: Any) -> Any:
+    shop.held = torch.frombuffer(memoryview(held.numpy()), dtype=torch.float32)
+
+
+@place
+def a_flat_iterator(held: Any, shop: Any) -> Any:
+    shop.held = held.numpy().flat
+
+
+@place
+def an_iterator_over_arrays(held: Any, shop: Any) -> Any:
+    shop.held = [np.nditer(held.numpy())]
+
+
+@place
+def a_broadcast(held: Any, shop: Any) -> Any:
+    shop.held = np.broadcast(held.numpy(), 1)
+
+
+@place
+def a_node_of_a_graph(held: Any, shop: Any) -> Any:
+    held.requires_grad_()
+    shop.held = (held * held).sum().grad_fn
+
+
+@place
+def the_next_nodes_of_a_graph(held: Any, shop: Any) -> Any:
+    held.requires_grad_()
+    shop.held = (held + 1).sum().grad_fn.next_functions
+
+
+@place
+def the_node_of_a_leaf(held: Any, shop: Any) -> Any:
+    held.requires_grad_()
+    shop.held = [(held * 2).grad_fn.next_functions[0][0]]
+
+
+@place
+def the_context_of_a_function(held: Any, shop: Any) -> Any:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            shop.held = [ctx]
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient
+
+    held.requires_grad_()
+    Double.apply(held)
+
+
+@place
+def an_argument_of_a_checkpoint(held: Any, shop: Any) -> Any:
+    def run(x: Any, weights: Any) -> Any:
+        return (x * weights).sum()
+
+    one = torch.ones(1, requires_grad=True)
+    shop.held = torch.utils.checkpoint.checkpoint(run, one, held, use_reentrant=False)
+
+
+@place
+def the_result_of_a_future_of_torch(held: Any, shop: Any) -> Any:
+    shop.held = torch.futures.Future()
+    shop.held.set_result([held])
+
+
+@place
+def a_mode_of_torch(held: Any, shop: Any) -> Any:
+    class Mode(torch.overrides.TorchFunctionMode):
+        cache: Any
+
+        def __torch_function__(self, run: Any, types: Any, args: Any = (), more: Any = None) -> Any:
+            return run(*args, **(more or {}))
+
+    mode = Mode()
+    mode.cache = held
+    mode.__enter__()
+    end = weakref.ref(mode)
+
+    def leave() -> None:
+        left = end()
+        assert left is not None
+        left.__exit__(None, None, None)
+
+    return leave
+
+
+# What runs later, or hides in the interpreter.
+
+
+@place
+def an_exit_callback_that_nobody_names(held: Any, shop: Any) -> Any:
+    def save_on_exit() -> Any:
+        return held
+
+    atexit.register(save_on_exit)
+
+
+@place
+def an_exit_callback_of_an_object(held: Any, shop: Any) -> Any:
+    class Session:
+        def __init__(self, weights: Any) -> None:
+            self.weights = weights
+
+        def close_on_exit(self) -> None: ...
+
+    atexit.register(Session(held).close_on_exit)
+
+
+@place
+def an_exit_callback_of_a_partial(held: Any, shop: Any) -> Any:
+    atexit.register(functools.partial(print, held))
+
+
+@place
+def an_entry_of_a_context_variable(held: Any, shop: Any) -> Any:
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("requests")
+    variable.set([{"batch": held}])
+
+
+@place
+def a_subclass_of_thread_local(held: Any, shop: Any) -> Any:
+    class State(threading.local):
+        def __init__(self) -> None:
+            self.cache: Any = {}
+
+    shop.state = State()
+    shop.state.cache["batch"] = held
+
+
+@place
+def an_async_generator_that_waits_at_its_end(held: Any, shop: Any) -> Any:
+    async def stream(batch: Any) -> Any:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            shop.has_ended = True
+
+    async def start() -> None:
+        shop.stream = stream(cell.pop())
+        await shop.stream.__anext__()
+
+    cell = [held]
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(start())
+    loop.close()
+
+    def end() -> None:
+        assert shop.has_ended
+
+    return end
+
+
+@place
+def a_hook_of_the_interpreter(held: Any, shop: Any) -> Any:
+    def hook(value: object) -> Any:
+        return held
+
+    sys.displayhook = hook
+
+    def end() -> None:
+        assert sys.displayhook is sys.__displayhook__
+
+    return end
+
+
+@place
+def a_function_in_place_of_another(held: Any, shop: Any) -> Any:
+    def wrapped(load: Any) -> Any:
+        def dumps(*args: Any) -> Any:
+            return load(*args), held
+
+        return dumps
+
+    before = json.dumps
+    json.dumps = wrapped(json.dumps)
+
+    def end() -> None:
+        assert json.dumps is before
+
+    return end
+
+
+@place_of("greenlet")
+def a_greenlet(held: Any, shop: Any) -> Any:
+    import greenlet
+
+    def work(batch: Any) -> None:
+        greenlet.getcurrent().parent.switch()
+
+    shop.worker = greenlet.greenlet(work)
+    shop.worker.switch(held)
+
+
+@place_of("greenlet")
+def a_variable_deep_in_a_greenlet(held: Any, shop: Any) -> Any:
+    import greenlet
+
+    def wait(inner: Any) -> None:
+        greenlet.getcurrent().parent.switch()
+
+    def work() -> None:
+        batch = [cell.pop()]
+        wait(batch)
+
+    cell = [held]
+    shop.workers = {"first": greenlet.greenlet(work)}
+    shop.workers["first"].switch()
+
+
+@place_of("pandas")
+def an_element_of_a_frame(held: Any, shop: Any) -> Any:
+    import pandas
+
+    shop.frame = pandas.DataFrame({"name": [1, 2], "weights": [None, held]})
+
+
+@place_of("pandas")
+def a_frame_over_an_array(held: Any, shop: Any) -> Any:
+    import pandas
+
+    shop.frame = pandas.DataFrame(held.numpy().reshape(-1, 4), copy=False)
+
+
+@place_of("pyarrow")
+def a_buffer_of_arrow(held: Any, shop: Any) -> Any:
+    import pyarrow
+
+    shop.held = [pyarrow.py_buffer(held.numpy())]
+
+
+@place_of("pyarrow")
+def a_table_of_arrow(held: Any, shop: Any) -> Any:
+    import pyarrow
+
+    shop.held = pyarrow.table({"x": pyarrow.array(held.numpy())[8:]})
 
 
 BY_HAND = {

@@ -341,7 +341,10 @@ class TestCuda:
         context = cuda(initialised=False)
         asked = []
         told = NvmlUsage(Usage(100, 90), None, [ProcessUsage("pid 7", 3)])
-        native(nvml_usage=lambda uuid: asked.append(uuid) or told)
+        native(
+            nvml_usage=lambda uuid: asked.append(uuid) or told,
+            nvml_memory=lambda uuid: asked.append(uuid) or told.usage,
+        )
         device = CudaDevice("cuda:0", 0)
         assert device.usage() == Usage(100, 90)
         assert device.others() == [ProcessUsage("pid 7", 3)]
@@ -368,7 +371,7 @@ class TestCuda:
         def none(uuid: str) -> None:
             raise OSError("libnvidia-ml.so.1 is not there")
 
-        native(nvml_usage=none)
+        native(nvml_usage=none, nvml_memory=none)
         assert CudaDevice("cuda:0", 0).usage() == Usage(100 * MIB, 60 * MIB)
         other = CudaDevice("cuda:1", 1)
         with pytest.raises(RuntimeError, match="would create a context"):
@@ -451,6 +454,7 @@ class TestCuda:
         assert device.worker_bytes() == 0, "the tests' processes are no workers"
         assert device.others() == [ProcessUsage("pid 7", 3)]
         monkeypatch.setattr(cuda_device, "pids", list)
+        monkeypatch.setattr(cuda_device, "LISTED_S", 0.0)
         told = NvmlUsage(Usage(100, 52), None, [ProcessUsage("pid 7", 3)])
         assert device.own() == 0, "it is known by now, and the worker's end can be seen"
 

@@ -15,7 +15,8 @@ from alone import in_a_fork
 from lowtide._devices.cuda_pools import PoolId
 from lowtide._native import Memory, MemoryKind
 from lowtide._why.memory import rare, storages
-from lowtide._why.memory.autograd import autograd_edges
+from lowtide._why.memory.autograd import Kept, KeptTensors
+from lowtide._why.memory.autograd import autograd_edges as all_edges
 from lowtide._why.memory.probe import bytes_on, candidate_types, probe
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -40,13 +41,23 @@ def natives(*objects: Any) -> list[int | None]:
     return [None if one is None else one.native for one in probe(list(objects))]
 
 
+def autograd_edges(tensors: list[Any], *most_nodes: int) -> list[Kept]:
+    """Returns the edges without the nodes of the graphs."""
+    found = []
+    for position, kept in all_edges(tensors, *most_nodes):
+        kept = [one for one in kept if not hasattr(type(one), "next_functions")]
+        found += [KeptTensors(position, kept)] if kept else []
+    return found
+
+
 @pytest.fixture(params=["read", "asked"])
 def way(request: Any, monkeypatch: Any) -> str:
     """Both ways to a storage's size: at its place, and through its object."""
     if request.param == "asked":
-        monkeypatch.setattr(storages, "_size_at", [None])
+        monkeypatch.setattr(storages, "_found", [storages._Offsets(None, None)])
     else:
-        assert storages._find_size(torch) is not None, "this torch keeps it elsewhere"
+        found = storages._find(torch)
+        assert None not in found, "this torch keeps them elsewhere"
     return str(request.param)
 
 
@@ -395,4 +406,5 @@ class TestLeavesNothing:
 
 def test_a_module_called_torch_that_is_none(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-    assert probe([1]) == [None] and autograd_edges([1]) == [] and candidate_types() == []
+    assert probe([1]) == [None] and autograd_edges([1]) == []
+    assert all(one.__module__ == "numpy" for one in candidate_types())

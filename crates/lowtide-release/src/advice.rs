@@ -1,7 +1,8 @@
 //! Advice: what is left after a release that missed its target, and what would free it.
 
 use lowtide_types::{
-    Bytes, ClaimBasis, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict, signed,
+    Bytes, ClaimBasis, Holder, Ledger, LedgerKind, Receipt, RungName, RungOutcome, Target, Verdict,
+    signed,
 };
 
 /// Smaller amounts get no line.
@@ -26,12 +27,7 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
             RungOutcome::Done | RungOutcome::Skipped { .. } => {}
         }
     }
-    for holder in &receipt.holders {
-        lines.push(match &holder.cut {
-            Some(cut) => format!("{cut}, which lets {} go", holder.holds),
-            None => format!("drop {}, which holds {}", holder.path, holder.holds),
-        });
-    }
+    lines.extend(receipt.holders.iter().map(Holder::remedy));
     match receipt.claim.map(|claim| claim.basis) {
         Some(ClaimBasis::Target) => {}
         // The holders say it.

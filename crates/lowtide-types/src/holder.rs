@@ -24,12 +24,41 @@ pub struct Holder {
     pub held: Option<Bytes>,
     /// The statement that removes the reference, where one is known: `del cache["model"]`.
     pub cut: Option<String>,
+    /// A sentence that says what a person does where no statement removes the reference.
+    #[serde(default)]
+    pub by_hand: Option<String>,
 }
 
 impl Holder {
+    /// Creates a holder with one reference, of which nothing else is known.
+    pub fn new(path: impl Into<String>, holds: impl Into<String>) -> Holder {
+        let (path, holds) = (path.into(), holds.into());
+        Holder { path, holds, count: 1, since: None, held: None, cut: None, by_hand: None }
+    }
+
     /// Returns ` since src/c.rs:44`, or nothing where the place is not known.
     pub fn since_text(&self) -> String {
         self.since.as_ref().map_or_else(String::new, |since| format!(" since {since}"))
+    }
+
+    /// Returns what removes the reference: a statement that runs as it stands, with a comment; or
+    /// `by hand: ` and a sentence. Nothing in between.
+    ///
+    /// ```
+    /// use lowtide_types::Holder;
+    ///
+    /// let holder = Holder { cut: Some("del a[1]".into()), ..Holder::new("a[1]", "a model") };
+    /// assert_eq!(holder.remedy(), "del a[1]  # lets a model go");
+    /// let holder = Holder::new("profiler.hooks", "a model");
+    /// assert_eq!(holder.remedy(), "by hand: drop profiler.hooks, which holds a model");
+    /// ```
+    pub fn remedy(&self) -> String {
+        let (path, holds) = (printable(&self.path), printable(&self.holds));
+        match (&self.cut, &self.by_hand) {
+            (Some(cut), _) => format!("{cut}  # lets {holds} go"),
+            (None, Some(sentence)) => format!("by hand: {}", printable(sentence)),
+            (None, None) => format!("by hand: drop {path}, which holds {holds}"),
+        }
     }
 }
 
@@ -49,14 +78,8 @@ mod tests {
 
     #[test]
     fn a_holder_says_what_it_holds_how_often_and_how_much() {
-        let mut holder = Holder {
-            path: "runner.pooling.model".to_owned(),
-            holds: "runner.model".to_owned(),
-            count: 2,
-            since: None,
-            held: Some(Bytes::mib(48)),
-            cut: None,
-        };
+        let mut holder = Holder::new("runner.pooling.model", "runner.model");
+        (holder.count, holder.held) = (2, Some(Bytes::mib(48)));
         let text = "runner.pooling.model holds runner.model, 2 references, 48.0 MiB";
         assert_eq!(holder.to_string(), text);
         (holder.count, holder.held) = (1, None);
@@ -64,5 +87,17 @@ mod tests {
         holder.since = Some("src/c.rs:44".to_owned());
         let text = "runner.pooling.model holds runner.model since src/c.rs:44, 1 reference";
         assert_eq!(holder.to_string(), text);
+    }
+
+    #[test]
+    fn a_remedy_is_a_statement_or_a_sentence_by_hand() {
+        let mut holder = Holder::new("thread 'loader': batch", "a \u{1b}[1mtensor");
+        let sentence = "end the thread \u{7}";
+        holder.by_hand = Some(sentence.to_owned());
+        assert_eq!(holder.remedy(), r"by hand: end the thread \u{7}");
+        holder.cut = Some("del batches[3]".to_owned());
+        let remedy = holder.remedy();
+        assert!(remedy.starts_with("del batches[3]  # "), "{remedy}");
+        assert!(!remedy.contains('\u{1b}'), "{remedy}");
     }
 }

@@ -35,6 +35,7 @@ fn receipt() -> Receipt {
         since: Some("src/c.rs:44".to_owned()),
         held: Some(Bytes::mib(48)),
         cut: None,
+        by_hand: None,
     });
     let line =
         LedgerLine { kind: LedgerKind::Live, name: "torch".to_owned(), bytes: Bytes::mib(40) };

@@ -12,9 +12,20 @@ pub(super) const PACKAGE: &str = "crates/lowtide-python";
 /// By file: what a file's tests share is made once.
 pub(super) const PYTEST: [&str; 8] =
     ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
-/// Torch, the tools that `why` is compared with, checkers, pytest, and the builder of the package.
-const NEEDED: [&str; 8] =
-    ["torch", "numpy", "objgraph", "pytest", "pytest-xdist", "mypy", "ruff", "maturin>=1.9,<2"];
+/// Torch, the tool that `why` is compared with, small packages whose ways to keep memory it knows,
+/// checkers, pytest, and the builder of the package.
+const NEEDED: [&str; 10] = [
+    "torch",
+    "numpy",
+    "objgraph",
+    "greenlet",
+    "ipython",
+    "pytest",
+    "pytest-xdist",
+    "mypy",
+    "ruff",
+    "maturin>=1.9,<2",
+];
 
 /// A virtual environment.
 pub(super) struct Environment<'a> {

@@ -1,11 +1,13 @@
 //! The commands, each in a file of its own, each flag defined once.
 
+mod agents;
 mod bench;
 mod demo;
 mod doctor;
 mod floor_child;
 mod ps;
 mod replay;
+mod run;
 
 use clap::Subcommand;
 use lowtide_device::DeviceId;
@@ -19,6 +21,15 @@ pub(crate) enum Command {
     Doctor(doctor::Options),
     /// Show which processes use device memory. The rows add up to the driver's own number.
     Ps(ps::Options),
+    /// Start a program that sleeps: its device memory leaves while it is idle and comes back at its next
+    /// use of the device.
+    Run(run::Options),
+    /// Show what programs started with `run` have on their devices, and what keeps them from sleeping.
+    Status(agents::StatusOptions),
+    /// Put a program to sleep that was started with `run`. Prints a receipt.
+    Sleep(agents::Options),
+    /// Wake a program that sleeps.
+    Wake(agents::Options),
     /// Run five scenarios with real allocations, first the usual way, then with lowtide.
     Demo(demo::Options),
     /// Replay an allocation trace and show how much memory the pool needs for it.
@@ -43,6 +54,10 @@ impl Command {
         match self {
             Command::Doctor(options) => doctor::run(options),
             Command::Ps(options) => ps::run(options),
+            Command::Run(options) => run::run(options),
+            Command::Status(options) => agents::status(options),
+            Command::Sleep(options) => agents::sleep(options),
+            Command::Wake(options) => agents::wake(options),
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Bench(bench) => bench::run(bench),

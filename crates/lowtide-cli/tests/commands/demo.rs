@@ -113,7 +113,7 @@ fn people_get_receipts_and_a_table() {
         "    after audio on cuda:0: released, 20.0 MiB freed",
         "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
         "      held: runner.model by profiler.hooks since\n        crates/",
-        "      → drop profiler.hooks, which holds runner.model",
+        "      → by hand: drop profiler.hooks, which holds runner.model",
         "    idle on cuda:0: released, 32.0 MiB freed of 32.0 MiB claimed (96.0 MiB",
         "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
         "scenario        today: peak         left  lowtide: peak         left  verdict",

@@ -19,6 +19,12 @@ impl Arena {
         runs
     }
 
+    /// Lists the live blocks, in the order of their addresses.
+    pub(crate) fn live_blocks(&self) -> Vec<Range<u64>> {
+        let live = self.blocks.iter().filter(|(_, block)| block.state == BlockState::Live);
+        live.map(|(_, block)| block.range()).collect()
+    }
+
     /// Finds a live block that overlaps a range.
     pub(crate) fn live_block_in(&self, range: &Range<u64>) -> Option<u64> {
         let over = |block: &Block| block.start < range.end && range.start < block.end();

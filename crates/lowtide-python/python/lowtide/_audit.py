@@ -38,10 +38,9 @@ class Audit(Data):
         head = f"a shutdown of {self.name} would drop {counted(len(self.drops), 'reference')}"
         lines = [f"{head} and free {mib(self.freed_bytes)}"]
         lines += [f"  {mib(drop.bytes or 0):>14}  {drop.path}" for drop in self.drops]
-        lines += [
-            f"  {mib(other.bytes or 0):>14}  stays: {other.path} holds {other.holds}"
-            for other in self.others
-        ]
+        for other in self.others:
+            lines.append(f"  {mib(other.bytes or 0):>14}  stays: {other.path} holds {other.holds}")
+            lines.append(f"  {'→':>14}  {other.remedy()}")
         return "\n".join(lines)
 
 

@@ -1,9 +1,12 @@
 //! Arrays of numpy. They take no part in garbage collection, so no traverse slot shows what they
-//! refer to: the object whose memory they show (`base`), and the elements of an array of objects.
+//! refer to: the object whose memory they show (`base`), and the elements of an array of objects or
+//! of structures with objects in them.
 //!
 //! Both are read where numpy has them. That is part of numpy's binary interface: extensions that
 //! were compiled with numpy 1.7 read the same fields of numpy 2. Whether it is so is checked with an
 //! array whose base is known.
+
+use std::collections::{HashMap, HashSet};
 
 use pyo3::ffi::{PyObject, PyTypeObject};
 use pyo3::prelude::*;
@@ -21,6 +24,8 @@ const FLAGS: usize = 64;
 /// The offset of a number in a dtype, and the number of objects.
 const TYPE_NUMBER: usize = 28;
 const OBJECTS: i32 = 17;
+/// The number of structures.
+const STRUCTURES: i32 = 20;
 /// The flag of an array that has its elements itself.
 const OWNS_DATA: i32 = 4;
 /// numpy allows 64.
@@ -53,20 +58,96 @@ pub(crate) fn base(array: *mut PyObject) -> *mut PyObject {
     read(array.cast::<u8>(), BASE)
 }
 
-/// Returns the elements of an array of objects that has them itself; some may be null.
-pub(crate) fn elements<'a>(array: *mut PyObject) -> &'a [*mut PyObject] {
+/// Where an item of an array has its objects.
+#[derive(FromPyObject)]
+pub(crate) struct Layout {
+    /// The size of an item.
+    size: usize,
+    /// The offset of each object, in bytes.
+    objects: Vec<usize>,
+}
+
+/// The layouts of structures, by the address of their dtype. Only Python can tell them: it is asked
+/// after a walk has met such an array, and the walk is repeated.
+pub(crate) struct Layouts {
+    known: HashMap<usize, Layout>,
+    /// The dtypes that were met and are not known.
+    unknown: HashSet<usize>,
+    object: Layout,
+}
+
+impl Layouts {
+    /// Creates a table without structures.
+    pub(crate) fn new() -> Layouts {
+        let object = Layout { size: size_of::<usize>(), objects: vec![0] };
+        Layouts { known: HashMap::new(), unknown: HashSet::new(), object }
+    }
+
+    /// Returns the dtypes that were met and are not known, and forgets them.
+    pub(crate) fn take_unknown(&mut self) -> Vec<usize> {
+        self.unknown.drain().collect()
+    }
+
+    /// Adds the layout of a dtype, which must stay alive as long as this table.
+    pub(crate) fn add(&mut self, dtype: usize, layout: Layout) {
+        self.known.insert(dtype, layout);
+    }
+
+    /// Returns where the items of an array have objects; `None` if they have none, or that is not
+    /// known yet.
+    fn of(&mut self, dtype: *const u8) -> Option<&Layout> {
+        match read::<i32>(dtype, TYPE_NUMBER) {
+            OBJECTS => Some(&self.object),
+            STRUCTURES => {
+                let found = self.known.get(&dtype.addr());
+                if found.is_none() {
+                    self.unknown.insert(dtype.expose_provenance());
+                }
+                found.filter(|layout| !layout.objects.is_empty())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Objects in the items of an array.
+pub(crate) struct Elements<'a> {
+    data: *const u8,
+    len: usize,
+    layout: Option<&'a Layout>,
+}
+
+impl Elements<'_> {
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0 || self.layout.is_none()
+    }
+
+    /// Returns the objects; some may be null.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = *mut PyObject> {
+        let data = self.data;
+        let items = self.layout.into_iter().flat_map(|layout| {
+            (0..self.len).map(move |item| (item * layout.size, &layout.objects))
+        });
+        items.flat_map(move |(item, objects)| {
+            objects.iter().map(move |object| read(data, item + object))
+        })
+    }
+}
+
+/// Returns the elements of an array that has them itself.
+pub(crate) fn elements(array: *mut PyObject, layouts: &mut Layouts) -> Elements<'_> {
     let array = array.cast::<u8>().cast_const();
     let dtype: *const u8 = read(array, DTYPE);
-    let data: *const *mut PyObject = read(array, DATA);
+    let data: *const u8 = read(array, DATA);
     let owns = read::<i32>(array, FLAGS) & OWNS_DATA != 0;
-    if !owns || data.is_null() || dtype.is_null() || read::<i32>(dtype, TYPE_NUMBER) != OBJECTS {
-        return &[];
+    if !owns || data.is_null() || dtype.is_null() {
+        return Elements { data, len: 0, layout: None };
     }
     let dimensions = usize::try_from(read::<i32>(array, DIMENSIONS)).unwrap_or(0);
     let shape: *const u8 = read(array, SHAPE);
     let lengths = (0..dimensions.min(DIMENSIONS_MOST)).map(|at| read::<isize>(shape, at * 8));
+    // An array that has its items itself has them one after the other, in whatever order.
     let len = lengths.map(|len| usize::try_from(len).unwrap_or(0)).product();
-    // SAFETY: an array that has its elements itself has so many of them, one after the other, in
-    // whatever order. The caller does not run Python code while it uses them.
-    unsafe { std::slice::from_raw_parts(data, len) }
+    Elements { data, len, layout: layouts.of(dtype) }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Heap<'py> {
     pub(super) _resting: Resting<'py>,
     /// References of our own. They are dropped last: freeing an object may run the program's code,
     /// and freeing a tensor lets other threads run.
-    pub(super) _held: [Held<'py>; 2],
+    pub(super) _held: [Held<'py>; 3],
 }
 
 /// A way to choose references to cut.
@@ -55,11 +55,18 @@ pub(crate) enum Manner {
     Plain,
     /// As near to the object as possible.
     Rough,
+    /// Only entries of dicts and lists, and names of modules: what else an object of another
+    /// library has may have no name.
+    Outer,
+    /// Only elements of lists, and names of modules. To look at an instance may create the dict of
+    /// its attributes; such a cut stays the same.
+    Names,
 }
 
 impl Manner {
     /// All of them, in the order in which cuts are offered.
-    pub(crate) const ALL: [Manner; 3] = [Manner::Gentle, Manner::Plain, Manner::Rough];
+    pub(crate) const ALL: [Manner; 5] =
+        [Manner::Gentle, Manner::Plain, Manner::Rough, Manner::Outer, Manner::Names];
 }
 
 /// What is known of the nodes.
@@ -124,7 +131,9 @@ impl Heap<'_> {
         let can = match kinds {
             (Kind::ClassDict, Kind::Function) | (Kind::Cell, _) if manner != Manner::Rough => false,
             (Kind::Generator | Kind::Frame | Kind::Defaults, _) if manner == Manner::Plain => false,
+            (Kind::Dict | Kind::ClassDict, _) if manner == Manner::Names => false,
             (Kind::Dict | Kind::Namespace | Kind::ClassDict | Kind::Container, _) => true,
+            _ if matches!(manner, Manner::Outer | Manner::Names) => false,
             (Kind::Instance | Kind::Model, Kind::Dict) => {
                 !self.keeps_attributes(edge.from, edge.to)
             }
@@ -141,8 +150,9 @@ impl Heap<'_> {
                 | Kind::Cache,
                 _,
             ) => true,
-            // Hooks and attributes of a tensor; not what its graph keeps.
-            (Kind::Tensor, to) => to != Kind::Tensor,
+            // Hooks and attributes of a tensor, frames of a greenlet; not what a graph keeps, and
+            // not the array of an iterator.
+            (Kind::Tensor, to) => !matches!(to, Kind::Tensor | Kind::Opaque),
             _ => false,
         };
         if can { CutCost::Cost(1) } else { CutCost::Never }

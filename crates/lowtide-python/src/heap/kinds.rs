@@ -7,6 +7,8 @@ use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::arrays::Layouts;
+use super::capsules::is_capsule_type;
 use super::kind::{Kind, TypeKind};
 
 /// The facts about a type that the walk needs.
@@ -19,6 +21,8 @@ pub(crate) struct Info {
     pub(crate) is_gc: Option<ffi::inquiry>,
     /// Whether its objects are arrays of numpy.
     pub(crate) is_array: bool,
+    /// Whether its objects are capsules. Those of `DLPack` hold tensors.
+    pub(crate) is_capsule: bool,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
     /// to prefetch it.
     pub(crate) beside: [isize; 2],
@@ -26,8 +30,14 @@ pub(crate) struct Info {
 
 impl Info {
     /// A type whose objects refer to nothing.
-    pub(crate) const NOTHING: Info =
-        Info { kind: Kind::Opaque, traverse: None, is_gc: None, is_array: false, beside: NOWHERE };
+    pub(crate) const NOTHING: Info = Info {
+        kind: Kind::Opaque,
+        traverse: None,
+        is_gc: None,
+        is_array: false,
+        is_capsule: false,
+        beside: NOWHERE,
+    };
 }
 
 /// The pointer to the type, which every object has.
@@ -64,11 +74,18 @@ pub(crate) struct Kinds {
     known: Vec<(usize, Kind, bool)>,
     /// The traverse slot of classes written in Python.
     plain: usize,
+    /// The traverse slot of autograd's nodes, each of which has a type of its own.
+    pub(crate) node: usize,
     exception: usize,
     frozenset: usize,
     list: usize,
     /// The type of numpy's arrays.
     pub(crate) array: Option<*mut PyTypeObject>,
+    /// Where structured arrays have objects.
+    pub(crate) layouts: Layouts,
+    /// By the address of an object that no traverse slot can be asked about: what it refers to, as
+    /// Python reports it.
+    pub(crate) reported: HashMap<usize, Vec<usize>>,
     /// Whether the layout of this interpreter's objects is known.
     knows_layout: bool,
 }
@@ -87,10 +104,13 @@ impl Kinds {
             recent: [(0, Info::NOTHING); RECENT],
             known: Vec::with_capacity(known.len()),
             plain: 0,
+            node: 0,
             exception: exception.as_ptr().addr(),
             frozenset: sample.py().get_type::<pyo3::types::PyFrozenSet>().as_ptr().addr(),
             knows_layout,
             array: None,
+            layouts: Layouts::new(),
+            reported: HashMap::new(),
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
         };
         for TypeKind { class, kind, subclasses } in known.iter().map(Py::get) {
@@ -133,7 +153,9 @@ impl Kinds {
         // SAFETY: both are types, and alive.
         let is_array =
             self.array.is_some_and(|array| unsafe { ffi::PyType_IsSubtype(class, array) } != 0);
-        Info { kind, traverse, is_gc: is_gc(class), is_array, beside: self.beside(class, kind) }
+        let is_capsule = is_capsule_type(class);
+        let beside = self.beside(class, kind);
+        Info { kind, traverse, is_gc: is_gc(class), is_array, is_capsule, beside }
     }
 
     fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {
@@ -170,8 +192,11 @@ impl Kinds {
         if flags(class) & ffi::Py_TPFLAGS_TUPLE_SUBCLASS != 0 || is_below(self.frozenset) {
             return Kind::Immutable;
         }
-        let plain = traverse.is_some_and(|traverse| traverse as usize == self.plain);
-        if plain { Kind::Instance } else { Kind::Opaque }
+        match traverse.map(|traverse| traverse as usize) {
+            Some(slot) if slot == self.plain => Kind::Instance,
+            Some(slot) if slot == self.node => Kind::Tensor,
+            _ => Kind::Opaque,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
 use lowtide_heap::Node;
+use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 
 use super::frozen;
@@ -16,6 +17,7 @@ use super::out_of_memory::{OutOfMemory, reserve, reserve_for};
 use super::question::Question;
 use super::reported::{Memory, MemoryKind, Reports};
 use super::resting::Resting;
+use super::slots;
 use super::walk::walk;
 use super::walked::Walked;
 use crate::huge::Reserve;
@@ -23,6 +25,8 @@ use crate::huge::Reserve;
 /// How often the walk is repeated because it met tensors that had not been asked about. Other
 /// threads may create new ones faster than we ask; the last of those are left out.
 const WALKS_MOST: u32 = 4;
+/// How many objects may stand between a buffer and the tensor whose memory it shows.
+const SHOWN_DEEP: usize = 5;
 /// How many steps away the roots of other threads are.
 const ELSEWHERE_AWAY: usize = 6;
 /// The same for native code, which nobody can look into.
@@ -42,24 +46,34 @@ pub(crate) fn take<'py>(
     let mut reports = Reports::new(py)?;
     let _room = reserve(0)?;
     let found = tensors(py, question, kinds)?;
-    reports.ask(py, question, found)?;
+    reports.ask(py, question, found, &mut kinds.reported)?;
+    let dtypes = Held::new(py)?;
     let mut walks = 0;
     loop {
         walks += 1;
         let (walked, held, resting) = walk(py, question, kinds)?;
+        let unknown: Vec<Bound<'py, PyAny>> =
+            kinds.layouts.take_unknown().into_iter().map(|dtype| object(py, dtype)).collect();
         let unasked = |node: &&Node| !reports.memory.contains_key(&walked.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.tensors.iter().filter(unasked))
             .map(|node| object(py, walked.addresses[node.index()]))
             .collect();
-        if unasked.is_empty() || walks == WALKS_MOST {
-            let adding = Adding::new(py, question, walked);
-            let held = [held, reports.held];
+        if unasked.is_empty() && unknown.is_empty() || walks == WALKS_MOST {
+            let adding = Adding::new(py, question, walked, kinds.array);
+            let held = [held, reports.held, dtypes];
             return adding.all(&reports.memory, &reports.kept, held, resting);
         }
         drop(walked);
         drop(resting);
+        for dtype in unknown {
+            let address = dtype.as_ptr().addr();
+            dtypes.push(dtype.clone())?;
+            kinds.layouts.add(address, question.layout.call1((dtype,))?.extract()?);
+        }
         drop(held);
-        reports.ask(py, question, unasked)?;
+        if !unasked.is_empty() {
+            reports.ask(py, question, unasked, &mut kinds.reported)?;
+        }
     }
 }
 
@@ -86,23 +100,46 @@ struct Adding<'a, 'py> {
     py: Python<'py>,
     question: &'a Question<'py>,
     walked: Walked,
+    /// The type of numpy's arrays.
+    array: Option<*mut PyTypeObject>,
     by_key: HashMap<u64, usize>,
     memories: Vec<MemoryNode>,
+    /// By a key of memory: the objects that have it.
+    sharing: HashMap<u64, Vec<Sharing>>,
     /// Tensors whose Python objects native code holds, for other tensors that are known.
     explained: HashSet<Node>,
 }
 
+/// An object that has a piece of memory.
+struct Sharing {
+    node: Node,
+    /// Through what it has the memory.
+    through: u64,
+    is_tensor: bool,
+}
+
+impl Sharing {
+    fn new(node: Node, memory: &Memory) -> Sharing {
+        Sharing { node, through: memory.through, is_tensor: memory.kind != MemoryKind::Shown }
+    }
+}
+
 impl<'a, 'py> Adding<'a, 'py> {
-    fn new(py: Python<'py>, question: &'a Question<'py>, walked: Walked) -> Adding<'a, 'py> {
-        let (by_key, memories, explained) = Default::default();
-        Adding { py, question, walked, by_key, memories, explained }
+    fn new(
+        py: Python<'py>,
+        question: &'a Question<'py>,
+        walked: Walked,
+        array: Option<*mut PyTypeObject>,
+    ) -> Adding<'a, 'py> {
+        let (by_key, memories, sharing, explained) = Default::default();
+        Adding { py, question, walked, array, by_key, memories, sharing, explained }
     }
 
     fn all(
         mut self,
         memories: &HashMap<usize, Option<Py<Memory>>>,
         kept: &[(usize, Vec<usize>)],
-        held: [Held<'py>; 2],
+        held: [Held<'py>; 3],
         resting: Resting<'py>,
     ) -> PyResult<Heap<'py>> {
         let (nodes, edges) = self.walked.builder.len();
@@ -114,8 +151,10 @@ impl<'a, 'py> Adding<'a, 'py> {
             if let Some(Some(memory)) = memories.get(&address)
                 && self.question.counts(address)
             {
-                let (memory, kind) = (self.holds(node, memory.get()), memory.get().kind);
-                if kind == MemoryKind::Storage {
+                let Memory { key, kind, .. } = memory.get();
+                self.sharing.entry(*key).or_default().push(Sharing::new(node, memory.get()));
+                let memory = self.holds(node, memory.get());
+                if *kind == MemoryKind::Storage {
                     self.is_own(node, memory);
                 }
             }
@@ -139,13 +178,59 @@ impl<'a, 'py> Adding<'a, 'py> {
                     }
                     // It has no Python object of its own, or had none before we asked.
                     (None, Some(Some(memory))) => {
+                        let sharing = Sharing::new(from, memory.get());
+                        self.sharing.entry(memory.get().key).or_default().push(sharing);
                         self.holds(from, memory.get());
                     }
                     (None, _) => {}
                 }
             }
         }
+        self.explain_shared();
         Ok(self.done(held, resting, room))
+    }
+
+    /// Explains tensors that native code holds because their memory is shown through something
+    /// else: another storage (`torch.from_numpy`), a capsule, a buffer. Who shows it keeps it.
+    fn explain_shared(&mut self) {
+        let mut sharing = std::mem::take(&mut self.sharing);
+        sharing.retain(|_, all| all.iter().any(|one| one.through != all[0].through));
+        if sharing.is_empty() {
+            return;
+        }
+        // By an object with memory: the object of native code that leads to it, itself or a buffer
+        // over it.
+        let mut held: HashMap<Node, Node> = HashMap::new();
+        for native in &self.walked.native {
+            for node in self.shown_by(self.walked.addresses[native.index()]) {
+                held.entry(node).or_insert(*native);
+            }
+        }
+        for all in sharing.into_values() {
+            let (below, showing): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|one| held.contains_key(&one.node));
+            for Sharing { node, through, is_tensor } in below {
+                let native = held[&node];
+                let mut others = showing.iter().filter(|one| one.through != through).peekable();
+                if others.peek().is_some() && self.explained.insert(native) {
+                    // A tensor may have other holders in native code. A buffer has what shows it.
+                    while self.explain(native) && !is_tensor {}
+                }
+                others.for_each(|one| self.walked.builder.late_edge(one.node, native));
+            }
+        }
+    }
+
+    /// Returns the nodes whose memory an object shows: its own, and those behind a memory view or
+    /// an array.
+    fn shown_by(&self, address: usize) -> Vec<Node> {
+        let mut found = Vec::new();
+        let mut next = vec![address];
+        for _ in 0..SHOWN_DEEP {
+            found.extend(next.iter().filter_map(|one| self.walked.table.get(*one)).map(Node));
+            next = next.into_iter().flat_map(|one| slots::shown_behind(one, self.array)).collect();
+        }
+        found
     }
 
     /// A storage keeps its Python object once Python has no other use for it: that explains one
@@ -161,8 +246,9 @@ impl<'a, 'py> Adding<'a, 'py> {
     fn explain(&mut self, node: Node) -> bool {
         let hidden = &mut self.walked.hidden;
         let Ok(at) = hidden.binary_search_by_key(&node, |(node, _)| *node) else { return false };
-        hidden[at].1 = hidden[at].1.saturating_sub(1);
-        true
+        let was = hidden[at].1;
+        hidden[at].1 = was.saturating_sub(1);
+        was > 0
     }
 
     /// Adds the memory that a tensor holds, unless it is on another device than the question is
@@ -187,7 +273,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: [Held<'py>; 2], resting: Resting<'py>, room: Reserve) -> Heap<'py> {
+    fn done(self, held: [Held<'py>; 3], resting: Resting<'py>, room: Reserve) -> Heap<'py> {
         let Adding { question, mut walked, memories, explained, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =

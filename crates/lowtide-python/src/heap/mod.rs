@@ -12,6 +12,7 @@
 
 mod answer;
 mod arrays;
+mod capsules;
 mod dead;
 mod descent;
 mod found;
@@ -40,6 +41,7 @@ mod walk;
 mod walked;
 
 pub(crate) use answer::examine;
+pub(crate) use capsules::{Shown, dlpack_memory};
 pub(crate) use found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
     RetainedSize,

@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 
 use super::arrays::Arrays;
 use super::kind::TypeKind;
-use super::kinds::{Kinds, is_of_the_program};
+use super::kinds::{Kinds, is_of_the_program, traverse};
 
 /// The question as Python makes it.
 #[derive(FromPyObject)]
@@ -38,12 +38,16 @@ pub(crate) struct PythonQuestion<'py> {
     probe: Bound<'py, PyAny>,
     /// Reports the tensors that others keep alive in native code.
     autograd: Bound<'py, PyAny>,
+    /// Reports where items of a dtype have objects.
+    layout: Bound<'py, PyAny>,
     /// How many held objects are wanted.
     most: usize,
     /// Objects that the interpreter keeps outside of modules.
     kept: Vec<Bound<'py, PyAny>>,
     /// The arrays of numpy, if it is imported.
     arrays: Option<Arrays<'py>>,
+    /// The type of a node of autograd, if torch is imported.
+    node: Option<Bound<'py, PyType>>,
     /// Whether another examination is under way.
     nested: bool,
     /// The classes of this package, if one is.
@@ -84,6 +88,7 @@ pub(crate) struct Question<'py> {
     pub(crate) interpreter: Interpreter<'py>,
     pub(crate) probe: Bound<'py, PyAny>,
     pub(crate) autograd: Bound<'py, PyAny>,
+    pub(crate) layout: Bound<'py, PyAny>,
     pub(crate) most: usize,
     pub(crate) kept: Vec<Bound<'py, PyAny>>,
     pub(crate) nested: bool,
@@ -120,6 +125,7 @@ impl<'py> Question<'py> {
             interpreter: told.interpreter,
             probe: told.probe,
             autograd: told.autograd,
+            layout: told.layout,
             most: told.most,
             kept: told.kept,
             nested: told.nested,
@@ -127,6 +133,8 @@ impl<'py> Question<'py> {
         };
         let mut kinds = Kinds::new(&told.kinds, &told.sample, knows_layout);
         kinds.array = told.arrays.and_then(|arrays| arrays.class());
+        let node = told.node.and_then(|node| traverse(node.as_type_ptr()));
+        kinds.node = node.map_or(0, |traverse| traverse as usize);
         Ok((question, kinds))
     }
 

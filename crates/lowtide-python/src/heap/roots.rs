@@ -75,6 +75,8 @@ pub(crate) struct Roots<'py> {
     pub(crate) locals: HashMap<usize, Vec<usize>>,
     /// By the address of a running frame: its code.
     pub(crate) codes: HashMap<usize, usize>,
+    /// The frames of suspended greenlets.
+    pub(crate) suspended: Vec<usize>,
     /// By the address of an object that may be on the stack of a frame.
     pub(crate) stacks: HashMap<usize, OnStack>,
     /// Frames of this package.
@@ -86,13 +88,21 @@ pub(crate) struct Roots<'py> {
 }
 
 /// Finds the roots with the interpreter's own functions.
-pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
+///
+/// `suspended` are frames that no thread runs and that do not show their variables: those of
+/// greenlets.
+pub(crate) fn find<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    suspended: impl Iterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Roots<'py>> {
     let mut found = Roots {
         all: Vec::new(),
         here: question.thread,
         held: Held::new(py)?,
         locals: HashMap::new(),
         codes: HashMap::new(),
+        suspended: Vec::new(),
         stacks: HashMap::new(),
         ours: Vec::new(),
         running: HashMap::new(),
@@ -111,6 +121,14 @@ pub(crate) fn find<'py>(py: Python<'py>, question: &Question<'py>) -> PyResult<R
     let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
         found.stack(frame, thread.extract()?, question)?;
+    }
+    for frame in suspended {
+        found.suspended.push(frame.as_ptr().expose_provenance());
+        if !question.interpreter.frames_show {
+            let code = frame.getattr(intern!(py, "f_code"))?;
+            let variables = found.variables(&frame, &code, false, question)?;
+            found.keep_variables(&frame, variables)?;
+        }
     }
     let exceptions = question.interpreter.current_exceptions.call0()?.cast_into::<PyDict>()?;
     for (thread, handled) in exceptions.iter() {
@@ -152,6 +170,32 @@ impl<'py> Roots<'py> {
         Ok(())
     }
 
+    /// Returns what the variables of a frame hold.
+    fn variables(
+        &self,
+        frame: &Bound<'py, PyAny>,
+        code: &Bound<'py, PyAny>,
+        is_looked_at: bool,
+        question: &Question<'py>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let Some(read) = Frame::of_function(frame)? else {
+            return variables::read(frame, code, is_looked_at, &question.view, &self.namespaces);
+        };
+        let mut variables = read.values()?;
+        variables.extend(read.snapshot());
+        Ok(variables)
+    }
+
+    fn keep_variables(
+        &mut self,
+        frame: &Bound<'py, PyAny>,
+        variables: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let addresses = variables.iter().map(|held| held.as_ptr().expose_provenance());
+        self.locals.insert(frame.as_ptr().expose_provenance(), addresses.collect());
+        variables.into_iter().try_for_each(|variable| self.held.push(variable))
+    }
+
     fn frame(
         &mut self,
         frame: Bound<'py, PyAny>,
@@ -166,25 +210,12 @@ impl<'py> Roots<'py> {
         let address = frame.as_ptr().expose_provenance();
         // A frame that shows its variables to the collector need not be read.
         if is_ours || !question.interpreter.frames_show {
-            let is_looked_at = looked_at.contains(&address);
-            let variables = match Frame::of_function(&frame)? {
-                Some(read) => {
-                    let mut variables = read.values()?;
-                    variables.extend(read.snapshot());
-                    variables
-                }
-                None => {
-                    variables::read(&frame, &code, is_looked_at, &question.view, &self.namespaces)?
-                }
-            };
+            let variables =
+                self.variables(&frame, &code, looked_at.contains(&address), question)?;
             if !is_ours {
                 looked_at.extend(variables::frames_in(&variables, &frame));
             }
-            let addresses = variables.iter().map(|held| held.as_ptr().expose_provenance());
-            self.locals.insert(address, addresses.collect());
-            for variable in variables {
-                self.held.push(variable)?;
-            }
+            self.keep_variables(&frame, variables)?;
         }
         if let Some(read) = Frame::new(&frame)? {
             let Stack { objects, is_exact } = read.stack()?;

@@ -9,11 +9,12 @@
 use std::ffi::{c_int, c_void};
 
 use pyo3::exceptions::PyMemoryError;
-use pyo3::ffi::{self, PyObject};
+use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::kinds::{class_of, is_gc, traverse};
+use super::arrays;
+use super::kinds::{class_of, is_gc, is_of_the_program, traverse};
 use super::lists::list_of;
 use super::object::count_of;
 
@@ -41,6 +42,26 @@ pub(crate) fn referents<'py>(holder: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
     let objects = shown.live.iter().map(|one| unsafe { Bound::from_borrowed_ptr(py, *one) });
     list_of(py, objects)
 }
+
+/// Returns the few objects that a live object without attributes refers to: one that shows memory
+/// has one or two.
+pub(super) fn shown_behind(address: usize, array: Option<*mut PyTypeObject>) -> Vec<usize> {
+    let object = std::ptr::with_exposed_provenance_mut::<PyObject>(address);
+    let mut shown = Shown::default();
+    if Some(class_of(object)) == array {
+        shown.live.extend(Some(arrays::base(object)).filter(|base| !base.is_null()));
+    }
+    if !is_of_the_program(class_of(object)) {
+        visit(object, note, (&raw mut shown).cast());
+    }
+    if shown.live.len() > BEHIND_MOST {
+        return Vec::new();
+    }
+    shown.live.iter().map(|one| one.expose_provenance()).collect()
+}
+
+/// The most references of an object that only shows memory.
+const BEHIND_MOST: usize = 3;
 
 /// Calls the traverse slot of a live object, if it has one.
 fn visit(object: *mut PyObject, show: ffi::visitproc, with: *mut c_void) {

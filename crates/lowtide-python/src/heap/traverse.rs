@@ -7,6 +7,7 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use pyo3::ffi::PyObject;
 
 use super::arrays;
+use super::capsules;
 use super::kind::Kind;
 use super::kinds::{Info, Kinds, class_of};
 use super::object::{AHEAD, count_of, first_of, prefetch};
@@ -70,16 +71,19 @@ impl<'q, 'py> Traverser<'q, 'py> {
         let mut kind = info.kind;
         let mut refers = info.traverse.is_some() || kind == Kind::Tensor;
         if info.is_array {
-            let has_elements = !arrays::elements(object).is_empty();
+            let has_elements = !arrays::elements(object, &mut self.kinds.layouts).is_empty();
             refers |= has_elements || !arrays::base(object).is_null();
             // Elements can be replaced; the base cannot.
             kind = if has_elements { Kind::Container } else { Kind::Opaque };
         }
+        if info.is_capsule && capsules::tensor(object).is_some() {
+            (kind, refers) = (Kind::Tensor, true);
+        }
         if !refers && !self.question.is_target(address) {
             return None;
         }
-        // SAFETY: the object is alive, and the slot is one of its type.
-        if info.is_gc.is_some_and(|is_gc| unsafe { is_gc(object) } == 0) {
+        // What Python reports needs no slot: a greenlet is collected only before and after it runs.
+        if kind != Kind::Tensor && !is_collected(info, object) {
             return None;
         }
         let count = count_of(object);
@@ -181,19 +185,25 @@ impl<'q, 'py> Traverser<'q, 'py> {
     fn traverse(&mut self, address: usize, info: Info) {
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let begin = self.shown.objects.len();
-        if let Some(traverse) = info.traverse {
+        if let Some(traverse) = info.traverse.filter(|_| is_collected(info, object)) {
             let shown = (&raw mut self.shown).cast::<c_void>();
             // Only the state of a module has lists of objects that have ended.
             let note = if info.kind == Kind::Module { note_live } else { note };
             self.shown.ended = 0;
             // SAFETY: the object is alive and of the type whose slot this is, and it is collected
-            // (`look` let it in). The slot calls `note` with what is given here, and nothing else.
+            // (`is_collected`). The slot calls `note` with what is given here, and nothing else.
             unsafe { traverse(object, note, shown) };
         }
         if info.is_array {
-            let parts = [&[arrays::base(object)], arrays::elements(object)].concat();
-            let parts = parts.iter().filter(|part| !part.is_null());
-            self.shown.objects.extend(parts.map(|part| part.expose_provenance()));
+            let elements = arrays::elements(object, &mut self.kinds.layouts);
+            let parts = [arrays::base(object)].into_iter().chain(elements.objects());
+            let parts = parts.filter(|part| !part.is_null());
+            self.shown.objects.extend(parts.map(<*mut PyObject>::expose_provenance));
+        }
+        if (info.kind == Kind::Tensor || info.is_capsule)
+            && let Some(reported) = self.kinds.reported.get(&address)
+        {
+            self.shown.objects.extend(reported);
         }
         if info.kind == Kind::Frame
             && !self.question.interpreter.frames_show
@@ -218,6 +228,13 @@ impl<'q, 'py> Traverser<'q, 'py> {
         shown.retain(|object| !locals.contains(object));
         self.shown.objects.extend(shown);
     }
+}
+
+/// Returns whether the traverse slot of an object may be called: that of a class written in C must
+/// not.
+fn is_collected(info: Info, object: *mut PyObject) -> bool {
+    // SAFETY: the object is alive, and the slot is one of its type.
+    info.is_gc.is_none_or(|is_gc| unsafe { is_gc(object) } != 0)
 }
 
 fn prefetch_at(address: Option<&usize>) {

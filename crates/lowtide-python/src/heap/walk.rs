@@ -13,6 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::frozen;
+use super::graph::object;
 use super::held::{self, Held};
 use super::kind::Kind;
 use super::kinds::{Kinds, class_of};
@@ -46,7 +47,10 @@ pub(crate) fn walk<'py>(
     kinds: &mut Kinds,
 ) -> PyResult<(Walked, Held<'py>, Resting<'py>)> {
     let room = reserve(0)?;
-    let roots = roots::find(py, question)?;
+    kinds.forget();
+    let mut frames: Vec<usize> = kinds.reported.values().flatten().copied().collect();
+    frames.retain(|one| kinds.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
+    let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
     let listed = &listing::addresses(question)?;
@@ -102,7 +106,8 @@ impl Walk<'_, '_> {
         // What was not seen is counted without asking.
         self.room = reserve(self.walked.addresses.len() * 16)?;
         let kept = self.question.kept.iter();
-        for object in kept.chain([&self.question.probe, &self.question.autograd]) {
+        let told = [&self.question.probe, &self.question.autograd, &self.question.layout];
+        for object in kept.chain(told) {
             if let Some(node) = self.walked.table.get(object.as_ptr().addr()) {
                 self.walked.left[node as usize] -= 1;
             }
@@ -181,15 +186,34 @@ impl Walk<'_, '_> {
                 .filter(|on| on.is_exact || unsafe { ffi::PyIter_Check(object) } != 0)
                 .and_then(|on| self.walked.table.get(on.frame))
                 .map(Node);
-            match on_stack.or_else(|| self.running(*node)) {
+            let certain = on_stack.or_else(|| self.waiting(*node));
+            match certain.or_else(|| self.running(*node)) {
                 Some(frame) => {
                     self.walked.builder.late_edge(frame, *node);
-                    *count -= u32::from(on_stack.is_some());
+                    *count -= u32::from(certain.is_some());
                 }
                 None => self.walked.native.push(*node),
             }
         }
         self.walked.hidden = hidden.into_iter().filter(|(_, count)| *count > 0).collect();
+    }
+
+    /// Returns the frame of a suspended greenlet that was called with these arguments: native code
+    /// keeps them until the greenlet ends.
+    fn waiting(&mut self, node: Node) -> Option<Node> {
+        let suspended = std::mem::take(&mut self.traverser.roots.suspended);
+        let mut frame = None;
+        if !suspended.is_empty() && self.walked.kinds[node.index()] == Kind::Immutable {
+            let arguments = self.traverser.referents(self.walked.addresses[node.index()]).to_vec();
+            let locals = &self.traverser.roots.locals;
+            frame = suspended.iter().find(|frame| {
+                let has = |one| locals.get(frame).is_some_and(|locals| locals.contains(one));
+                !arguments.is_empty() && arguments.iter().all(has)
+            });
+        }
+        let found = frame.and_then(|frame| self.walked.table.get(*frame)).map(Node);
+        self.traverser.roots.suspended = suspended;
+        found
     }
 
     /// Returns the frame that runs a function: it holds the function without showing it.

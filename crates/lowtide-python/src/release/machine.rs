@@ -116,6 +116,16 @@ pub(crate) struct NvmlUsage {
     others: Vec<Py<ProcessUsage>>,
 }
 
+/// Returns the memory of the GPU with this UUID, without its processes: listing those takes longer.
+#[pyfunction]
+pub(crate) fn nvml_memory(py: Python<'_>, uuid: String) -> PyResult<Usage> {
+    let asked = py.detach(move || Nvml::kept()?.usage(&uuid));
+    let usage =
+        asked.map_err(|error: lowtide_device::Error| PyRuntimeError::new_err(error.to_string()))?;
+    let total_bytes = usage.total.saturating_sub(usage.reserved).0;
+    Ok(Usage { total_bytes, free_bytes: usage.free.0 })
+}
+
 /// Returns what NVML reports about the GPU with this UUID.
 #[pyfunction]
 pub(crate) fn nvml_usage(py: Python<'_>, uuid: String) -> PyResult<NvmlUsage> {

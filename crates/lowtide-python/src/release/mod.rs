@@ -37,7 +37,7 @@ pub(crate) use idle::{Idle, Tick, Working};
 pub(crate) use ledger::{Ledger, LedgerKind, LedgerLine};
 pub(crate) use machine::{
     NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
-    nvml_usage, process_memory,
+    nvml_memory, nvml_usage, process_memory,
 };
 pub(crate) use parse::{parse_bytes, parse_seconds};
 pub(crate) use pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};

@@ -129,22 +129,18 @@ pub(crate) struct Holder(pub(crate) lowtide::release::Holder);
 impl Holder {
     /// Says who holds something.
     #[new]
-    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None))]
+    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None))]
     fn new(
         path: String,
         holds: String,
         count: usize,
         bytes: Option<u64>,
         cut: Option<String>,
+        by_hand: Option<String>,
     ) -> Holder {
-        Holder(lowtide::release::Holder {
-            path,
-            holds,
-            count,
-            since: None,
-            held: bytes.map(Bytes),
-            cut,
-        })
+        let held = bytes.map(Bytes);
+        let holder = lowtide::release::Holder::new(path, holds);
+        Holder(lowtide::release::Holder { count, held, cut, by_hand, ..holder })
     }
 
     /// The path to the reference.
@@ -175,6 +171,17 @@ impl Holder {
     #[getter]
     fn cut(&self) -> Option<&str> {
         self.0.cut.as_deref()
+    }
+
+    /// A sentence that says what to do where no statement drops the reference.
+    #[getter]
+    fn by_hand(&self) -> Option<&str> {
+        self.0.by_hand.as_deref()
+    }
+
+    /// Returns what drops the reference: a statement with a comment, or `by hand: ` and a sentence.
+    fn remedy(&self) -> String {
+        self.0.remedy()
     }
 
     /// Returns it as plain data.

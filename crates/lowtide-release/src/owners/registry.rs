@@ -228,14 +228,7 @@ impl fmt::Debug for Owners {
 
 /// The holder of everything in a registry that a forked child inherited.
 fn the_parent() -> Holder {
-    Holder {
-        path: home::refusal("registry of owners"),
-        holds: EVERY_OWNER.to_owned(),
-        count: 1,
-        since: None,
-        held: None,
-        cut: None,
-    }
+    Holder::new(home::refusal("registry of owners"), EVERY_OWNER)
 }
 
 fn paths_of_the_parent() -> Paths {

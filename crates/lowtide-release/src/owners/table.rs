@@ -101,6 +101,7 @@ impl Known {
             since,
             held: self.bytes,
             cut: None,
+            by_hand: None,
         })
     }
 }

@@ -61,7 +61,7 @@ fn unplaced(mut holders: Vec<Holder>) -> Vec<Holder> {
 }
 
 fn holder(path: &str, holds: &str, count: usize, held: Option<Bytes>) -> Holder {
-    Holder { path: path.to_owned(), holds: holds.to_owned(), count, since: None, held, cut: None }
+    Holder { count, held, ..Holder::new(path, holds) }
 }
 
 fn gone(name: &str) -> Dropped {

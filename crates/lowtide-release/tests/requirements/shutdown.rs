@@ -169,21 +169,28 @@ fn r21_a_witness_of_the_release_is_believed(ground: &Ground) {
     let held = Arc::new(ground.block(24));
     let seen = Arc::downgrade(&held);
     let witness = move || {
-        let path = "cache['model']".to_owned();
-        let holds = "runner.model".to_owned();
+        let held = Some(seen.upgrade()?.size());
         let cut = Some("del cache['model']".to_owned());
-        let held = seen.upgrade().map(|block| block.size());
-        held.map(|held| Holder { path, holds, count: 1, since: None, held: Some(held), cut })
-            .into_iter()
-            .collect::<Vec<_>>()
+        let by_hand = Some("end the thread 'loader'".to_owned());
+        Some(vec![
+            Holder { held, cut, ..Holder::new("cache['model']", "runner.model") },
+            Holder { held, by_hand, ..Holder::new("thread 'loader': batch", "runner.model") },
+            Holder { held, ..Holder::new("runner.pooling.model", "runner.model") },
+        ])
     };
-    let witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync> = Arc::new(witness);
+    let witness: Arc<dyn Fn() -> Vec<Holder> + Send + Sync> =
+        Arc::new(move || witness().unwrap_or_default());
     let ask = || Request::new("shutdown", Ladder::shutdown()).asking(Arc::clone(&witness));
     let receipt = ground.releaser.release(ask());
     ground.assert_in_use(24, "held");
     assert_eq!(receipt.verdict, Verdict::Pinned);
     assert_eq!(receipt.holders[0].path, "cache['model']");
-    assert_eq!(receipt.advice[0], "del cache['model'], which lets runner.model go", "{receipt}");
+    let advice = [
+        "del cache['model']  # lets runner.model go",
+        "by hand: end the thread 'loader'",
+        "by hand: drop runner.pooling.model, which holds runner.model",
+    ];
+    assert_eq!(receipt.advice[..3], advice, "{receipt}");
     drop(held);
     let receipt = ground.releaser.release(ask());
     ground.assert_in_use(0, "let go, and trimmed");

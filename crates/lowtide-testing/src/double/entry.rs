@@ -13,7 +13,8 @@ use super::pointers::CallResult;
 use super::{capture_rules, code, faults, gate, machine};
 
 /// Names that work before `cuInit`.
-const BEFORE_INIT: &[&str] = &["cuInit", "cuDriverGetVersion", "cuGetErrorName"];
+const BEFORE_INIT: &[&str] =
+    &["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetProcAddress_v2"];
 
 /// Defines exported entries. The body is a block of type [`CallResult`].
 macro_rules! entry {

@@ -49,7 +49,7 @@
 //! | `machine`, `faults`, `objects`, `state`, `current` | what processes share, and the tables of one |
 //! | `capture_rules`, `gate`, `run`, `queue` | rules for every call, and work that runs late |
 //! | `entry` | how an exported name is entered |
-//! | `device`, `context`, `vmm`, `plain`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `nvml` | the entries |
+//! | `device`, `context`, `vmm`, `plain`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `procedures`, `nvml` | the entries |
 //! | `control`, `loaded` | the double's own entries, and a test's side of them |
 //!
 //! # Where it is stricter than the driver
@@ -88,6 +88,7 @@ mod nvml;
 mod objects;
 mod plain;
 mod pointers;
+mod procedures;
 mod queue;
 mod run;
 mod settings;

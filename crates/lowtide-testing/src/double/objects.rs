@@ -90,8 +90,8 @@ pub(super) struct Op {
 
 pub(super) struct Event {
     pub(super) context: ContextId,
-    /// The operation that records it, once there was one.
-    pub(super) op: Option<u64>,
+    /// The operations that it waits for, since it was recorded.
+    pub(super) ops: Vec<u64>,
 }
 
 /// The work of one operation.

@@ -1,6 +1,8 @@
 //! Memory the older way: plain allocations, and host memory that the driver knows.
 
-use super::code::{ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, OUT_OF_MEMORY};
+use super::code::{
+    ALREADY_REGISTERED, INVALID_VALUE, NOT_FOUND, NOT_REGISTERED, NOT_SUPPORTED, OUT_OF_MEMORY,
+};
 use super::entry::entry;
 use super::memory::{self, Extent, Reservation};
 use super::objects::{HostRange, READ_WRITE, Region, RegionKind};
@@ -11,6 +13,11 @@ use super::{machine, queue, vmm};
 
 /// Host memory to be only read by the device: `CU_MEMHOSTREGISTER_READ_ONLY`.
 const REGISTER_READ_ONLY: u32 = 8;
+
+/// Attributes of a pointer, by the driver's numbers.
+const ATTRIBUTE_CONTEXT: i32 = 1;
+const ATTRIBUTE_RANGE_START: i32 = 11;
+const ATTRIBUTE_RANGE_BYTES: i32 = 12;
 
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -52,6 +59,29 @@ entry! {
         let mut state = queue::settle_context(state, context);
         state.healthy()?;
         state.free_plain(at)
+    }
+
+    fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, at: u64) {
+        let state = state::lock();
+        state.healthy()?;
+        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(NOT_FOUND)?;
+        base.put_if_wanted(found);
+        bytes.put_if_wanted(to_usize(state.regions[&found].bytes));
+        Ok(())
+    }
+
+    // Of plain memory; the driver's answers about virtual memory were not asked for.
+    fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
+        let state = state::lock();
+        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
+        let region = &state.regions[&found];
+        let RegionKind::Plain(owner, _) = &region.kind else { return Err(NOT_SUPPORTED) };
+        data.put(match attribute {
+            ATTRIBUTE_CONTEXT => owner.context.0,
+            ATTRIBUTE_RANGE_START => found,
+            ATTRIBUTE_RANGE_BYTES => region.bytes,
+            _ => return Err(NOT_SUPPORTED),
+        })
     }
 
     fn cuIpcGetMemHandle(handle: Out<[u8; 64]>, at: u64) {

@@ -1,8 +1,8 @@
 //! Streams and events.
 
-use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use super::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use super::entry::entry;
-use super::objects::{Current, Event, Stream, Work};
+use super::objects::{ContextId, Current, Event, Stream, Work};
 use super::pointers::Out;
 use super::state;
 use super::{capture_rules, queue};
@@ -64,7 +64,7 @@ entry! {
             return Err(INVALID_VALUE);
         }
         let id = state.new_id();
-        state.events.insert(id, Event { context, op: None });
+        state.events.insert(id, Event { context, ops: Vec::new() });
         handle.put(id)
     }
 
@@ -82,21 +82,36 @@ entry! {
             return Err(INVALID_HANDLE);
         }
         let op = state.submit(current, handle, Work::Nothing)?;
-        state.event(event)?.op = op;
+        state.event(event)?.ops = Vec::from_iter(op);
+        Ok(())
+    }
+
+    // Done when everything is that was submitted in the context so far, on any stream.
+    fn cuCtxRecordEvent(context: u64, event: u64) {
+        let (id, mut state) = (ContextId(context), state::lock());
+        state.healthy()?;
+        state.contexts.get(&id).ok_or(INVALID_CONTEXT)?;
+        capture_rules::forbid_any(&mut state, id)?;
+        if state.event(event)?.context != id {
+            return Err(INVALID_HANDLE);
+        }
+        let all = state.ops.iter().filter(|(_, op)| op.current.context == id);
+        let all: Vec<u64> = all.map(|(id, _)| *id).collect();
+        state.event(event)?.ops = all;
         Ok(())
     }
 
     fn cuEventQuery(event: u64) {
         let mut state = state::lock();
         state.healthy()?;
-        let op = state.event(event)?.op;
-        if op.is_some_and(|op| state.ops.contains_key(&op)) { Err(NOT_READY) } else { Ok(()) }
+        let ops = state.event(event)?.ops.clone();
+        if ops.iter().any(|op| state.ops.contains_key(op)) { Err(NOT_READY) } else { Ok(()) }
     }
 
     fn cuEventSynchronize(event: u64) {
         let mut state = state::lock();
         state.healthy()?;
-        let op = state.event(event)?.op;
-        queue::settle(state, op.as_slice()).healthy().map(drop)
+        let ops = state.event(event)?.ops.clone();
+        queue::settle(state, &ops).healthy().map(drop)
     }
 }

@@ -8,12 +8,21 @@ only where a context exists already.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
 from .._hook import Setting
-from .._native import AllocatorCounts, LedgerLine, NvmlUsage, ProcessUsage, Usage, nvml_usage
+from .._native import (
+    AllocatorCounts,
+    LedgerLine,
+    NvmlUsage,
+    ProcessUsage,
+    Usage,
+    nvml_memory,
+    nvml_usage,
+)
 from .._torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
 from .device import Device
@@ -22,6 +31,10 @@ from .workers import pids, worker_of
 
 NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
 """Exceptions where NVML cannot be asked: no library, or no such device."""
+
+
+LISTED_S = 0.02
+"""For so long, a list of processes that was asked for this one's memory also tells that of others."""
 
 
 class CudaDevice(Device):
@@ -34,6 +47,7 @@ class CudaDevice(Device):
         super().__init__(name, index)
         self._uuid: str | None = None
         self._knows_workers = False
+        self._listed: tuple[float, NvmlUsage | None] = (0.0, None)
 
     def uuid(self) -> str:
         """Returns the UUID as NVML spells it, without initialising CUDA."""
@@ -56,7 +70,7 @@ class CudaDevice(Device):
 
     def usage(self) -> Usage:
         try:
-            return self._nvml().usage
+            return nvml_memory(self.uuid())
         except NVML_ERRORS as unreadable:
             module: Torch = torch()
             if not self.has_context():
@@ -72,6 +86,7 @@ class CudaDevice(Device):
             nvml = self._nvml()
         except NVML_ERRORS:
             return None
+        self._listed = (time.monotonic(), nvml)
         theirs = sum(self._by_worker(nvml).values())
         # This process has no number before it uses the device, and where NVML does not know the
         # numbers of processes. That it knows a worker's tells them apart.
@@ -98,8 +113,11 @@ class CudaDevice(Device):
         return found
 
     def others(self) -> list[ProcessUsage]:
+        # A ledger asks for both, and NVML takes milliseconds to list processes.
+        when, listed = self._listed
         try:
-            others = self._nvml().others
+            is_new = time.monotonic() - when < LISTED_S
+            others = (listed if listed is not None and is_new else self._nvml()).others
         except NVML_ERRORS:
             return []
         workers = pids()

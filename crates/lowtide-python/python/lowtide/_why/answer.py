@@ -101,17 +101,18 @@ class Cut(Data):
             self._apply(self)
 
     def __str__(self) -> str:
-        if self.code is not None:
-            return self.code
-        return "; ".join(step.action for step in self.steps)
+        return self.code if self.code is not None else self._sentence(len(self.steps))
+
+    def _sentence(self, most: int) -> str:
+        """Returns what a person does, as one sentence: code stands in quotation marks."""
+        said = [one.action if one.by_hand else f"run `{one.action}`" for one in self.steps]
+        more = [counted(len(said) - most, "more step")] if len(said) > most else []
+        return "; then ".join(said[:most] + more)
 
     def line(self, is_first: bool = True) -> str:
         """Returns one line: what to do, and what that frees."""
         head = "cut" if self.code is not None else "by hand"
-        text = str(self)
-        if self.code is None and len(self.steps) > _SHOWN_STEPS:
-            actions = [step.action for step in self.steps[:_SHOWN_STEPS]]
-            text = "; ".join([*actions, counted(len(self.steps) - _SHOWN_STEPS, "more")])
+        text = self.code if self.code is not None else self._sentence(_SHOWN_STEPS)
         text += f" → frees {mib(self.freed_bytes - self.kept_bytes)}"
         if self.kept_bytes:
             text += f", and {mib(self.kept_bytes)} more once native code lets go of it"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextvars import Context
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
-from .interpreter import kept
+from .interpreter import is_current, kept
 from .path import Edge
 from .path_text import repeats
 from .references.contexts import thread_name
@@ -21,6 +22,7 @@ from .references.look import (
     AnyDict,
     is_a,
     is_name,
+    item,
     module_dict,
     module_value,
     namespace_of,
@@ -160,7 +162,9 @@ def _start(value: object, scope: AnyDict | None) -> Code | None:
             return None
         code = _module(value.f_globals, scope)
         return None if code is None else code._replace(is_names=True)
-    return _thread(value) if thread_name(value) is not None else None
+    if thread_name(value) is not None:
+        return _thread(value)
+    return _shell(value, scope)
 
 
 def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
@@ -194,6 +198,19 @@ def _thread(thread: object) -> Code | None:
 def _kept(value: object) -> Code | None:
     """Returns the expression for an object that the interpreter keeps outside of modules."""
     for name, one in kept():
-        if one is value:
-            return Code(name, name, frozenset({name.partition(".")[0]}))
+        if one is value and name:
+            return Code(name, name, frozenset({name.partition("(")[0].rpartition(".")[0]}))
+    if type(value) is Context and is_current(value):
+        name = "contextvars.copy_context()"
+        return Code(name, name, frozenset({"contextvars"}))
     return None
+
+
+def _shell(value: object, scope: AnyDict | None) -> Code | None:
+    """Returns the expression for the shell of IPython."""
+    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
+    if shell is None or not is_a(value, shell) or shell.__dict__.get("_instance") is not value:
+        return None
+    if scope is not None and item(scope, "get_ipython") is not None:
+        return Code("get_ipython()", "get_ipython()")
+    return Code("IPython.get_ipython()", "IPython.get_ipython()", frozenset({"IPython"}))

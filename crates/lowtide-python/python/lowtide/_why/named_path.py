@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from .._native import printable
 from .expression import Code, expression
+from .interpreter import is_exit_callback, of_native
 from .path import Edge, last_references, path_edges
 from .path_text import PathText, Root, write
 from .references.contexts import task_name
@@ -21,7 +22,7 @@ from .statement import Statement, fill, joined
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
 _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
-_REGISTERED = ("cache entry", "cache", "scheduled call", "queued")
+_REGISTERED = ("cache entry", "cache", "greenlet", "scheduled call", "queued")
 """Entries that are dropped as a whole."""
 
 
@@ -84,15 +85,14 @@ class NamedPath:
                 f"the gradient's graph holds the tensor in native code: {words}"
             )
         if self._root.kind == "native" and is_fixed:
-            return (
-                "close or drop what uses it in native code, such as an object of a library, an "
-                f"iterator or a callback ({self._root.name}): {words}"
-            )
+            return f"{of_native(self._objects[0])} ({self._root.name}): {words}"
         if not edges:
             return f"drop what holds it: {words}"
         reference = edges[-1].reference
         if reference.why_not or not reference.can_cut:
             return printable(f"{reference.why_not or 'drop its holder'}: {words}")
+        if self._root.kind == "native":
+            return f"{of_native(self._objects[0])}, or call apply() of this cut: {words}"
         return f"call apply() of this cut, since no Python expression leads there: {words}"
 
     def cut(self) -> str | None:
@@ -114,6 +114,12 @@ class NamedPath:
             if known and len(known) == len(statements):
                 return printable(joined(dict.fromkeys(known)))
         return None
+
+    def exit_callback(self) -> object:
+        """Returns the function at the beginning of this path if it runs at exit, else None."""
+        first = self._objects[0]
+        is_one = self._root.name.startswith("exit callback ") and is_exit_callback(first)
+        return first if is_one else None
 
     def entry(self) -> NamedPath | None:
         """Returns the path to the outermost entry of a cache or queue on this path, or None."""

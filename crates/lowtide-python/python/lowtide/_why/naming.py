@@ -16,21 +16,31 @@ from typing import NamedTuple
 
 from .._data import counted, mib
 from .._devices.device import Device
-from .._native import Examination, HeapCut, HeapPath, HeldObject, Holder, printable
+from .._native import (
+    Examination,
+    HeapCut,
+    HeapPath,
+    HeldObject,
+    Holder,
+    RetainedSize,
+    printable,
+)
 from .._torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
-from .interpreter import name_of
+from .interpreter import exit_reference, name_of, unregister_exit
 from .named_path import NamedPath
 from .path_text import Root
 from .references.contexts import thread_name
 from .references.look import AnyDict, full_type_name, is_a, plain, type_name
 from .references.reference import Reference
-from .statement import Statement, joined
+from .references.tensors import leaves_with_gradient_graph
+from .statement import Statement, fill, joined
 
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
 _MOVING = ("element", "item", "key", "queued", "weak value")
 _MOST_CUTS = 4
+_MOST_GRADIENTS = 16
 _PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
 
 
@@ -124,16 +134,20 @@ class Naming:
         counts = Counter(texts)
         holds = type_name(type(held.object))
         named = dict(zip(texts, paths))
-        return tuple(
-            Holder(text, holds, count=counts[text], bytes=held.bytes, cut=path.cut())
-            for text, path in named.items()
-        )
+        found = []
+        for text, path in named.items():
+            cut = path.cut()
+            by_hand = path.by_hand() if cut is None else None
+            found.append(
+                Holder(text, holds, count=counts[text], bytes=held.bytes, cut=cut, by_hand=by_hand)
+            )
+        return tuple(found)
 
     def references(self, wanted: Keys) -> list[Reference] | None:
         """Returns the references of the cut with these keys, or None if there is no such cut."""
         for held in self._found.held:
             for cut in held.cuts:
-                steps = self._steps(cut, held.object)
+                steps = self._gradient_steps(held) + self._steps(cut, held.object)
                 if _keys(steps) == wanted:
                     return [one.reference for one in steps if one.reference is not None]
         return None
@@ -180,11 +194,30 @@ class Naming:
         for heap_cut in held.cuts:
             cut = self._cut(heap_cut, held)
             found.setdefault(str(cut), cut)
+        if not found:
+            found = {str(cut): cut for cut in self._without_callback(held)}
         cuts = sorted(found.values(), key=lambda cut: cut.code is None)
         return tuple(cuts[:_MOST_CUTS])
 
+    def _without_callback(self, held: HeldObject) -> list[Cut]:
+        """Returns the cut that unregisters the exit callback through which all paths lead."""
+        paths = [self.path(path) for path in held.paths]
+        callback = _exit_callback(paths) if paths else None
+        if callback is None:
+            return []
+        step = _exit_step(paths[0], callback)
+        code = None
+        if step.statement is not None:
+            code = printable(joined([step.statement], collect=True))
+        freed, nothing = RetainedSize(1, held.bytes), RetainedSize(0, 0)
+        goes = (step.goes,) if step.goes else ()
+        number = id(callback)
+        apply = None if self._apply is None else lambda _: unregister_exit(number)
+        return [Cut((step.step,), code, freed, nothing, 0, 0, goes, apply)]
+
     def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
-        steps = self._steps(found, held.object)
+        gradients = self._gradient_steps(held)
+        steps = gradients + self._steps(found, held.object)
         unique = {one.step.action: one for one in steps}
         statements = [one.statement for one in unique.values()]
         known = [one for one in statements if one is not None]
@@ -197,7 +230,8 @@ class Naming:
             code=code,
             freed=found.freed,
             beside=found.beside,
-            kept_bytes=found.kept_bytes,
+            # The gradients are what native code holds.
+            kept_bytes=0 if gradients and found.hidden <= len(gradients) else found.kept_bytes,
             invisible=found.hidden,
             goes=tuple(dict.fromkeys(one.goes for one in unique.values() if one.goes)),
             apply=self._applying(_keys(steps)),
@@ -215,10 +249,31 @@ class Naming:
             ways = [
                 self.path(path, edge.held) for path in edge.paths if not _passes(path.objects, ends)
             ] or [self.path(edge.paths[0], edge.held)]
+            callback = _exit_callback(ways)
+            if callback is not None:
+                steps.append(_exit_step(ways[0], callback))
+                del ways, callback
+                continue
             entry = _registered(ways)
             steps += self._steps_of(entry or _written(ways), target, is_entry=entry is not None)
             del ways, entry
         return _in_order(steps)
+
+    def _gradient_steps(self, held: HeldObject) -> list[_NamedStep]:
+        """Returns the steps that drop gradients whose graph holds the leaf itself.
+
+        After `backward(create_graph=True)` leaf and gradient hold each other in native code, where
+        the collector does not look.
+        """
+        steps: list[_NamedStep] = []
+        path = held.paths[0] if held.paths else None
+        leaves = leaves_with_gradient_graph(held.object)
+        if path is None or len(leaves) > _MOST_GRADIENTS:
+            return steps
+        for leaf, gradient in leaves:
+            more = [gradient] if leaf is held.object else [leaf, gradient]
+            steps += self._steps_of(self.path(path, *more), held.object)
+        return steps
 
     def _steps_of(
         self, path: NamedPath, target: object, *, is_entry: bool = False
@@ -239,7 +294,9 @@ class Naming:
                 can_apply=last is not None and last.can_cut,
             )
             name = "" if last is None else last.step
-            key = ReferenceKey(id(path.holder()), name, id(held))
+            # torch makes a new Python object of a gradient when it is asked for one.
+            is_gradient = last is not None and last.kind == "gradient"
+            key = ReferenceKey(id(path.holder()), name, 0 if is_gradient else id(held))
             steps.append(_NamedStep(step, key, statement, last, goes, is_entry))
         return steps
 
@@ -301,6 +358,27 @@ class Naming:
 def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
     """Returns whether a path leads over one of these references, given by the ids of their ends."""
     return any((id(one), id(other)) in ends for one, other in itertools.pairwise(objects))
+
+
+def _exit_callback(ways: list[NamedPath]) -> object:
+    """Returns the function that runs at exit and begins all ways to an object, or None."""
+    first = ways[0].exit_callback()
+    return first if all(way.exit_callback() is first for way in ways) else None
+
+
+def _exit_step(way: NamedPath, callback: object) -> _NamedStep:
+    reference = exit_reference(callback)
+    statement = fill(reference, None, None)
+    action = reference.why_not if statement is None else printable(statement.code())
+    step = Step(
+        path=way.words(),
+        action=action,
+        by_hand=statement is None,
+        kind=reference.kind,
+        can_apply=True,
+    )
+    key = ReferenceKey(id(callback), reference.kind, id(callback))
+    return _NamedStep(step, key, statement, reference, _known_as(callback), is_entry=True)
 
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:

@@ -13,12 +13,15 @@ from types import (
     CellType,
     CoroutineType,
     FrameType,
+    FunctionType,
     GeneratorType,
+    MethodType,
     ModuleType,
     TracebackType,
 )
 from typing import Literal, NamedTuple, TypeAlias
 
+from .interpreter import function_name
 from .path import Edge
 from .references.contexts import task_name, thread_name
 from .references.locals import code_name, frame_of, place
@@ -166,7 +169,10 @@ def _begin(text: PathText, root: Root, first: object) -> None:
         name = type_name(type(first))
         text.restart(_thread_prefix(root.name) + f"exception {name} being handled")
     elif root.kind == "native":
-        text.restart(f"{NATIVE_ROOT} {type_name(type(first))}")
+        what = type_name(type(first))
+        if is_a(first, FunctionType) or type(first) is MethodType:
+            what = f"{what} {function_name(first)}"
+        text.restart(f"{NATIVE_ROOT} {what}")
     else:
         text.restart(root.name)
 

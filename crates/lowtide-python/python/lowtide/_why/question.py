@@ -23,7 +23,8 @@ from .._torch import torch
 from .alone import EXAMINING
 from .interpreter import kept
 from .memory.autograd import autograd_edges
-from .memory.probe import candidate_types, probe
+from .memory.probe import Probe, candidate_types
+from .references.arrays import item_layout
 from .references.look import AnyDict, module_value
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -107,8 +108,10 @@ class Question:
         self.grouped = grouped
         self.device = device
         self.most = most
-        self.probe = probe
+        self.probe = Probe()
         self.autograd = autograd_edges
+        self.layout = item_layout
+        self.node = _node()
         self.kinds = [
             *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
             *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
@@ -141,6 +144,13 @@ class _Arrays:
 def _arrays() -> _Arrays | None:
     ndarray = module_value("numpy", "ndarray")
     return _Arrays(ndarray) if isinstance(ndarray, type) else None
+
+
+def _node() -> type | None:
+    """Returns the type of a node of autograd. All of them are traversed like this one."""
+    module = torch()
+    node = None if module is None else getattr(module._C._functions, "AccumulateGrad", None)
+    return node if isinstance(node, type) else None
 
 
 def _own_types() -> list[type]:

@@ -12,10 +12,13 @@ value is looked at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import GetSetDescriptorType
-from typing import Any, NamedTuple
+from types import FunctionType, GetSetDescriptorType
+from typing import Any, NamedTuple, TypeAlias
 
 from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
+from ..references.functions import cell_contents
+from ..references.look import instance_dict, item, module_value, mro
+from .foreign import asked_types, buffers_of, references_of, table_types
 from .parts import parts_of
 
 MOST_NODES = 200_000
@@ -23,23 +26,67 @@ MOST_NODES = 200_000
 
 
 class KeptTensors(NamedTuple):
-    """The tensors that one tensor keeps alive. `position` is its place in the list that was asked."""
+    """The objects that one object keeps alive in native code. `position` is its place in the list
+    that was asked."""
 
     position: int
     kept: list[Tensor]
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has a reference to each as a Python object."""
+        return False
 
-def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
+
+class Referents(NamedTuple):
+    """The Python objects that one object refers to and that no traverse slot shows."""
+
+    position: int
+    kept: list[object]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has a reference to each as a Python object."""
+        return True
+
+
+Kept: TypeAlias = KeptTensors | Referents
+
+
+def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[Kept]:
     """Returns what each tensor keeps alive in native code; tensors that keep nothing are left out.
 
     Saved tensors without a Python object come as new objects over the same storage. What cannot be
     seen (saved objects of an older torch, values that a hook has packed elsewhere) is left out.
     """
     module = torch()
+    foreign = _foreign_edges(tensors)
     if module is None or not tensors:
-        return []
+        return foreign
     with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
-        return _edges(module, tensors, most_nodes)
+        return [*foreign, *_edges(module, tensors, most_nodes)]
+
+
+def _foreign_edges(objects: list[Tensor]) -> list[Kept]:
+    """Returns what objects of other libraries refer to, and the buffers of which they consist."""
+    edges: list[Kept] = []
+    asked, tables = asked_types(), table_types()
+    if not asked and not tables:
+        return edges
+    kinds: dict[type, int] = {}
+    for i, one in enumerate(objects):
+        kind = kinds.get(type(one))
+        if kind is None:
+            of = mro(type(one))
+            is_asked = any(base in of for base in asked)
+            kind = kinds[type(one)] = (
+                1 if is_asked else 2 if any(base in of for base in tables) else 0
+            )
+        if kind == 1:
+            edges.append(Referents(i, references_of(one)))
+        elif kind == 2:
+            edges.append(KeptTensors(i, buffers_of(one)))
+    return edges
 
 
 def _edges(module: Torch, tensors: list[Tensor], most_nodes: int) -> list[KeptTensors]:
@@ -53,7 +100,7 @@ def _edges(module: Torch, tensors: list[Tensor], most_nodes: int) -> list[KeptTe
     left = most_nodes
     for i, tensor in enumerate(tensors):
         kept: dict[int, Tensor] = {}
-        if module._C._FunctionBase in type(tensor).__mro__:
+        if graph.is_node(type(tensor)):
             # A node itself, which the program has.
             inside = [one for one in graph.kept_from(tensor, {}) if one is not tensor]
             if inside:
@@ -119,12 +166,18 @@ class _Graph:
     def __init__(self, module: Torch) -> None:
         self._tensor: type = tensor_base(module)
         self._python: type = module._C._FunctionBase
+        self._saved: Any = module._C._autograd.SavedTensor
         self._shows_hooks = hasattr(module._C._autograd.SavedTensor, "unpack_hook")
         self._readers: dict[type, _Reader] = {}
         self._read: dict[int, _Node] = {}
 
+    def is_node(self, of: type) -> bool:
+        """Returns whether objects of a type are nodes."""
+        return self._tensor not in of.__mro__ and self._reader(of).follow is not None
+
     def kept_from(self, start: object, seen: dict[int, object]) -> list[Tensor]:
-        """Returns the tensors that the graph from `start` on keeps, without the nodes in `seen`."""
+        """Returns what the graph from `start` on keeps, without the nodes in `seen`: tensors, and
+        the Python objects of its nodes, which newer versions of torch keep with the nodes."""
         kept: list[Tensor] = []
         todo = [start]
         while todo:
@@ -134,6 +187,7 @@ class _Graph:
             seen[id(node)] = node
             read = self._node(node)
             kept += read.kept
+            kept.append(node)
             todo += read.following
         return kept
 
@@ -185,6 +239,25 @@ class _Graph:
             # what it computes the values from again.
             if hook is not None:
                 kept += [hook, data]
+                self._add_arguments(kept, hook)
+
+    def _add_arguments(self, kept: list[Tensor], hook: object) -> None:
+        """Adds the arguments that activation checkpointing has saved for its second run.
+
+        It has them in objects of its own. Those of a graph must not be read like this: they may be
+        gone with their node.
+        """
+        frame_type = module_value("torch.utils.checkpoint", "_CheckpointFrame")
+        if frame_type is None or type(hook) is not FunctionType:
+            return
+        for cell in hook.__closure__ or ():
+            frame = cell_contents(cell)
+            if type(frame) is not frame_type:
+                continue
+            saved = item(instance_dict(frame) or {}, "saved_args")
+            for one in saved if type(saved) is list else ():
+                if type(one) is self._saved:
+                    self._add(kept, [self._saved.data.__get__(one)])
 
     def _add(self, kept: list[Tensor], values: list[Any]) -> None:
         """Adds the tensors among some values, and those one level down in plain containers."""

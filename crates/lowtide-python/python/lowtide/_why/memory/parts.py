@@ -35,9 +35,26 @@ def parts_of(module: Torch, one: Any) -> list[Tensor]:
             return _constants(module._C.ScriptFunction.graph.__get__(one))
         if module._C.ScriptObject in of:
             return shared(module, one)
+        if module._C.Future in of:
+            return _of_future(module, one)
     except (*UNREADABLE, NotImplementedError, IndexError, KeyError):
         pass  # What cannot be read is left out; nothing is guessed.
     return []
+
+
+def _of_future(module: Torch, one: Any) -> list[Tensor]:
+    """Returns the result of a future, and the tensors in it. Native code has the result."""
+    if not module._C.Future.done(one):
+        return []
+    result = module._C.Future.value(one)
+    found, todo = [result], [result]
+    while todo:
+        at = todo.pop()
+        if type(at) in (tuple, list):
+            todo += at
+        elif tensor_base(module) in type(at).__mro__:
+            found.append(at)
+    return found
 
 
 def _of_tensor(module: Torch, one: Tensor) -> list[Tensor]:

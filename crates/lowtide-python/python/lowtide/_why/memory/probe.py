@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from ..._native import Memory
 from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
-from . import rare
+from . import foreign, rare
 from .parts import parts_of
-from .storages import Storages
+from .storages import Region, Storages, show
 
 
 class Form(Enum):
@@ -35,6 +35,7 @@ class Form(Enum):
     POOL = "a memory pool"
     ARRAY = "an array of CuPy"
     SCRIPTED = "a scripted module or function, packed parameters, or an autograd function"
+    SHOWN = "a capsule of DLPack, or a buffer of Arrow"
 
 
 class _Other(NamedTuple):
@@ -59,6 +60,9 @@ def candidate_types() -> list[type]:
         types += [module.Tensor, module.UntypedStorage]
         types += [one.base for one in (*_pool_types(module), *_scripted_types(module))]
     array = _cupy_array()
+    types += foreign.asked_types() + foreign.table_types()
+    # Which capsules hold tensors, the walk sees by their names.
+    types += [one for one in foreign.buffer_types() if one is not foreign.CAPSULE]
     return types if array is None else [*types, array]
 
 
@@ -73,20 +77,34 @@ def bytes_on(objects: list[object], device: str) -> int:
     return sum({one.key: one.bytes for one in held}.values())
 
 
-def probe(objects: list[Tensor]) -> list[Memory | None]:
-    """Returns for each object the device memory that it holds, or `None` if it holds none."""
+class Probe:
+    """A probe that remembers where the storages are: objects that it meets later may show them."""
+
+    def __init__(self) -> None:
+        self._regions: list[Region] = []
+
+    def __call__(self, objects: list[Tensor]) -> list[Memory | None]:
+        """Returns what `probe` does."""
+        return probe(objects, self._regions)
+
+
+def probe(objects: list[Tensor], regions: list[Region] | None = None) -> list[Memory | None]:
+    """Returns for each object the device memory that it holds, or `None` if it holds none.
+
+    `regions` are places of storages that are known already. Those of these objects are added.
+    """
     # A collection in the middle would run finalizers of the program, and would walk over everything
     # that is being asked about.
     collects = gc.isenabled()
     gc.disable()
     try:
-        return _probe(objects)
+        return _probe(objects, [] if regions is None else regions)
     finally:
         if collects:
             gc.enable()
 
 
-def _probe(objects: list[Tensor]) -> list[Memory | None]:
+def _probe(objects: list[Tensor], regions: list[Region]) -> list[Memory | None]:
     module = torch()
     answers: list[Memory | None] = [None] * len(objects)
     others: list[_Other] = []
@@ -109,6 +127,12 @@ def _probe(objects: list[Tensor]) -> list[Memory | None]:
         storages.add_storages(objects, [one.position for one in others if one.form is Form.STORAGE])
         storages.fill(objects, answers)
         _probe_others(module, objects, others, answers)
+        if len(storages.regions) > len(regions):
+            regions[:] = storages.regions
+        for one in others:
+            place = foreign.place_of(objects[one.position]) if one.form is Form.SHOWN else None
+            if place is not None:
+                answers[one.position] = show(regions, place)
     return answers
 
 
@@ -118,6 +142,7 @@ def _bases(module: Torch | None) -> list[_Base]:
         bases.append(_Base(tensor_base(module), Form.TENSOR))
         bases.append(_Base(module._C.StorageBase, Form.STORAGE))
         bases += [*_pool_types(module), *_scripted_types(module)]
+        bases += [_Base(one, Form.SHOWN) for one in foreign.buffer_types()]
     array = _cupy_array()
     return bases if array is None else [*bases, _Base(array, Form.ARRAY)]
 
@@ -129,7 +154,7 @@ def _pool_types(module: Torch) -> list[_Base]:
 
 
 def _scripted_types(module: Torch) -> list[_Base]:
-    names = ("ScriptObject", "ScriptFunction", "_FunctionBase")
+    names = ("ScriptObject", "ScriptFunction", "_FunctionBase", "Future")
     found = [getattr(module._C, name, None) for name in names]
     return [_Base(one, Form.SCRIPTED) for one in found if isinstance(one, type)]
 
@@ -182,7 +207,7 @@ def _probe_others(
 ) -> None:
     pools: rare.Pools | None = None
     for i, form in others:
-        if form is Form.STORAGE:
+        if form in (Form.STORAGE, Form.SHOWN):
             continue
         if form in (Form.GRAPH, Form.POOL) and pools is None:
             pools = rare.pools()

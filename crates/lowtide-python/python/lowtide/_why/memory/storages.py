@@ -10,8 +10,21 @@ certain, torch is asked.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import NamedTuple
+
 from ..._native import Memory, MemoryKind
 from ..._torch import UNREADABLE, Tensor, Torch, tensor_base
+from .foreign import Place
+
+
+class Region(NamedTuple):
+    """Memory that one storage shows, or several: their first key, and where it begins and ends."""
+
+    key: int
+    begin: int
+    end: int
+    device: str
 
 
 class Storages:
@@ -31,6 +44,9 @@ class Storages:
         self._at: list[int] = []
         self._key: list[int] = []
         self._tensors = 0
+        # Regions of memory in order, and by the keys of storages that share one.
+        self.regions: list[Region] = []
+        self._shared: dict[int, Region] = {}
 
     def add_tensors(self, objects: list[Tensor], tensors: list[int]) -> list[int]:
         """Adds the storages of some tensors. Returns the positions of tensors that have none."""
@@ -93,13 +109,46 @@ class Storages:
     def fill(self, objects: list[Tensor], answers: list[Memory | None]) -> None:
         """Writes the memory of each object to its position in `answers`."""
         self._subtract_known_holders(objects)
+        self._find_shared()
         kind = MemoryKind.TENSOR
         for position, (i, key) in enumerate(zip(self._at, self._key)):
             if position == self._tensors:
                 kind = MemoryKind.STORAGE
             device, size, native = self._device[key], self._size[key], self._native[key]
             if size > 0 and device is not None:
-                answers[i] = Memory(key, size, device, max(0, native), kind)
+                region = self._shared.get(key)
+                through = key
+                if region is not None:
+                    key, size = region.key, region.end - region.begin
+                    native = self._native[key]
+                answers[i] = Memory(key, size, device, max(0, native), kind, through)
+
+    def _find_shared(self) -> None:
+        """Finds storages that show the same memory: `torch.from_numpy`, DLPack, lazy clones.
+
+        Who shows the memory of another keeps it, so that each but one is a known holder.
+        """
+        at = _offsets(self._module).data
+        if at is None:
+            return
+        from ctypes import c_int64
+
+        read, device = c_int64.from_address, self._device
+        known = [key for key, size in self._size.items() if size > 0 and device[key] is not None]
+        order = sorted(zip([read(key + at).value for key in known], known))
+        regions: list[Region] = []
+        for begin, key in order:
+            end, last = begin + self._size[key], regions[-1] if regions else None
+            if last is None or begin >= last.end or begin == 0 or device[key] != last.device:
+                regions.append(Region(key, begin, end, device[key] or ""))
+                continue
+            regions[-1] = last._replace(end=max(end, last.end))
+            self._native[last.key] += self._native[key] - 1
+            self._shared[key] = self._shared[last.key] = last
+        self.regions = regions
+        if self._shared:
+            whole = {one.key: one for one in regions}
+            self._shared = {key: whole[one.key] for key, one in self._shared.items()}
 
     def _subtract_known_holders(self, objects: list[Tensor]) -> None:
         """Subtracts holders that are known from the counts of native ones.
@@ -150,15 +199,36 @@ def _one(_: Tensor) -> int:
     return 1
 
 
-_size_at: list[int | None] = []
-"""The offset of a storage's size, once it was looked for; `None` if it was not found."""
+def show(regions: list[Region], place: Place) -> Memory | None:
+    """Returns the memory of a storage at a place that another object shows, if there is one."""
+    at = bisect_right(regions, place.address, key=lambda one: one.begin) - 1
+    if at < 0 or place.address >= regions[at].end or regions[at].device != place.device:
+        return None
+    region = regions[at]
+    size = region.end - region.begin
+    return Memory(region.key, size, region.device, None, MemoryKind.SHOWN, place.address | 1)
+
+
+class _Offsets(NamedTuple):
+    """Where a native storage has its size and the address of its memory; `None` if not certain."""
+
+    size: int | None
+    data: int | None
+
+
+_found: list[_Offsets] = []
+"""The offsets, once they were looked for."""
+
+
+def _offsets(module: Torch) -> _Offsets:
+    if not _found:
+        _found.append(_find(module))
+    return _found[0]
 
 
 def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, int]:
     """Returns the sizes of some storages, each with a tensor over it."""
-    if not _size_at:
-        _size_at.append(_find_size(module))
-    at = _size_at[0]
+    at = _offsets(module).size
     untyped, nbytes = tensor_base(module).untyped_storage, module._C.StorageBase.nbytes
     if at is None:
         return {key: nbytes(untyped(tensor)) for key, tensor in zip(keys, tensors)}
@@ -169,19 +239,18 @@ def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, i
     return {key: max(0, read(key + at).value) for key in keys}
 
 
-def _find_size(module: Torch) -> int | None:
-    """Returns the offset of the size in a native storage, or `None` if it is not certain."""
+def _find(module: Torch) -> _Offsets:
     from ctypes import c_int64
 
     try:
         known = [(module.UntypedStorage(size), size) for size in (1_013, 20_011, 7_919)]
-        keys = [(storage._cdata, size) for storage, size in known]
+        keys = [(storage._cdata, size, storage.data_ptr()) for storage, size in known]
     except UNREADABLE:
-        return None
+        return _Offsets(None, None)
+    read = c_int64.from_address
     # Behind the table of functions and the counts, and within the smallest storage torch ever had.
-    offsets = [
-        at
-        for at in range(16, 64, 8)
-        if all(c_int64.from_address(key + at).value == size for key, size in keys)
-    ]
-    return offsets[0] if len(offsets) == 1 else None
+    places = range(16, 64, 8)
+    sizes = [at for at in places if all(read(key + at).value == size for key, size, _ in keys)]
+    data = [at for at in places if all(read(key + at).value == begin for key, _, begin in keys)]
+    # The owner of host memory is known by the same address, and comes behind it.
+    return _Offsets(sizes[0] if len(sizes) == 1 else None, data[0] if data else None)

@@ -2,30 +2,72 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..._native import referents
-from .look import module_value, read
+from .look import literal, module_value, read
 from .reference import Act, Reference
 
 _WHY = "it shows the memory of another object: drop it, or copy what it shows"
 
 
+class ItemLayout(NamedTuple):
+    """Where an item of an array has objects: its size, and the offset of each object in it."""
+
+    size: int
+    objects: list[int]
+
+
+def item_layout(dtype: Any) -> ItemLayout:
+    """Returns where items of a dtype have objects."""
+    kind = module_value("numpy", "dtype")
+    size = kind.itemsize.__get__(dtype)
+    if not kind.hasobject.__get__(dtype):
+        return ItemLayout(size, [])
+    parts = kind.subdtype.__get__(dtype)
+    if parts is not None:
+        part, shape = item_layout(parts[0]), parts[1]
+        count = math.prod(shape)
+        objects = [number * part.size + at for number in range(count) for at in part.objects]
+        return ItemLayout(size, objects)
+    fields = kind.fields.__get__(dtype)
+    if fields is None:
+        return ItemLayout(size, [0])
+    inside = [(field[1], item_layout(field[0])) for field in fields.values()]
+    # A field may have a title, under which it stands a second time.
+    objects = sorted({begin + at for begin, part in inside for at in part.objects})
+    return ItemLayout(size, objects)
+
+
 def read_array(holder: Any, held: object) -> Iterator[Reference]:
-    """Yields the base of an array, and the elements of an array of objects."""
+    """Yields the base of an array, and the elements of an array of objects or structures."""
     array = module_value("numpy", "ndarray")
     if read(holder, "base") is held:
         yield Reference(".base", "memory of", why_not=_WHY)
-    dtype = array.dtype.__get__(holder)
-    if dtype.char != "O":
-        return
-    shape = array.shape.__get__(holder)
-    for number, value in enumerate(array.flat.__get__(holder)):
-        if value is held:
-            index = _index(number, shape)
-            step = f"[{', '.join(map(str, index))}]" if index else "[()]"
-            yield Reference(step, "element", "{path} = None", _none(array, holder, index, held))
+    if array.dtype.__get__(holder).hasobject:
+        # As a plain array: a subclass may run its own code.
+        yield from _objects(array, array.view(holder, array), "", held)
+
+
+def _objects(array: Any, values: Any, before: str, held: object) -> Iterator[Reference]:
+    """Yields the places of an object among the elements of an array and of its fields."""
+    dtype = array.dtype.__get__(values)
+    if dtype.names is not None:
+        for name in dtype.names:
+            text = literal(name)
+            if text is not None and dtype.fields[name][0].hasobject:
+                part = array.__getitem__(values, name)
+                yield from _objects(array, part, f"{before}[{text}]", held)
+    elif dtype.char == "O":
+        shape = array.shape.__get__(values)
+        for number, value in enumerate(array.flat.__get__(values)):
+            if value is held:
+                index = _index(number, shape)
+                step = before + (f"[{', '.join(map(str, index))}]" if index else "[()]")
+                act = _none(array, values, index, held)
+                yield Reference(step, "element", "{path} = None", act)
 
 
 def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -42,6 +84,25 @@ def _none(array: Any, holder: object, index: tuple[int, ...], held: object) -> A
             array.__setitem__(holder, index, None)
 
     return act
+
+
+def read_iterator(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the arrays of an iterator of numpy."""
+    why = "an iterator keeps its arrays: drop the iterator"
+    if read(holder, "base") is held:
+        yield Reference(".base", "memory of", why_not=why)
+    for name in ("operands", "iters"):
+        for index, one in enumerate(read(holder, name) or ()):
+            if one is held:
+                yield Reference(f".{name}[{index}]", "memory of", why_not=why)
+
+
+def read_blocks(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the blocks of a frame of pandas, and the array of a block."""
+    for name in ("blocks", "values"):
+        if read(holder, name) is held:
+            why = "pandas keeps its blocks together: drop the frame, or its column"
+            yield Reference(f".{name}", "memory of", why_not=why)
 
 
 def read_memoryview(holder: memoryview, held: object) -> Iterator[Reference]:

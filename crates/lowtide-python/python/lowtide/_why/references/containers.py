@@ -147,7 +147,21 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
     for key, value in pairs(namespace):
         if value is held:
             act, step = del_item(namespace, key, held), attribute_step(key)
-            yield Reference(step, "attribute", "del {path}", act, via=(id(namespace),))
+            verb, original = "del {path}", spelling.original(namespace, key, value)
+            if original is not None:
+                verb, act = f"{{path}} = {original}", _put_back(namespace, key, held)
+            yield Reference(step, "attribute", verb, act, via=(id(namespace),))
+
+
+def _put_back(namespace: AnyDict, key: object, held: object) -> Act:
+    def act() -> None:
+        for name, value in pairs(namespace):
+            if name is key and value is held:
+                found = spelling.original_value(namespace, key, held)
+                dict.__setitem__(namespace, key, found[1] if found is not None else None)
+                return
+
+    return act
 
 
 def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:

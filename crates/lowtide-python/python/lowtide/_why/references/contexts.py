@@ -202,8 +202,12 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
 def _is_of_this_thread(holder: object, attributes: object) -> bool:
     """Returns whether these are the attributes that a thread-local has in this thread."""
     local = module_value("_thread", "_local")
-    # A subclass would run its __init__ for this thread.
-    return type(holder) is local and local.__getattribute__(holder, "__dict__") is attributes
+    active = module_value("threading", "_active")
+    if type(holder) is not local:
+        # To look would run __init__ for this thread, if it has not been run. Where there is one
+        # thread, the attributes are its own.
+        return type(active) is dict and len(active) == 1
+    return local.__getattribute__(holder, "__dict__") is attributes
 
 
 def read_handle(holder: object, held: object) -> Iterator[Reference]:

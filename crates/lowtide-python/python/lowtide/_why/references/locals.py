@@ -10,13 +10,14 @@ view and there is nothing to undo.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
 from ..._native import frame_variables, printable, referents
-from .look import is_a, pairs, plain
+from .look import is_a, pairs, plain, read
 
 _CO_OPTIMIZED = 0x1
+_MOST_FRAMES = 1000
 _KEEPS_SNAPSHOT = sys.version_info < (3, 13)
 # The frame's own reference, our variable, and the argument of getrefcount.
 _REFERENCES_OF_OUR_SNAPSHOT = 3
@@ -29,9 +30,9 @@ def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str
     belongs to the program and is kept. (An empty one may come from an earlier look.) The namespace
     of a module or of a class body is copied, never cleared.
     """
-    read = frame_variables(frame)
-    if read is not None:
-        return {plain(name): value for name, value in read.items()}
+    known_values = frame_variables(frame)
+    if known_values is not None:
+        return {plain(name): value for name, value in known_values.items()}
     raw: object = frame.f_locals
     if not frame.f_code.co_flags & _CO_OPTIMIZED:
         # exec() takes any mapping as a namespace. Only a dict can be read without running its code.
@@ -80,6 +81,16 @@ def frame_of(value: object) -> FrameType | None:
     if type(value) is AsyncGeneratorType:
         return value.ag_frame
     return None
+
+
+def greenlet_frames(value: object) -> Iterator[FrameType]:
+    """Yields the frames of a suspended greenlet, the one that it waits in first."""
+    frame = read(value, "gr_frame")
+    for _ in range(_MOST_FRAMES):
+        if type(frame) is not FrameType:
+            return
+        yield frame
+        frame = frame.f_back
 
 
 def has_begun(value: object) -> bool:

@@ -74,6 +74,13 @@ _LATER: tuple[tuple[str, str, Reader], ...] = (
     ("_asyncio", "Future", contexts.read_future),
     ("asyncio.events", "Handle", contexts.read_handle),
     ("numpy", "ndarray", arrays.read_array),
+    ("numpy", "flatiter", arrays.read_iterator),
+    ("numpy", "nditer", arrays.read_iterator),
+    ("numpy", "broadcast", arrays.read_iterator),
+    ("greenlet", "greenlet", suspended.read_greenlet),
+    ("pandas._libs.internals", "BlockManager", arrays.read_blocks),
+    ("pandas._libs.internals", "Block", arrays.read_blocks),
+    ("pandas._libs.internals", "SharedBlock", arrays.read_blocks),
 )
 
 # Readers for every object, the most specific first.

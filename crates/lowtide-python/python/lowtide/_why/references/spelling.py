@@ -7,10 +7,12 @@ such a method anew, that of its base class is called instead: it does what the r
 from __future__ import annotations
 
 import functools
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from . import look
 from .look import (
+    AnyDict,
     class_items,
     descriptor,
     is_a,
@@ -79,6 +81,37 @@ def _is_model(holder: object) -> bool:
 
 def _quoted(name: object) -> str:
     return literal(name) or repr(plain(name))
+
+
+def original(namespace: AnyDict, name: object, value: object) -> str | None:
+    """Returns the expression for what a name of a module stood for before, if that is known.
+
+    Without the name, the program would fail: `sys.excepthook`, or a function that was wrapped.
+    """
+    found = original_value(namespace, name, value)
+    return None if found is None else found[0]
+
+
+def original_value(namespace: AnyDict, name: object, value: object) -> tuple[str, object] | None:
+    """Returns the same expression, and its value."""
+    if type(name) is not str or not is_name(name):
+        return None
+    if look.item(namespace, "__name__") in ("sys", "threading"):
+        kept = f"__{name}__"
+        before = look.item(namespace, kept)
+        if before is not None and before is not value:
+            return f"{{holder}}.{kept}", before
+    if type(value) is not FunctionType or value.__closure__ is None:
+        return None
+    for index, cell in enumerate(value.__closure__):
+        try:
+            before = cell.cell_contents
+        except ValueError:
+            continue
+        is_function = type(before) in (FunctionType, BuiltinFunctionType)
+        if is_function and before is not value and plain(before.__name__) == name:
+            return f"{{path}}.__closure__[{index}].cell_contents", before
+    return None
 
 
 def member(holder: object, name: str) -> str:

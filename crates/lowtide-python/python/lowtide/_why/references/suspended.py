@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import weakref
 from collections.abc import Generator, Iterator
@@ -21,13 +22,14 @@ from .locals import (
     awaits,
     code_name,
     frame_of,
+    greenlet_frames,
     has_begun,
     is_running,
     locals_of,
     place,
     snapshots_of,
 )
-from .look import key_text, pairs, plain
+from .look import key_text, module_value, pairs, plain, read
 from .reference import Reference
 
 
@@ -38,14 +40,17 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
         return
     attributes = _ATTRIBUTES[type(holder)]
     own = f"{{holder}}.{attributes.frame}"
-    verb = _verb(holder, own)
-    why_not = "" if verb else f"this Python frees its variables only with the {attributes.word}"
+    verb, why, imports = _end(holder, own)
     if frame is held:
-        yield Reference("", "frame", verb, lambda: _close(holder), why_not=why_not, reach=own)
+        yield Reference(
+            "", "frame", verb, lambda: _close(holder), why_not=why, reach=own, imports=imports
+        )
         return
     if awaits(holder) is held:
         reach = f"{{holder}}.{attributes.awaited}"
-        yield Reference("", "awaits", verb, lambda: _close(holder), why_not=why_not, reach=reach)
+        yield Reference(
+            "", "awaits", verb, lambda: _close(holder), why_not=why, reach=reach, imports=imports
+        )
         return
     known, via = snapshots_of(holder), (id(frame),)
     names = variables(frame, held, known)
@@ -58,9 +63,10 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             "local",
             verb,
             lambda: _close(holder),
-            why_not=why_not,
+            why_not=why,
             via=via,
             reach=reach,
+            imports=imports,
             remark=remark,
         )
     if not names and refers(holder, held) and type(held) is not CodeType:
@@ -71,12 +77,51 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             "stack",
             verb,
             lambda: _close(holder),
-            why_not=why_not,
+            why_not=why,
             via=via,
             reach=reach,
-            imports=("gc",),
+            imports=("gc", *imports),
             remark=f"{where}: a value in use",
         )
+
+
+class _End(NamedTuple):
+    """How suspended code is ended: the statement, else what a person does; and the modules that the
+    statement needs."""
+
+    verb: str | None
+    why_not: str = ""
+    imports: tuple[str, ...] = ()
+
+
+def _end(holder: object, frame: str) -> _End:
+    """Returns what ends suspended code and drops its variables; `frame` is its expression."""
+    if type(holder) is AsyncGeneratorType:
+        return _end_async(holder)
+    if _closes(holder):
+        return _End("{holder}.close()")
+    if _drops_variables("clear", has_begun(holder)):
+        return _End(f"{frame}.clear()")
+    word = _ATTRIBUTES[type(holder)].word
+    return _End(None, f"this Python frees its variables only with the {word}")
+
+
+def _end_async(holder: AsyncGeneratorType[Any, Any]) -> _End:
+    if not _awaits_something(holder.ag_code):
+        # Awaiting nothing, it ends at once.
+        return _End("next({holder}.aclose().__await__(), None)")
+    running = module_value("_asyncio", "_get_running_loop")
+    if running is not None and running() is None:
+        end = "loop.run_until_complete(ended.aclose()), loop.close()"
+        verb = f"(lambda ended, loop: ({end}))({{holder}}, asyncio.new_event_loop())"
+        return _End(verb, "", ("asyncio",))
+    return _End(None, "await its aclose()")
+
+
+def _awaits_something(code: CodeType) -> bool:
+    """Returns whether code may await, so that it may do so while it is closed."""
+    names = {one.opname for one in dis.get_instructions(code)}
+    return "GET_AWAITABLE" in names or "SETUP_ASYNC_WITH" in names or "BEFORE_ASYNC_WITH" in names
 
 
 class _Attributes(NamedTuple):
@@ -97,16 +142,6 @@ _ATTRIBUTES = {
 def _local(frame: str, name: str, held: object) -> str:
     """Returns the expression for a variable of a frame. The cell of a shared one has none."""
     return "" if type(held) is CellType else f"{frame}.f_locals[{name!r}]"
-
-
-def _verb(holder: object, frame: str) -> str | None:
-    """Returns the statement that drops the variables, or None if this Python has none."""
-    if type(holder) is AsyncGeneratorType:
-        # Awaiting nothing, it ends at once.
-        return "next({holder}.aclose().__await__(), None)"
-    if _closes(holder):
-        return "{holder}.close()"
-    return f"{frame}.clear()" if _drops_variables("clear", has_begun(holder)) else None
 
 
 @functools.cache
@@ -147,6 +182,14 @@ def _close(holder: Any) -> None:
         return
     if type(holder) is AsyncGeneratorType:
         # aclose() only creates an awaitable. Driving it here ends it if no await runs.
+        verb, _, needs = _end_async(holder)
+        if verb is not None and needs:
+            loop = module_value("asyncio", "new_event_loop")()
+            try:
+                loop.run_until_complete(holder.aclose())
+            finally:
+                loop.close()
+            return
         _drive(holder.aclose())
     elif _closes(holder):
         holder.close()
@@ -172,6 +215,29 @@ def _drive(closing: Any) -> None:
     raise TypeError("this async generator awaits while it closes: await its aclose() instead")
 
 
+def read_greenlet(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the frames of a suspended greenlet, and the greenlet that it returns to."""
+    why = "a greenlet keeps its frames while it waits: end it"
+    for number, frame in enumerate(greenlet_frames(holder)):
+        if frame is held:
+            # Its code sees a GreenletExit where it waits.
+            reach = "{holder}.gr_frame" + ".f_back" * number
+            verb = "{holder}.throw()"
+            yield Reference("", "greenlet", verb, holder.throw, why_not=why, reach=reach)
+    if read(holder, "parent") is held:
+        yield Reference(".parent", "attribute", why_not="a greenlet returns to its parent")
+    if read(holder, "run") is held:
+        yield Reference(".run", "attribute", why_not="a greenlet keeps its function: drop it")
+
+
+def _is_in_greenlet(frame: FrameType, held: object) -> bool:
+    """Returns whether a frame with this variable belongs to a greenlet that waits.
+
+    It has not ended, so that it does not show its variables; up to Python 3.10 all frames do.
+    """
+    return module_value("greenlet", "greenlet") is not None and not refers(frame, held)
+
+
 def variables(frame: FrameType, held: object, known: set[int] | None = None) -> list[str]:
     """Returns the names under which a frame holds an object, or the cell of a shared variable."""
     found = locals_of(frame, known)
@@ -186,11 +252,15 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     """Yields the variables of a frame, and the frame that called it."""
     known = snapshots_of(holder)
     running = is_running(holder)
+    in_greenlet = not running and _is_in_greenlet(holder, held)
     for name in variables(holder, held, known):
         reach, remark = _local("{holder}", name, held), f"frame {place(holder)}: {name}"
         if running:
             where = code_name(holder.f_code)
             why = f"{where} is running: write `del {name}` there, or let it return"
+            yield Reference(f": {name}", "local", why_not=why, reach=reach, remark=remark)
+        elif in_greenlet:
+            why = "end the greenlet that waits there, by its throw()"
             yield Reference(f": {name}", "local", why_not=why, reach=reach, remark=remark)
         else:
             verb = "{holder}.clear()"
@@ -204,7 +274,12 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     if holder.f_globals is held:
         yield Reference(".f_globals", "globals", why_not="a frame keeps its module's namespace")
     if holder.f_trace is held:
-        yield Reference(".f_trace", "trace function", why_not="a debugger set it: end the debugger")
+        act = functools.partial(_trace_nothing, holder)
+        yield Reference(".f_trace", "trace function", "{path} = None", act)
+
+
+def _trace_nothing(frame: FrameType) -> None:
+    frame.f_trace = None
 
 
 def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:

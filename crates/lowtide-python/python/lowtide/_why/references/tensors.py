@@ -188,6 +188,28 @@ def has_gradient_graph(value: Tensor) -> bool:
     return gradient is not None and has_graph(gradient)
 
 
+def leaves_with_gradient_graph(value: Any) -> list[tuple[Tensor, Tensor]]:
+    """Returns the leaves among a tensor or the parameters of a module whose gradient has a graph,
+    each with its gradient."""
+    module = module_value("torch.nn.modules.module", "Module")
+    leaves, todo = [], [value]
+    while todo and module is not None:
+        at = todo.pop()
+        if is_tensor(at):
+            leaves.append(at)
+        elif is_a(at, module):
+            attributes = instance_dict(at) or {}
+            for store in ("_parameters", "_modules"):
+                parts = item(attributes, store)
+                todo += [part for _, part in pairs(parts)] if is_a(parts, dict) else []
+    found = []
+    for leaf in leaves:
+        if has_gradient_graph(leaf):
+            with _quiet():
+                found.append((leaf, tensor_base().grad.__get__(leaf)))
+    return found
+
+
 def _is_leaf_of(node: object, held: object) -> bool:
     """Returns whether the graph from `node` ends in this tensor.
 

@@ -1,0 +1,280 @@
+//! The agent of a process: going to sleep and waking.
+
+#![allow(unsafe_code, reason = "hands the driver's functions over")]
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use lowtide_device::cuda::Driver;
+use lowtide_proto::{Answer, ContextStatus, Status, Woken};
+use lowtide_release::IdleOptions;
+use lowtide_types::{Bytes, Receipt};
+
+use crate::memory::{Allocation, Home, Memory};
+use crate::worker::{Job, Worker};
+use crate::{control, gate, loader, obstacles, quiet};
+
+/// The driver's code for a device that is out of memory.
+pub(crate) const OUT_OF_MEMORY: i32 = 2;
+
+/// The time that calls of other threads have to return before a sleep gives up.
+const CLOSING_LIMIT: Duration = Duration::from_millis(5);
+/// The pause between two attempts of a touch to wake a process that does not fit on the device.
+const RETRY: Duration = Duration::from_millis(200);
+/// The time for which a touch tries to wake.
+const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
+
+static AGENT: OnceLock<Agent> = OnceLock::new();
+/// True in a child that was forked after the agent started: its driver does not work there.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The agent of this process.
+pub(crate) struct Agent {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) memory: Memory,
+    captures: Mutex<Captures>,
+    worker: Worker,
+    idle: Option<Duration>,
+}
+
+/// Captures that are open, and frees that wait for their end.
+#[derive(Default)]
+struct Captures {
+    open: u32,
+    deferred: Vec<Allocation>,
+}
+
+/// Returns the agent; `None` where calls just pass through.
+pub(crate) fn get() -> Option<&'static Agent> {
+    if IS_FORKED.load(Relaxed) { None } else { AGENT.get() }
+}
+
+/// Returns whether `LOWTIDE_AGENT=off` turns the agent off.
+pub(crate) fn is_off() -> bool {
+    const UNKNOWN: u8 = 0;
+    const ON: u8 = 1;
+    const OFF: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match KNOWN.load(Relaxed) {
+        UNKNOWN => {
+            let off = std::env::var_os("LOWTIDE_AGENT").is_some_and(|value| value == "off");
+            KNOWN.store(if off { OFF } else { ON }, Relaxed);
+            off
+        }
+        known => known == OFF,
+    }
+}
+
+/// Starts the agent, once. The driver is initialised.
+pub(crate) fn start() {
+    if is_off() || IS_FORKED.load(Relaxed) {
+        return;
+    }
+    let Some(driver) = driver() else { return };
+    AGENT.get_or_init(|| {
+        let idle = idle();
+        Agent {
+            driver,
+            memory: Memory::default(),
+            captures: Mutex::default(),
+            worker: Worker::start(idle),
+            idle,
+        }
+    });
+    control::start();
+}
+
+/// Builds a driver from the real functions; `None` if this driver lacks what sleeping needs, which
+/// `status` then says.
+fn driver() -> Option<Arc<Driver>> {
+    let look_up = |name: &CStr| NonNull::new(loader::look_up(name));
+    // SAFETY: functions of the driver that the program has loaded and initialised; it is never unloaded.
+    match unsafe { Driver::from_entry_points(look_up) } {
+        Ok(driver) => Some(Arc::new(driver)),
+        Err(error) => {
+            obstacles::add(&error.to_string());
+            None
+        }
+    }
+}
+
+/// Returns the time without a touch after which the process falls asleep, if it does by itself.
+fn idle() -> Option<Duration> {
+    let options = IdleOptions::from_env(|name| std::env::var(name).ok());
+    match options {
+        Ok(options) => options.enabled.then_some(options.after),
+        Err(error) => {
+            eprintln!("lowtide: LOWTIDE_FREE_ON_IDLE: {error}");
+            None
+        }
+    }
+}
+
+/// Makes calls pass through in a forked child.
+pub(crate) extern "C" fn after_fork() {
+    IS_FORKED.store(true, SeqCst);
+    gate::open();
+}
+
+/// Wakes the process for a thread that is about to use the device. Waits while there is no room.
+///
+/// # Errors
+/// The driver's code for a device without room, after [`WAKE_TIMEOUT`]; the process stays asleep.
+pub(crate) fn wake_for_touch() -> Result<(), i32> {
+    let Some(agent) = get() else {
+        gate::open();
+        return Ok(());
+    };
+    let began = Instant::now();
+    loop {
+        match agent.worker.ask(Job::Wake) {
+            Answer::Woken(_) => return Ok(()),
+            answer if began.elapsed() > WAKE_TIMEOUT => {
+                eprintln!("lowtide: this process could not wake: {answer:?}");
+                return Err(OUT_OF_MEMORY);
+            }
+            _ => std::thread::sleep(RETRY),
+        }
+    }
+}
+
+impl Agent {
+    /// Asks the worker, and waits for its answer.
+    pub(crate) fn ask(&self, job: Job) -> Answer {
+        self.worker.ask(job)
+    }
+
+    /// Notes that a capture began, or ended.
+    pub(crate) fn capture_changed(&self, began: bool) {
+        let mut captures = self.captures.lock().unwrap_or_else(PoisonError::into_inner);
+        captures.open = if began { captures.open + 1 } else { captures.open.saturating_sub(1) };
+        if captures.open > 0 {
+            return;
+        }
+        let deferred = std::mem::take(&mut captures.deferred);
+        drop(captures);
+        for allocation in deferred {
+            // The program was told that it is free; what fails now is only memory that stays taken.
+            if let Err(error) = give_back(&allocation) {
+                eprintln!("lowtide: a freed allocation stays on the device: {error}");
+            }
+        }
+    }
+
+    /// Frees an allocation: at once, or at the end of the captures that are open, which waiting for the
+    /// device would end.
+    ///
+    /// # Errors
+    /// Those of the pool.
+    pub(crate) fn free(&self, allocation: Allocation) -> lowtide_pool::Result<()> {
+        let mut captures = self.captures.lock().unwrap_or_else(PoisonError::into_inner);
+        if captures.open > 0 {
+            captures.deferred.push(allocation);
+            return Ok(());
+        }
+        drop(captures);
+        give_back(&allocation)
+    }
+
+    /// Frees everything of a context that is about to be destroyed.
+    pub(crate) fn leave_context(&self, context: usize) {
+        for allocation in self.memory.of_context(context) {
+            if let Err(error) = give_back(&allocation) {
+                eprintln!("lowtide: an allocation of a destroyed context stays: {error}");
+            }
+        }
+        self.memory.forget(context);
+    }
+
+    /// Puts the process to sleep. Called by the worker.
+    pub(crate) fn sleep(&self) -> Answer {
+        if gate::is_asleep() {
+            return refused("the process is asleep");
+        }
+        let obstacles = obstacles::names();
+        if !obstacles.is_empty() {
+            return refused(&format!("the process cannot sleep: {}", obstacles.join(", ")));
+        }
+        let homes = self.memory.homes();
+        if !gate::close(CLOSING_LIMIT) {
+            return refused("busy: a driver call is under way");
+        }
+        if let Some(reason) = self.work_on_device(&homes) {
+            gate::open();
+            return refused(&reason);
+        }
+        let receipts: Vec<Receipt> = homes.iter().map(|home| home.sleep()).collect();
+        if homes.iter().all(|home| home.is_asleep()) {
+            gate::fall_asleep();
+        } else {
+            // One failed: the others come back, and the receipts say why.
+            match wake_all(&homes) {
+                Ok(_) => gate::open(),
+                Err(_) => gate::fall_asleep(),
+            }
+        }
+        Answer::Slept { receipts }
+    }
+
+    /// Returns why the device is not idle. The gate is closed, so nothing is added.
+    fn work_on_device(&self, homes: &[Arc<Home>]) -> Option<String> {
+        let open = self.captures.lock().unwrap_or_else(PoisonError::into_inner).open;
+        if open > 0 {
+            return Some("busy: a graph is being captured".to_owned());
+        }
+        homes.iter().find_map(|home| quiet::is_busy(home.context))
+    }
+
+    /// Wakes the process. Called by the worker.
+    pub(crate) fn wake(&self) -> Answer {
+        let began = Instant::now();
+        if !gate::is_asleep() {
+            return Answer::Woken(Woken { bytes: Bytes::ZERO, took_s: 0.0 });
+        }
+        match wake_all(&self.memory.homes()) {
+            Ok(bytes) => {
+                gate::open();
+                Answer::Woken(Woken { bytes, took_s: began.elapsed().as_secs_f64() })
+            }
+            Err(error) => refused(&format!("the process stays asleep: {error}")),
+        }
+    }
+
+    /// Returns what the process has on its devices.
+    pub(crate) fn status(&self) -> Status {
+        let of = |home: &Arc<Home>| {
+            let (blocks, bytes) = self.memory.sum(home.context);
+            let on_device = home.pool.counts().physical;
+            ContextStatus { device: home.device.id(), blocks, bytes, on_device }
+        };
+        Status {
+            pid: std::process::id(),
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            is_asleep: gate::is_asleep(),
+            idle_s: self.idle.map(|idle| idle.as_secs_f64()),
+            touches: gate::touches(),
+            contexts: self.memory.homes().iter().map(of).collect(),
+            staying: obstacles::staying(),
+            obstacles: obstacles::names(),
+        }
+    }
+}
+
+/// Waits for work that may use an allocation, as the driver does, and gives it back.
+fn give_back(allocation: &Allocation) -> lowtide_pool::Result<()> {
+    if !gate::is_asleep() {
+        allocation.home.device.synchronize()?;
+    }
+    allocation.give_back()
+}
+
+fn wake_all(homes: &[Arc<Home>]) -> lowtide_pool::Result<Bytes> {
+    homes.iter().map(|home| home.wake()).sum()
+}
+
+fn refused(reason: &str) -> Answer {
+    Answer::Refused { reason: reason.to_owned() }
+}

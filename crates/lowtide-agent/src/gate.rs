@@ -1,0 +1,163 @@
+//! The way into the driver.
+//!
+//! A touch enters, calls the driver and leaves. Each thread counts on a line of its own, so threads do
+//! not share what they write. Who wants to put the process to sleep says so in one word, and then reads
+//! all lines until nobody is inside: either it sees a thread's count, or the thread sees the word.
+//! The lines also count the touches, for the idle policy.
+#![allow(unsafe_code, reason = "reads the thread's words, and waits in the kernel")]
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use std::{hint, ptr, thread};
+
+use crate::agent;
+use crate::thread::{Words, words};
+
+/// Touches enter.
+const OPEN: u32 = 0;
+/// Somebody wants to put the process to sleep: touches wait.
+const CLOSING: u32 = 1;
+/// The process is asleep: a touch wakes it.
+const ASLEEP: u32 = 2;
+
+static STATE: AtomicU32 = AtomicU32::new(OPEN);
+
+/// The upper half of a line counts the touches, the lower half the threads that are inside.
+const TOUCH: u64 = 1 << 32 | 1;
+const INSIDE: u64 = u32::MAX as u64;
+
+/// More threads than this share lines, which is slower and just as right.
+const LINES_MOST: u32 = 512;
+static LINES: [Line; LINES_MOST as usize] =
+    [const { Line(AtomicU64::new(0)) }; LINES_MOST as usize];
+static NEXT_LINE: AtomicU32 = AtomicU32::new(0);
+
+/// The count of a thread, alone in its pair of cache lines.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// A call that is under way.
+pub(crate) struct Pass(*mut Words);
+
+impl Drop for Pass {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the words of this thread; a pass stays on its thread.
+        let words = unsafe { &mut *self.0 };
+        words.depth -= 1;
+        if words.depth == 0 {
+            line_of(words).fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Enters for one touch; waits while the process falls asleep, and wakes it if it sleeps. Never waits
+/// inside another touch of the same thread.
+///
+/// # Errors
+/// The driver's code for the caller where the process could not be woken.
+#[inline]
+pub(crate) fn enter() -> Result<Pass, i32> {
+    let at = words();
+    // SAFETY: the words of this thread, which nobody else uses.
+    let words = unsafe { &mut *at };
+    if words.depth == 0 {
+        let line = line_of(words);
+        line.fetch_add(TOUCH, SeqCst);
+        if STATE.load(SeqCst) != OPEN {
+            line.fetch_sub(1, SeqCst);
+            enter_slowly(line)?;
+        }
+    }
+    words.depth += 1;
+    Ok(Pass(at))
+}
+
+#[inline]
+fn line_of(words: &mut Words) -> &'static AtomicU64 {
+    if words.line == 0 {
+        words.line = NEXT_LINE.fetch_add(1, Relaxed) % LINES_MOST + 1;
+    }
+    &LINES[(words.line - 1) as usize].0
+}
+
+#[cold]
+fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
+    loop {
+        match STATE.load(SeqCst) {
+            OPEN => {
+                line.fetch_add(1, SeqCst);
+                if STATE.load(SeqCst) == OPEN {
+                    return Ok(());
+                }
+                line.fetch_sub(1, SeqCst);
+            }
+            CLOSING => wait(CLOSING),
+            _ => agent::wake_for_touch()?,
+        }
+    }
+}
+
+/// Closes the gate and waits until no thread is inside; opens it again and returns false if that
+/// takes too long.
+pub(crate) fn close(limit: Duration) -> bool {
+    STATE.store(CLOSING, SeqCst);
+    let began = Instant::now();
+    while LINES.iter().any(|line| line.0.load(SeqCst) & INSIDE != 0) {
+        if began.elapsed() > limit {
+            open();
+            return false;
+        }
+        hint::spin_loop();
+        thread::yield_now();
+    }
+    true
+}
+
+/// Says that the process is asleep. The gate is closed.
+pub(crate) fn fall_asleep() {
+    change(ASLEEP);
+}
+
+/// Opens the gate.
+pub(crate) fn open() {
+    change(OPEN);
+}
+
+/// Returns whether the process is asleep.
+pub(crate) fn is_asleep() -> bool {
+    STATE.load(SeqCst) == ASLEEP
+}
+
+/// Returns how many touches there were.
+pub(crate) fn touches() -> u64 {
+    LINES.iter().map(|line| line.0.load(Relaxed) >> 32).sum()
+}
+
+fn change(state: u32) {
+    STATE.store(state, SeqCst);
+    let everybody = i32::MAX;
+    // SAFETY: a static word; wakes who waits for it.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            ptr::from_ref(&STATE),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            everybody,
+        );
+    }
+}
+
+fn wait(while_it_is: u32) {
+    let no_limit = ptr::null::<libc::timespec>();
+    // SAFETY: a static word; returns at once if it has another value.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            ptr::from_ref(&STATE),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            while_it_is,
+            no_limit,
+        );
+    }
+}

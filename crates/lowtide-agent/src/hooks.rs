@@ -1,0 +1,433 @@
+//! The functions of the driver that the agent answers or notes itself. Everything else is a trampoline
+//! (`entries.rs`).
+//!
+//! Each has the driver's type. The driver's answer is the answer wherever the agent has none of its own.
+#![allow(unsafe_code, reason = "stands in for the driver's functions")]
+#![allow(non_snake_case, reason = "the driver's names")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+use lowtide_types::Bytes;
+
+use crate::agent::{self, OUT_OF_MEMORY};
+use crate::entries::{ENTRIES, Structure, row};
+use crate::memory::{Allocation, LEAST};
+use crate::{gate, loader, obstacles};
+
+const SUCCESS: i32 = 0;
+const INVALID_VALUE: i32 = 1;
+const NOT_FOUND: i32 = 500;
+
+/// Defines functions of the driver. The body sees `real`, the driver's own function. A touch is inside
+/// the gate for as long as the body runs.
+macro_rules! hooks {
+    ($($(#[$doc:meta])* $class:ident $name:ident($($argument:ident: $kind:ty),*) |$real:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
+            let address = ENTRIES[row::$name].real();
+            if address.is_null() {
+                return NOT_FOUND;
+            }
+            // SAFETY: the driver's function of this name has this type.
+            let function: unsafe extern "C" fn($($kind),*) -> i32 = unsafe { transmute(address) };
+            // SAFETY: with the arguments that our caller meant for the driver.
+            let $real = |$($argument: $kind),*| unsafe { function($($argument),*) };
+            hooks!(@$class $body)
+        }
+    )*};
+    (@touch $body:expr) => {
+        match gate::enter() {
+            Ok(_pass) => $body,
+            Err(code) => code,
+        }
+    };
+    (@quiet $body:expr) => { $body };
+}
+
+hooks! {
+    quiet cuInit(flags: u32) |real| {
+        let code = real(flags);
+        if code == SUCCESS {
+            quietly(agent::start);
+        }
+        code
+    };
+
+    /// What the driver itself says about where its functions are; the CUDA runtime asks for each.
+    quiet cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64) |real| {
+        let code = real(name, function, version, flags);
+        // SAFETY: the arguments of this very function, and the driver's answer.
+        unsafe { substitute(name, function, code) };
+        code
+    };
+    quiet cuGetProcAddress_v2(
+        name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64, status: *mut i32
+    ) |real| {
+        let code = real(name, function, version, flags, status);
+        // SAFETY: the arguments of this very function, and the driver's answer.
+        unsafe { substitute(name, function, code) };
+        code
+    };
+
+    touch cuMemAlloc_v2(at: *mut u64, bytes: usize) |real| {
+        let ours = quietly(|| allocate(bytes as u64)).flatten();
+        match ours {
+            Some(Ok(address)) if !at.is_null() => {
+                // SAFETY: the caller's place for an address.
+                unsafe { at.write(address) };
+                SUCCESS
+            }
+            Some(Err(code)) => code,
+            _ => real(at, bytes),
+        }
+    };
+    quiet cuMemFree_v2(at: u64) |real| {
+        match quietly(|| free(at)).flatten() {
+            Some(code) => code,
+            None => real(at),
+        }
+    };
+    quiet cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
+        match around(at) {
+            Some(found) => {
+                if !base.is_null() {
+                    // SAFETY: the caller's place for an address.
+                    unsafe { base.write(found.at) };
+                }
+                if !bytes.is_null() {
+                    // SAFETY: the caller's place for a size.
+                    unsafe { bytes.write(found.bytes as usize) };
+                }
+                SUCCESS
+            }
+            None => real(base, bytes, at),
+        }
+    };
+    quiet cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
+        let ours = around(at).filter(|_| !data.is_null());
+        // SAFETY: the caller's place for this attribute.
+        if ours.is_some_and(|found| unsafe { attributes::write(&found, attribute, data) }) {
+            SUCCESS
+        } else {
+            real(data, attribute, at)
+        }
+    };
+    quiet cuPointerGetAttributes(
+        count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
+    ) |real| {
+        // What the driver says of virtual memory is then corrected.
+        let code = real(count, kinds, data, at);
+        if code == SUCCESS && let Some(found) = around(at) {
+            for index in 0..count as usize {
+                // SAFETY: the list has this many entries, by the driver's contract.
+                let kind = unsafe { kinds.wrapping_add(index).read() };
+                // SAFETY: as above.
+                let place = unsafe { data.wrapping_add(index).read() };
+                if !place.is_null() {
+                    // SAFETY: the caller's place for this attribute.
+                    unsafe { attributes::write(&found, kind, place) };
+                }
+            }
+        }
+        code
+    };
+    touch cuPointerSetAttribute(value: *const c_void, attribute: i32, at: u64) |real| {
+        obstacles::add("cuPointerSetAttribute");
+        real(value, attribute, at)
+    };
+
+    touch cuStreamBeginCapture(stream: usize) |real| {
+        captured(true, real(stream))
+    };
+    touch cuStreamBeginCapture_ptsz(stream: usize) |real| {
+        captured(true, real(stream))
+    };
+    touch cuStreamBeginCapture_v2(stream: usize, mode: i32) |real| {
+        captured(true, real(stream, mode))
+    };
+    touch cuStreamBeginCapture_v2_ptsz(stream: usize, mode: i32) |real| {
+        captured(true, real(stream, mode))
+    };
+    touch cuStreamBeginCaptureToGraph(
+        stream: usize, graph: usize, nodes: usize, edges: usize, count: usize, mode: i32
+    ) |real| {
+        captured(true, real(stream, graph, nodes, edges, count, mode))
+    };
+    touch cuStreamBeginCaptureToGraph_ptsz(
+        stream: usize, graph: usize, nodes: usize, edges: usize, count: usize, mode: i32
+    ) |real| {
+        captured(true, real(stream, graph, nodes, edges, count, mode))
+    };
+    touch cuStreamEndCapture(stream: usize, graph: usize) |real| {
+        captured(false, real(stream, graph))
+    };
+    touch cuStreamEndCapture_ptsz(stream: usize, graph: usize) |real| {
+        captured(false, real(stream, graph))
+    };
+
+    quiet cuCtxDestroy(context: usize) |real| {
+        leave(context);
+        real(context)
+    };
+    quiet cuCtxDestroy_v2(context: usize) |real| {
+        leave(context);
+        real(context)
+    };
+    quiet cuCtxDetach(context: usize) |real| {
+        leave(context);
+        real(context)
+    };
+    touch cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) |real| {
+        let code = real(context, device);
+        if code == SUCCESS && !context.is_null() {
+            // SAFETY: the driver has written it.
+            primaries::retained(device, unsafe { *context });
+        }
+        code
+    };
+    quiet cuDevicePrimaryCtxRelease(device: i32) |real| {
+        primaries::released(device).into_iter().for_each(leave);
+        real(device)
+    };
+    quiet cuDevicePrimaryCtxRelease_v2(device: i32) |real| {
+        primaries::released(device).into_iter().for_each(leave);
+        real(device)
+    };
+    quiet cuDevicePrimaryCtxReset(device: i32) |real| {
+        primaries::of(device).into_iter().for_each(leave);
+        real(device)
+    };
+    quiet cuDevicePrimaryCtxReset_v2(device: i32) |real| {
+        primaries::of(device).into_iter().for_each(leave);
+        real(device)
+    };
+
+    touch cuMemCreate(handle: usize, bytes: usize, properties: usize, flags: u64) |real| {
+        staying("virtual memory of the program (cuMemCreate)", bytes, real(handle, bytes, properties, flags))
+    };
+    touch cuMemAllocManaged(at: usize, bytes: usize, flags: u32) |real| {
+        staying("managed memory (cuMemAllocManaged)", bytes, real(at, bytes, flags))
+    };
+    touch cuMemAllocAsync(at: usize, bytes: usize, stream: usize) |real| {
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, stream))
+    };
+    touch cuMemAllocAsync_ptsz(at: usize, bytes: usize, stream: usize) |real| {
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, stream))
+    };
+    touch cuMemAllocFromPoolAsync(at: usize, bytes: usize, pool: usize, stream: usize) |real| {
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, pool, stream))
+    };
+    touch cuMemAllocFromPoolAsync_ptsz(at: usize, bytes: usize, pool: usize, stream: usize) |real| {
+        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, pool, stream))
+    };
+
+    touch cuIpcGetMemHandle(handle: usize, at: u64) |real| {
+        obstacles::add("cuIpcGetMemHandle");
+        real(handle, at)
+    };
+    touch cuIpcOpenMemHandle(at: usize, handle: Structure, flags: u32) |real| {
+        obstacles::add("cuIpcOpenMemHandle");
+        real(at, handle, flags)
+    };
+    touch cuIpcOpenMemHandle_v2(at: usize, handle: Structure, flags: u32) |real| {
+        obstacles::add("cuIpcOpenMemHandle");
+        real(at, handle, flags)
+    };
+    touch cuMemExportToShareableHandle(shared: usize, handle: u64, kind: i32, flags: u64) |real| {
+        obstacles::add("cuMemExportToShareableHandle");
+        real(shared, handle, kind, flags)
+    };
+    touch cuMemImportFromShareableHandle(handle: usize, shared: usize, kind: i32) |real| {
+        obstacles::add("cuMemImportFromShareableHandle");
+        real(handle, shared, kind)
+    };
+    touch cuMemRetainAllocationHandle(handle: usize, at: usize) |real| {
+        obstacles::add("cuMemRetainAllocationHandle");
+        real(handle, at)
+    };
+    touch cuMemGetHandleForAddressRange(
+        handle: usize, at: u64, bytes: usize, kind: i32, flags: u64
+    ) |real| {
+        obstacles::add("cuMemGetHandleForAddressRange");
+        real(handle, at, bytes, kind, flags)
+    };
+    touch cuMulticastCreate(handle: usize, properties: usize) |real| {
+        obstacles::add("cuMulticastCreate");
+        real(handle, properties)
+    };
+}
+
+/// Runs something of the agent's; `None` if it panicked, after which the process does not sleep.
+fn quietly<T>(run: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(run));
+    if done.is_err() {
+        obstacles::add("a panic of the agent");
+    }
+    done.ok()
+}
+
+/// Replaces a function of the driver by ours.
+///
+/// # Safety
+/// The arguments are those of `cuGetProcAddress`, and `code` is its answer.
+unsafe fn substitute(name: *const c_char, function: *mut *mut c_void, code: i32) {
+    if code != SUCCESS || name.is_null() || function.is_null() || agent::is_off() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: as above; the driver has written it.
+    let real = unsafe { function.read() };
+    let ours = quietly(|| loader::ours_for(name, real)).unwrap_or(real);
+    // SAFETY: the caller's promise.
+    unsafe { function.write(ours) };
+}
+
+/// Allocates memory that can sleep; `None` to leave it to the driver.
+fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
+    let agent = agent::get().filter(|_| bytes >= LEAST.0)?;
+    let context = current_context()?;
+    match agent.memory.allocate(&agent.driver, context, bytes) {
+        Ok(address) => Some(Ok(address)),
+        Err(error) if is_out_of_memory(&error) => Some(Err(OUT_OF_MEMORY)),
+        Err(error) => {
+            eprintln!("lowtide: an allocation of {} stays on the device: {error}", Bytes(bytes));
+            obstacles::stays("allocations that the agent could not take", Bytes(bytes));
+            None
+        }
+    }
+}
+
+fn is_out_of_memory(error: &lowtide_pool::Error) -> bool {
+    use lowtide_pool::Error;
+    match error {
+        Error::Device(error) => error.is_out_of_memory(),
+        Error::LargerThanDevice { .. } | Error::NoAddresses { .. } => true,
+        _ => false,
+    }
+}
+
+fn current_context() -> Option<NonNull<c_void>> {
+    let address = ENTRIES[row::cuCtxGetCurrent].real();
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's function of this name has this type.
+    let get: unsafe extern "C" fn(*mut *mut c_void) -> i32 = unsafe { transmute(address) };
+    let mut context = ptr::null_mut();
+    // SAFETY: writes one pointer.
+    let code = unsafe { get(&raw mut context) };
+    NonNull::new(context).filter(|_| code == SUCCESS)
+}
+
+/// Frees memory of ours; `None` if it is not.
+fn free(at: u64) -> Option<i32> {
+    let agent = agent::get()?;
+    let allocation = agent.memory.remove(at)?;
+    Some(match agent.free(allocation) {
+        Ok(()) => SUCCESS,
+        Err(lowtide_pool::Error::Device(lowtide_device::Error::Driver { code, .. })) => code,
+        Err(_) => INVALID_VALUE,
+    })
+}
+
+fn around(at: u64) -> Option<Allocation> {
+    agent::get()?.memory.around(at)
+}
+
+fn captured(began: bool, code: i32) -> i32 {
+    // An end is the end of the capture, also where it fails.
+    if (!began || code == SUCCESS)
+        && let Some(agent) = agent::get()
+    {
+        quietly(|| agent.capture_changed(began));
+    }
+    code
+}
+
+fn leave(context: usize) {
+    if let Some(agent) = agent::get() {
+        quietly(|| agent.leave_context(context));
+    }
+}
+
+fn staying(what: &'static str, bytes: usize, code: i32) -> i32 {
+    if code == SUCCESS && agent::get().is_some() {
+        obstacles::stays(what, Bytes(bytes as u64));
+    }
+    code
+}
+
+/// The primary contexts of the program: how often it has retained each.
+mod primaries {
+    use super::{BTreeMap, Mutex, PoisonError};
+
+    static RETAINED: Mutex<BTreeMap<i32, (u32, usize)>> = Mutex::new(BTreeMap::new());
+
+    pub(super) fn retained(device: i32, context: usize) {
+        let mut retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, known) = retained.entry(device).or_default();
+        *count += 1;
+        *known = context;
+    }
+
+    /// Returns the context if this release is its last.
+    pub(super) fn released(device: i32) -> Option<usize> {
+        let mut retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, context) = retained.get_mut(&device)?;
+        *count = count.saturating_sub(1);
+        (*count == 0).then_some(*context)
+    }
+
+    pub(super) fn of(device: i32) -> Option<usize> {
+        let retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
+        retained.get(&device).map(|(_, context)| *context)
+    }
+}
+
+/// What a program is told of an address, as for plain memory.
+mod attributes {
+    use std::ffi::c_void;
+
+    use super::Allocation;
+
+    const CONTEXT: i32 = 1;
+    const SYNC_MEMOPS: i32 = 6;
+    const BUFFER_ID: i32 = 7;
+    const IS_LEGACY_IPC_CAPABLE: i32 = 10;
+    const RANGE_START: i32 = 11;
+    const RANGE_BYTES: i32 = 12;
+    const MAPPED: i32 = 13;
+
+    /// Writes an attribute; false where the driver knows it as well.
+    ///
+    /// # Safety
+    /// `place` has room for the attribute.
+    pub(super) unsafe fn write(found: &Allocation, attribute: i32, place: *mut c_void) -> bool {
+        let word = |value: u64| {
+            // SAFETY: the caller's promise: these are words.
+            unsafe { place.cast::<u64>().write_unaligned(value) };
+            true
+        };
+        let number = |value: i32| {
+            // SAFETY: the caller's promise: these are ints.
+            unsafe { place.cast::<i32>().write_unaligned(value) };
+            true
+        };
+        match attribute {
+            CONTEXT => word(found.home.context as u64),
+            BUFFER_ID => word(found.id),
+            RANGE_START => word(found.at),
+            RANGE_BYTES => word(found.bytes),
+            MAPPED => number(1),
+            SYNC_MEMOPS | IS_LEGACY_IPC_CAPABLE => number(0),
+            _ => false,
+        }
+    }
+}

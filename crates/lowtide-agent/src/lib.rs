@@ -1,0 +1,33 @@
+//! The agent: a library that a program loads before all others (`LD_PRELOAD`), so that every call to
+//! the CUDA driver passes through it. It takes the program's device memory from the pool, which can
+//! sleep, and wakes the program at its next touch of the device.
+//!
+//! It does nothing in a program that never looks the driver up.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `thread` | two words of each thread, reached without allocating |
+//! | `gate` | the way into the driver: open, closing, asleep |
+//! | `loader` | `dlsym`, and the driver that the program loaded |
+//! | `entries` | a function of ours for each function of the driver, from `table/driver.tsv` |
+//! | `unknown` | functions that are not in the table |
+//! | `hooks` | the functions that the agent answers or notes itself |
+//! | `memory` | the program's allocations, by context |
+//! | `obstacles` | what keeps the process from sleeping, and memory that stays on the device |
+//! | `agent` | going to sleep and waking |
+//! | `worker` | the thread that does both, when asked or when the program has been idle |
+//! | `quiet` | whether work is on the device |
+//! | `control` | the socket on which other processes ask |
+
+mod agent;
+mod control;
+mod entries;
+mod gate;
+mod hooks;
+mod loader;
+mod memory;
+mod obstacles;
+mod quiet;
+mod thread;
+mod unknown;
+mod worker;

@@ -1,0 +1,189 @@
+//! The program's allocations that can sleep.
+//!
+//! An allocation of 2 MiB or more comes from a pool; there is one for each context in which the program
+//! allocates. Smaller ones stay with the driver. A freed allocation goes back to the device at once, as
+//! the driver would do it, so the pool caches nothing.
+#![allow(unsafe_code, reason = "borrows the program's contexts")]
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lowtide_device::cuda::{BorrowedContext, Context, Driver};
+use lowtide_device::{Address, Device};
+use lowtide_pool::{Policy, Pool, Scope, StreamId};
+use lowtide_release::{Ladder, Releaser, Request};
+use lowtide_types::{Bytes, Phase, Receipt, SleepPolicy};
+
+/// Allocations of at least this size can sleep: the page of virtual memory.
+pub(crate) const LEAST: Bytes = Bytes::mib(2);
+
+/// The allocations of a process.
+#[derive(Default)]
+pub(crate) struct Memory {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Default)]
+struct Tables {
+    /// By the context's handle.
+    homes: BTreeMap<usize, Arc<Home>>,
+    /// By the first address.
+    allocations: BTreeMap<u64, Allocation>,
+    last_id: u64,
+}
+
+/// A context in which the program allocates.
+pub(crate) struct Home {
+    pub(crate) context: usize,
+    pub(crate) device: Device,
+    pub(crate) pool: Pool,
+    pub(crate) releaser: Releaser,
+    /// Held while an allocation is made or freed, so that none is given what another is about to return.
+    changing: Mutex<()>,
+}
+
+/// An allocation of the program.
+#[derive(Clone)]
+pub(crate) struct Allocation {
+    pub(crate) at: u64,
+    /// The size that the program asked for.
+    pub(crate) bytes: u64,
+    /// A number that no other allocation of the process has or had.
+    pub(crate) id: u64,
+    pub(crate) home: Arc<Home>,
+}
+
+impl Memory {
+    /// Allocates in a context.
+    ///
+    /// # Errors
+    /// Those of the pool.
+    pub(crate) fn allocate(
+        &self,
+        driver: &Arc<Driver>,
+        context: NonNull<c_void>,
+        bytes: u64,
+    ) -> lowtide_pool::Result<u64> {
+        let home = self.home(driver, context)?;
+        let whole = Bytes(bytes.next_multiple_of(LEAST.0));
+        let tag = home.pool.tag(TAG, SleepPolicy::Offload)?;
+        let changing = home.changing();
+        let at = home.pool.alloc(whole, StreamId::default(), tag)?.0;
+        drop(changing);
+        let mut tables = self.tables();
+        tables.last_id += 1;
+        let id = tables.last_id;
+        tables.allocations.insert(at, Allocation { at, bytes, id, home });
+        Ok(at)
+    }
+
+    /// Takes an allocation off the list, if one begins here.
+    pub(crate) fn remove(&self, at: u64) -> Option<Allocation> {
+        self.tables().allocations.remove(&at)
+    }
+
+    /// Returns the allocation that an address is in.
+    pub(crate) fn around(&self, at: u64) -> Option<Allocation> {
+        let tables = self.tables();
+        let (_, found) = tables.allocations.range(..=at).next_back()?;
+        (at - found.at < found.bytes).then(|| found.clone())
+    }
+
+    /// Takes the allocations of a context off the list.
+    pub(crate) fn of_context(&self, context: usize) -> Vec<Allocation> {
+        let mut tables = self.tables();
+        let (own, others) = std::mem::take(&mut tables.allocations)
+            .into_iter()
+            .partition(|(_, allocation)| allocation.home.context == context);
+        tables.allocations = others;
+        BTreeMap::into_values(own).collect()
+    }
+
+    /// Gives up what the agent has in a context that is about to be destroyed.
+    pub(crate) fn forget(&self, context: usize) {
+        let home = self.tables().homes.remove(&context);
+        drop(home);
+    }
+
+    /// Returns every context in which the program allocates.
+    pub(crate) fn homes(&self) -> Vec<Arc<Home>> {
+        self.tables().homes.values().cloned().collect()
+    }
+
+    /// Returns the number of allocations of a context, and their bytes.
+    pub(crate) fn sum(&self, context: usize) -> (u64, Bytes) {
+        let tables = self.tables();
+        let own = tables.allocations.values().filter(|one| one.home.context == context);
+        own.fold((0, Bytes::ZERO), |(count, sum), one| (count + 1, Bytes(sum.0 + one.bytes)))
+    }
+
+    fn home(
+        &self,
+        driver: &Arc<Driver>,
+        context: NonNull<c_void>,
+    ) -> lowtide_pool::Result<Arc<Home>> {
+        let key = context.addr().get();
+        if let Some(home) = self.tables().homes.get(&key) {
+            return Ok(Arc::clone(home));
+        }
+        // SAFETY: the program's context; `forget` is called before it is destroyed.
+        let borrowed = unsafe { BorrowedContext::new(context) };
+        let device = Device::cuda_with(Arc::clone(driver), Context::Borrowed(borrowed))?;
+        let pool = Pool::builder(&device).policy(policy()).build()?;
+        let releaser = lowtide::releaser(&device);
+        releaser.add_pool(&pool);
+        let home =
+            Arc::new(Home { context: key, device, pool, releaser, changing: Mutex::default() });
+        // Another thread may have been faster; its home is as good.
+        Ok(Arc::clone(self.tables().homes.entry(key).or_insert(home)))
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const TAG: &str = "program";
+
+/// Each allocation has chunks of its own, as few as possible; no arena for small blocks, which there are
+/// none of.
+fn policy() -> Policy {
+    Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO)
+}
+
+impl Allocation {
+    /// Gives the memory back to the device. Nothing may use it any more.
+    pub(crate) fn give_back(&self) -> lowtide_pool::Result<()> {
+        let _changing = self.home.changing();
+        self.home.pool.free(Address(self.at), StreamId::default())?;
+        self.home.pool.trim(Bytes::ZERO).map(drop)
+    }
+}
+
+impl Home {
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves all memory of the context off the device.
+    pub(crate) fn sleep(&self) -> Receipt {
+        let ladder = Ladder::of(vec![Arc::new(lowtide_release::rungs::Sleep)]);
+        let claim = self.pool.counts().physical;
+        let request = Request::new("sleep", ladder).claiming(claim);
+        Arc::unwrap_or_clone(self.releaser.release(request))
+    }
+
+    /// Returns whether none of its memory is on the device.
+    pub(crate) fn is_asleep(&self) -> bool {
+        let tags = self.pool.snapshot().tags;
+        tags.iter().all(|tag| tag.phase == Phase::Asleep || tag.physical_bytes == Bytes::ZERO)
+    }
+
+    /// Wakes all memory of the context.
+    pub(crate) fn wake(&self) -> lowtide_pool::Result<Bytes> {
+        let report = self.pool.wake(Scope::Whole)?;
+        Ok(report.mapped)
+    }
+}

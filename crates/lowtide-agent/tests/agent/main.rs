@@ -1,0 +1,350 @@
+//! The agent in programs that nobody changed, on the driver double.
+//!
+//! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
+//! place, tells it what to do, and asks the agent over its socket.
+
+mod program;
+
+use std::collections::BTreeSet;
+
+use lowtide_proto::{Answer, Ask};
+use lowtide_types::{Bytes, Verdict};
+use program::{Program, Route, World};
+
+const MIB: u64 = 1 << 20;
+const ROUTES: [Route; 3] = [Route::Dlsym, Route::Address, Route::Linked];
+
+fn sleep(program: &Program) -> Answer {
+    program.ask(Ask::Sleep)
+}
+
+fn slept(program: &Program) {
+    let Answer::Slept { receipts } = sleep(program) else { panic!("{:?}", sleep(program)) };
+    for receipt in &receipts {
+        assert_eq!(receipt.verdict, Verdict::Released, "{receipt}");
+    }
+}
+
+#[test]
+fn a_program_sleeps_and_wakes_at_its_next_touch_by_every_route() {
+    for route in ROUTES {
+        let world = World::new();
+        let mut program = world.start(route);
+        program.does("start");
+        let bare = program.number("info");
+        program.does("alloc 0 8388608");
+        program.does("alloc 1 3000000");
+        program.does("write 0 5");
+        program.does("write 1 6");
+        let status = program.status();
+        assert_eq!(status.contexts.len(), 1, "{route:?}: {status:?}");
+        assert_eq!(status.contexts[0].blocks, 2, "{route:?}");
+        assert_eq!(status.contexts[0].bytes, Bytes(8_388_608 + 3_000_000), "{route:?}");
+        assert_eq!(program.number("info") - bare, 12 * MIB, "{route:?}");
+
+        slept(&program);
+        assert!(program.status().is_asleep, "{route:?}");
+        let asleep = program.number("info") - bare;
+        assert!(asleep <= 4 * MIB, "{route:?}: {asleep} bytes are left");
+        assert!(program.status().is_asleep, "{route:?}: a question does not wake");
+
+        program.does("check 0");
+        program.does("check 1");
+        assert!(!program.status().is_asleep, "{route:?}");
+    }
+}
+
+#[test]
+fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 9");
+    slept(&program);
+    let Answer::Woken(woken) = program.ask(Ask::Wake) else { panic!() };
+    assert_eq!(woken.bytes, Bytes::mib(4));
+    let Answer::Woken(woken) = program.ask(Ask::Wake) else { panic!() };
+    assert_eq!(woken.bytes, Bytes::ZERO);
+    program.does("check 0");
+}
+
+#[test]
+fn freed_memory_is_given_back_at_once_awake_and_asleep() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    let bare = program.number("info");
+    program.does("alloc 0 8388608");
+    program.does("alloc 1 4194304");
+    program.does("free 0");
+    assert_eq!(program.number("info") - bare, 4 * MIB);
+    program.does("write 1 3");
+    slept(&program);
+    program.does("free 1");
+    assert!(program.status().is_asleep, "a free does not wake");
+    assert_eq!(program.status().contexts[0].blocks, 0);
+    program.does("alloc 0 2097152");
+    program.does("write 0 4");
+    program.does("check 0");
+}
+
+#[test]
+fn small_memory_stays_with_the_driver() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 65536");
+    program.does("write 0 2");
+    assert!(program.status().contexts.is_empty());
+    let Answer::Slept { receipts } = sleep(&program) else { panic!() };
+    assert!(receipts.is_empty());
+    program.does("check 0");
+    program.does("free 0");
+}
+
+#[test]
+fn addresses_are_described_as_for_plain_memory_also_asleep() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 3000000");
+    program.does("write 0 2");
+    let is_described = |program: &mut Program| {
+        assert_eq!(program.number("range 0 2999999"), 1);
+        assert!(program.number("attribute 0 1") != 0, "its context");
+        assert_eq!(program.number("attribute 0 12"), 3_000_000, "its size");
+    };
+    is_described(&mut program);
+    slept(&program);
+    is_described(&mut program);
+    assert!(program.status().is_asleep, "questions do not wake");
+}
+
+#[test]
+fn a_capture_is_not_ended_and_its_graph_runs_after_a_sleep() {
+    let world = World::new();
+    let mut program = world.start(Route::Address);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("capture 0");
+    let Answer::Refused { reason } = sleep(&program) else { panic!() };
+    assert!(reason.contains("captured"), "{reason}");
+    program.does("end-capture");
+    slept(&program);
+    program.does("replay 0");
+    slept(&program);
+    program.does("replay 0");
+}
+
+#[test]
+fn a_free_during_a_capture_waits_for_its_end() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    let bare = program.number("info");
+    program.does("alloc 0 4194304");
+    program.does("alloc 1 4194304");
+    program.does("capture 0");
+    program.does("free 1");
+    program.does("end-capture");
+    assert_eq!(program.number("info") - bare, 4 * MIB);
+    program.does("replay 0");
+}
+
+#[test]
+fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
+    let world = World::new();
+    let mut program = world.start(Route::Address);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 1");
+    slept(&program);
+    let sum = (1..=8).map(|n| n * n).sum::<u64>();
+    assert_eq!(program.number("unknown"), sum);
+    let status = program.status();
+    assert!(!status.is_asleep);
+    assert_eq!(status.obstacles, ["cuLowtideDoubleOnly"]);
+    let Answer::Refused { reason } = sleep(&program) else { panic!() };
+    assert!(reason.contains("cuLowtideDoubleOnly"), "{reason}");
+    program.does("check 0");
+}
+
+#[test]
+fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    for block in 0..4 {
+        program.does(&format!("alloc {block} 2097152"));
+    }
+    let mut sleeps = 0;
+    while sleeps < 3 {
+        program.tell("storm 4 1000");
+        while !program.has_answered() {
+            if let Answer::Slept { .. } = sleep(&program) {
+                sleeps += 1;
+            }
+        }
+        assert_eq!(program.answer(), "ok");
+    }
+}
+
+#[test]
+fn an_idle_program_falls_asleep_by_itself_and_pollers_do_not_keep_it_awake() {
+    let world = World::new();
+    let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", "50ms")]);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 8");
+    for _ in 0..3 {
+        while !program.status().is_asleep {
+            program.does("poll");
+        }
+        program.does("check 0");
+    }
+}
+
+#[test]
+fn off_means_off_and_a_probe_finds_no_driver_where_there_is_none() {
+    let world = World::new();
+    let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_AGENT", "off")]);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 8");
+    program.does("check 0");
+    program.does("free 0");
+    assert!(!world.has_socket());
+    assert_eq!(program.number("probe"), 0, "the driver is loaded for this program only");
+}
+
+#[test]
+fn a_forked_child_passes_through() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 8");
+    program.does("fork");
+    slept(&program);
+    program.does("fork");
+    assert!(program.status().is_asleep, "the child has not woken its parent");
+    program.does("check 0");
+}
+
+#[test]
+fn a_context_takes_its_memory_along() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("release");
+    assert!(program.status().contexts.is_empty());
+    program.does("start");
+    let bare = program.number("info");
+    program.does("alloc 0 4194304");
+    program.does("write 0 3");
+    program.does("check 0");
+    assert_eq!(program.number("info") - bare, 4 * MIB);
+}
+
+#[test]
+fn hostile_lines_are_answered_and_forgotten() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    for line in ["\n", "{}\n", "{\"version\":9,\"ask\":\"sleep\"}\n", "[[[[[[\n", "\u{0}\n"] {
+        let answer = program.say(line.as_bytes());
+        assert!(answer.contains("refused"), "{line:?}: {answer}");
+    }
+    let answer = program.say(&vec![b'x'; 100_000]);
+    assert!(answer.is_empty() || answer.contains("refused"), "{answer}");
+    slept(&program);
+}
+
+#[test]
+fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
+    let world = World::new();
+    let mut program = world.run(&[]);
+    program.does("start");
+    program.does("alloc 0 8388608");
+    program.does("write 0 5");
+    let said = |arguments: &[&str]| {
+        let output = world.lowtide(arguments).env("COLUMNS", "200").output().expect("lowtide runs");
+        let (out, err) = (output.stdout, output.stderr);
+        let text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let pid = program.pid();
+    let (code, text) = said(&["status", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("awake") && text.contains("1 allocations that can sleep, 8.0 MiB"),
+        "{text}"
+    );
+    let (code, text) = said(&["sleep", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("released"), "{text}");
+    assert!(said(&["status"]).1.contains("asleep"));
+    let (code, text) = said(&["wake", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("8.0 MiB came back"), "{text}");
+    program.does("check 0");
+    let (code, text) = said(&["sleep", "1"]);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("lowtide run"), "{text}");
+}
+
+#[test]
+fn run_with_idle_puts_it_to_sleep_by_itself() {
+    let world = World::new();
+    let mut program = world.run(&["--idle", "50ms"]);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 5");
+    while !program.status().is_asleep {
+        program.does("poll");
+    }
+    program.does("check 0");
+}
+
+#[test]
+fn it_needs_the_c_library_only_and_exports_just_its_list() {
+    let of_file = |program: &str, option: &str| {
+        let output = std::process::Command::new(program).arg(option).arg(program::agent()).output();
+        String::from_utf8(output.expect("binutils").stdout).expect("text")
+    };
+    let needed = of_file("readelf", "-d");
+    let needed: Vec<&str> = needed.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    let is_of_c = |line: &&str| {
+        ["[libc.so.6]", "[libdl.so.2]", "[libpthread.so.0]", "[ld-linux"]
+            .iter()
+            .any(|name| line.contains(name))
+    };
+    assert!(needed.iter().all(|line| is_of_c(line)), "{needed:?}");
+    let exported = of_file("nm", "-D");
+    let exported = exported.lines().filter(|line| line.contains(" T "));
+    let exported: BTreeSet<&str> =
+        exported.filter_map(|line| line.split(' ').next_back()).collect();
+    let table = include_str!("../../table/driver.tsv").lines();
+    let rows = table.filter(|line| !line.starts_with('#'));
+    let listed = rows.filter_map(|row| row.split('\t').next()).chain(["dlsym"]);
+    assert_eq!(exported, listed.collect::<BTreeSet<&str>>());
+}
+
+#[test]
+fn the_table_agrees_with_the_list_of_the_device_crate() {
+    let table = include_str!("../../table/driver.tsv");
+    for known in lowtide_device::cuda::ENTRY_POINTS {
+        let row = table.lines().find(|row| row.split('\t').next() == Some(known.name));
+        let class =
+            row.and_then(|row| row.split('\t').nth(2)).and_then(|class| class.split(' ').next());
+        assert_eq!(
+            class,
+            Some(format!("{:?}", known.class).to_lowercase().as_str()),
+            "{}",
+            known.name
+        );
+    }
+}

@@ -1,0 +1,226 @@
+//! A C program under test, with the agent preloaded and the driver double in the driver's place.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+use lowtide_proto::{Answer, Ask, Request, Status, socket_name};
+use lowtide_testing::double::Double;
+use tempfile::TempDir;
+
+/// The way in which a program finds the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Loads it and looks functions up.
+    Dlsym,
+    /// Asks the driver for each function, as the CUDA runtime does.
+    Address,
+    /// Links it.
+    Linked,
+}
+
+/// A machine of its own for one test.
+pub(crate) struct World {
+    folder: TempDir,
+}
+
+/// A program that runs.
+pub(crate) struct Program {
+    child: Child,
+    answers: Receiver<String>,
+    waiting: Mutex<Option<String>>,
+    folder: PathBuf,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let folder = tempfile::tempdir().expect("a folder");
+        symlink(Double::path(), folder.path().join("libcuda.so.1")).expect("a link to the double");
+        fs::create_dir(folder.path().join("run")).expect("a folder for the socket");
+        World { folder }
+    }
+
+    pub(crate) fn start(&self, route: Route) -> Program {
+        self.start_with(route, &[])
+    }
+
+    pub(crate) fn start_with(&self, route: Route, variables: &[(&str, &str)]) -> Program {
+        let word = match route {
+            Route::Dlsym => "dlsym",
+            Route::Address => "address",
+            Route::Linked => "linked",
+        };
+        let mut command = self.command(client(route));
+        command.arg(word).env("LD_PRELOAD", agent());
+        self.spawn(command.envs(variables.iter().copied()))
+    }
+
+    /// Starts a program by `lowtide run`.
+    pub(crate) fn run(&self, options: &[&str]) -> Program {
+        let mut command = self.lowtide(&["run"]);
+        self.spawn(command.args(options).arg("--").arg(client(Route::Dlsym)))
+    }
+
+    /// Prepares a command of the `lowtide` program.
+    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&built("lowtide"));
+        command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", agent());
+        command
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.folder.path())
+            .env("LOWTIDE_DOUBLE_STATE", self.folder.path().join("state"))
+            .env("LOWTIDE_NVML_LIBRARY", Double::path())
+            .env("XDG_RUNTIME_DIR", self.folder.path().join("run"));
+        command
+    }
+
+    fn spawn(&self, command: &mut Command) -> Program {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let (sender, answers) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let folder = self.folder.path().join("run/lowtide");
+        Program { child, answers, waiting: Mutex::default(), folder }
+    }
+
+    pub(crate) fn has_socket(&self) -> bool {
+        let found = fs::read_dir(self.folder.path().join("run/lowtide"));
+        found.is_ok_and(|mut names| {
+            names.any(|name| {
+                name.is_ok_and(|name| name.file_name().to_string_lossy().starts_with("agent-"))
+            })
+        })
+    }
+}
+
+impl Program {
+    /// Tells it something, and expects that it works.
+    pub(crate) fn does(&mut self, line: &str) {
+        self.tell(line);
+        assert_eq!(self.answer(), "ok", "{line}");
+    }
+
+    /// Asks it for a number.
+    pub(crate) fn number(&mut self, line: &str) -> u64 {
+        self.tell(line);
+        let answer = self.answer();
+        answer.parse().unwrap_or_else(|_| panic!("{line}: {answer}"))
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("its input");
+        writeln!(input, "{line}").expect("the program reads");
+    }
+
+    pub(crate) fn has_answered(&self) -> bool {
+        let mut waiting = self.waiting.lock().expect("no panic");
+        if waiting.is_none() {
+            match self.answers.try_recv() {
+                Ok(answer) => *waiting = Some(answer),
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => panic!("the program has ended"),
+            }
+        }
+        true
+    }
+
+    pub(crate) fn answer(&self) -> String {
+        let earlier = self.waiting.lock().expect("no panic").take();
+        earlier.unwrap_or_else(|| self.answers.recv().expect("the program answers"))
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Asks the agent.
+    pub(crate) fn ask(&self, ask: Ask) -> Answer {
+        let answer = self.say(Request::new(ask).to_line().as_bytes());
+        serde_json::from_str(&answer).unwrap_or_else(|why| panic!("{answer}: {why}"))
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match self.ask(Ask::Status) {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends bytes to the agent and returns its answer.
+    pub(crate) fn say(&self, bytes: &[u8]) -> String {
+        let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
+        let name = socket_name(&namespace.to_string_lossy(), self.child.id());
+        let mut socket = UnixStream::connect(self.folder.join(name)).expect("the agent listens");
+        // A line that is too long is not read to its end.
+        let _sent = socket.write_all(bytes);
+        let mut answer = String::new();
+        let _read = socket.read_to_string(&mut answer);
+        answer
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let ended = self.child.wait().expect("the program ends");
+        if !thread::panicking() {
+            assert!(ended.success(), "the program ended with {ended}");
+        }
+    }
+}
+
+/// Returns the agent's library.
+pub(crate) fn agent() -> PathBuf {
+    built("liblowtide_agent.so")
+}
+
+/// Returns a file that cargo builds beside the double's.
+fn built(name: &str) -> PathBuf {
+    let double = Double::path();
+    let folders = double.ancestors().skip(1).take(2);
+    let mut places = folders.flat_map(|folder| [folder.join(name), folder.join("deps").join(name)]);
+    places.find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is not beside the double"))
+}
+
+/// Compiles the program, once for each way of finding the driver.
+fn client(route: Route) -> &'static Path {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    static PLAIN: OnceLock<PathBuf> = OnceLock::new();
+    static LINKED: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder")).path();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/client.c");
+    let compile = |name: &str, arguments: &[&str]| {
+        let program = folder.join(name);
+        let done = Command::new("cc")
+            .args(["-O1", "-w", "-pthread", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .args(arguments)
+            .status()
+            .expect("a C compiler");
+        assert!(done.success());
+        program
+    };
+    match route {
+        Route::Dlsym | Route::Address => PLAIN.get_or_init(|| compile("client", &["-ldl"])),
+        Route::Linked => LINKED.get_or_init(|| {
+            let double = folder.join("libcuda.so.1");
+            symlink(Double::path(), &double).expect("a link to the double");
+            compile("linked", &["-DLINKED", &double.to_string_lossy(), "-ldl"])
+        }),
+    }
+}

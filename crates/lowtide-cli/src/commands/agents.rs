@@ -1,0 +1,193 @@
+//! `lowtide status`, `sleep` and `wake`: asks the agents of running programs.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::{Answer, Ask, Request, SOCKET, Status, socket_name};
+use lowtide_types::{Bytes, Receipt};
+
+use crate::ending::Ending;
+use crate::page::{self, Page};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Programs that were started with `lowtide run` have an agent. Without a process, shows all of this \
+                  user's. Ends with 3 if there is no agent in the process that is named."
+)]
+pub(crate) struct StatusOptions {
+    /// The process.
+    pid: Option<u32>,
+    /// Print JSON instead of text, a line for each process.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The process: a program that was started with `lowtide run`.
+    pid: u32,
+    /// Print the agent's answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows what programs with an agent have on their devices.
+pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
+    let folder = PrivateFolder::of_user()?;
+    let agents = match options.pid {
+        Some(pid) => vec![status_of(&socket_of(&folder, pid)?, pid)?],
+        None => all(&folder)?,
+    };
+    if options.json {
+        for agent in &agents {
+            page::print_json_line(agent)?;
+        }
+        return Ok(Ending::Proved);
+    }
+    let mut page = Page::default();
+    if agents.is_empty() {
+        page.line("no program of this user has an agent; `lowtide run -- COMMAND` starts one");
+    }
+    for agent in &agents {
+        describe(&mut page, agent);
+    }
+    page.print()?;
+    Ok(Ending::Proved)
+}
+
+/// Puts a program to sleep.
+pub(crate) fn sleep(options: &Options) -> anyhow::Result<Ending> {
+    let answer =
+        ask(&socket_of(&PrivateFolder::of_user()?, options.pid)?, options.pid, Ask::Sleep)?;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Answer::Slept { receipts } => {
+            if !options.json {
+                print_receipts(&receipts)?;
+            }
+            match receipts.iter().find(|receipt| !receipt.verdict.is_proved()) {
+                None => Ok(Ending::Proved),
+                Some(receipt) => Ok(Ending::NotProved { what: receipt.verdict.to_string() }),
+            }
+        }
+        Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+/// Wakes a program.
+pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
+    let answer = ask(&socket_of(&PrivateFolder::of_user()?, options.pid)?, options.pid, Ask::Wake)?;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Answer::Woken(woken) => {
+            if !options.json {
+                let mut page = Page::default();
+                page.line(&match woken.bytes {
+                    Bytes::ZERO => format!("process {} was awake", options.pid),
+                    bytes => format!(
+                        "process {} is awake: {bytes} came back in {:.3} s, every page verified",
+                        options.pid, woken.took_s
+                    ),
+                });
+                page.print()?;
+            }
+            Ok(Ending::Proved)
+        }
+        Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
+    let mut page = Page::default();
+    if receipts.is_empty() {
+        page.line("the process has no memory that can sleep");
+    }
+    for receipt in receipts {
+        for line in receipt.to_string().lines() {
+            page.line(line);
+        }
+    }
+    page.print().map(drop)
+}
+
+fn describe(page: &mut Page, status: &Status) {
+    // Its end may have come meanwhile; a title without a command says enough.
+    let command = fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    page.title(&format!("process {}", status.pid), &command);
+    page.row("state", if status.is_asleep { "asleep" } else { "awake" });
+    match status.idle_s {
+        Some(idle_s) => {
+            page.row("sleeps", &format!("after {idle_s} s without a use of the device"));
+        }
+        None => page.row("sleeps", "when `lowtide sleep` says so"),
+    }
+    for context in &status.contexts {
+        let (blocks, bytes, on_device) = (context.blocks, context.bytes, context.on_device);
+        page.row(
+            &context.device.to_string(),
+            &format!("{blocks} allocations that can sleep, {bytes}; {on_device} on the device"),
+        );
+    }
+    for staying in &status.staying {
+        let (what, times, bytes) = (&staying.what, staying.times, staying.bytes);
+        page.row(
+            "stays",
+            &format!("{what}: {bytes} in {times} allocations so far, frees not counted"),
+        );
+    }
+    for obstacle in &status.obstacles {
+        page.row("cannot sleep", obstacle);
+    }
+    page.blank();
+}
+
+/// Asks every agent of this user. A socket that nobody serves any more is removed.
+fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
+    let mut found = Vec::new();
+    for name in folder.names()? {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(SOCKET)) else { continue };
+        let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
+        match status_of(&folder.path().join(name), pid) {
+            Ok(status) => found.push(status),
+            // It ended without a word, as processes do.
+            Err(_) => folder.remove(name)?,
+        }
+    }
+    Ok(found)
+}
+
+fn status_of(socket: &Path, pid: u32) -> anyhow::Result<Status> {
+    match ask(socket, pid, Ask::Status)? {
+        Answer::Status(status) => Ok(status),
+        Answer::Refused { reason } => bail!("process {pid}: {reason}"),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
+    let namespace =
+        fs::read_link("/proc/self/ns/pid").context("reading this process's namespace")?;
+    Ok(folder.path().join(socket_name(&namespace.to_string_lossy(), pid)))
+}
+
+fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
+    let connected = UnixStream::connect(socket);
+    let mut stream = connected.with_context(|| {
+        format!("process {pid} has no agent, or has not used CUDA yet; start it with `lowtide run`")
+    })?;
+    stream.write_all(Request::new(ask).to_line().as_bytes()).context("asking the agent")?;
+    let mut line = String::new();
+    stream.read_to_string(&mut line).context("reading the agent's answer")?;
+    serde_json::from_str(&line).context("the agent's answer is of another version")
+}

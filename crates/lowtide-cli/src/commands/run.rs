@@ -1,0 +1,87 @@
+//! `lowtide run`: starts a program with the agent in it, in this program's own place.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use lowtide_release::IdleOptions;
+
+use crate::ending::Ending;
+
+/// The file of the agent.
+const AGENT: &str = "liblowtide_agent.so";
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The program is not changed. Its CUDA memory of 2 MiB or more per allocation leaves the device while \
+                  the program sleeps, and comes back before the program's next use of the device. `lowtide status` \
+                  shows what stays on the device and what keeps a program from sleeping.\n\n\
+                  A preview: it was seen on a stand-in for the driver, not yet on a GPU.\n\n\
+                  Programs that the loader gives no preload library (static ones, set-user-id ones) run as without \
+                  lowtide.\n\n\
+                  Example:\n  lowtide run --idle 5m -- python serve.py"
+)]
+pub(crate) struct Options {
+    /// Put the program to sleep when it has not used the device for so long: 30s, 5m, 1h. Without it, the
+    /// program sleeps only when `lowtide sleep` says so.
+    #[arg(long, value_name = "TIME", value_parser = idle)]
+    idle: Option<String>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Executes the command; returns only if that fails.
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
+    let agent = find_agent()?;
+    let mut command = Command::new(&options.command[0]);
+    command.args(&options.command[1..]).env("LD_PRELOAD", preloaded(&agent));
+    if let Some(idle) = &options.idle {
+        command.env("LOWTIDE_FREE_ON_IDLE", idle);
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("running {}", options.command[0].display()))
+}
+
+/// Puts the agent before the libraries that are preloaded already.
+fn preloaded(agent: &std::path::Path) -> OsString {
+    let mut all = OsString::from(agent);
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(OsStr::new(":"));
+        all.push(others);
+    }
+    all
+}
+
+/// Finds the agent's library: where `LOWTIDE_AGENT_LIBRARY` says, or beside this program.
+fn find_agent() -> anyhow::Result<PathBuf> {
+    if let Some(path) = env::var_os("LOWTIDE_AGENT_LIBRARY").map(PathBuf::from) {
+        if path.is_file() {
+            return Ok(path.canonicalize()?);
+        }
+        bail!("LOWTIDE_AGENT_LIBRARY is {}, which is no file", path.display());
+    }
+    let program = env::current_exe().context("finding this program")?;
+    let folder = program.parent().unwrap_or(&program);
+    let places = [folder.join(AGENT), folder.join("../lib/lowtide").join(AGENT)];
+    match places.iter().find(|place| place.is_file()) {
+        Some(place) => Ok(place.canonicalize()?),
+        None => bail!(
+            "the agent is missing: {AGENT} is neither beside {} nor in ../lib/lowtide; build it with \
+             `cargo build --release -p lowtide-agent`, or set LOWTIDE_AGENT_LIBRARY to its path",
+            program.display()
+        ),
+    }
+}
+
+fn idle(text: &str) -> Result<String, String> {
+    let options: IdleOptions = text.parse().map_err(|error| format!("{error}"))?;
+    if options.enabled && !options.at_end {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not a time; write 30s, 5m or 1h"))
+    }
+}

@@ -1,0 +1,195 @@
+//! What lowtide's agent is asked, and what it answers: one line of JSON each, over a Unix socket.
+//!
+//! A line has a version and is at most [`LINE_MOST`] bytes long. What cannot be read is answered with
+//! [`Answer::Refused`], and the connection ends.
+//!
+//! ```
+//! use lowtide_proto::{Ask, Request};
+//!
+//! let line = Request::new(Ask::Sleep).to_line();
+//! assert_eq!(line, "{\"version\":1,\"ask\":\"sleep\"}\n");
+//! assert_eq!(Request::from_line(line.as_bytes()).unwrap().ask, Ask::Sleep);
+//! ```
+
+use lowtide_types::{Bytes, DeviceId, Receipt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol.
+pub const VERSION: u32 = 1;
+
+/// The most bytes in a line that asks.
+pub const LINE_MOST: usize = 4096;
+
+/// A question to an agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Request {
+    /// The version that the asker speaks.
+    pub version: u32,
+    /// The question itself.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// The questions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Ask {
+    /// Asks what the process has on its devices. Changes nothing.
+    Status,
+    /// Puts the process to sleep.
+    Sleep,
+    /// Wakes the process.
+    Wake,
+}
+
+/// An agent's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// What the process has on its devices.
+    Status(Status),
+    /// The result of going to sleep, one receipt for each context that has memory.
+    Slept {
+        /// The receipts.
+        receipts: Vec<Receipt>,
+    },
+    /// The process is awake.
+    Woken(Woken),
+    /// Nothing was done.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// What a process has on its devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// The process.
+    pub pid: u32,
+    /// The version of the agent.
+    pub agent: String,
+    /// Whether its memory is off the devices.
+    pub is_asleep: bool,
+    /// The time without a touch after which it falls asleep, in seconds; `None` if it does not by
+    /// itself.
+    pub idle_s: Option<f64>,
+    /// The number of calls so far that used a device.
+    pub touches: u64,
+    /// The memory that can sleep, by context.
+    pub contexts: Vec<ContextStatus>,
+    /// Memory that stays on the device while the process sleeps.
+    pub staying: Vec<Staying>,
+    /// The reasons why the process cannot sleep; empty if it can.
+    pub obstacles: Vec<String>,
+}
+
+/// The memory of one context that can sleep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextStatus {
+    /// The device.
+    pub device: DeviceId,
+    /// The number of allocations.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: Bytes,
+    /// The bytes of them that are on the device now.
+    #[serde(rename = "on_device_bytes")]
+    pub on_device: Bytes,
+}
+
+/// Memory that stays on the device while the process sleeps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Staying {
+    /// How it was taken.
+    pub what: String,
+    /// The number of calls that took some. Frees are not counted.
+    pub times: u64,
+    /// Their bytes.
+    pub bytes: Bytes,
+}
+
+/// The result of waking.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Woken {
+    /// The bytes that came back; zero if the process was awake.
+    pub bytes: Bytes,
+    /// The time that it took, in seconds.
+    pub took_s: f64,
+}
+
+/// The reason why a line is no question.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// The line is too long.
+    #[error("the line is longer than {LINE_MOST} bytes")]
+    TooLong,
+    /// The line is something else.
+    #[error("the line is no request: {0}")]
+    Format(#[from] serde_json::Error),
+    /// The line is a request of another version.
+    #[error("the request has version {version}, and this agent speaks version {VERSION}")]
+    Version {
+        /// The version that it has.
+        version: u32,
+    },
+}
+
+impl Request {
+    /// Makes a request of this version.
+    pub fn new(ask: Ask) -> Request {
+        Request { version: VERSION, ask }
+    }
+
+    /// Returns the line to send.
+    pub fn to_line(&self) -> String {
+        line_of(self)
+    }
+
+    /// Reads a line, with or without its end.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub fn from_line(line: &[u8]) -> Result<Request, Unreadable> {
+        if line.len() > LINE_MOST {
+            return Err(Unreadable::TooLong);
+        }
+        let request: Request = serde_json::from_slice(line)?;
+        if request.version == VERSION {
+            Ok(request)
+        } else {
+            Err(Unreadable::Version { version: request.version })
+        }
+    }
+}
+
+impl Answer {
+    /// Returns the line to send.
+    pub fn to_line(&self) -> String {
+        line_of(self)
+    }
+}
+
+fn line_of(data: &impl Serialize) -> String {
+    // Plain data with names for keys: there is nothing that JSON could not hold.
+    let mut line = serde_json::to_string(data).unwrap_or_default();
+    line.push('\n');
+    line
+}
+
+/// The name of every agent's socket begins so.
+pub const SOCKET: &str = "agent-";
+
+/// Returns the name of an agent's socket, in the folder of its user. Processes in different containers
+/// may have the same number, so the name has their namespace too: `pid:[4026531836]`, as
+/// `/proc/self/ns/pid` gives it.
+///
+/// ```
+/// let name = lowtide_proto::socket_name("pid:[4026531836]", 77);
+/// assert_eq!(name, "agent-4026531836-77");
+/// ```
+pub fn socket_name(namespace: &str, pid: u32) -> String {
+    let digits: String = namespace.chars().filter(char::is_ascii_digit).collect();
+    format!("{SOCKET}{digits}-{pid}")
+}
