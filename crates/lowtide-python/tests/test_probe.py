@@ -407,4 +407,4 @@ class TestLeavesNothing:
 def test_a_module_called_torch_that_is_none(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert probe([1]) == [None] and autograd_edges([1]) == []
-    assert all(one.__module__ == "numpy" for one in candidate_types())
+    assert all(one.__module__.split(".")[0] != "torch" for one in candidate_types())

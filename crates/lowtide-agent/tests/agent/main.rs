@@ -322,7 +322,7 @@ fn it_needs_the_c_library_only_and_exports_just_its_list() {
             .iter()
             .any(|name| line.contains(name))
     };
-    assert!(needed.iter().all(|line| is_of_c(line)), "{needed:?}");
+    assert!(needed.iter().all(is_of_c), "{needed:?}");
     let exported = of_file("nm", "-D");
     let exported = exported.lines().filter(|line| line.contains(" T "));
     let exported: BTreeSet<&str> =

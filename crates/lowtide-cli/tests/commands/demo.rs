@@ -77,7 +77,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
     let model = &shutdown["plan"].as_array().unwrap().last().unwrap()["bytes"];
     let holder = json!({
         "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model, "cut": null,
-        "since": shutdown["holders"][0]["since"]
+        "by_hand": null, "since": shutdown["holders"][0]["since"]
     });
     assert_eq!(shutdown["holders"], json!([holder]));
     assert!(holder["since"].as_str().unwrap().contains("demo/shutdown.rs:"), "{holder}");

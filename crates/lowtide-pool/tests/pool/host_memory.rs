@@ -123,6 +123,9 @@ fn sleeper() {
     });
     slept.unwrap();
     role::answer("sleeps");
+    // The next sleep is promised memory too, for a moment: not while the other process sleeps.
+    let mut order = String::new();
+    std::io::stdin().read_line(&mut order).unwrap();
     one.assert_sleeps_and_wakes();
 }
 
