@@ -286,6 +286,8 @@ def test_the_end_of_the_parent_ends_it(end: str) -> None:
 
 def test_ctrl_c_is_raised_here_and_the_worker_is_started_anew() -> None:
     end = """
+    # A shell starts background programs with the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         worker.slow(600)
