@@ -14,6 +14,7 @@ use lowtide_release::IdleOptions;
 use lowtide_types::{Bytes, Receipt};
 
 use crate::memory::{Allocation, Home, Memory};
+use crate::obstacles::say;
 use crate::worker::{Job, Worker};
 use crate::{control, gate, loader, obstacles, quiet};
 
@@ -107,7 +108,7 @@ fn idle() -> Option<Duration> {
     match options {
         Ok(options) => options.enabled.then_some(options.after),
         Err(error) => {
-            eprintln!("lowtide: LOWTIDE_FREE_ON_IDLE: {error}");
+            say!("LOWTIDE_FREE_ON_IDLE: {error}");
             None
         }
     }
@@ -133,7 +134,7 @@ pub(crate) fn wake_for_touch() -> Result<(), i32> {
         match agent.worker.ask(Job::Wake) {
             Answer::Woken(_) => return Ok(()),
             answer if began.elapsed() > WAKE_TIMEOUT => {
-                eprintln!("lowtide: this process could not wake: {answer:?}");
+                say!("this process could not wake: {answer:?}");
                 return Err(OUT_OF_MEMORY);
             }
             _ => std::thread::sleep(RETRY),
@@ -159,7 +160,7 @@ impl Agent {
         for allocation in deferred {
             // The program was told that it is free; what fails now is only memory that stays taken.
             if let Err(error) = give_back(&allocation) {
-                eprintln!("lowtide: a freed allocation stays on the device: {error}");
+                say!("a freed allocation stays on the device: {error}");
             }
         }
     }
@@ -183,7 +184,7 @@ impl Agent {
     pub(crate) fn leave_context(&self, context: usize) {
         for allocation in self.memory.of_context(context) {
             if let Err(error) = give_back(&allocation) {
-                eprintln!("lowtide: an allocation of a destroyed context stays: {error}");
+                say!("an allocation of a destroyed context stays: {error}");
             }
         }
         self.memory.forget(context);

@@ -15,6 +15,7 @@ use std::{fs, io, thread};
 use lowtide_device::private_files::{PrivateFolder, effective_user};
 use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
 
+use crate::obstacles::say;
 use crate::worker::{self, Job};
 use crate::{agent, obstacles};
 
@@ -30,7 +31,7 @@ pub(crate) fn start() {
         let served =
             listen().and_then(|socket| worker::spawn("lowtide-control", move || serve(&socket)));
         if let Err(error) = served {
-            eprintln!("lowtide: nobody can ask this process to sleep: {error}");
+            say!("nobody can ask this process to sleep: {error}");
         }
     });
 }

@@ -17,6 +17,7 @@ use lowtide_types::Bytes;
 use crate::agent::{self, OUT_OF_MEMORY};
 use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
+use crate::obstacles::say;
 use crate::{gate, loader, obstacles};
 
 const SUCCESS: i32 = 0;
@@ -76,9 +77,9 @@ hooks! {
     };
 
     touch cuMemAlloc_v2(at: *mut u64, bytes: usize) |real| {
-        let ours = quietly(|| allocate(bytes as u64)).flatten();
+        let ours = if at.is_null() { None } else { quietly(|| allocate(bytes as u64)).flatten() };
         match ours {
-            Some(Ok(address)) if !at.is_null() => {
+            Some(Ok(address)) => {
                 // SAFETY: the caller's place for an address.
                 unsafe { at.write(address) };
                 SUCCESS
@@ -179,8 +180,9 @@ hooks! {
         leave(context);
         real(context)
     };
+    /// Ends the context or only drops a reference, which nobody can tell beforehand.
     quiet cuCtxDetach(context: usize) |real| {
-        leave(context);
+        obstacles::add("cuCtxDetach");
         real(context)
     };
     touch cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) |real| {
@@ -297,7 +299,7 @@ fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
         Ok(address) => Some(Ok(address)),
         Err(error) if is_out_of_memory(&error) => Some(Err(OUT_OF_MEMORY)),
         Err(error) => {
-            eprintln!("lowtide: an allocation of {} stays on the device: {error}", Bytes(bytes));
+            say!("an allocation of {} stays on the device: {error}", Bytes(bytes));
             obstacles::stays("allocations that the agent could not take", Bytes(bytes));
             None
         }

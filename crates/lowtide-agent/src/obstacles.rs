@@ -9,6 +9,16 @@ use lowtide_types::Bytes;
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 static STAYING: Mutex<BTreeMap<&'static str, (u64, Bytes)>> = Mutex::new(BTreeMap::new());
 
+/// Writes a line to the program's standard error. Unlike `eprintln!`, it does not panic where nobody can
+/// write there.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _written = writeln!(std::io::stderr(), "lowtide: {}", format_args!($($text)*));
+    }};
+}
+pub(crate) use say;
+
 /// Notes that the process cannot sleep any more, and why.
 pub(crate) fn add(name: &str) {
     lock(&NAMES).insert(name.to_owned());

@@ -66,7 +66,7 @@ pub enum Answer {
 /// What a process has on its devices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
-    /// The process.
+    /// The number of the process.
     pub pid: u32,
     /// The version of the agent.
     pub agent: String,
@@ -92,7 +92,7 @@ pub struct ContextStatus {
     pub device: DeviceId,
     /// The number of allocations.
     pub blocks: u64,
-    /// Their bytes.
+    /// The sum of their sizes.
     pub bytes: Bytes,
     /// The bytes of them that are on the device now.
     #[serde(rename = "on_device_bytes")]
@@ -106,7 +106,7 @@ pub struct Staying {
     pub what: String,
     /// The number of calls that took some. Frees are not counted.
     pub times: u64,
-    /// Their bytes.
+    /// The sum of their sizes.
     pub bytes: Bytes,
 }
 

@@ -1,7 +1,7 @@
 //! `lowtide status`, `sleep` and `wake`: asks the agents of running programs.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::page::{self, Page};
                   user's. Ends with 3 if there is no agent in the process that is named."
 )]
 pub(crate) struct StatusOptions {
-    /// The process.
+    /// The number of a process.
     pid: Option<u32>,
     /// Print JSON instead of text, a line for each process.
     #[arg(long)]
@@ -158,10 +158,16 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(SOCKET)) else { continue };
         let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
-        match status_of(&folder.path().join(name), pid) {
-            Ok(status) => found.push(status),
+        let socket = folder.path().join(name);
+        let refused = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        if UnixStream::connect(&socket).is_err_and(|error| refused(&error)) {
             // It ended without a word, as processes do.
-            Err(_) => folder.remove(name)?,
+            folder.remove(name)?;
+            continue;
+        }
+        match status_of(&socket, pid) {
+            Ok(status) => found.push(status),
+            Err(error) => page::complain(&format!("process {pid}: {error:#}")),
         }
     }
     Ok(found)
