@@ -11,11 +11,11 @@ the tests after it would go through those objects.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 LIMIT_S = 120
+"""How long a program may take. One that hangs prints where, and ends."""
 END_AT_ONCE = """
 import os, sys
 sys.stdout.flush()
@@ -74,6 +75,8 @@ def in_a_fork(test: Callable[..., None]) -> Callable[..., None]:
             if child == 0:
                 status = 1
                 try:
+                    # A lock that a thread of the parent held is never released here.
+                    faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=told)
                     torch.set_num_threads(1)  # Threads of the parent are not here.
                     test(*args, **kwargs)
                     status = 0
@@ -122,11 +125,9 @@ class Warm:
         return Ended(*json.loads(self._process.stdout.readline()))
 
     def close(self) -> None:
-        """Ends the interpreter."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+        """Ends the interpreter. Whoever was forked meanwhile may keep its input open, so it is killed."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def _next_program() -> str | None:
@@ -136,11 +137,11 @@ def _next_program() -> str | None:
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             child = os.fork()
             if child == 0:
-                signal.alarm(LIMIT_S)
                 with open(os.devnull, "rb") as nothing:
                     os.dup2(nothing.fileno(), 0)
                 os.dup2(output.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
+                faulthandler.dump_traceback_later(LIMIT_S, exit=True)
                 sys.argv[1:] = arguments
                 return str(code)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

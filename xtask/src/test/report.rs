@@ -4,8 +4,9 @@
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -15,6 +16,11 @@ use super::counts::Counts;
 
 /// The output of every part is kept here.
 const LOGS: &str = "target/test-logs";
+/// How long a part may take, four times what the longest takes on two cores. A part that hangs ends
+/// here, with its output.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// How long a part of the long tests may take.
+const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs parts and reports them. Several threads may run parts at the same time.
 pub(crate) struct Report {
@@ -44,10 +50,12 @@ impl Report {
     /// Runs a part to its end, with its output in a log. Returns the output, or `None` if it failed.
     pub(crate) fn run(&self, part: &str, command: &mut Command) -> Option<String> {
         let began = Instant::now();
+        let mut limit = LIMIT;
         if self.options.long {
             command.env("LOWTIDE_LONG", "1");
+            limit = LONG_LIMIT;
         }
-        let (output, passed) = match logged(part, command) {
+        let (output, passed) = match logged(part, command, limit) {
             Ok(ended) => ended,
             Err(error) => (format!("{error:#}\n"), false),
         };
@@ -123,15 +131,46 @@ fn line(part: &str, passed: bool, took: Duration, counts: &Counts) {
 }
 
 /// Runs a command with its output in a log. Returns the output and whether the command succeeded.
-fn logged(part: &str, command: &mut Command) -> anyhow::Result<(String, bool)> {
+///
+/// Nothing can be read from its standard input, whatever is at this program's own.
+fn logged(part: &str, command: &mut Command, limit: Duration) -> anyhow::Result<(String, bool)> {
     let name: String = part.chars().map(|it| if it.is_alphanumeric() { it } else { '-' }).collect();
     let path = Path::new(LOGS).join(format!("{name}.txt"));
     let log = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
-    command.stdout(log.try_clone()?).stderr(log);
-    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    let status = wait(child, limit)?;
     let mut output = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-    if !status.success() {
-        writeln!(output, "ended with {status}")?;
+    match status {
+        Some(status) if status.success() => return Ok((output, true)),
+        Some(status) => writeln!(output, "ended with {status}")?,
+        None => writeln!(output, "had not ended after {} s and was killed", limit.as_secs())?,
     }
-    Ok((output, status.success()))
+    Ok((output, false))
+}
+
+/// Waits for the end of a process. Kills it at the limit and returns `None`.
+fn wait(mut child: Child, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    while began.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_hangs_is_killed_at_its_limit() {
+        let hangs = Command::new("sleep").arg("600").spawn().expect("sleep is everywhere");
+        let ended = wait(hangs, Duration::from_millis(50)).expect("it can be killed");
+        assert_eq!(ended, None);
+    }
 }
