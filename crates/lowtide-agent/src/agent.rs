@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use lowtide_device::cuda::Driver;
 use lowtide_proto::{Answer, ContextStatus, Status, Woken};
 use lowtide_release::IdleOptions;
-use lowtide_types::{Bytes, Receipt};
+use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, loader, obstacles, quiet};
+use crate::{control, gate, loader, obstacles, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -193,31 +193,61 @@ impl Agent {
     /// Puts the process to sleep. Called by the worker.
     pub(crate) fn sleep(&self) -> Answer {
         if gate::is_asleep() {
-            return refused("the process is asleep");
+            return Answer::Asleep;
         }
+        match self.fall_asleep("sleep", None) {
+            Ok(receipts) => Answer::Slept { receipts },
+            Err(reason) => refused(&reason),
+        }
+    }
+
+    /// Frees memory of the process, by sleeping where that is needed. Called by the worker.
+    pub(crate) fn release(&self, to: Option<Bytes>) -> Answer {
+        let target = to.map(Target::Under);
+        if gate::is_asleep() {
+            let Some(target) = target else { return Answer::Asleep };
+            // Nothing is left to take; the receipts say whether that is enough.
+            let homes = self.memory.homes();
+            let receipts = homes.iter().map(|home| home.release("release", Some(target))).collect();
+            return Answer::Released { receipts };
+        }
+        match self.fall_asleep("release", target) {
+            Ok(receipts) => Answer::Released { receipts },
+            Err(reason) => refused(&reason),
+        }
+    }
+
+    /// Closes the gate and moves memory off the devices, all of it or until the target is met.
+    ///
+    /// # Errors
+    /// The reason why nothing was tried.
+    fn fall_asleep(&self, name: &str, to: Option<Target>) -> Result<Vec<Receipt>, String> {
         let obstacles = obstacles::names();
         if !obstacles.is_empty() {
-            return refused(&format!("the process cannot sleep: {}", obstacles.join(", ")));
+            return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
         let homes = self.memory.homes();
         if !gate::close(CLOSING_LIMIT) {
-            return refused("busy: a driver call is under way");
+            return Err("busy: a driver call is under way".to_owned());
         }
         if let Some(reason) = self.work_on_device(&homes) {
             gate::open();
-            return refused(&reason);
+            return Err(reason);
         }
-        let receipts: Vec<Receipt> = homes.iter().map(|home| home.sleep()).collect();
-        if homes.iter().all(|home| home.is_asleep()) {
+        let receipts: Vec<Receipt> = homes.iter().map(|home| home.release(name, to)).collect();
+        let is_asleep = if to.is_some() {
+            // A context may stay awake: the target was met without it.
+            homes.iter().any(|home| home.has_sleeping())
+        } else {
+            // Where one failed the others come back, and the receipts say why.
+            homes.iter().all(|home| home.is_asleep()) || wake_all(&homes).is_err()
+        };
+        if is_asleep {
             gate::fall_asleep();
         } else {
-            // One failed: the others come back, and the receipts say why.
-            match wake_all(&homes) {
-                Ok(_) => gate::open(),
-                Err(_) => gate::fall_asleep(),
-            }
+            gate::open();
         }
-        Answer::Slept { receipts }
+        Ok(receipts)
     }
 
     /// Returns why the device is not idle. The gate is closed, so nothing is added.
@@ -246,6 +276,7 @@ impl Agent {
 
     /// Returns what the process has on its devices.
     pub(crate) fn status(&self) -> Status {
+        let homes = self.memory.homes();
         let of = |home: &Arc<Home>| {
             let (blocks, bytes) = self.memory.sum(home.context);
             let on_device = home.pool.counts().physical;
@@ -257,11 +288,25 @@ impl Agent {
             is_asleep: gate::is_asleep(),
             idle_s: self.idle.map(|idle| idle.as_secs_f64()),
             touches: gate::touches(),
-            contexts: self.memory.homes().iter().map(of).collect(),
-            staying: obstacles::staying(),
+            contexts: homes.iter().map(of).collect(),
+            ledgers: ledgers(&homes),
+            staying: staying::all(),
             obstacles: obstacles::names(),
         }
     }
+}
+
+/// Returns the ledger of each device. A device with several contexts has one.
+fn ledgers(homes: &[Arc<Home>]) -> Vec<Ledger> {
+    let mut devices: Vec<DeviceId> = Vec::new();
+    let mut ledgers = Vec::new();
+    for home in homes {
+        if !devices.contains(&home.device.id()) {
+            devices.push(home.device.id());
+            ledgers.extend(home.ledger());
+        }
+    }
+    ledgers
 }
 
 /// Waits for work that may use an allocation, as the driver does, and gives it back.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 use lowtide_proto::Answer;
+use lowtide_types::Bytes;
 
 use crate::{agent, gate, obstacles};
 
@@ -23,6 +24,8 @@ pub(crate) enum Job {
     Sleep,
     /// Wake the process.
     Wake,
+    /// Free memory, down to so much if a number is given.
+    Release(Option<Bytes>),
 }
 
 /// The way to the worker.
@@ -94,6 +97,7 @@ fn run(job: Job) -> Answer {
         Some(match job {
             Job::Sleep => agent.sleep(),
             Job::Wake => agent.wake(),
+            Job::Release(to) => agent.release(to),
         })
     });
     match done {

@@ -11,7 +11,7 @@
 //! assert_eq!(Request::from_line(line.as_bytes()).unwrap().ask, Ask::Sleep);
 //! ```
 
-use lowtide_types::{Bytes, DeviceId, Receipt};
+use lowtide_types::{Bytes, DeviceId, Ledger, Receipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,12 @@ pub enum Ask {
     Sleep,
     /// Wakes the process.
     Wake,
+    /// Frees device memory of the process; it sleeps only if that is needed for the target.
+    Release {
+        /// The most that the process may use afterwards on each device; `None` for as little as possible.
+        #[serde(rename = "to_bytes", default, skip_serializing_if = "Option::is_none")]
+        to: Option<Bytes>,
+    },
 }
 
 /// An agent's answer.
@@ -54,6 +60,13 @@ pub enum Answer {
         /// The receipts.
         receipts: Vec<Receipt>,
     },
+    /// The result of a release, one receipt for each context that has memory.
+    Released {
+        /// The receipts.
+        receipts: Vec<Receipt>,
+    },
+    /// The process sleeps already; nothing was done.
+    Asleep,
     /// The process is awake.
     Woken(Woken),
     /// Nothing was done.
@@ -79,6 +92,9 @@ pub struct Status {
     pub touches: u64,
     /// The memory that can sleep, by context.
     pub contexts: Vec<ContextStatus>,
+    /// All memory in use on each device where it has memory that can sleep, broken down.
+    #[serde(default)]
+    pub ledgers: Vec<Ledger>,
     /// Memory that stays on the device while the process sleeps.
     pub staying: Vec<Staying>,
     /// The reasons why the process cannot sleep; empty if it can.
@@ -104,8 +120,8 @@ pub struct ContextStatus {
 pub struct Staying {
     /// How it was taken.
     pub what: String,
-    /// The number of calls that took some. Frees are not counted.
-    pub times: u64,
+    /// The number of allocations that are alive.
+    pub count: u64,
     /// The sum of their sizes.
     pub bytes: Bytes,
 }

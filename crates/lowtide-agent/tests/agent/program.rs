@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lowtide_proto::{Answer, Ask, Request, Status, socket_name};
 use lowtide_testing::double::Double;
@@ -24,6 +25,9 @@ pub(crate) enum Route {
     /// Links it.
     Linked,
 }
+
+/// The time that anything may take: a test that would hang fails.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A machine of its own for one test.
 pub(crate) struct World {
@@ -61,20 +65,7 @@ impl World {
         self.spawn(command.envs(variables.iter().copied()))
     }
 
-    /// Starts a program by `lowtide run`.
-    pub(crate) fn run(&self, options: &[&str]) -> Program {
-        let mut command = self.lowtide(&["run"]);
-        self.spawn(command.args(options).arg("--").arg(client(Route::Dlsym)))
-    }
-
-    /// Prepares a command of the `lowtide` program.
-    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command(&built("lowtide"));
-        command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", agent());
-        command
-    }
-
-    fn command(&self, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
             .env("LD_LIBRARY_PATH", self.folder.path())
@@ -84,7 +75,7 @@ impl World {
         command
     }
 
-    fn spawn(&self, command: &mut Command) -> Program {
+    pub(crate) fn spawn(&self, command: &mut Command) -> Program {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -140,9 +131,10 @@ impl Program {
 
     pub(crate) fn answer(&self) -> String {
         let earlier = self.waiting.lock().expect("no panic").take();
-        earlier.unwrap_or_else(|| self.answers.recv().expect("the program answers"))
+        earlier.unwrap_or_else(|| self.answers.recv_timeout(LIMIT).expect("the program answers"))
     }
 
+    #[allow(dead_code, reason = "for the command line, in its own tests")]
     pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
     }
@@ -165,6 +157,8 @@ impl Program {
         let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
         let name = socket_name(&namespace.to_string_lossy(), self.child.id());
         let mut socket = UnixStream::connect(self.folder.join(name)).expect("the agent listens");
+        socket.set_read_timeout(Some(LIMIT)).expect("a limit");
+        socket.set_write_timeout(Some(LIMIT)).expect("a limit");
         // A line that is too long is not read to its end.
         let _sent = socket.write_all(bytes);
         let mut answer = String::new();
@@ -176,7 +170,17 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let ended = self.child.wait().expect("the program ends");
+        let began = Instant::now();
+        let ended = loop {
+            match self.child.try_wait().expect("a child") {
+                Some(ended) => break ended,
+                None if began.elapsed() < LIMIT => thread::sleep(Duration::from_millis(2)),
+                None => {
+                    self.child.kill().expect("a child");
+                    break self.child.wait().expect("a child");
+                }
+            }
+        };
         if !thread::panicking() {
             assert!(ended.success(), "the program ended with {ended}");
         }
@@ -197,18 +201,19 @@ fn built(name: &str) -> PathBuf {
 }
 
 /// Compiles the program, once for each way of finding the driver.
-fn client(route: Route) -> &'static Path {
+pub(crate) fn client(route: Route) -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
     static LINKED: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder")).path();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/client.c");
+    let source =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../lowtide-agent/tests/agent/client.c"));
     let compile = |name: &str, arguments: &[&str]| {
         let program = folder.join(name);
         let done = Command::new("cc")
             .args(["-O1", "-w", "-pthread", "-o"])
             .arg(&program)
-            .arg(&source)
+            .arg(source)
             .args(arguments)
             .status()
             .expect("a C compiler");
