@@ -18,6 +18,7 @@
 //! | `staying` | memory that stays on the device |
 //! | `agent` | going to sleep and waking |
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
+//! | `idle` | when that is |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
@@ -28,6 +29,7 @@ mod control;
 mod entries;
 mod gate;
 mod hooks;
+mod idle;
 mod loader;
 mod memory;
 mod obstacles;

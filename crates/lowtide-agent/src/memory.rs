@@ -115,6 +115,11 @@ impl Memory {
         self.tables().homes.values().cloned().collect()
     }
 
+    /// Returns whether some memory that can sleep is on a device.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.homes().iter().any(|home| home.pool.counts().physical > Bytes::ZERO)
+    }
+
     /// Returns the number of allocations of a context, and their bytes.
     pub(crate) fn sum(&self, context: usize) -> (u64, Bytes) {
         let tables = self.tables();

@@ -11,6 +11,8 @@
 //! assert_eq!(Request::from_line(line.as_bytes()).unwrap().ask, Ask::Sleep);
 //! ```
 
+use std::fmt;
+
 use lowtide_types::{Bytes, DeviceId, Ledger, Receipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,6 +71,8 @@ pub enum Answer {
     Asleep,
     /// The process is awake.
     Woken(Woken),
+    /// The process stays asleep, because its memory does not fit on the device.
+    NoRoom(NoRoom),
     /// Nothing was done.
     Refused {
         /// The reason.
@@ -88,6 +92,12 @@ pub struct Status {
     /// The time without a touch after which it falls asleep, in seconds; `None` if it does not by
     /// itself.
     pub idle_s: Option<f64>,
+    /// The same time as it is now, in seconds: it grows when the program comes back soon after a sleep.
+    #[serde(default)]
+    pub quiet_s: Option<f64>,
+    /// The time for which a call waits for room on the device before it fails, in seconds.
+    #[serde(default)]
+    pub wake_timeout_s: f64,
     /// The number of calls so far that used a device.
     pub touches: u64,
     /// The memory that can sleep, by context.
@@ -133,6 +143,28 @@ pub struct Woken {
     pub bytes: Bytes,
     /// The time that it took, in seconds.
     pub took_s: f64,
+}
+
+/// The reason why a process cannot wake now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NoRoom {
+    /// The device that is full.
+    pub device: DeviceId,
+    /// The memory that comes back with a wake.
+    #[serde(rename = "needed_bytes")]
+    pub needed: Bytes,
+    /// The memory that is free.
+    #[serde(rename = "free_bytes")]
+    pub free: Bytes,
+    /// The processes that use the rest.
+    pub holders: String,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoRoom { device, needed, free, holders } = self;
+        write!(f, "no room on {device}: {needed} needed, {free} free; used by {holders}")
+    }
 }
 
 /// The reason why a line is no question.

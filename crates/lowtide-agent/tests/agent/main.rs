@@ -3,7 +3,9 @@
 //! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
 //! place, tells it what to do, and asks the agent over its socket.
 
+mod idle;
 mod program;
+mod room;
 
 use std::collections::BTreeSet;
 
@@ -247,21 +249,6 @@ fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep() {
             }
         }
         assert_eq!(program.answer(), "ok");
-    }
-}
-
-#[test]
-fn an_idle_program_falls_asleep_by_itself_and_pollers_do_not_keep_it_awake() {
-    let world = World::new();
-    let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", "50ms")]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 8");
-    for _ in 0..3 {
-        while !program.status().is_asleep {
-            program.does("poll");
-        }
-        program.does("check 0");
     }
 }
 

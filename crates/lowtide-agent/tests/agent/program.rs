@@ -1,6 +1,6 @@
 //! A C program under test, with the agent preloaded and the driver double in the driver's place.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ pub(crate) enum Route {
 }
 
 /// The time that anything may take: a test that would hang fails.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A machine of its own for one test.
 pub(crate) struct World {
@@ -79,6 +79,7 @@ impl World {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(self.stderr())
             .spawn()
             .expect("the program starts");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
@@ -86,6 +87,16 @@ impl World {
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let folder = self.folder.path().join("run/lowtide");
         Program { child, answers, waiting: Mutex::default(), folder }
+    }
+
+    fn stderr(&self) -> File {
+        let path = self.folder.path().join("said");
+        File::options().create(true).append(true).open(path).expect("a file")
+    }
+
+    /// Returns what programs have written to standard error.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("said")).unwrap_or_default()
     }
 
     pub(crate) fn has_socket(&self) -> bool {
@@ -134,7 +145,6 @@ impl Program {
         earlier.unwrap_or_else(|| self.answers.recv_timeout(LIMIT).expect("the program answers"))
     }
 
-    #[allow(dead_code, reason = "for the command line, in its own tests")]
     pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
     }
@@ -164,6 +174,14 @@ impl Program {
         let mut answer = String::new();
         let _read = socket.read_to_string(&mut answer);
         answer
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the programs said: {}", self.said());
+        }
     }
 }
 

@@ -136,6 +136,7 @@ pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
             }
             Ok(Ending::Proved)
         }
+        Answer::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
         Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
         other => bail!("the agent answered something else: {}", other.to_line()),
     }
@@ -162,7 +163,10 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     page.row("state", if status.is_asleep { "asleep" } else { "awake" });
     match status.idle_s {
         Some(idle_s) => {
-            page.row("sleeps", &format!("after {idle_s} s without a use of the device"));
+            let quiet_s = status.quiet_s.filter(|quiet_s| *quiet_s > idle_s);
+            let grown = quiet_s.map(|_| format!(" ({idle_s} s, and work came back soon)"));
+            let (quiet_s, grown) = (quiet_s.unwrap_or(idle_s), grown.unwrap_or_default());
+            page.row("sleeps", &format!("after {quiet_s} s without a use of the device{grown}"));
         }
         None => page.row("sleeps", "when `lowtide sleep` says so"),
     }

@@ -5,8 +5,9 @@
 mod program;
 
 use std::process::Command;
+use std::time::Instant;
 
-use program::{Program, Route, World, agent, client};
+use program::{LIMIT, Program, Route, World, agent, client};
 
 /// Prepares a command of the `lowtide` program.
 fn lowtide(world: &World, arguments: &[&str]) -> Command {
@@ -66,12 +67,15 @@ fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
 #[test]
 fn run_with_idle_puts_it_to_sleep_by_itself() {
     let world = World::new();
-    let mut program = run(&world, &["--idle", "50ms"]);
+    let mut program = run(&world, &["--idle", "50ms", "--wake-timeout", "7s"]);
     program.does("start");
     program.does("alloc 0 4194304");
     program.does("write 0 5");
+    let began = Instant::now();
     while !program.status().is_asleep {
+        assert!(began.elapsed() < LIMIT, "it does not fall asleep");
         program.does("poll");
     }
     program.does("check 0");
+    assert!((program.status().wake_timeout_s - 7.0).abs() < 1e-9);
 }
