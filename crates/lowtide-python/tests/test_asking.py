@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
 import sys
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -152,6 +154,44 @@ def test_a_program_with_closures_and_arguments_of_every_kind() -> None:
     found, _ = outer(Runner(), Runner(), Runner(), last=Runner(), word=Runner())
     for name, paths in found.items():
         assert any(path.endswith(f": {name}") for path in paths), (name, paths)
+
+
+def test_the_variable_of_a_comprehension_outside_a_function() -> None:
+    """Since Python 3.12 the comprehension runs in the frame around it, whose names are in a dict."""
+    module = types.ModuleType("shop")
+    code = """
+import lowtide
+class Runner: pass
+of_module = [lowtide.why(one).held[0] for one in [Runner()]]
+class Table:
+    row = Runner()
+    of_class = [lowtide.why(one).held[0] for one in [Runner()]]
+    around = [lowtide.why(one).held[0] for one in [row]]
+"""
+    exec(compile(code, "shop.py", "exec"), vars(module))
+    for held in [module.of_module[0], module.Table.of_class[0], module.Table.around[0]]:
+        assert any(path.endswith(": one") for path in held.paths), held.paths
+        assert "native" not in " ".join(held.paths), held.paths
+    assert any(path.endswith("row") for path in held.paths), held.paths
+
+
+def test_references_that_nobody_sees_are_counted_where_arguments_are_borrowed() -> None:
+    """From Python 3.14 on an argument may use the reference of the caller's variable."""
+
+    def ask(value: Any) -> Any:
+        return lowtide.why(value).held[0]
+
+    def pass_on(value: Any) -> Any:
+        return ask(value)
+
+    one = Runner()
+    count = ctypes.pythonapi
+    assert pass_on(one).invisible == 0
+    count.Py_IncRef(ctypes.py_object(one))
+    try:
+        assert pass_on(one).invisible == 1
+    finally:
+        count.Py_DecRef(ctypes.py_object(one))
 
 
 def test_questions_in_many_threads_do_not_see_each_other() -> None:

@@ -46,7 +46,7 @@ pub(crate) use found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
     RetainedSize,
 };
-pub(crate) use frames::{frame_snapshot, frame_variables};
+pub(crate) use frames::{frame_locals, frame_variables};
 pub(crate) use frozen::frozen_mortals;
 pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;
