@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -192,6 +193,44 @@ def test_references_that_nobody_sees_are_counted_where_arguments_are_borrowed() 
         assert pass_on(one).invisible == 1
     finally:
         count.Py_DecRef(ctypes.py_object(one))
+
+
+def test_no_question_compares_or_removes_a_callback_of_the_end() -> None:
+    """`atexit.unregister` would compare them, and remove one that says that it is equal."""
+
+    class Callback:
+        compared = 0
+
+        def __init__(self, held: Any) -> None:
+            self.held = held
+
+        def __call__(self) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            Callback.compared += 1
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    lowtide.why(callback := Callback(torch.ones(MIB)))
+    atexit.register(callback)
+    registered = atexit._ncallbacks()
+    try:
+        del callback
+        answer = lowtide.why(device="cpu")
+        (held,) = [held for held in answer.held if held.bytes == 4 * MIB]
+        assert Callback.compared == 0
+        assert atexit._ncallbacks() == registered
+        assert "exit callback Callback" in held.path, answer
+        # No statement can name it: whatever it is compared with is equal, and others would go.
+        assert held.cuts[0].code is None, answer
+        assert "atexit.unregister" in str(held.cuts[0]), answer
+        with pytest.raises(TypeError, match="compares itself"):
+            held.cuts[0].apply()
+        assert Callback.compared == 0
+    finally:
+        atexit.unregister(None)
+    assert lowtide.why(device="cpu").held_bytes < 4 * MIB
 
 
 def test_questions_in_many_threads_do_not_see_each_other() -> None:
