@@ -9,24 +9,30 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
-use lowtide_proto::{Answer, ContextStatus, Status, Woken};
-use lowtide_release::IdleOptions;
-use lowtide_types::{Bytes, Receipt};
+use lowtide_proto::{Answer, ContextStatus, NoRoom, Status, Woken};
+use lowtide_release::{Idle, parse_time};
+use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, loader, obstacles, quiet};
+use crate::{control, gate, idle, loader, obstacles, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// The driver's code for an error that it has no name for.
+const UNKNOWN: i32 = 999;
 
 /// The time that calls of other threads have to return before a sleep gives up.
 const CLOSING_LIMIT: Duration = Duration::from_millis(5);
 /// The pause between two attempts of a touch to wake a process that does not fit on the device.
 const RETRY: Duration = Duration::from_millis(200);
-/// The time for which a touch tries to wake.
+/// The time for which a touch tries to wake, unless `LOWTIDE_WAKE_TIMEOUT` says another.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The attempts of a touch to wake where something else fails than room.
+const ATTEMPTS: u32 = 3;
+/// The time between two lines about a lack of room.
+const TELLING: Duration = Duration::from_secs(10);
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
 /// True in a child that was forked after the agent started: its driver does not work there.
@@ -38,7 +44,11 @@ pub(crate) struct Agent {
     pub(crate) memory: Memory,
     captures: Mutex<Captures>,
     worker: Worker,
-    idle: Option<Duration>,
+    idle: Option<Idle>,
+    /// The time for which a touch tries to wake.
+    wake_timeout: Duration,
+    /// When somebody was last told that there is no room; `None` since the last wake.
+    told: Mutex<Option<Instant>>,
 }
 
 /// Captures that are open, and frees that wait for their end.
@@ -76,13 +86,15 @@ pub(crate) fn start() {
     }
     let Some(driver) = driver() else { return };
     AGENT.get_or_init(|| {
-        let idle = idle();
+        let idle = idle::policy();
         Agent {
             driver,
             memory: Memory::default(),
             captures: Mutex::default(),
-            worker: Worker::start(idle),
+            worker: Worker::start(idle.clone()),
             idle,
+            wake_timeout: wake_timeout(),
+            told: Mutex::default(),
         }
     });
     control::start();
@@ -102,16 +114,13 @@ fn driver() -> Option<Arc<Driver>> {
     }
 }
 
-/// Returns the time without a touch after which the process falls asleep, if it does by itself.
-fn idle() -> Option<Duration> {
-    let options = IdleOptions::from_env(|name| std::env::var(name).ok());
-    match options {
-        Ok(options) => options.enabled.then_some(options.after),
-        Err(error) => {
-            say!("LOWTIDE_FREE_ON_IDLE: {error}");
-            None
-        }
-    }
+/// Returns the time for which a touch tries to wake, as `LOWTIDE_WAKE_TIMEOUT` says.
+fn wake_timeout() -> Duration {
+    let Ok(text) = std::env::var("LOWTIDE_WAKE_TIMEOUT") else { return WAKE_TIMEOUT };
+    parse_time(&text).unwrap_or_else(|| {
+        say!("LOWTIDE_WAKE_TIMEOUT={text} is not a time such as 30s or 5m; {WAKE_TIMEOUT:?} it is");
+        WAKE_TIMEOUT
+    })
 }
 
 /// Makes calls pass through in a forked child.
@@ -123,22 +132,33 @@ pub(crate) extern "C" fn after_fork() {
 /// Wakes the process for a thread that is about to use the device. Waits while there is no room.
 ///
 /// # Errors
-/// The driver's code for a device without room, after [`WAKE_TIMEOUT`]; the process stays asleep.
+/// The driver's code for a device without room, after the time limit; or for an unknown error, where
+/// waking fails for another reason. The process stays asleep, and the next touch tries again.
 pub(crate) fn wake_for_touch() -> Result<(), i32> {
     let Some(agent) = get() else {
         gate::open();
         return Ok(());
     };
-    let began = Instant::now();
+    let (began, mut failures) = (Instant::now(), 0);
     loop {
         match agent.worker.ask(Job::Wake) {
             Answer::Woken(_) => return Ok(()),
-            answer if began.elapsed() > WAKE_TIMEOUT => {
-                say!("this process could not wake: {answer:?}");
-                return Err(OUT_OF_MEMORY);
+            Answer::NoRoom(no_room) => {
+                if began.elapsed() >= agent.wake_timeout {
+                    say!("a call of the program is told that memory is out: {no_room}");
+                    return Err(OUT_OF_MEMORY);
+                }
+                agent.tell_once(&no_room);
             }
-            _ => std::thread::sleep(RETRY),
+            answer => {
+                failures += 1;
+                if failures == ATTEMPTS {
+                    say!("this process could not wake: {answer:?}");
+                    return Err(UNKNOWN);
+                }
+            }
         }
+        std::thread::sleep(RETRY);
     }
 }
 
@@ -146,6 +166,16 @@ impl Agent {
     /// Asks the worker, and waits for its answer.
     pub(crate) fn ask(&self, job: Job) -> Answer {
         self.worker.ask(job)
+    }
+
+    /// Says who uses the memory, for all threads that wait together.
+    fn tell_once(&self, no_room: &NoRoom) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|when| when.elapsed() > TELLING) {
+            *told = Some(Instant::now());
+            drop(told);
+            say!("waiting to wake: {no_room}");
+        }
     }
 
     /// Notes that a capture began, or ended.
@@ -193,31 +223,61 @@ impl Agent {
     /// Puts the process to sleep. Called by the worker.
     pub(crate) fn sleep(&self) -> Answer {
         if gate::is_asleep() {
-            return refused("the process is asleep");
+            return Answer::Asleep;
         }
+        match self.fall_asleep("sleep", None) {
+            Ok(receipts) => Answer::Slept { receipts },
+            Err(reason) => refused(&reason),
+        }
+    }
+
+    /// Frees memory of the process, by sleeping where that is needed. Called by the worker.
+    pub(crate) fn release(&self, to: Option<Bytes>) -> Answer {
+        let target = to.map(Target::Under);
+        if gate::is_asleep() {
+            let Some(target) = target else { return Answer::Asleep };
+            // Nothing is left to take; the receipts say whether that is enough.
+            let homes = self.memory.homes();
+            let receipts = homes.iter().map(|home| home.release("release", Some(target))).collect();
+            return Answer::Released { receipts };
+        }
+        match self.fall_asleep("release", target) {
+            Ok(receipts) => Answer::Released { receipts },
+            Err(reason) => refused(&reason),
+        }
+    }
+
+    /// Closes the gate and moves memory off the devices, all of it or until the target is met.
+    ///
+    /// # Errors
+    /// The reason why nothing was tried.
+    fn fall_asleep(&self, name: &str, to: Option<Target>) -> Result<Vec<Receipt>, String> {
         let obstacles = obstacles::names();
         if !obstacles.is_empty() {
-            return refused(&format!("the process cannot sleep: {}", obstacles.join(", ")));
+            return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
         let homes = self.memory.homes();
         if !gate::close(CLOSING_LIMIT) {
-            return refused("busy: a driver call is under way");
+            return Err("busy: a driver call is under way".to_owned());
         }
         if let Some(reason) = self.work_on_device(&homes) {
             gate::open();
-            return refused(&reason);
+            return Err(reason);
         }
-        let receipts: Vec<Receipt> = homes.iter().map(|home| home.sleep()).collect();
-        if homes.iter().all(|home| home.is_asleep()) {
+        let receipts: Vec<Receipt> = homes.iter().map(|home| home.release(name, to)).collect();
+        let is_asleep = if to.is_some() {
+            // A context may stay awake: the target was met without it.
+            homes.iter().any(|home| home.has_sleeping())
+        } else {
+            // Where one failed the others come back, and the receipts say why.
+            homes.iter().all(|home| home.is_asleep()) || wake_all(&homes).is_err()
+        };
+        if is_asleep {
             gate::fall_asleep();
         } else {
-            // One failed: the others come back, and the receipts say why.
-            match wake_all(&homes) {
-                Ok(_) => gate::open(),
-                Err(_) => gate::fall_asleep(),
-            }
+            gate::open();
         }
-        Answer::Slept { receipts }
+        Ok(receipts)
     }
 
     /// Returns why the device is not idle. The gate is closed, so nothing is added.
@@ -238,7 +298,11 @@ impl Agent {
         match wake_all(&self.memory.homes()) {
             Ok(bytes) => {
                 gate::open();
+                *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 Answer::Woken(Woken { bytes, took_s: began.elapsed().as_secs_f64() })
+            }
+            Err(lowtide_pool::Error::NoRoom { device, needed, free, holders }) => {
+                Answer::NoRoom(NoRoom { device, needed, free, holders })
             }
             Err(error) => refused(&format!("the process stays asleep: {error}")),
         }
@@ -246,6 +310,7 @@ impl Agent {
 
     /// Returns what the process has on its devices.
     pub(crate) fn status(&self) -> Status {
+        let (homes, idle) = (self.memory.homes(), self.idle.as_ref());
         let of = |home: &Arc<Home>| {
             let (blocks, bytes) = self.memory.sum(home.context);
             let on_device = home.pool.counts().physical;
@@ -255,13 +320,29 @@ impl Agent {
             pid: std::process::id(),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             is_asleep: gate::is_asleep(),
-            idle_s: self.idle.map(|idle| idle.as_secs_f64()),
+            idle_s: idle.map(|idle| idle.options().after.as_secs_f64()),
+            quiet_s: idle.map(|idle| idle.quiet().as_secs_f64()),
+            wake_timeout_s: self.wake_timeout.as_secs_f64(),
             touches: gate::touches(),
-            contexts: self.memory.homes().iter().map(of).collect(),
-            staying: obstacles::staying(),
+            contexts: homes.iter().map(of).collect(),
+            ledgers: ledgers(&homes),
+            staying: staying::all(),
             obstacles: obstacles::names(),
         }
     }
+}
+
+/// Returns the ledger of each device. A device with several contexts has one.
+fn ledgers(homes: &[Arc<Home>]) -> Vec<Ledger> {
+    let mut devices: Vec<DeviceId> = Vec::new();
+    let mut ledgers = Vec::new();
+    for home in homes {
+        if !devices.contains(&home.device.id()) {
+            devices.push(home.device.id());
+            ledgers.extend(home.ledger());
+        }
+    }
+    ledgers
 }
 
 /// Waits for work that may use an allocation, as the driver does, and gives it back.

@@ -87,6 +87,7 @@ fn reply(ask: Ask) -> Answer {
         Ask::Status => Answer::Status(agent.status()),
         Ask::Sleep => agent.ask(Job::Sleep),
         Ask::Wake => agent.ask(Job::Wake),
+        Ask::Release { to } => agent.ask(Job::Release(to)),
     }
 }
 

@@ -5,12 +5,10 @@
 #![allow(unsafe_code, reason = "stands in for the driver's functions")]
 #![allow(non_snake_case, reason = "the driver's names")]
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError};
 
 use lowtide_types::Bytes;
 
@@ -18,7 +16,8 @@ use crate::agent::{self, OUT_OF_MEMORY};
 use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
 use crate::obstacles::say;
-use crate::{gate, loader, obstacles};
+use crate::staying::{self, Key, Kind};
+use crate::{arrays, attributes, gate, loader, obstacles, primaries};
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -85,13 +84,16 @@ hooks! {
                 SUCCESS
             }
             Some(Err(code)) => code,
-            _ => real(at, bytes),
+            _ => {
+                let kind = if bytes as u64 >= LEAST.0 { Kind::Refused } else { Kind::Plain };
+                taken(kind, at, bytes, real(at, bytes))
+            }
         }
     };
     quiet cuMemFree_v2(at: u64) |real| {
         match quietly(|| free(at)).flatten() {
             Some(code) => code,
-            None => real(at),
+            None => staying::give_back(Key::Address(at), || real(at)),
         }
     };
     quiet cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
@@ -210,23 +212,53 @@ hooks! {
         real(device)
     };
 
-    touch cuMemCreate(handle: usize, bytes: usize, properties: usize, flags: u64) |real| {
-        staying("virtual memory of the program (cuMemCreate)", bytes, real(handle, bytes, properties, flags))
+    touch cuMemCreate(handle: *mut u64, bytes: usize, properties: usize, flags: u64) |real| {
+        taken(Kind::Virtual, handle, bytes, real(handle, bytes, properties, flags))
     };
-    touch cuMemAllocManaged(at: usize, bytes: usize, flags: u32) |real| {
-        staying("managed memory (cuMemAllocManaged)", bytes, real(at, bytes, flags))
+    quiet cuMemRelease(handle: u64) |real| {
+        staying::give_back(Key::Handle(handle), || real(handle))
     };
-    touch cuMemAllocAsync(at: usize, bytes: usize, stream: usize) |real| {
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, stream))
+    touch cuMemAllocManaged(at: *mut u64, bytes: usize, flags: u32) |real| {
+        taken(Kind::Managed, at, bytes, real(at, bytes, flags))
     };
-    touch cuMemAllocAsync_ptsz(at: usize, bytes: usize, stream: usize) |real| {
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, stream))
+    touch cuMemAllocPitch_v2(at: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) |real| {
+        let code = real(at, pitch, width, height, element);
+        // SAFETY: the driver has written it.
+        let pitch = if code == SUCCESS && !pitch.is_null() { unsafe { *pitch } } else { 0 };
+        taken(Kind::Plain, at, pitch.saturating_mul(height), code)
     };
-    touch cuMemAllocFromPoolAsync(at: usize, bytes: usize, pool: usize, stream: usize) |real| {
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, pool, stream))
+    touch cuMemAllocAsync(at: *mut u64, bytes: usize, stream: usize) |real| {
+        taken(Kind::Pool, at, bytes, real(at, bytes, stream))
     };
-    touch cuMemAllocFromPoolAsync_ptsz(at: usize, bytes: usize, pool: usize, stream: usize) |real| {
-        staying("the driver's memory pools (cuMemAllocAsync)", bytes, real(at, bytes, pool, stream))
+    touch cuMemAllocAsync_ptsz(at: *mut u64, bytes: usize, stream: usize) |real| {
+        taken(Kind::Pool, at, bytes, real(at, bytes, stream))
+    };
+    touch cuMemAllocFromPoolAsync(at: *mut u64, bytes: usize, pool: usize, stream: usize) |real| {
+        taken(Kind::Pool, at, bytes, real(at, bytes, pool, stream))
+    };
+    touch cuMemAllocFromPoolAsync_ptsz(at: *mut u64, bytes: usize, pool: usize, stream: usize) |real| {
+        taken(Kind::Pool, at, bytes, real(at, bytes, pool, stream))
+    };
+    quiet cuMemFreeAsync(at: u64, stream: usize) |real| {
+        staying::give_back(Key::Address(at), || real(at, stream))
+    };
+    quiet cuMemFreeAsync_ptsz(at: u64, stream: usize) |real| {
+        staying::give_back(Key::Address(at), || real(at, stream))
+    };
+    touch cuArrayCreate_v2(array: *mut u64, shape: *const arrays::Flat) |real| {
+        let code = real(array, shape);
+        // SAFETY: the driver has read it.
+        let bytes = if code == SUCCESS { unsafe { *shape }.bytes() } else { 0 };
+        taken(Kind::Array, array, bytes, code)
+    };
+    touch cuArray3DCreate_v2(array: *mut u64, shape: *const arrays::Deep) |real| {
+        let code = real(array, shape);
+        // SAFETY: the driver has read it.
+        let bytes = if code == SUCCESS { unsafe { *shape }.bytes() } else { 0 };
+        taken(Kind::Array, array, bytes, code)
+    };
+    quiet cuArrayDestroy(array: u64) |real| {
+        staying::give_back(Key::Handle(array), || real(array))
     };
 
     touch cuIpcGetMemHandle(handle: usize, at: u64) |real| {
@@ -300,7 +332,6 @@ fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
         Err(error) if is_out_of_memory(&error) => Some(Err(OUT_OF_MEMORY)),
         Err(error) => {
             say!("an allocation of {} stays on the device: {error}", Bytes(bytes));
-            obstacles::stays("allocations that the agent could not take", Bytes(bytes));
             None
         }
     }
@@ -356,80 +387,17 @@ fn captured(began: bool, code: i32) -> i32 {
 fn leave(context: usize) {
     if let Some(agent) = agent::get() {
         quietly(|| agent.leave_context(context));
+        staying::left(context);
     }
 }
 
-fn staying(what: &'static str, bytes: usize, code: i32) -> i32 {
-    if code == SUCCESS && agent::get().is_some() {
-        obstacles::stays(what, Bytes(bytes as u64));
+/// Notes memory that stays on the device, if the driver gave some.
+fn taken(kind: Kind, key: *mut u64, bytes: usize, code: i32) -> i32 {
+    if code == SUCCESS && !key.is_null() && agent::get().is_some() {
+        // SAFETY: the driver has written it.
+        let key = unsafe { *key };
+        let context = current_context().map_or(0, |context| context.addr().get());
+        quietly(|| staying::taken(kind, key, Bytes(bytes as u64), context));
     }
     code
-}
-
-/// The primary contexts of the program: how often it has retained each.
-mod primaries {
-    use super::{BTreeMap, Mutex, PoisonError};
-
-    static RETAINED: Mutex<BTreeMap<i32, (u32, usize)>> = Mutex::new(BTreeMap::new());
-
-    pub(super) fn retained(device: i32, context: usize) {
-        let mut retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, known) = retained.entry(device).or_default();
-        *count += 1;
-        *known = context;
-    }
-
-    /// Returns the context if this release is its last.
-    pub(super) fn released(device: i32) -> Option<usize> {
-        let mut retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, context) = retained.get_mut(&device)?;
-        *count = count.saturating_sub(1);
-        (*count == 0).then_some(*context)
-    }
-
-    pub(super) fn of(device: i32) -> Option<usize> {
-        let retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
-        retained.get(&device).map(|(_, context)| *context)
-    }
-}
-
-/// What a program is told of an address, as for plain memory.
-mod attributes {
-    use std::ffi::c_void;
-
-    use super::Allocation;
-
-    const CONTEXT: i32 = 1;
-    const SYNC_MEMOPS: i32 = 6;
-    const BUFFER_ID: i32 = 7;
-    const IS_LEGACY_IPC_CAPABLE: i32 = 10;
-    const RANGE_START: i32 = 11;
-    const RANGE_BYTES: i32 = 12;
-    const MAPPED: i32 = 13;
-
-    /// Writes an attribute; false where the driver knows it as well.
-    ///
-    /// # Safety
-    /// `place` has room for the attribute.
-    pub(super) unsafe fn write(found: &Allocation, attribute: i32, place: *mut c_void) -> bool {
-        let word = |value: u64| {
-            // SAFETY: the caller's promise: these are words.
-            unsafe { place.cast::<u64>().write_unaligned(value) };
-            true
-        };
-        let number = |value: i32| {
-            // SAFETY: the caller's promise: these are ints.
-            unsafe { place.cast::<i32>().write_unaligned(value) };
-            true
-        };
-        match attribute {
-            CONTEXT => word(found.home.context as u64),
-            BUFFER_ID => word(found.id),
-            RANGE_START => word(found.at),
-            RANGE_BYTES => word(found.bytes),
-            MAPPED => number(1),
-            SYNC_MEMOPS | IS_LEGACY_IPC_CAPABLE => number(0),
-            _ => false,
-        }
-    }
 }

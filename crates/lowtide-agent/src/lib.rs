@@ -13,21 +13,31 @@
 //! | `unknown` | functions that are not in the table |
 //! | `hooks` | the functions that the agent answers or notes itself |
 //! | `memory` | the program's allocations, by context |
-//! | `obstacles` | what keeps the process from sleeping, and memory that stays on the device |
+//! | `attributes`, `arrays`, `primaries` | what the driver says of addresses, arrays and contexts |
+//! | `obstacles` | what keeps the process from sleeping |
+//! | `staying` | memory that stays on the device |
 //! | `agent` | going to sleep and waking |
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
+//! | `idle` | when that is |
+//! | `older` | functions that an old C library does not have |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
 mod agent;
+mod arrays;
+mod attributes;
 mod control;
 mod entries;
 mod gate;
 mod hooks;
+mod idle;
 mod loader;
 mod memory;
 mod obstacles;
+mod older;
+mod primaries;
 mod quiet;
+mod staying;
 mod thread;
 mod unknown;
 mod worker;

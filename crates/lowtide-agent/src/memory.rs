@@ -14,7 +14,10 @@ use lowtide_device::cuda::{BorrowedContext, Context, Driver};
 use lowtide_device::{Address, Device};
 use lowtide_pool::{Policy, Pool, Scope, StreamId};
 use lowtide_release::{Ladder, Releaser, Request};
-use lowtide_types::{Bytes, Phase, Receipt, SleepPolicy};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
+
+use crate::agent;
+use crate::staying::{self, Kind};
 
 /// Allocations of at least this size can sleep: the page of virtual memory.
 pub(crate) const LEAST: Bytes = Bytes::mib(2);
@@ -67,7 +70,8 @@ impl Memory {
         bytes: u64,
     ) -> lowtide_pool::Result<u64> {
         let home = self.home(driver, context)?;
-        let whole = Bytes(bytes.next_multiple_of(LEAST.0));
+        // Where there is no multiple, the pool says that it is too large.
+        let whole = Bytes(bytes.checked_next_multiple_of(LEAST.0).unwrap_or(bytes));
         let tag = home.pool.tag(TAG, SleepPolicy::Offload)?;
         let changing = home.changing();
         let at = home.pool.alloc(whole, StreamId::default(), tag)?.0;
@@ -112,6 +116,11 @@ impl Memory {
         self.tables().homes.values().cloned().collect()
     }
 
+    /// Returns whether some memory that can sleep is on a device.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.homes().iter().any(|home| home.pool.counts().physical > Bytes::ZERO)
+    }
+
     /// Returns the number of allocations of a context, and their bytes.
     pub(crate) fn sum(&self, context: usize) -> (u64, Bytes) {
         let tables = self.tables();
@@ -134,6 +143,7 @@ impl Memory {
         let pool = Pool::builder(&device).policy(policy()).build()?;
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
+        add_accounts(&releaser, key, device.id());
         let home =
             Arc::new(Home { context: key, device, pool, releaser, changing: Mutex::default() });
         // Another thread may have been faster; its home is as good.
@@ -153,6 +163,24 @@ fn policy() -> Policy {
     Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO)
 }
 
+/// Adds lines to a context's ledger for memory of the process that is not in its pool.
+fn add_accounts(releaser: &Releaser, context: usize, device: DeviceId) {
+    for kind in Kind::ALL {
+        // Managed memory may be on the host.
+        if kind != Kind::Managed {
+            let bytes = move || staying::sum(kind, context);
+            releaser.add_account(LedgerKind::Live, kind.name(), bytes).keep();
+        }
+    }
+    let others = move || {
+        let homes = agent::get().map(|agent| agent.memory.homes()).unwrap_or_default();
+        let others = homes.iter().filter(|home| home.context != context);
+        let others = others.filter(|home| home.device.id() == device);
+        others.map(|home| home.pool.counts().physical).sum()
+    };
+    releaser.add_account(LedgerKind::Live, "other contexts of the program", others).keep();
+}
+
 impl Allocation {
     /// Gives the memory back to the device. Nothing may use it any more.
     pub(crate) fn give_back(&self) -> lowtide_pool::Result<()> {
@@ -167,18 +195,31 @@ impl Home {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves all memory of the context off the device.
-    pub(crate) fn sleep(&self) -> Receipt {
+    /// Moves memory of the context off the device: all of it, or none if the target is met before.
+    pub(crate) fn release(&self, name: &str, to: Option<Target>) -> Receipt {
         let ladder = Ladder::of(vec![Arc::new(lowtide_release::rungs::Sleep)]);
         let claim = self.pool.counts().physical;
-        let request = Request::new("sleep", ladder).claiming(claim);
+        let mut request = Request::new(name, ladder).claiming(claim);
+        if let Some(to) = to {
+            request = request.to(to);
+        }
         Arc::unwrap_or_clone(self.releaser.release(request))
+    }
+
+    /// Returns all memory in use on the device, broken down; `None` where the device cannot be asked.
+    pub(crate) fn ledger(&self) -> Option<Ledger> {
+        self.releaser.ledger()
     }
 
     /// Returns whether none of its memory is on the device.
     pub(crate) fn is_asleep(&self) -> bool {
         let tags = self.pool.snapshot().tags;
         tags.iter().all(|tag| tag.phase == Phase::Asleep || tag.physical_bytes == Bytes::ZERO)
+    }
+
+    /// Returns whether some of its memory sleeps.
+    pub(crate) fn has_sleeping(&self) -> bool {
+        self.pool.snapshot().tags.iter().any(|tag| tag.phase == Phase::Asleep)
     }
 
     /// Wakes all memory of the context.

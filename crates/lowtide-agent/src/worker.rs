@@ -9,11 +9,13 @@ use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 use lowtide_proto::Answer;
+use lowtide_release::Idle;
+use lowtide_types::Bytes;
 
+use crate::idle::Watch;
 use crate::{agent, gate, obstacles};
 
 /// What the worker is asked.
@@ -23,6 +25,8 @@ pub(crate) enum Job {
     Sleep,
     /// Wake the process.
     Wake,
+    /// Free memory, down to so much if a number is given.
+    Release(Option<Bytes>),
 }
 
 /// The way to the worker.
@@ -38,7 +42,7 @@ struct Ticket {
 
 impl Worker {
     /// Starts the thread.
-    pub(crate) fn start(idle: Option<Duration>) -> Worker {
+    pub(crate) fn start(idle: Option<Idle>) -> Worker {
         let (jobs, tickets) = mpsc::channel();
         match spawn("lowtide-worker", move || work(&tickets, idle)) {
             Ok(()) => Worker { jobs: Some(Mutex::new(jobs)) },
@@ -64,27 +68,42 @@ impl Worker {
     }
 }
 
-fn work(tickets: &Receiver<Ticket>, idle: Option<Duration>) {
-    let mut calm = Calm::new();
+fn work(tickets: &Receiver<Ticket>, idle: Option<Idle>) {
+    let mut watch = idle.map(Watch::new);
     loop {
-        let ticket = match idle {
-            Some(idle) => tickets.recv_timeout(calm.left(idle)),
-            None => tickets.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        let ticket = match &watch {
+            // Nothing is due before somebody wakes the process.
+            Some(watch) if !gate::is_asleep() => tickets.recv_timeout(watch.pause()),
+            _ => tickets.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
-        match ticket {
+        let was_woken = match ticket {
             Ok(Ticket { job, reply }) => {
                 let answer = run(job);
+                let was_woken = matches!(answer, Answer::Woken(_));
                 // Who asked may have stopped waiting.
                 let _sent = reply.send(answer);
+                was_woken
             }
-            Err(RecvTimeoutError::Timeout) => {
-                if idle.is_some_and(|idle| calm.is_over(idle)) && !gate::is_asleep() {
-                    run(Job::Sleep);
-                    calm = Calm::new();
-                }
-            }
+            Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if let Some(watch) = &mut watch {
+            watch.look(was_woken);
+            sleep_if_due(watch);
         }
+    }
+}
+
+fn sleep_if_due(watch: &Watch) {
+    if gate::is_asleep() {
+        return;
+    }
+    let has_memory = || agent::get().is_some_and(|agent| agent.memory.is_on_device());
+    let Some(ticket) = watch.due(has_memory) else { return };
+    match run(Job::Sleep) {
+        // A new attempt after another quiet time: work was in the way, or will have gone by then.
+        Answer::Refused { .. } => ticket.put_back(),
+        _ => ticket.done(),
     }
 }
 
@@ -94,6 +113,7 @@ fn run(job: Job) -> Answer {
         Some(match job {
             Job::Sleep => agent.sleep(),
             Job::Wake => agent.wake(),
+            Job::Release(to) => agent.release(to),
         })
     });
     match done {
@@ -103,33 +123,6 @@ fn run(job: Job) -> Answer {
             obstacles::add("a panic of the agent");
             Answer::Refused { reason: "the agent panicked; it does not sleep any more".to_owned() }
         }
-    }
-}
-
-/// The time since the last touch, as far as the worker has seen.
-struct Calm {
-    touches: u64,
-    since: Instant,
-}
-
-impl Calm {
-    fn new() -> Calm {
-        Calm { touches: gate::touches(), since: Instant::now() }
-    }
-
-    /// Returns how long to wait before the next look.
-    fn left(&self, idle: Duration) -> Duration {
-        let shortest = Duration::from_millis(1);
-        idle.saturating_sub(self.since.elapsed()).max(shortest)
-    }
-
-    /// Returns whether there was no touch for so long.
-    fn is_over(&mut self, idle: Duration) -> bool {
-        let touches = gate::touches();
-        if touches != self.touches {
-            *self = Calm { touches, since: Instant::now() };
-        }
-        self.since.elapsed() >= idle
     }
 }
 

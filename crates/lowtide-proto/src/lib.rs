@@ -11,7 +11,9 @@
 //! assert_eq!(Request::from_line(line.as_bytes()).unwrap().ask, Ask::Sleep);
 //! ```
 
-use lowtide_types::{Bytes, DeviceId, Receipt};
+use std::fmt;
+
+use lowtide_types::{Bytes, DeviceId, Ledger, Receipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +43,12 @@ pub enum Ask {
     Sleep,
     /// Wakes the process.
     Wake,
+    /// Frees device memory of the process; it sleeps only if that is needed for the target.
+    Release {
+        /// The most that the process may use afterwards on each device; `None` for as little as possible.
+        #[serde(rename = "to_bytes", default, skip_serializing_if = "Option::is_none")]
+        to: Option<Bytes>,
+    },
 }
 
 /// An agent's answer.
@@ -54,8 +62,17 @@ pub enum Answer {
         /// The receipts.
         receipts: Vec<Receipt>,
     },
+    /// The result of a release, one receipt for each context that has memory.
+    Released {
+        /// The receipts.
+        receipts: Vec<Receipt>,
+    },
+    /// The process sleeps already; nothing was done.
+    Asleep,
     /// The process is awake.
     Woken(Woken),
+    /// The process stays asleep, because its memory does not fit on the device.
+    NoRoom(NoRoom),
     /// Nothing was done.
     Refused {
         /// The reason.
@@ -75,10 +92,19 @@ pub struct Status {
     /// The time without a touch after which it falls asleep, in seconds; `None` if it does not by
     /// itself.
     pub idle_s: Option<f64>,
+    /// The same time as it is now, in seconds: it grows when the program comes back soon after a sleep.
+    #[serde(default)]
+    pub quiet_s: Option<f64>,
+    /// The time for which a call waits for room on the device before it fails, in seconds.
+    #[serde(default)]
+    pub wake_timeout_s: f64,
     /// The number of calls so far that used a device.
     pub touches: u64,
     /// The memory that can sleep, by context.
     pub contexts: Vec<ContextStatus>,
+    /// All memory in use on each device where it has memory that can sleep, broken down.
+    #[serde(default)]
+    pub ledgers: Vec<Ledger>,
     /// Memory that stays on the device while the process sleeps.
     pub staying: Vec<Staying>,
     /// The reasons why the process cannot sleep; empty if it can.
@@ -104,8 +130,8 @@ pub struct ContextStatus {
 pub struct Staying {
     /// How it was taken.
     pub what: String,
-    /// The number of calls that took some. Frees are not counted.
-    pub times: u64,
+    /// The number of allocations that are alive.
+    pub count: u64,
     /// The sum of their sizes.
     pub bytes: Bytes,
 }
@@ -117,6 +143,28 @@ pub struct Woken {
     pub bytes: Bytes,
     /// The time that it took, in seconds.
     pub took_s: f64,
+}
+
+/// The reason why a process cannot wake now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NoRoom {
+    /// The device that is full.
+    pub device: DeviceId,
+    /// The memory that comes back with a wake.
+    #[serde(rename = "needed_bytes")]
+    pub needed: Bytes,
+    /// The memory that is free.
+    #[serde(rename = "free_bytes")]
+    pub free: Bytes,
+    /// The processes that use the rest.
+    pub holders: String,
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoRoom { device, needed, free, holders } = self;
+        write!(f, "no room on {device}: {needed} needed, {free} free; used by {holders}")
+    }
 }
 
 /// The reason why a line is no question.

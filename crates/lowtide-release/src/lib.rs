@@ -58,7 +58,7 @@ pub use failure::Failure;
 pub use gate::{Busy, Closed, Gate, GateState, Mode, Outer, OwnedPass, Pass, Step};
 pub use gauge::Gauge;
 pub use hooks::{Hook, HookCall, HookPoint, Registration, Restore, Setting};
-pub use idle::{Decision, Idle, IdleOptions, ParseIdleError, Task, Ticket};
+pub use idle::{Decision, Idle, IdleOptions, ParseIdleError, Task, Ticket, parse_time};
 pub use idling::{Idling, Tick, Working};
 pub use inventory::Inventory;
 pub use ladder::{Ladder, LadderName, NoSuchRung, ParseLadderError};

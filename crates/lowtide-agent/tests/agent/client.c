@@ -27,7 +27,8 @@ DECLARE(cuCtxSetCurrent) DECLARE(cuMemAlloc_v2) DECLARE(cuMemFree_v2) DECLARE(cu
 DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v2)
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
-DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuLowtideDoubleOnly)
+DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
+DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -160,12 +161,20 @@ int main(int count, char **arguments) {
         sscanf(line, "%31s %lu %lu", word, &a, &b);
         if (!strcmp(word, "start")) code = start();
         if (!strcmp(word, "alloc")) { bytes[a] = b; code = CALL(cuMemAlloc_v2, &at[a], (size_t)b); }
+        if (!strcmp(word, "create")) {
+            struct { int type, handles, location, id; void *windows; unsigned char flags[8]; } how = {1, 0, 1, 0};
+            bytes[a] = b;
+            code = CALL(cuMemCreate, &at[a], (size_t)b, &how, (uint64_t)0);
+        }
+        if (!strcmp(word, "uncreate")) code = CALL(cuMemRelease, at[a]);
         if (!strcmp(word, "free")) code = CALL(cuMemFree_v2, at[a]);
         if (!strcmp(word, "write")) code = write_block(a, b);
         if (!strcmp(word, "check")) code = check_block(a);
         if (!strcmp(word, "capture")) code = capture(a);
         if (!strcmp(word, "end-capture")) code = end_capture();
         if (!strcmp(word, "replay")) code = replay(a);
+        if (!strcmp(word, "drop-graph")) code = CALL(cuGraphExecDestroy, exec) | CALL(cuGraphDestroy, graph);
+        if (!strcmp(word, "drop-stream")) code = CALL(cuStreamDestroy_v2, stream);
         if (!strcmp(word, "poll")) code = CALL(cuStreamQuery, (uint64_t)0);
         if (!strcmp(word, "storm")) code = storm(a, b);
         if (!strcmp(word, "release")) code = CALL(cuDevicePrimaryCtxRelease_v2, 0);

@@ -3,12 +3,14 @@
 //! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
 //! place, tells it what to do, and asks the agent over its socket.
 
+mod idle;
+mod library;
+mod model;
 mod program;
-
-use std::collections::BTreeSet;
+mod room;
 
 use lowtide_proto::{Answer, Ask};
-use lowtide_types::{Bytes, Verdict};
+use lowtide_types::{Bytes, LedgerKind, Verdict};
 use program::{Program, Route, World};
 
 const MIB: u64 = 1 << 20;
@@ -70,6 +72,66 @@ fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
 }
 
 #[test]
+fn a_sleep_of_a_sleeping_process_does_nothing_and_is_no_failure() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    slept(&program);
+    assert_eq!(sleep(&program), Answer::Asleep);
+    assert_eq!(program.ask(Ask::Release { to: None }), Answer::Asleep);
+}
+
+#[test]
+fn a_release_takes_what_its_target_needs() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 8388608");
+    program.does("write 0 9");
+    let released = |program: &Program, to: Option<Bytes>| {
+        let answer = program.ask(Ask::Release { to });
+        let Answer::Released { receipts } = answer else { panic!("{answer:?}") };
+        assert_eq!(receipts.len(), 1);
+        (receipts[0].verdict, program.status().is_asleep)
+    };
+    let enough = Some(Bytes::mib(1000));
+    assert_eq!(released(&program, enough), (Verdict::Released, false), "it was met already");
+    program.does("check 0");
+    assert_eq!(released(&program, None), (Verdict::Released, true));
+    assert_eq!(released(&program, enough), (Verdict::Released, true), "it is met asleep");
+    program.does("check 0");
+    // The context alone is larger.
+    assert_eq!(released(&program, Some(Bytes(1))), (Verdict::Partial, true));
+    program.does("check 0");
+}
+
+#[test]
+fn status_counts_what_stays_and_its_ledger_adds_up() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 8388608");
+    program.does("alloc 1 65536");
+    program.does("alloc 2 65536");
+    program.does("create 3 4194304");
+    let staying = |program: &Program| -> Vec<(u64, Bytes)> {
+        program.status().staying.iter().map(|one| (one.count, one.bytes)).collect()
+    };
+    assert_eq!(staying(&program), [(2, Bytes(2 * 65536)), (1, Bytes::mib(4))]);
+    let ledgers = program.status().ledgers;
+    assert_eq!(ledgers.len(), 1);
+    let live = ledgers[0].of(LedgerKind::Live);
+    assert_eq!(live, Bytes(Bytes::mib(12).0 + 2 * 65536), "{}", ledgers[0]);
+    assert_eq!(ledgers[0].sum(), i64::try_from(ledgers[0].driver_bytes.0).unwrap());
+    program.does("free 1");
+    program.does("uncreate 3");
+    assert_eq!(staying(&program), [(1, Bytes(65536))]);
+    program.does("release");
+    assert!(staying(&program).is_empty(), "it went with its context");
+}
+
+#[test]
 fn freed_memory_is_given_back_at_once_awake_and_asleep() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
@@ -101,6 +163,20 @@ fn small_memory_stays_with_the_driver() {
     assert!(receipts.is_empty());
     program.does("check 0");
     program.does("free 0");
+}
+
+#[test]
+fn a_size_that_no_device_has_is_out_of_memory() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    for bytes in [u64::MAX, u64::MAX - (1 << 21), 1 << 62, 1 << 47, 1 << 40] {
+        program.tell(&format!("alloc 0 {bytes}"));
+        assert_eq!(program.answer(), "error 2", "{bytes}");
+    }
+    assert!(program.status().obstacles.is_empty(), "{:?}", program.status());
+    program.does("alloc 0 4194304");
+    slept(&program);
 }
 
 #[test]
@@ -191,21 +267,6 @@ fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep() {
 }
 
 #[test]
-fn an_idle_program_falls_asleep_by_itself_and_pollers_do_not_keep_it_awake() {
-    let world = World::new();
-    let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", "50ms")]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 8");
-    for _ in 0..3 {
-        while !program.status().is_asleep {
-            program.does("poll");
-        }
-        program.does("check 0");
-    }
-}
-
-#[test]
 fn off_means_off_and_a_probe_finds_no_driver_where_there_is_none() {
     let world = World::new();
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_AGENT", "off")]);
@@ -261,76 +322,6 @@ fn hostile_lines_are_answered_and_forgotten() {
     let answer = program.say(&vec![b'x'; 100_000]);
     assert!(answer.is_empty() || answer.contains("refused"), "{answer}");
     slept(&program);
-}
-
-#[test]
-fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
-    let world = World::new();
-    let mut program = world.run(&[]);
-    program.does("start");
-    program.does("alloc 0 8388608");
-    program.does("write 0 5");
-    let said = |arguments: &[&str]| {
-        let output = world.lowtide(arguments).env("COLUMNS", "200").output().expect("lowtide runs");
-        let (out, err) = (output.stdout, output.stderr);
-        let text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
-        (output.status.code(), text)
-    };
-    let pid = program.pid();
-    let (code, text) = said(&["status", &pid]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(
-        text.contains("awake") && text.contains("1 allocations that can sleep, 8.0 MiB"),
-        "{text}"
-    );
-    let (code, text) = said(&["sleep", &pid]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("released"), "{text}");
-    assert!(said(&["status"]).1.contains("asleep"));
-    let (code, text) = said(&["wake", &pid]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("8.0 MiB came back"), "{text}");
-    program.does("check 0");
-    let (code, text) = said(&["sleep", "1"]);
-    assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("lowtide run"), "{text}");
-}
-
-#[test]
-fn run_with_idle_puts_it_to_sleep_by_itself() {
-    let world = World::new();
-    let mut program = world.run(&["--idle", "50ms"]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 5");
-    while !program.status().is_asleep {
-        program.does("poll");
-    }
-    program.does("check 0");
-}
-
-#[test]
-fn it_needs_the_c_library_only_and_exports_just_its_list() {
-    let of_file = |program: &str, option: &str| {
-        let output = std::process::Command::new(program).arg(option).arg(program::agent()).output();
-        String::from_utf8(output.expect("binutils").stdout).expect("text")
-    };
-    let needed = of_file("readelf", "-d");
-    let needed: Vec<&str> = needed.lines().filter(|line| line.contains("(NEEDED)")).collect();
-    let is_of_c = |line: &&str| {
-        ["[libc.so.6]", "[libdl.so.2]", "[libpthread.so.0]", "[ld-linux"]
-            .iter()
-            .any(|name| line.contains(name))
-    };
-    assert!(needed.iter().all(is_of_c), "{needed:?}");
-    let exported = of_file("nm", "-D");
-    let exported = exported.lines().filter(|line| line.contains(" T "));
-    let exported: BTreeSet<&str> =
-        exported.filter_map(|line| line.split(' ').next_back()).collect();
-    let table = include_str!("../../table/driver.tsv").lines();
-    let rows = table.filter(|line| !line.starts_with('#'));
-    let listed = rows.filter_map(|row| row.split('\t').next()).chain(["dlsym"]);
-    assert_eq!(exported, listed.collect::<BTreeSet<&str>>());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A C program under test, with the agent preloaded and the driver double in the driver's place.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lowtide_proto::{Answer, Ask, Request, Status, socket_name};
 use lowtide_testing::double::Double;
@@ -24,6 +25,9 @@ pub(crate) enum Route {
     /// Links it.
     Linked,
 }
+
+/// The time that anything may take: a test that would hang fails.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A machine of its own for one test.
 pub(crate) struct World {
@@ -61,20 +65,7 @@ impl World {
         self.spawn(command.envs(variables.iter().copied()))
     }
 
-    /// Starts a program by `lowtide run`.
-    pub(crate) fn run(&self, options: &[&str]) -> Program {
-        let mut command = self.lowtide(&["run"]);
-        self.spawn(command.args(options).arg("--").arg(client(Route::Dlsym)))
-    }
-
-    /// Prepares a command of the `lowtide` program.
-    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command(&built("lowtide"));
-        command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", agent());
-        command
-    }
-
-    fn command(&self, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
             .env("LD_LIBRARY_PATH", self.folder.path())
@@ -84,10 +75,11 @@ impl World {
         command
     }
 
-    fn spawn(&self, command: &mut Command) -> Program {
+    pub(crate) fn spawn(&self, command: &mut Command) -> Program {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(self.stderr())
             .spawn()
             .expect("the program starts");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
@@ -95,6 +87,16 @@ impl World {
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let folder = self.folder.path().join("run/lowtide");
         Program { child, answers, waiting: Mutex::default(), folder }
+    }
+
+    fn stderr(&self) -> File {
+        let path = self.folder.path().join("said");
+        File::options().create(true).append(true).open(path).expect("a file")
+    }
+
+    /// Returns what programs have written to standard error.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("said")).unwrap_or_default()
     }
 
     pub(crate) fn has_socket(&self) -> bool {
@@ -140,7 +142,7 @@ impl Program {
 
     pub(crate) fn answer(&self) -> String {
         let earlier = self.waiting.lock().expect("no panic").take();
-        earlier.unwrap_or_else(|| self.answers.recv().expect("the program answers"))
+        earlier.unwrap_or_else(|| self.answers.recv_timeout(LIMIT).expect("the program answers"))
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -165,6 +167,8 @@ impl Program {
         let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
         let name = socket_name(&namespace.to_string_lossy(), self.child.id());
         let mut socket = UnixStream::connect(self.folder.join(name)).expect("the agent listens");
+        socket.set_read_timeout(Some(LIMIT)).expect("a limit");
+        socket.set_write_timeout(Some(LIMIT)).expect("a limit");
         // A line that is too long is not read to its end.
         let _sent = socket.write_all(bytes);
         let mut answer = String::new();
@@ -173,10 +177,28 @@ impl Program {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the programs said: {}", self.said());
+        }
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let ended = self.child.wait().expect("the program ends");
+        let began = Instant::now();
+        let ended = loop {
+            match self.child.try_wait().expect("a child") {
+                Some(ended) => break ended,
+                None if began.elapsed() < LIMIT => thread::sleep(Duration::from_millis(2)),
+                None => {
+                    self.child.kill().expect("a child");
+                    break self.child.wait().expect("a child");
+                }
+            }
+        };
         if !thread::panicking() {
             assert!(ended.success(), "the program ended with {ended}");
         }
@@ -197,18 +219,19 @@ fn built(name: &str) -> PathBuf {
 }
 
 /// Compiles the program, once for each way of finding the driver.
-fn client(route: Route) -> &'static Path {
+pub(crate) fn client(route: Route) -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
     static LINKED: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder")).path();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/client.c");
+    let source =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../lowtide-agent/tests/agent/client.c"));
     let compile = |name: &str, arguments: &[&str]| {
         let program = folder.join(name);
         let done = Command::new("cc")
             .args(["-O1", "-w", "-pthread", "-o"])
             .arg(&program)
-            .arg(&source)
+            .arg(source)
             .args(arguments)
             .status()
             .expect("a C compiler");

@@ -1,9 +1,10 @@
-//! `lowtide status`, `sleep` and `wake`: asks the agents of running programs.
+//! `lowtide status`, `sleep`, `wake` and `release`: asks the agents of running programs.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
@@ -35,6 +36,21 @@ pub(crate) struct Options {
     json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Without --to the program sleeps, as by `lowtide sleep`. With --to it sleeps only if it uses more than \
+                  that. Its memory comes back at its next use of the device.\n\n\
+                  Example:\n  lowtide release 4711 --to 2GiB"
+)]
+pub(crate) struct ReleaseOptions {
+    #[command(flatten)]
+    process: Options,
+    /// The most that the program may use afterwards, on each device: 500MiB, 2GiB. Counted by the driver,
+    /// with the program's context.
+    #[arg(long, value_name = "BYTES")]
+    to: Option<Bytes>,
+}
+
 /// Shows what programs with an agent have on their devices.
 pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     let folder = PrivateFolder::of_user()?;
@@ -53,7 +69,7 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
         page.line("no program of this user has an agent; `lowtide run -- COMMAND` starts one");
     }
     for agent in &agents {
-        describe(&mut page, agent);
+        describe(&mut page, agent, options.pid.is_some());
     }
     page.print()?;
     Ok(Ending::Proved)
@@ -61,13 +77,23 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
 
 /// Puts a program to sleep.
 pub(crate) fn sleep(options: &Options) -> anyhow::Result<Ending> {
-    let answer =
-        ask(&socket_of(&PrivateFolder::of_user()?, options.pid)?, options.pid, Ask::Sleep)?;
+    take(options, Ask::Sleep)
+}
+
+/// Frees memory of a program.
+pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<Ending> {
+    take(&options.process, Ask::Release { to: options.to })
+}
+
+/// Asks an agent for something that takes memory off the device, and prints the receipts.
+fn take(options: &Options, question: Ask) -> anyhow::Result<Ending> {
+    let pid = options.pid;
+    let answer = ask(&socket_of(&PrivateFolder::of_user()?, pid)?, pid, question)?;
     if options.json {
         page::print_json(&answer)?;
     }
     match answer {
-        Answer::Slept { receipts } => {
+        Answer::Slept { receipts } | Answer::Released { receipts } => {
             if !options.json {
                 print_receipts(&receipts)?;
             }
@@ -75,6 +101,14 @@ pub(crate) fn sleep(options: &Options) -> anyhow::Result<Ending> {
                 None => Ok(Ending::Proved),
                 Some(receipt) => Ok(Ending::NotProved { what: receipt.verdict.to_string() }),
             }
+        }
+        Answer::Asleep => {
+            if !options.json {
+                let mut page = Page::default();
+                page.line(&format!("process {pid} is asleep already"));
+                page.print()?;
+            }
+            Ok(Ending::Proved)
         }
         Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
         other => bail!("the agent answered something else: {}", other.to_line()),
@@ -102,6 +136,7 @@ pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
             }
             Ok(Ending::Proved)
         }
+        Answer::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
         Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
         other => bail!("the agent answered something else: {}", other.to_line()),
     }
@@ -120,7 +155,7 @@ fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
     page.print().map(drop)
 }
 
-fn describe(page: &mut Page, status: &Status) {
+fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     // Its end may have come meanwhile; a title without a command says enough.
     let command = fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
@@ -128,7 +163,10 @@ fn describe(page: &mut Page, status: &Status) {
     page.row("state", if status.is_asleep { "asleep" } else { "awake" });
     match status.idle_s {
         Some(idle_s) => {
-            page.row("sleeps", &format!("after {idle_s} s without a use of the device"));
+            let quiet_s = status.quiet_s.filter(|quiet_s| *quiet_s > idle_s);
+            let grown = quiet_s.map(|_| format!(" ({idle_s} s, and work came back soon)"));
+            let (quiet_s, grown) = (quiet_s.unwrap_or(idle_s), grown.unwrap_or_default());
+            page.row("sleeps", &format!("after {quiet_s} s without a use of the device{grown}"));
         }
         None => page.row("sleeps", "when `lowtide sleep` says so"),
     }
@@ -140,14 +178,17 @@ fn describe(page: &mut Page, status: &Status) {
         );
     }
     for staying in &status.staying {
-        let (what, times, bytes) = (&staying.what, staying.times, staying.bytes);
-        page.row(
-            "stays",
-            &format!("{what}: {bytes} in {times} allocations so far, frees not counted"),
-        );
+        let (what, count, bytes) = (&staying.what, staying.count, staying.bytes);
+        page.row("stays", &format!("{what}: {bytes} in {count} allocations"));
     }
     for obstacle in &status.obstacles {
         page.row("cannot sleep", obstacle);
+    }
+    for ledger in status.ledgers.iter().filter(|_| in_detail) {
+        page.row("ledger", &format!("all memory in use on {}", ledger.device));
+        for line in ledger.to_string().lines() {
+            page.line(line);
+        }
     }
     page.blank();
 }
@@ -192,8 +233,18 @@ fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
     let mut stream = connected.with_context(|| {
         format!("process {pid} has no agent, or has not used CUDA yet; start it with `lowtide run`")
     })?;
+    stream.set_read_timeout(Some(patience(ask)))?;
+    stream.set_write_timeout(Some(patience(ask)))?;
     stream.write_all(Request::new(ask).to_line().as_bytes()).context("asking the agent")?;
     let mut line = String::new();
     stream.read_to_string(&mut line).context("reading the agent's answer")?;
     serde_json::from_str(&line).context("the agent's answer is of another version")
+}
+
+/// Returns how long an agent may take to answer. A sleep and a wake copy as much as the device has.
+fn patience(ask: Ask) -> Duration {
+    match ask {
+        Ask::Status => Duration::from_secs(30),
+        Ask::Sleep | Ask::Wake | Ask::Release { .. } => Duration::from_secs(900),
+    }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Sleep(agents::Options),
     /// Wake a program that sleeps.
     Wake(agents::Options),
+    /// Free memory of a program that was started with `run`, as far as needed. Prints a receipt.
+    Release(agents::ReleaseOptions),
     /// Run five scenarios with real allocations, first the usual way, then with lowtide.
     Demo(demo::Options),
     /// Replay an allocation trace and show how much memory the pool needs for it.
@@ -58,6 +60,7 @@ impl Command {
             Command::Status(options) => agents::status(options),
             Command::Sleep(options) => agents::sleep(options),
             Command::Wake(options) => agents::wake(options),
+            Command::Release(options) => agents::release(options),
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Bench(bench) => bench::run(bench),

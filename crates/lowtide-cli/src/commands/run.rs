@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use lowtide_release::IdleOptions;
+use lowtide_release::{IdleOptions, parse_time};
 
 use crate::ending::Ending;
 
@@ -29,6 +29,10 @@ pub(crate) struct Options {
     /// program sleeps only when `lowtide sleep` says so.
     #[arg(long, value_name = "TIME", value_parser = idle)]
     idle: Option<String>,
+    /// How long a use of the device waits for room when the program wakes; then it fails with the driver's
+    /// out-of-memory error, and the program stays asleep. Without it: 60s.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    wake_timeout: Option<String>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -41,6 +45,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     command.args(&options.command[1..]).env("LD_PRELOAD", preloaded(&agent));
     if let Some(idle) = &options.idle {
         command.env("LOWTIDE_FREE_ON_IDLE", idle);
+    }
+    if let Some(limit) = &options.wake_timeout {
+        command.env("LOWTIDE_WAKE_TIMEOUT", limit);
     }
     let error = command.exec();
     Err(error).with_context(|| format!("running {}", options.command[0].display()))
@@ -83,5 +90,12 @@ fn idle(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!("{text:?} is not a time; write 30s, 5m or 1h"))
+    }
+}
+
+fn time(text: &str) -> Result<String, String> {
+    match parse_time(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(format!("{text:?} is not a time; write 500ms, 30s or 5m")),
     }
 }

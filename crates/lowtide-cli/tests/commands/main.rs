@@ -1,5 +1,6 @@
 //! The commands, as a user meets them.
 
+mod agents;
 mod bench;
 mod demo;
 mod doctor;

@@ -13,5 +13,5 @@ mod policy;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use options::{IdleOptions, ParseIdleError};
+pub use options::{IdleOptions, ParseIdleError, parse_time};
 pub use policy::{Decision, Idle, Task, Ticket};

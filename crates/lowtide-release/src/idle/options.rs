@@ -63,7 +63,7 @@ impl FromStr for IdleOptions {
             "task" => {
                 Ok(IdleOptions { enabled: true, after: Duration::ZERO, at_end: true, ..options })
             }
-            word => match time(word) {
+            word => match parse_time(word) {
                 Some(after) => Ok(IdleOptions { enabled: true, after, ..options }),
                 None => Err(ParseIdleError { value: text.to_owned() }),
             },
@@ -71,8 +71,8 @@ impl FromStr for IdleOptions {
     }
 }
 
-/// Reads a time such as `30s`.
-fn time(text: &str) -> Option<Duration> {
+/// Reads a time such as `250ms`, `30s`, `5m` or `1h`; `None` if the text is none.
+pub fn parse_time(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let unit_ms = match unit {
         "ms" => 1,

@@ -98,6 +98,12 @@ impl Idle {
         self.inner.options
     }
 
+    /// Returns the quiet time that a release waits for now: that of the options, or a multiple of it that
+    /// was learned.
+    pub fn quiet(&self) -> Duration {
+        self.activity().map_or(self.inner.options.after, |own| own.quiet(&self.inner.options))
+    }
+
     /// Begins a task; it finishes when the guard is dropped. Never waits: whether the task may work
     /// during a release is decided by the gate. In a forked child that inherited the policy, the task
     /// counts for nothing.

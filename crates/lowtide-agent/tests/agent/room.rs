@@ -1,0 +1,54 @@
+//! A wake that finds the device full.
+
+use lowtide_proto::{Answer, Ask, NoRoom};
+use lowtide_types::Bytes;
+
+use crate::program::{Program, Route, World};
+use crate::slept;
+
+/// Starts a program that sleeps, and another one that has taken its room: the device has 400 MiB.
+fn crowded(world: &World, timeout: &str) -> (Program, Program) {
+    let small = ("LOWTIDE_DOUBLE", "total=400MiB");
+    let mut program = world.start_with(Route::Dlsym, &[small, ("LOWTIDE_WAKE_TIMEOUT", timeout)]);
+    program.does("start");
+    program.does("alloc 0 67108864");
+    program.does("write 0 5");
+    slept(&program);
+    let mut other = world.start_with(Route::Dlsym, &[small]);
+    other.does("start");
+    other.does("alloc 0 201326592");
+    (program, other)
+}
+
+#[test]
+fn a_wake_without_room_fails_in_time_and_can_be_tried_again() {
+    let world = World::new();
+    let (mut program, mut other) = crowded(&world, "300ms");
+    for _ in 0..2 {
+        program.tell("check 0");
+        assert_eq!(program.answer(), "error 2", "the driver's code for out of memory");
+        assert!(program.status().is_asleep);
+    }
+    let Answer::NoRoom(NoRoom { needed, free, holders, .. }) = program.ask(Ask::Wake) else {
+        panic!("{:?}", program.status());
+    };
+    assert!(needed == Bytes::mib(64) && free < needed, "{needed} {free}");
+    assert!(holders.contains(&other.pid()), "{holders}");
+    let said = world.said();
+    assert!(said.contains("waiting to wake") && said.contains(&other.pid()), "{said}");
+    other.does("free 0");
+    program.does("check 0");
+    assert!(!program.status().is_asleep);
+}
+
+#[test]
+fn a_wake_goes_on_as_soon_as_there_is_room() {
+    let world = World::new();
+    let (mut program, mut other) = crowded(&world, "60s");
+    program.tell("check 0");
+    while !world.said().contains("waiting to wake") {
+        assert!(!program.has_answered(), "there is no room");
+    }
+    other.does("free 0");
+    assert_eq!(program.answer(), "ok");
+}

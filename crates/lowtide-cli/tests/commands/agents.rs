@@ -1,0 +1,81 @@
+//! `run`, `status`, `sleep`, `wake` and `release`, with the agent in a C program on the driver double.
+
+#[path = "../../../lowtide-agent/tests/agent/program.rs"]
+#[allow(dead_code, reason = "the agent's own tests use the rest")]
+mod program;
+
+use std::process::Command;
+use std::time::Instant;
+
+use program::{LIMIT, Program, Route, World, agent, client};
+
+/// Prepares a command of the `lowtide` program.
+fn lowtide(world: &World, arguments: &[&str]) -> Command {
+    let mut command = world.command(env!("CARGO_BIN_EXE_lowtide").as_ref());
+    command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", agent());
+    command
+}
+
+/// Starts a program by `lowtide run`.
+fn run(world: &World, options: &[&str]) -> Program {
+    let mut command = lowtide(world, &["run"]);
+    world.spawn(command.args(options).arg("--").arg(client(Route::Dlsym)))
+}
+
+#[test]
+fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
+    let world = World::new();
+    let mut program = run(&world, &[]);
+    program.does("start");
+    program.does("alloc 0 8388608");
+    program.does("write 0 5");
+    let said = |arguments: &[&str]| {
+        let output =
+            lowtide(&world, arguments).env("COLUMNS", "200").output().expect("lowtide runs");
+        let (out, err) = (output.stdout, output.stderr);
+        let text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let pid = program.pid();
+    let (code, text) = said(&["status", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("awake") && text.contains("1 allocations that can sleep, 8.0 MiB"),
+        "{text}"
+    );
+    let (code, text) = said(&["sleep", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("released"), "{text}");
+    assert!(said(&["status"]).1.contains("asleep"));
+    let (code, text) = said(&["sleep", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("asleep already"), "{text}");
+    let (code, text) = said(&["release", &pid, "--to", "500MiB"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("at most 500.0 MiB"), "{text}");
+    let (code, text) = said(&["status", &pid]);
+    assert!(code == Some(0) && text.contains("ledger") && text.contains("unknown"), "{text}");
+    let (code, text) = said(&["wake", &pid]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("8.0 MiB came back"), "{text}");
+    program.does("check 0");
+    let (code, text) = said(&["sleep", "1"]);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("lowtide run"), "{text}");
+}
+
+#[test]
+fn run_with_idle_puts_it_to_sleep_by_itself() {
+    let world = World::new();
+    let mut program = run(&world, &["--idle", "50ms", "--wake-timeout", "7s"]);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 5");
+    let began = Instant::now();
+    while !program.status().is_asleep {
+        assert!(began.elapsed() < LIMIT, "it does not fall asleep");
+        program.does("poll");
+    }
+    program.does("check 0");
+    assert!((program.status().wake_timeout_s - 7.0).abs() < 1e-9);
+}
