@@ -70,7 +70,8 @@ impl Memory {
         bytes: u64,
     ) -> lowtide_pool::Result<u64> {
         let home = self.home(driver, context)?;
-        let whole = Bytes(bytes.next_multiple_of(LEAST.0));
+        // Where there is no multiple, the pool says that it is too large.
+        let whole = Bytes(bytes.checked_next_multiple_of(LEAST.0).unwrap_or(bytes));
         let tag = home.pool.tag(TAG, SleepPolicy::Offload)?;
         let changing = home.changing();
         let at = home.pool.alloc(whole, StreamId::default(), tag)?.0;
