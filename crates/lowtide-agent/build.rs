@@ -3,8 +3,10 @@
 //! Each row becomes an exported function of the driver's name: a trampoline by its class, or the
 //! agent's own function where the row says `own`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 fn main() {
@@ -14,6 +16,7 @@ fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
     fs::write(out.join("entries.rs"), text(&rows)).expect("entries.rs");
     link_statically(&out);
+    bind_to_older(&out);
 }
 
 /// One entry point.
@@ -78,4 +81,54 @@ fn text(rows: &[Row]) -> String {
 fn link_statically(out: &Path) {
     fs::write(out.join("libgcc_s.so"), "INPUT ( -lgcc_eh -lgcc )\n").expect("libgcc_s.so");
     println!("cargo::rustc-link-arg-cdylib=-L{}", out.display());
+}
+
+/// Has the linker find the functions of `table/older.tsv` in libraries that have only those, in the
+/// versions of the table. At run time the real libraries are loaded.
+fn bind_to_older(out: &Path) {
+    println!("cargo::rerun-if-changed=table/older.tsv");
+    let table = fs::read_to_string("table/older.tsv").expect("table/older.tsv");
+    let mut libraries = BTreeMap::<&str, Vec<(&str, &str)>>::new();
+    for row in table.lines().filter(|line| !line.starts_with('#')) {
+        let columns: Vec<&str> = row.split('\t').collect();
+        let [library, function, version] = columns[..] else {
+            panic!("`{row}` has no three columns")
+        };
+        libraries.entry(library).or_default().push((function, version));
+    }
+    for (library, functions) in libraries {
+        let (source, versions) = (out.join("older.s"), out.join("older.map"));
+        fs::write(&source, assembly(&functions)).expect("older.s");
+        fs::write(&versions, version_script(&functions)).expect("older.map");
+        // The name under which the linker looks for it.
+        let (name, _) = library.split_once(".so").expect("the name of a shared library");
+        let built = Command::new("cc")
+            .args(["-shared", "-nostdlib", "-o"])
+            .arg(out.join(format!("{name}.so")))
+            .arg(format!("-Wl,-soname,{library},--version-script,{}", versions.display()))
+            .arg(&source)
+            .status();
+        assert!(built.is_ok_and(|status| status.success()), "cc could not link {library}");
+    }
+}
+
+fn assembly(functions: &[(&str, &str)]) -> String {
+    let mut text = String::from(".text\n");
+    for (function, _) in functions {
+        writeln!(text, ".globl {function}\n.type {function}, @function\n{function}: ret")
+            .expect("text");
+    }
+    text.push_str(".section .note.GNU-stack,\"\",@progbits\n");
+    text
+}
+
+fn version_script(functions: &[(&str, &str)]) -> String {
+    let versions: BTreeSet<&str> = functions.iter().map(|(_, version)| *version).collect();
+    let mut text = String::new();
+    for version in versions.into_iter().filter(|version| *version != "-") {
+        let names: Vec<&str> =
+            functions.iter().filter(|one| one.1 == version).map(|one| one.0).collect();
+        writeln!(text, "{version} {{ global: {}; }};", names.join("; ")).expect("text");
+    }
+    text
 }

@@ -6,25 +6,23 @@
 //! The lines also count the touches, for the idle policy.
 #![allow(unsafe_code, reason = "reads the thread's words, and waits in the kernel")]
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+mod protocol;
+
+/// The atomics of the protocol; its model brings others.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 use std::{hint, ptr, thread};
 
+use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, TOUCH};
 use crate::agent;
 use crate::thread::{Words, words};
 
-/// Touches enter.
-const OPEN: u32 = 0;
-/// Somebody wants to put the process to sleep: touches wait.
-const CLOSING: u32 = 1;
-/// The process is asleep: a touch wakes it.
-const ASLEEP: u32 = 2;
-
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
-
-/// The upper half of a line counts the touches, the lower half the threads that are inside.
-const TOUCH: u64 = 1 << 32 | 1;
-const INSIDE: u64 = u32::MAX as u64;
 
 /// More threads than this share lines, which is slower and just as right.
 const LINES_MOST: u32 = 512;
@@ -46,7 +44,7 @@ impl Drop for Pass {
         let words = unsafe { &mut *self.0 };
         words.depth -= 1;
         if words.depth == 0 {
-            line_of(words).fetch_sub(1, SeqCst);
+            protocol::leave(line_of(words));
         }
     }
 }
@@ -63,9 +61,7 @@ pub(crate) fn enter() -> Result<Pass, i32> {
     let words = unsafe { &mut *at };
     if words.depth == 0 {
         let line = line_of(words);
-        line.fetch_add(TOUCH, SeqCst);
-        if STATE.load(SeqCst) != OPEN {
-            line.fetch_sub(1, SeqCst);
+        if !protocol::try_enter(&STATE, line, TOUCH) {
             enter_slowly(line)?;
         }
     }
@@ -84,13 +80,11 @@ fn line_of(words: &mut Words) -> &'static AtomicU64 {
 #[cold]
 fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
     loop {
-        match STATE.load(SeqCst) {
+        match STATE.load(Acquire) {
             OPEN => {
-                line.fetch_add(1, SeqCst);
-                if STATE.load(SeqCst) == OPEN {
+                if protocol::try_enter(&STATE, line, RETRY) {
                     return Ok(());
                 }
-                line.fetch_sub(1, SeqCst);
             }
             CLOSING => wait(CLOSING),
             _ => agent::wake_for_touch()?,
@@ -101,9 +95,9 @@ fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
 /// Closes the gate and waits until no thread is inside; opens it again and returns false if that
 /// takes too long.
 pub(crate) fn close(limit: Duration) -> bool {
-    STATE.store(CLOSING, SeqCst);
+    protocol::close(&STATE, LINES.iter().map(|line| &line.0));
     let began = Instant::now();
-    while LINES.iter().any(|line| line.0.load(SeqCst) & INSIDE != 0) {
+    while !protocol::is_empty(LINES.iter().map(|line| &line.0)) {
         if began.elapsed() > limit {
             open();
             return false;
@@ -126,7 +120,7 @@ pub(crate) fn open() {
 
 /// Returns whether the process is asleep.
 pub(crate) fn is_asleep() -> bool {
-    STATE.load(SeqCst) == ASLEEP
+    STATE.load(Acquire) == ASLEEP
 }
 
 /// Returns how many touches there were.
@@ -135,7 +129,7 @@ pub(crate) fn touches() -> u64 {
 }
 
 fn change(state: u32) {
-    STATE.store(state, SeqCst);
+    protocol::change(&STATE, state);
     let everybody = i32::MAX;
     // SAFETY: a static word; wakes who waits for it.
     unsafe {

@@ -19,6 +19,7 @@
 //! | `agent` | going to sleep and waking |
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
 //! | `idle` | when that is |
+//! | `older` | functions that an old C library does not have |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
@@ -33,6 +34,7 @@ mod idle;
 mod loader;
 mod memory;
 mod obstacles;
+mod older;
 mod primaries;
 mod quiet;
 mod staying;

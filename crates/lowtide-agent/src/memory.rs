@@ -17,6 +17,7 @@ use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
 use crate::agent;
+use crate::quiet::Question;
 use crate::staying::{self, Kind};
 
 /// Allocations of at least this size can sleep: the page of virtual memory.
@@ -43,6 +44,7 @@ pub(crate) struct Home {
     pub(crate) device: Device,
     pub(crate) pool: Pool,
     pub(crate) releaser: Releaser,
+    pub(crate) question: Question,
     /// Held while an allocation is made or freed, so that none is given what another is about to return.
     changing: Mutex<()>,
 }
@@ -70,7 +72,8 @@ impl Memory {
         bytes: u64,
     ) -> lowtide_pool::Result<u64> {
         let home = self.home(driver, context)?;
-        let whole = Bytes(bytes.next_multiple_of(LEAST.0));
+        // Where there is no multiple, the pool says that it is too large.
+        let whole = Bytes(bytes.checked_next_multiple_of(LEAST.0).unwrap_or(bytes));
         let tag = home.pool.tag(TAG, SleepPolicy::Offload)?;
         let changing = home.changing();
         let at = home.pool.alloc(whole, StreamId::default(), tag)?.0;
@@ -143,8 +146,14 @@ impl Memory {
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
         add_accounts(&releaser, key, device.id());
-        let home =
-            Arc::new(Home { context: key, device, pool, releaser, changing: Mutex::default() });
+        let home = Arc::new(Home {
+            context: key,
+            device,
+            pool,
+            releaser,
+            question: Question::default(),
+            changing: Mutex::default(),
+        });
         // Another thread may have been faster; its home is as good.
         Ok(Arc::clone(self.tables().homes.entry(key).or_insert(home)))
     }

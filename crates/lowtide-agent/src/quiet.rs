@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{mem, ptr, thread};
 
@@ -16,9 +17,35 @@ const NO_TIMING: usize = 2;
 const SUCCESS: i32 = 0;
 const NOT_READY: i32 = 600;
 
-/// Returns why a context is busy; `None` if nothing is on its device.
-pub(crate) fn is_busy(context: usize) -> Option<String> {
-    ask(context).err().map(Refusal::text)
+/// The event with which a context is asked. It is made at the first question and goes with its context.
+#[derive(Default)]
+pub(crate) struct Question {
+    /// Zero before it is made. Only the worker asks.
+    event: AtomicUsize,
+}
+
+impl Question {
+    /// Returns why a context is busy; `None` if nothing is on its device.
+    pub(crate) fn is_busy(&self, context: usize) -> Option<String> {
+        self.ask(context).err().map(Refusal::text)
+    }
+
+    fn ask(&self, context: usize) -> Result<(), Refusal> {
+        call(row::cuCtxPushCurrent_v2, [context, 0])?;
+        let asked = self.event().and_then(|event| record_and_wait(context, event));
+        let mut popped = ptr::null_mut::<c_void>();
+        call(row::cuCtxPopCurrent_v2, [(&raw mut popped).addr(), 0])?;
+        asked
+    }
+
+    fn event(&self) -> Result<usize, Refusal> {
+        let mut event = self.event.load(Relaxed);
+        if event == 0 {
+            call(row::cuEventCreate, [(&raw mut event).addr(), NO_TIMING])?;
+            self.event.store(event, Relaxed);
+        }
+        Ok(event)
+    }
 }
 
 /// A call that the driver refused, and its code.
@@ -40,20 +67,6 @@ impl Refusal {
             Refusal::Busy => "busy: work is running on the device".to_owned(),
         }
     }
-}
-
-fn ask(context: usize) -> Result<(), Refusal> {
-    call(row::cuCtxPushCurrent_v2, [context, 0])?;
-    let mut event = 0_usize;
-    let made = call(row::cuEventCreate, [(&raw mut event).addr(), NO_TIMING]);
-    let asked = made.and_then(|()| {
-        let asked = record_and_wait(context, event);
-        call(row::cuEventDestroy_v2, [event, 0])?;
-        asked
-    });
-    let mut popped = ptr::null_mut::<c_void>();
-    call(row::cuCtxPopCurrent_v2, [(&raw mut popped).addr(), 0])?;
-    asked
 }
 
 fn record_and_wait(context: usize, event: usize) -> Result<(), Refusal> {

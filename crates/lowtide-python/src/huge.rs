@@ -112,7 +112,8 @@ impl Reserve {
         let address = map(bytes).expose_provenance();
         slot.bytes.store(bytes, Ordering::Relaxed);
         slot.address.store(address, Ordering::Release);
-        (address != 0).then_some(Reserve { slot, address })
+        // One that does not exist must not be made: dropping it would unmap what is at address 0.
+        if address == 0 { None } else { Some(Reserve { slot, address }) }
     }
 
     /// Returns whether it had to be given back.

@@ -11,11 +11,13 @@ the tests after it would go through those objects.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import functools
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,10 +25,12 @@ import textwrap
 import traceback
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-LIMIT_S = 120
-"""How long a program may take. One that hangs prints where, and ends."""
+LIMIT_S = 90
+"""How long a program may take, seven times what the slowest takes. One that hangs prints where, and ends."""
+LEAST_S = 10
+"""How long it may take at the least, after others of the same interpreter have hung."""
 END_AT_ONCE = """
 import os, sys
 sys.stdout.flush()
@@ -46,9 +50,28 @@ class Ended(NamedTuple):
 
 def alone(code: str) -> str:
     """Runs a program in a fresh interpreter. Returns what it prints; fails unless it ends well."""
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    return _well(Ended(done.returncode, done.stdout, done.stderr))
+    return _well(ended([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)]))
+
+
+def ended(command: list[str], **options: Any) -> Ended:
+    """Runs a command to its end. At the limit it is killed, with all that it has started."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            # Files, because who inherits a pipe keeps it open.
+            stderr=errors,
+            start_new_session=True,
+            **options,
+        )
+        try:
+            process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.write(errors.fileno(), f"had not ended after {LIMIT_S} s\n".encode())
+        finally:
+            _kill_session(process.pid)
+        return Ended(process.wait(), _read(output), _read(errors))
 
 
 def alone_with_torch(code: str) -> str:
@@ -76,7 +99,7 @@ def in_a_fork(test: Callable[..., None]) -> Callable[..., None]:
                 status = 1
                 try:
                     # A lock that a thread of the parent held is never released here.
-                    faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=told)
+                    _end_after(LIMIT_S, told)
                     torch.set_num_threads(1)  # Threads of the parent are not here.
                     test(*args, **kwargs)
                     status = 0
@@ -85,16 +108,38 @@ def in_a_fork(test: Callable[..., None]) -> Callable[..., None]:
                     told.flush()
                 finally:
                     os._exit(status)
-            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             told.seek(0)
-            assert ended == 0, f"exit {ended}\n{told.read()}"
+            assert status == 0, f"exit {status}\n{told.read()}"
 
     return forked
 
 
-def _well(ended: Ended) -> str:
-    assert ended.status == 0, f"exit {ended.status}\n{ended.output}{ended.errors[-3000:]}"
-    return ended.output
+def _well(how: Ended) -> str:
+    assert how.status == 0, f"exit {how.status}\n{how.output}{how.errors[-3000:]}"
+    return how.output
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _kill_session(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _end_after(seconds: int, file: IO[Any]) -> None:
+    """Ends this process after so many seconds, with the stacks of its threads in a file.
+
+    By a signal. `faulthandler.dump_traceback_later` has a thread, which a fork does not inherit: to call
+    it again there, or to end there, waits for that thread for ever.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    faulthandler.register(signal.SIGALRM, file=file, chain=True)
+    signal.alarm(seconds)
 
 
 @functools.cache
@@ -120,35 +165,41 @@ class Warm:
     def run(self, code: str, *arguments: str) -> Ended:
         """Runs a program to its end, with these arguments."""
         assert self._process.stdin and self._process.stdout
+        # It answers: each of its programs has a limit, and so have its own imports.
         self._process.stdin.write(json.dumps([code, arguments]) + "\n")
         self._process.stdin.flush()
-        return Ended(*json.loads(self._process.stdout.readline()))
+        line = self._process.stdout.readline()
+        assert line, f"the interpreter has ended: {self._process.wait()}"
+        return Ended(*json.loads(line))
 
     def close(self) -> None:
-        """Ends the interpreter. Whoever was forked meanwhile may keep its input open, so it is killed."""
+        """Ends the interpreter. Who was forked meanwhile may keep its input open, so it is killed."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
 
 def _next_program() -> str | None:
     """Forks for each program that is asked for. Returns it in the fork, and None at the end."""
+    limit_s = LIMIT_S
     for line in sys.stdin:
         code, arguments = json.loads(line)
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             child = os.fork()
             if child == 0:
+                os.setsid()
                 with open(os.devnull, "rb") as nothing:
                     os.dup2(nothing.fileno(), 0)
                 os.dup2(output.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
-                faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+                _end_after(limit_s, sys.stderr)
                 sys.argv[1:] = arguments
                 return str(code)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            told = []
-            for file in (output, errors):
-                file.seek(0)
-                told.append(file.read().decode(errors="replace"))
+            _kill_session(child)
+            if status == -signal.SIGALRM:
+                # What makes one hang may make each hang.
+                limit_s = max(LEAST_S, limit_s // 2)
+            told = [_read(output), _read(errors)]
         print(json.dumps([status, *told]), flush=True)
     return None
 
@@ -161,8 +212,10 @@ def _become(code: str) -> None:
 
 
 if __name__ == "__main__":
+    _end_after(LIMIT_S, sys.stderr)
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    signal.alarm(0)
     program = _next_program()
     if program is not None:
         _become(program)

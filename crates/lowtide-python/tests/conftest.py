@@ -9,9 +9,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from limits import Limits
 
 os.environ.setdefault("LOWTIDE_DEVICE", os.environ.get("ZOO_DEVICE", "cpu"))
 os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Limits(config), "lowtide-limits")
 
 
 @pytest.fixture

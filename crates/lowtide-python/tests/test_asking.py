@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import os
 import signal
 import sys
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -152,6 +155,82 @@ def test_a_program_with_closures_and_arguments_of_every_kind() -> None:
     found, _ = outer(Runner(), Runner(), Runner(), last=Runner(), word=Runner())
     for name, paths in found.items():
         assert any(path.endswith(f": {name}") for path in paths), (name, paths)
+
+
+def test_the_variable_of_a_comprehension_outside_a_function() -> None:
+    """Since Python 3.12 the comprehension runs in the frame around it, whose names are in a dict."""
+    module = types.ModuleType("shop")
+    code = """
+import lowtide
+class Runner: pass
+of_module = [lowtide.why(one).held[0] for one in [Runner()]]
+class Table:
+    row = Runner()
+    of_class = [lowtide.why(one).held[0] for one in [Runner()]]
+    around = [lowtide.why(one).held[0] for one in [row]]
+"""
+    exec(compile(code, "shop.py", "exec"), vars(module))
+    for held in [module.of_module[0], module.Table.of_class[0], module.Table.around[0]]:
+        assert any(path.endswith(": one") for path in held.paths), held.paths
+        assert "native" not in " ".join(held.paths), held.paths
+    assert any(path.endswith("row") for path in held.paths), held.paths
+
+
+def test_references_that_nobody_sees_are_counted_where_arguments_are_borrowed() -> None:
+    """From Python 3.14 on an argument may use the reference of the caller's variable."""
+
+    def ask(value: Any) -> Any:
+        return lowtide.why(value).held[0]
+
+    def pass_on(value: Any) -> Any:
+        return ask(value)
+
+    one = Runner()
+    count = ctypes.pythonapi
+    assert pass_on(one).invisible == 0
+    count.Py_IncRef(ctypes.py_object(one))
+    try:
+        assert pass_on(one).invisible == 1
+    finally:
+        count.Py_DecRef(ctypes.py_object(one))
+
+
+def test_no_question_compares_or_removes_a_callback_of_the_end() -> None:
+    """`atexit.unregister` would compare them, and remove one that says that it is equal."""
+
+    class Callback:
+        compared = 0
+
+        def __init__(self, held: Any) -> None:
+            self.held = held
+
+        def __call__(self) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            Callback.compared += 1
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    lowtide.why(callback := Callback(torch.ones(MIB)))
+    atexit.register(callback)
+    registered = atexit._ncallbacks()
+    try:
+        del callback
+        answer = lowtide.why(device="cpu")
+        (held,) = [held for held in answer.held if held.bytes == 4 * MIB]
+        assert Callback.compared == 0
+        assert atexit._ncallbacks() == registered
+        assert "exit callback Callback" in held.path, answer
+        # No statement can name it: whatever it is compared with is equal, and others would go.
+        assert held.cuts[0].code is None, answer
+        assert "atexit.unregister" in str(held.cuts[0]), answer
+        with pytest.raises(TypeError, match="compares itself"):
+            held.cuts[0].apply()
+        assert Callback.compared == 0
+    finally:
+        atexit.unregister(None)
+    assert lowtide.why(device="cpu").held_bytes < 4 * MIB
 
 
 def test_questions_in_many_threads_do_not_see_each_other() -> None:

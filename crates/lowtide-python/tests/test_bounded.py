@@ -179,10 +179,21 @@ def test_asyncio_at_work_in_another_thread() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is Linux's")
 @pytest.mark.parametrize("question", ["why(device='cpu')", "why(held)"])
 def test_too_little_memory_is_a_memory_error(question: str) -> None:
-    """At every limit there is an answer or a MemoryError, and the program goes on."""
+    """At every limit there is an answer or a MemoryError, and the program goes on.
+
+    Nothing of the program is unmapped: low addresses belong to some interpreters.
+    """
     said = alone(
         f"""
-        import os, resource, sys, lowtide
+        import ctypes, mmap, os, resource, sys, lowtide
+
+        # A page at 4 MiB, unless the interpreter is there itself.
+        library = ctypes.CDLL(None)
+        library.mmap.argtypes = [ctypes.c_size_t] * 6
+        library.mmap.restype = ctypes.c_size_t
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        if library.mmap(4 << 20, 4096, mmap.PROT_READ, flags, 2**64 - 1, 0) != 4 << 20:
+            assert "00400000-" in open("/proc/self/maps").read()
 
         class Request:
             def __init__(self, number):
@@ -209,7 +220,9 @@ def test_too_little_memory_is_a_memory_error(question: str) -> None:
                 try:
                     lowtide.{question}
                 except MemoryError:
-                    os._exit(7)
+                    # It reads without a buffer, and the page is in the first lines.
+                    maps = os.open("/proc/self/maps", os.O_RDONLY)
+                    os._exit(7 if b"00400000-" in os.read(maps, 4096) else 8)
                 os._exit(0)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             assert status in (0, 7), f"at {{mib}} MiB it ended with {{status}}"

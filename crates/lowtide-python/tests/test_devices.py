@@ -174,7 +174,7 @@ class TestWhichDevice:
             "assert probe.probe([1, 'a']) == [None, None] and probe.candidate_types() == [];"
             "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
         )
-        subprocess.run([sys.executable, "-c", program], check=True)
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
     def test_torch_that_is_still_being_imported_is_not_there(self, monkeypatch: Any) -> None:
         half = types.ModuleType("torch")

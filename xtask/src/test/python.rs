@@ -9,21 +9,9 @@ use std::process::Command;
 use super::Report;
 
 pub(super) const PACKAGE: &str = "crates/lowtide-python";
-/// By file: what a file's tests share is made once. A test that hangs prints where, and fails alone.
-pub(super) const PYTEST: [&str; 12] = [
-    "-q",
-    "-rs",
-    "-p",
-    "no:cacheprovider",
-    "-n",
-    "2",
-    "--dist",
-    "loadfile",
-    "-o",
-    "faulthandler_timeout=300",
-    "-o",
-    "faulthandler_exit_on_timeout=true",
-];
+/// By file: what a file's tests share is made once. `tests/limits.py` ends a test that hangs.
+pub(super) const PYTEST: [&str; 8] =
+    ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
 /// Torch, the tool that `why` is compared with, small packages whose ways to keep memory it knows,
 /// checkers, pytest, and the builder of the package.
 const NEEDED: [&str; 10] = [

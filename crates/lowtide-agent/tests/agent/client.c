@@ -125,7 +125,26 @@ static int replay(int i) {
     return code;
 }
 
-static int storm(int threads, int ms) {
+// Each thread launches work on a stream of its own and looks at what it left, again and again.
+static void *launch(void *argument) {
+    long i = (long)argument, code = 0;
+    uint64_t own = 0;
+    unsigned char *data = malloc(bytes[i]);
+    CALL(cuCtxSetCurrent, context);
+    code = CALL(cuStreamCreate, &own, 1);
+    for (unsigned char value = i; !stop && code == 0; value++) {
+        code = CALL(cuMemsetD8Async, at[i], value, bytes[i] / 2, own);
+        if (code == 0) code = CALL(cuMemsetD8Async, at[i] + bytes[i] / 2, value ^ 0xff, bytes[i] - bytes[i] / 2, own);
+        if (code == 0) code = CALL(cuStreamSynchronize, own);
+        if (code == 0) code = CALL(cuMemcpyDtoH_v2, data, at[i], bytes[i]);
+        for (size_t b = 0; code == 0 && b < bytes[i]; b++)
+            if (data[b] != (b < bytes[i] / 2 ? value : value ^ 0xff)) code = -2;
+    }
+    free(data);
+    return (void *)code;
+}
+
+static int in_threads(void *(*work)(void *), int threads, int ms) {
     pthread_t all[MOST];
     long worst = 0;
     stop = 0;
@@ -139,6 +158,9 @@ static int storm(int threads, int ms) {
     }
     return worst;
 }
+
+static int storm(int threads, int ms) { return in_threads(work, threads, ms); }
+static int launches(int threads, int ms) { return in_threads(launch, threads, ms); }
 
 int main(int count, char **arguments) {
     const char *route = count > 1 ? arguments[1] : "dlsym";
@@ -175,6 +197,19 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "replay")) code = replay(a);
         if (!strcmp(word, "drop-graph")) code = CALL(cuGraphExecDestroy, exec) | CALL(cuGraphDestroy, graph);
         if (!strcmp(word, "drop-stream")) code = CALL(cuStreamDestroy_v2, stream);
+        if (!strcmp(word, "launches")) code = launches(a, b);
+        if (!strcmp(word, "fault")) {
+            line[strcspn(line, "\n")] = 0;
+            code = ((int (*)(const char *))dlsym(library, "lowtide_double_configure"))(line + 6);
+        }
+        if (!strcmp(word, "clear-faults")) ((void (*)(void))dlsym(library, "lowtide_double_clear_faults"))(), code = 0;
+        if (!strcmp(word, "reset-calls")) ((void (*)(void))dlsym(library, "lowtide_double_reset_calls"))(), code = 0;
+        if (!strcmp(word, "calls") || !strcmp(word, "struck") || !strcmp(word, "live")) {
+            char name[64];
+            snprintf(name, sizeof name, "lowtide_double_%s", word);
+            printf("%s\n", ((const char *(*)(void))dlsym(library, name))());
+            continue;
+        }
         if (!strcmp(word, "poll")) code = CALL(cuStreamQuery, (uint64_t)0);
         if (!strcmp(word, "storm")) code = storm(a, b);
         if (!strcmp(word, "release")) code = CALL(cuDevicePrimaryCtxRelease_v2, 0);

@@ -3,15 +3,20 @@
 //! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
 //! place, tells it what to do, and asks the agent over its socket.
 
+mod faults;
+mod frames;
 mod idle;
+mod library;
+mod model;
 mod program;
 mod room;
 
-use std::collections::BTreeSet;
+use std::thread;
+use std::time::Instant;
 
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::{Bytes, LedgerKind, Verdict};
-use program::{Program, Route, World};
+use program::{LIMIT, Program, Route, World};
 
 const MIB: u64 = 1 << 20;
 const ROUTES: [Route; 3] = [Route::Dlsym, Route::Address, Route::Linked];
@@ -166,6 +171,20 @@ fn small_memory_stays_with_the_driver() {
 }
 
 #[test]
+fn a_size_that_no_device_has_is_out_of_memory() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    for bytes in [u64::MAX, u64::MAX - (1 << 21), 1 << 62, 1 << 47, 1 << 40] {
+        program.tell(&format!("alloc 0 {bytes}"));
+        assert_eq!(program.answer(), "error 2", "{bytes}");
+    }
+    assert!(program.status().obstacles.is_empty(), "{:?}", program.status());
+    program.does("alloc 0 4194304");
+    slept(&program);
+}
+
+#[test]
 fn addresses_are_described_as_for_plain_memory_also_asleep() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
@@ -233,22 +252,34 @@ fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
 }
 
 #[test]
-fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    for block in 0..4 {
-        program.does(&format!("alloc {block} 2097152"));
-    }
-    let mut sleeps = 0;
-    while sleeps < 3 {
-        program.tell("storm 4 1000");
-        while !program.has_answered() {
-            if let Answer::Slept { .. } = sleep(&program) {
-                sleeps += 1;
-            }
+fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_wake_it() {
+    for what in ["storm 4 700", "launches 4 700"] {
+        let world = World::new();
+        let mut program = world.start(Route::Dlsym);
+        program.does("start");
+        for block in 0..4 {
+            program.does(&format!("alloc {block} 2097152"));
         }
-        assert_eq!(program.answer(), "ok");
+        let began = Instant::now();
+        let mut sleeps = 0;
+        while sleeps < 3 {
+            assert!(began.elapsed() < LIMIT, "{what}: asleep {sleeps} times");
+            program.tell(what);
+            thread::scope(|scope| {
+                let waker = scope.spawn(|| {
+                    while !program.has_answered() {
+                        program.ask(Ask::Wake);
+                    }
+                });
+                while !program.has_answered() {
+                    if let Answer::Slept { .. } = sleep(&program) {
+                        sleeps += 1;
+                    }
+                }
+                waker.join().expect("the waker ends");
+            });
+            assert_eq!(program.answer(), "ok", "{what}");
+        }
     }
 }
 
@@ -308,30 +339,6 @@ fn hostile_lines_are_answered_and_forgotten() {
     let answer = program.say(&vec![b'x'; 100_000]);
     assert!(answer.is_empty() || answer.contains("refused"), "{answer}");
     slept(&program);
-}
-
-#[test]
-fn it_needs_the_c_library_only_and_exports_just_its_list() {
-    let of_file = |program: &str, option: &str| {
-        let output = std::process::Command::new(program).arg(option).arg(program::agent()).output();
-        String::from_utf8(output.expect("binutils").stdout).expect("text")
-    };
-    let needed = of_file("readelf", "-d");
-    let needed: Vec<&str> = needed.lines().filter(|line| line.contains("(NEEDED)")).collect();
-    let is_of_c = |line: &&str| {
-        ["[libc.so.6]", "[libdl.so.2]", "[libpthread.so.0]", "[ld-linux"]
-            .iter()
-            .any(|name| line.contains(name))
-    };
-    assert!(needed.iter().all(is_of_c), "{needed:?}");
-    let exported = of_file("nm", "-D");
-    let exported = exported.lines().filter(|line| line.contains(" T "));
-    let exported: BTreeSet<&str> =
-        exported.filter_map(|line| line.split(' ').next_back()).collect();
-    let table = include_str!("../../table/driver.tsv").lines();
-    let rows = table.filter(|line| !line.starts_with('#'));
-    let listed = rows.filter_map(|row| row.split('\t').next()).chain(["dlsym"]);
-    assert_eq!(exported, listed.collect::<BTreeSet<&str>>());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub(crate) struct World {
 /// A program that runs.
 pub(crate) struct Program {
     child: Child,
-    answers: Receiver<String>,
+    answers: Mutex<Receiver<String>>,
     waiting: Mutex<Option<String>>,
     folder: PathBuf,
 }
@@ -86,7 +87,7 @@ impl World {
         let (sender, answers) = mpsc::channel();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let folder = self.folder.path().join("run/lowtide");
-        Program { child, answers, waiting: Mutex::default(), folder }
+        Program { child, answers: Mutex::new(answers), waiting: Mutex::default(), folder }
     }
 
     fn stderr(&self) -> File {
@@ -123,6 +124,12 @@ impl Program {
         answer.parse().unwrap_or_else(|_| panic!("{line}: {answer}"))
     }
 
+    /// Asks it for a text.
+    pub(crate) fn text(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.answer()
+    }
+
     pub(crate) fn tell(&mut self, line: &str) {
         let input = self.child.stdin.as_mut().expect("its input");
         writeln!(input, "{line}").expect("the program reads");
@@ -131,7 +138,7 @@ impl Program {
     pub(crate) fn has_answered(&self) -> bool {
         let mut waiting = self.waiting.lock().expect("no panic");
         if waiting.is_none() {
-            match self.answers.try_recv() {
+            match self.answers.lock().expect("no panic").try_recv() {
                 Ok(answer) => *waiting = Some(answer),
                 Err(TryRecvError::Empty) => return false,
                 Err(TryRecvError::Disconnected) => panic!("the program has ended"),
@@ -142,7 +149,8 @@ impl Program {
 
     pub(crate) fn answer(&self) -> String {
         let earlier = self.waiting.lock().expect("no panic").take();
-        earlier.unwrap_or_else(|| self.answers.recv_timeout(LIMIT).expect("the program answers"))
+        let answers = self.answers.lock().expect("no panic");
+        earlier.unwrap_or_else(|| answers.recv_timeout(LIMIT).expect("the program answers"))
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -171,6 +179,7 @@ impl Program {
         socket.set_write_timeout(Some(LIMIT)).expect("a limit");
         // A line that is too long is not read to its end.
         let _sent = socket.write_all(bytes);
+        let _ended = socket.shutdown(Shutdown::Write);
         let mut answer = String::new();
         let _read = socket.read_to_string(&mut answer);
         answer

@@ -3,8 +3,12 @@
 //! Up to Python 3.12 `f_locals` of a function is a snapshot, which the frame keeps. Each time that it
 //! is read it is brought up to date, and what the function has dropped meanwhile is freed: a question
 //! would free the memory that it is about. So the snapshot is looked at as it is, and variables are
-//! read from the frame itself. The layout of frames is known for Python 3.10 to 3.12, and does not
-//! change any more. From 3.13 on there is no snapshot, and `f_locals` shows the variables.
+//! read from the frame itself. The layout of frames is known for Python 3.10 to 3.14.
+//!
+//! From 3.13 on there is no snapshot, and `f_locals` shows the variables. It does not show the cells
+//! of those that closures share, nor, while a comprehension runs in the body of a class, the names
+//! of the class. In 3.14 the low bits of a variable are no part of the address: they tell that the
+//! variable has borrowed its reference from the caller's.
 //!
 //! A frame also has values in use, such as the iterator of a `for` loop, on a stack. Its height is
 //! known while the frame waits for another frame; while it waits for native code it is not, and
@@ -32,7 +36,8 @@ struct Layout {
     /// The pointer to the inner frame, in the frame's object; `None` if there is no inner one.
     inner: Option<usize>,
     code: usize,
-    snapshot: usize,
+    /// The names of the body of a module or class; in a function, the snapshot.
+    locals: usize,
     /// The first of the variables.
     values: usize,
     /// Whether a variable that closures share has a place of its own although it is an argument.
@@ -45,6 +50,10 @@ struct Layout {
 
 /// Bits of a pointer on the stack that are no part of the address.
 const FLAGS: usize = 7;
+/// The flag of a variable whose reference is not counted.
+const BORROWED: usize = 1;
+/// The flags of a number in place of a pointer.
+const NUMBER: usize = 3;
 
 /// Returns the layout of this interpreter's frames, if it is known.
 fn layout(py: Python<'_>) -> Option<Layout> {
@@ -52,7 +61,7 @@ fn layout(py: Python<'_>) -> Option<Layout> {
         return None;
     }
     let version = py.version_info();
-    let (inner, code, snapshot, values) = match (version.major, version.minor) {
+    let (inner, code, locals, values) = match (version.major, version.minor) {
         (3, 10) => (None, 32, 56, 352),
         (3, 11) => (Some(24), 32, 24, 72),
         (3, 12 | 13) => (Some(24), 0, 40, 72),
@@ -61,7 +70,7 @@ fn layout(py: Python<'_>) -> Option<Layout> {
     };
     let (cells_apart, has_snapshot) = (version.minor == 10, version.minor <= 12);
     let height = (11..=13).contains(&version.minor).then_some(64);
-    Some(Layout { inner, code, snapshot, values, cells_apart, has_snapshot, height })
+    Some(Layout { inner, code, locals, values, cells_apart, has_snapshot, height })
 }
 
 /// The addresses on the stack of a frame.
@@ -71,7 +80,14 @@ pub(crate) struct Stack {
     pub(crate) is_exact: bool,
 }
 
-/// A frame of a function.
+/// What the variables of a frame hold.
+pub(crate) struct Values<'py> {
+    pub(crate) objects: Vec<Bound<'py, PyAny>>,
+    /// The addresses of those whose references are not counted, once for each.
+    pub(crate) borrowed: Vec<usize>,
+}
+
+/// A frame.
 pub(crate) struct Frame<'py> {
     code: Bound<'py, PyAny>,
     layout: Layout,
@@ -84,16 +100,14 @@ struct Variable<'py> {
     name: Bound<'py, PyString>,
     value: Bound<'py, PyAny>,
     is_shared: bool,
+    is_borrowed: bool,
 }
 
 impl<'py> Frame<'py> {
-    /// Returns the frame of a function, or `None` if its variables cannot be read: the layout is not
-    /// known, they are in a dict, or `f_locals` shows them as they are.
-    pub(crate) fn of_function(frame: &Bound<'py, PyAny>) -> PyResult<Option<Frame<'py>>> {
-        let Some(found) = Frame::new(frame)? else { return Ok(None) };
-        let flags: i64 = found.code.getattr(intern!(frame.py(), "co_flags"))?.extract()?;
-        let is_read = flags & OPTIMISED != 0 && found.layout.has_snapshot;
-        Ok(is_read.then_some(found))
+    /// Returns whether its variables are not in a mapping.
+    pub(crate) fn is_of_function(&self) -> PyResult<bool> {
+        let flags: i64 = self.code.getattr(intern!(self.code.py(), "co_flags"))?.extract()?;
+        Ok(flags & OPTIMISED != 0)
     }
 
     /// Returns a frame, or `None` if the layout is not known.
@@ -125,18 +139,31 @@ impl<'py> Frame<'py> {
     }
 
     fn object(&self, at: usize) -> Option<Bound<'py, PyAny>> {
+        let place = self.pointer(at);
+        if place.addr() & NUMBER == NUMBER {
+            return None;
+        }
+        let object = place.map_addr(|address| address & !FLAGS);
         // SAFETY: what a frame has is alive or null, and this thread is attached.
-        unsafe { Bound::from_borrowed_ptr_or_opt(self.code.py(), self.pointer(at)) }
+        unsafe { Bound::from_borrowed_ptr_or_opt(self.code.py(), object) }
     }
 
-    /// Returns the snapshot that the frame keeps, as it is.
-    pub(crate) fn snapshot(&self) -> Option<Bound<'py, PyAny>> {
-        self.object(self.layout.snapshot)
+    /// Returns the mapping of the variables as it is, if there is one; in a function, the snapshot.
+    pub(crate) fn locals(&self) -> Option<Bound<'py, PyAny>> {
+        self.object(self.layout.locals)
     }
 
-    /// Returns what the variables hold: values, and the cells of variables that closures share.
-    pub(crate) fn values(&self) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        Ok(self.variables()?.into_iter().map(|variable| variable.value).collect())
+    /// Returns what the variables hold that are not in a mapping: values, and the cells of variables
+    /// that closures share. The body of a module or class has some while a comprehension runs in it.
+    pub(crate) fn values(&self) -> PyResult<Values<'py>> {
+        let mut found = Values { objects: Vec::new(), borrowed: Vec::new() };
+        for variable in self.variables()? {
+            if variable.is_borrowed {
+                found.borrowed.push(variable.value.as_ptr().addr());
+            }
+            found.objects.push(variable.value);
+        }
+        Ok(found)
     }
 
     /// Returns the addresses on its stack. If its height is not known, some of them are of objects
@@ -191,26 +218,32 @@ impl<'py> Frame<'py> {
     fn variables(&self) -> PyResult<Vec<Variable<'py>>> {
         let mut found = Vec::new();
         for (at, (name, is_shared)) in self.names()?.into_iter().enumerate() {
-            if let Some(value) = self.object(self.layout.values + at * size_of::<usize>()) {
-                found.push(Variable { name: name.cast_into()?, value, is_shared });
+            let at = self.layout.values + at * size_of::<usize>();
+            if let Some(value) = self.object(at) {
+                let is_borrowed = self.pointer(at).addr() & BORROWED != 0;
+                found.push(Variable { name: name.cast_into()?, value, is_shared, is_borrowed });
             }
         }
         Ok(found)
     }
 }
 
-/// Returns the variables of a function's frame by name, or `None` if it cannot be read as it is.
+/// Returns the variables of a frame that are not in a mapping, by name; `None` if `f_locals` may be
+/// read instead, or must be because the layout is not known.
 #[pyfunction]
 pub(crate) fn frame_variables<'py>(
     frame: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
     let py = frame.py();
-    let Some(frame) = Frame::of_function(frame)? else { return Ok(None) };
+    let Some(frame) = Frame::new(frame)? else { return Ok(None) };
+    if !frame.layout.has_snapshot && frame.is_of_function()? {
+        return Ok(None);
+    }
     // SAFETY: this thread is attached.
     let found = unsafe { ffi::PyDict_New() };
     // SAFETY: it is new and ours, or null with an exception.
     let found = unsafe { Bound::from_owned_ptr_or_err(py, found) }?.cast_into::<PyDict>()?;
-    for Variable { name, value, is_shared } in frame.variables()? {
+    for Variable { name, value, is_shared, .. } in frame.variables()? {
         if !is_shared || value.get_type().name()? != "cell" {
             found.set_item(name, value)?;
         } else if let Ok(contents) = value.getattr(intern!(py, "cell_contents")) {
@@ -220,11 +253,9 @@ pub(crate) fn frame_variables<'py>(
     Ok(Some(found))
 }
 
-/// Returns the snapshot of its variables that a function's frame keeps, as it is; `None` if there is
-/// none.
+/// Returns the mapping with the variables of a frame as it is: the names of the body of a module or
+/// class, or the snapshot that a function's frame keeps. `None` if there is none.
 #[pyfunction]
-pub(crate) fn frame_snapshot<'py>(
-    frame: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    Ok(Frame::of_function(frame)?.and_then(|frame| frame.snapshot()))
+pub(crate) fn frame_locals<'py>(frame: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    Ok(Frame::new(frame)?.and_then(|frame| frame.locals()))
 }

@@ -6,7 +6,7 @@
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
-//! begins; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
+//! begins; `exit` is what `atexit` has; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
 //! both; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
 //! turn the `graph` into what was `found`.
 
@@ -15,6 +15,7 @@ mod arrays;
 mod capsules;
 mod dead;
 mod descent;
+mod exit;
 mod found;
 mod frames;
 mod frozen;
@@ -42,11 +43,12 @@ mod walked;
 
 pub(crate) use answer::examine;
 pub(crate) use capsules::{Shown, dlpack_memory};
+pub(crate) use exit::exit_calls;
 pub(crate) use found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
     RetainedSize,
 };
-pub(crate) use frames::{frame_snapshot, frame_variables};
+pub(crate) use frames::{frame_locals, frame_variables};
 pub(crate) use frozen::frozen_mortals;
 pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;

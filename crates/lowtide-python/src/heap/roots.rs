@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 
-use super::frames::{Frame, Stack};
+use super::frames::{Frame, Stack, Values};
 use super::held::Held;
 use super::question::Question;
 use super::variables;
@@ -73,6 +73,8 @@ pub(crate) struct Roots<'py> {
     pub(crate) held: Held<'py>,
     /// By the address of a running frame: what its variables hold.
     pub(crate) locals: HashMap<usize, Vec<usize>>,
+    /// Variables whose references are not counted, by the address of what they hold.
+    pub(crate) borrowed: Vec<usize>,
     /// By the address of a running frame: its code.
     pub(crate) codes: HashMap<usize, usize>,
     /// The frames of suspended greenlets.
@@ -101,6 +103,7 @@ pub(crate) fn find<'py>(
         here: question.thread,
         held: Held::new(py)?,
         locals: HashMap::new(),
+        borrowed: Vec::new(),
         codes: HashMap::new(),
         suspended: Vec::new(),
         stacks: HashMap::new(),
@@ -172,18 +175,23 @@ impl<'py> Roots<'py> {
 
     /// Returns what the variables of a frame hold.
     fn variables(
-        &self,
+        &mut self,
         frame: &Bound<'py, PyAny>,
         code: &Bound<'py, PyAny>,
         is_looked_at: bool,
         question: &Question<'py>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let Some(read) = Frame::of_function(frame)? else {
+        let Some(read) = Frame::new(frame)? else {
             return variables::read(frame, code, is_looked_at, &question.view, &self.namespaces);
         };
-        let mut variables = read.values()?;
-        variables.extend(read.snapshot());
-        Ok(variables)
+        let Values { objects: mut held, borrowed } = read.values()?;
+        self.borrowed.extend(borrowed);
+        let globals = frame.getattr(intern!(frame.py(), "f_globals"))?;
+        held.extend(read.locals().filter(|locals| !locals.is(&globals)));
+        if !read.is_of_function()? && !self.namespaces.contains(&globals.as_ptr().addr()) {
+            held.push(globals);
+        }
+        Ok(held)
     }
 
     fn keep_variables(

@@ -112,6 +112,11 @@ impl Walk<'_, '_> {
                 self.walked.left[node as usize] -= 1;
             }
         }
+        for address in &self.traverser.roots.borrowed {
+            if let Some(node) = self.walked.table.get(*address) {
+                self.walked.left[node as usize] += 1;
+            }
+        }
         self.count(reached, &ours);
         check(&self.room)
     }

@@ -10,12 +10,11 @@ from typing import Any
 from zoo.keeper import PINNED, Animal, big, visit
 
 ANIMAL = Animal(
-    names=(r"(?i)atexit|native|not visible",),
-    cut=r"(?i)atexit|native|not visible",
+    names=(r"arguments of exit callback save\(\)",),
+    cut=r"atexit\.unregister",
     verdict=PINNED,
     because="the interpreter calls it at the end, and it needs the model",
-    then="cure",
-    by_hand="the interpreter keeps callbacks where no expression reaches them",
+    then="cut",
     cure="atexit.unregister(save)",
     holder="atexit",
 )

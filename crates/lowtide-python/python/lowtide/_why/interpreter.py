@@ -10,15 +10,15 @@ everybody finds in them.
 from __future__ import annotations
 
 import _io
-import functools
 import sys
 from contextvars import Context, copy_context
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .alone import EXAMINING
-from .references.look import is_a, item, module_value, pairs, plain, read, type_name
-from .references.reference import Reference
+from .exit_callbacks import call_name
+from .references.functions import function_name
+from .references.look import is_a, item, module_value, pairs, type_name
 
 _MOST_SIGNALS = 65
 
@@ -52,68 +52,6 @@ def kept() -> list[Kept]:
     return [one for one in found if one.value is not None]
 
 
-class _Listener:
-    """An object that is equal to nothing, and notes with what it is compared."""
-
-    def __init__(self) -> None:
-        self.heard: list[object] = []
-
-    def __eq__(self, other: object) -> bool:
-        self.heard.append(other)
-        return False
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def exit_callbacks() -> list[object]:
-    """Returns the functions that run at exit. No function lists them, but one compares them all."""
-    unregister = module_value("atexit", "unregister")
-    if not is_a(unregister, _BUILT_IN):
-        return []  # The program has put its own in its place.
-    listener: Any = _Listener()
-    unregister(listener)
-    heard = {id(one): one for one in listener.heard}
-    return list(heard.values())
-
-
-_BUILT_IN: type = type(len)
-
-
-def is_exit_callback(value: object) -> bool:
-    """Returns whether a function runs at exit."""
-    return any(one is value for one in exit_callbacks())
-
-
-def exit_reference(value: object) -> Reference:
-    """Returns the reference to a function that runs at exit."""
-    name = _qualified(value)
-    same = [one for one in exit_callbacks() if _qualified(one) == name]
-    verb = None
-    if len(same) == 1:
-        # `unregister` takes an equal function, and nothing else leads to this one.
-        is_it = f"lambda _, one: getattr(one, '__qualname__', type(one).__name__) == {name!r}"
-        verb = f"atexit.unregister(type('Same', (), {{'__eq__': {is_it}}})())"
-    why = f"call atexit.unregister with {function_name(value)}"
-    act = functools.partial(module_value("atexit", "unregister"), value)
-    return Reference("", "exit callback", verb, act, why_not=why, imports=("atexit",))
-
-
-def unregister_exit(number: int) -> None:
-    """Unregisters the function with this id that runs at exit, if it still does."""
-    for one in exit_callbacks():
-        if id(one) == number:
-            module_value("atexit", "unregister")(one)
-
-
-def _qualified(value: Any) -> str:
-    if type(value) is MethodType:
-        value = value.__func__
-    if is_a(value, FunctionType):
-        return plain(FunctionType.__dict__["__qualname__"].__get__(value))
-    name = read(value, "__qualname__")
-    return name if type(name) is str else plain(type(value).__name__)
-
-
 def _torch_keeps() -> list[Kept]:
     """Returns the modes and hooks that are active in torch: it has them on stacks in native code."""
     found = []
@@ -140,8 +78,9 @@ def name_of(value: object) -> str | None:
     for one in kept():
         if one.value is value:
             return one.name
-    if is_exit_callback(value):
-        return f"exit callback {function_name(value)}"
+    at_exit = call_name(value)
+    if at_exit is not None:
+        return at_exit
     if type(value) is list:
         return _list_name(value)
     if type(value) is Context:
@@ -187,20 +126,6 @@ def is_current(context: Context) -> bool:
     )
 
 
-def function_name(value: Any) -> str:
-    """Returns a function with the place where it is defined: `save() (shop.py line 12)`."""
-    bound = ""
-    if type(value) is MethodType:
-        bound, value = f"{type_name(type(value.__self__))}.", value.__func__
-    if not is_a(value, FunctionType):
-        name = read(value, "__name__")
-        return f"{name}()" if type(name) is str else type_name(type(value))
-    code = FunctionType.__dict__["__code__"].__get__(value)
-    file = plain(code.co_filename).rpartition("/")[2]
-    name = plain(FunctionType.__dict__["__name__"].__get__(value))
-    return f"{bound}{name}() ({file} line {code.co_firstlineno})"
-
-
 def of_native(value: object) -> str:
     """Returns what a person does about an object that only native code holds, as a sentence."""
     name = type_name(type(value))
@@ -211,13 +136,6 @@ def of_native(value: object) -> str:
         )
     if type(value) is Context:
         return "set the variable to None in the thread that has this context, or end that thread"
-    if is_a(value, tuple) or is_a(value, dict):
-        callbacks = [function_name(one) for one in exit_callbacks()][:_MOST_CALLBACKS]
-        if callbacks:
-            return (
-                f"drop the call that has this {name} as its arguments; if it is one of atexit, call "
-                f"atexit.unregister with its function, one of {', '.join(callbacks)}"
-            )
     enabled = module_value("faulthandler", "is_enabled")
     if is_a(value, _FILE) and enabled is not None and enabled():
         return "call faulthandler.disable() if it is the file that faulthandler writes to"
@@ -228,4 +146,3 @@ def of_native(value: object) -> str:
 
 
 _FILE = vars(_io)["_IOBase"]
-_MOST_CALLBACKS = 4

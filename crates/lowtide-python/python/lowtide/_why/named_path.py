@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._native import printable
+from .exit_callbacks import ExitCall, call_of
 from .expression import Code, expression
-from .interpreter import is_exit_callback, of_native
+from .interpreter import of_native
 from .path import Edge, last_references, path_edges
 from .path_text import PathText, Root, write
 from .references.contexts import task_name
@@ -115,11 +116,9 @@ class NamedPath:
                 return printable(joined(dict.fromkeys(known)))
         return None
 
-    def exit_callback(self) -> object:
-        """Returns the function at the beginning of this path if it runs at exit, else None."""
-        first = self._objects[0]
-        is_one = self._root.name.startswith("exit callback ") and is_exit_callback(first)
-        return first if is_one else None
+    def exit_call(self) -> ExitCall | None:
+        """Returns the call at exit with which this path begins, or None."""
+        return call_of(self._objects[0]) if "exit callback " in self._root.name else None
 
     def entry(self) -> NamedPath | None:
         """Returns the path to the outermost entry of a cache or queue on this path, or None."""

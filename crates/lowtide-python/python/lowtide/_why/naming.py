@@ -27,10 +27,12 @@ from .._native import (
 )
 from .._torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
-from .interpreter import exit_reference, name_of, unregister_exit
+from .exit_callbacks import ExitCall, calls_of, cancel, exit_reference, is_list, without_list
+from .interpreter import name_of
 from .named_path import NamedPath
 from .path_text import Root
 from .references.contexts import thread_name
+from .references.functions import function_name
 from .references.look import AnyDict, full_type_name, is_a, plain, type_name
 from .references.reference import Reference
 from .references.tensors import leaves_with_gradient_graph
@@ -114,6 +116,7 @@ class Naming:
             native=tuple(
                 Native(full_type_name(type(one.object)), one.references, one.bytes)
                 for one in found.native
+                if name_of(one.object) is None and not is_list(one.object)
             ),
             actions=tuple(self._actions(device)),
             notes=tuple(self._notes(device, device_name, target)),
@@ -154,13 +157,16 @@ class Naming:
 
     def path(self, path: HeapPath, *more: object) -> NamedPath:
         """Returns a path of the walk, continued to some more objects, with its names."""
-        return NamedPath(self._root(path), [*path.objects, *more], scope=self._scope)
+        objects = [*path.objects, *more]
+        if path.root in ("native", "interpreter"):
+            objects = without_list(objects)
+        return NamedPath(self._root(path, objects), objects, scope=self._scope)
 
-    def _root(self, path: HeapPath) -> Root:
+    def _root(self, path: HeapPath, objects: list[object]) -> Root:
         if path.root in ("frame", "exception"):
             return Root(path.root, self._threads.get(path.thread) or f"thread {path.thread}")
-        if path.root in ("native", "interpreter") and path.objects:
-            name = name_of(path.objects[0])
+        if path.root in ("native", "interpreter") and objects:
+            name = name_of(objects[0])
             if name is not None:
                 return Root("interpreter", name)
         if path.root == "native":
@@ -200,19 +206,19 @@ class Naming:
         return tuple(cuts[:_MOST_CUTS])
 
     def _without_callback(self, held: HeldObject) -> list[Cut]:
-        """Returns the cut that unregisters the exit callback through which all paths lead."""
+        """Returns the cut that cancels the call at exit through which all paths lead."""
         paths = [self.path(path) for path in held.paths]
-        callback = _exit_callback(paths) if paths else None
-        if callback is None:
+        call = _exit_call(paths) if paths else None
+        if call is None:
             return []
-        step = _exit_step(paths[0], callback)
+        step = _exit_step(paths[0], call)
         code = None
         if step.statement is not None:
             code = printable(joined([step.statement], collect=True))
         freed, nothing = RetainedSize(1, held.bytes), RetainedSize(0, 0)
         goes = (step.goes,) if step.goes else ()
-        number = id(callback)
-        apply = None if self._apply is None else lambda _: unregister_exit(number)
+        number = id(call.function)
+        apply = None if self._apply is None else lambda _: cancel(number)
         return [Cut((step.step,), code, freed, nothing, 0, 0, goes, apply)]
 
     def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
@@ -249,10 +255,10 @@ class Naming:
             ways = [
                 self.path(path, edge.held) for path in edge.paths if not _passes(path.objects, ends)
             ] or [self.path(edge.paths[0], edge.held)]
-            callback = _exit_callback(ways)
-            if callback is not None:
-                steps.append(_exit_step(ways[0], callback))
-                del ways, callback
+            call = _exit_call(ways)
+            if call is not None:
+                steps.append(_exit_step(ways[0], call))
+                del ways, call
                 continue
             entry = _registered(ways)
             steps += self._steps_of(entry or _written(ways), target, is_entry=entry is not None)
@@ -360,14 +366,17 @@ def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
     return any((id(one), id(other)) in ends for one, other in itertools.pairwise(objects))
 
 
-def _exit_callback(ways: list[NamedPath]) -> object:
-    """Returns the function that runs at exit and begins all ways to an object, or None."""
-    first = ways[0].exit_callback()
-    return first if all(way.exit_callback() is first for way in ways) else None
+def _exit_call(ways: list[NamedPath]) -> ExitCall | None:
+    """Returns the call at exit that begins all ways to an object, or None."""
+    calls = [way.exit_call() for way in ways]
+    first = calls[0]
+    if first is None or any(one is None or one.function is not first.function for one in calls):
+        return None
+    return first
 
 
-def _exit_step(way: NamedPath, callback: object) -> _NamedStep:
-    reference = exit_reference(callback)
+def _exit_step(way: NamedPath, call: ExitCall) -> _NamedStep:
+    reference = exit_reference(call)
     statement = fill(reference, None, None)
     action = reference.why_not if statement is None else printable(statement.code())
     step = Step(
@@ -375,10 +384,13 @@ def _exit_step(way: NamedPath, callback: object) -> _NamedStep:
         action=action,
         by_hand=statement is None,
         kind=reference.kind,
-        can_apply=True,
+        can_apply=reference.can_cut,
     )
-    key = ReferenceKey(id(callback), reference.kind, id(callback))
-    return _NamedStep(step, key, statement, reference, _known_as(callback), is_entry=True)
+    number, times = id(call.function), calls_of(call.function)
+    name = function_name(call.function)
+    key = ReferenceKey(number, reference.kind, number)
+    goes = name if times == 1 else f"all {times} calls of {name}"
+    return _NamedStep(step, key, statement, reference, goes, is_entry=True)
 
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:

@@ -21,9 +21,9 @@ from types import (
 )
 from typing import Literal, NamedTuple, TypeAlias
 
-from .interpreter import function_name
 from .path import Edge
 from .references.contexts import task_name, thread_name
+from .references.functions import function_name
 from .references.locals import code_name, frame_of, place
 from .references.look import (
     is_a,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ..._native import referents, refers
@@ -220,3 +220,17 @@ def _is_result(cache: AnyDict, held: object) -> bool:
     # A bounded cache keeps its results in links that cannot be read; keys were compared before.
     bounded = any(type_name(type(value)) == "_lru_list_elem" for _, value in pairs(cache))
     return bounded and not is_a(held, type) and all(key is not held for key, _ in pairs(cache))
+
+
+def function_name(value: Any) -> str:
+    """Returns a function with the place where it is defined: `save() (shop.py line 12)`."""
+    bound = ""
+    if type(value) is MethodType:
+        bound, value = f"{type_name(type(value.__self__))}.", value.__func__
+    if not is_a(value, FunctionType):
+        name = read(value, "__name__")
+        return f"{name}()" if type(name) is str else type_name(type(value))
+    code = FunctionType.__dict__["__code__"].__get__(value)
+    file = plain(code.co_filename).rpartition("/")[2]
+    name = plain(FunctionType.__dict__["__name__"].__get__(value))
+    return f"{bound}{name}() ({file} line {code.co_firstlineno})"

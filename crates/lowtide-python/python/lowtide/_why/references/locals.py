@@ -3,8 +3,11 @@
 Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot
 that holds every variable long after the function has dropped it. To read it again drops those. A
 tool that looks for holders must not become one, and must free nothing either. So variables are read
-from the frame itself where its layout is known (`frame_variables`). From 3.13 on, `f_locals` is a
-view and there is nothing to undo.
+from the frame itself where its layout is known (`frame_variables`). From 3.13 on, `f_locals` of a
+function is a view and there is nothing to undo.
+
+Since 3.12 a comprehension runs in the frame around it. In the body of a module or class its variables
+are beside the names, which are in a dict.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import sys
 from collections.abc import Container, Iterator
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
-from ..._native import frame_variables, printable, referents
-from .look import is_a, pairs, plain, read
+from ..._native import frame_locals, frame_variables, printable, referents
+from .look import AnyDict, is_a, pairs, plain, read
 
 _CO_OPTIMIZED = 0x1
 _MOST_FRAMES = 1000
@@ -32,7 +35,8 @@ def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str
     """
     known_values = frame_variables(frame)
     if known_values is not None:
-        return {plain(name): value for name, value in known_values.items()}
+        names = _named(body_names(frame))
+        return names | {plain(name): value for name, value in known_values.items()}
     raw: object = frame.f_locals
     if not frame.f_code.co_flags & _CO_OPTIMIZED:
         # exec() takes any mapping as a namespace. Only a dict can be read without running its code.
@@ -45,6 +49,12 @@ def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str
     if not foreign and (known is None or id(raw) not in known) and not _is_traced(frame):
         dict.clear(raw)  # type: ignore[arg-type]
     return found
+
+
+def body_names(frame: FrameType) -> AnyDict:
+    """Returns the dict with the names of the body of a module or class; for a function an empty one."""
+    names = None if frame.f_code.co_flags & _CO_OPTIMIZED else frame_locals(frame)
+    return names if is_a(names, dict) else {}  # type: ignore[return-value]
 
 
 def _named(raw: object) -> dict[str, object]:

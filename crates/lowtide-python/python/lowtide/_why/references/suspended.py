@@ -16,10 +16,11 @@ from types import (
 )
 from typing import Any, Literal, NamedTuple
 
-from ..._native import frame_snapshot, referents, refers
+from ..._native import frame_locals, referents, refers
 from .functions import cell_contents
 from .locals import (
     awaits,
+    body_names,
     code_name,
     frame_of,
     greenlet_frames,
@@ -29,7 +30,7 @@ from .locals import (
     place,
     snapshots_of,
 )
-from .look import key_text, module_value, pairs, plain, read
+from .look import item, key_text, module_value, pairs, plain, read
 from .reference import Reference
 
 
@@ -253,19 +254,28 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     known = snapshots_of(holder)
     running = is_running(holder)
     in_greenlet = not running and _is_in_greenlet(holder, held)
-    for name in variables(holder, held, known):
+    # Those of a module are in its namespace, which has a name of its own.
+    names = {} if body_names(holder) is holder.f_globals else body_names(holder)
+    for name in sorted(variables(holder, held, known), key=lambda one: item(names, one) is held):
         reach, remark = _local("{holder}", name, held), f"frame {place(holder)}: {name}"
+        via = (id(names),) if item(names, name) is held else ()
         if running:
             where = code_name(holder.f_code)
             why = f"{where} is running: write `del {name}` there, or let it return"
-            yield Reference(f": {name}", "local", why_not=why, reach=reach, remark=remark)
+            yield Reference(f": {name}", "local", why_not=why, via=via, reach=reach, remark=remark)
         elif in_greenlet:
             why = "end the greenlet that waits there, by its throw()"
-            yield Reference(f": {name}", "local", why_not=why, reach=reach, remark=remark)
+            yield Reference(f": {name}", "local", why_not=why, via=via, reach=reach, remark=remark)
         else:
             verb = "{holder}.clear()"
             yield Reference(
-                f": {name}", "local", verb, lambda: clear(holder), reach=reach, remark=remark
+                f": {name}",
+                "local",
+                verb,
+                lambda: clear(holder),
+                via=via,
+                reach=reach,
+                remark=remark,
             )
     yield from _snapshot(holder, held)
     if holder.f_back is held:
@@ -284,8 +294,8 @@ def _trace_nothing(frame: FrameType) -> None:
 
 def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
     """Yields the snapshot of its variables that a frame keeps, and what only that holds."""
-    snapshot = frame_snapshot(frame)
-    if snapshot is None:
+    snapshot = frame_locals(frame)
+    if type(snapshot) is not dict or body_names(frame) is snapshot:
         return
     why = "the frame keeps a snapshot of its variables since locals() was called"
     if snapshot is held:

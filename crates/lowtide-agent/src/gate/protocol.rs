@@ -1,0 +1,57 @@
+//! What touches and who closes the gate do with its words, and in which order. `tests/agent/model.rs` tries
+//! every interleaving of it.
+//!
+//! A touch adds to its line and then reads the state. Who closes writes the state and then adds nothing to
+//! every line, once. Both additions change the same word, so one comes first: either the touch's, and who
+//! closes finds it inside; or the other, and then the touch sees the state that was written before it.
+
+use super::atomic::Ordering::{AcqRel, Acquire, Release};
+use super::atomic::{AtomicU32, AtomicU64};
+
+/// Touches enter.
+pub(super) const OPEN: u32 = 0;
+/// Somebody wants to put the process to sleep: touches wait.
+pub(super) const CLOSING: u32 = 1;
+/// The process is asleep: a touch wakes it.
+pub(super) const ASLEEP: u32 = 2;
+
+/// The upper half of a line counts the touches, the lower half the threads that are inside.
+pub(super) const TOUCH: u64 = 1 << 32 | 1;
+/// Another attempt of a touch that was counted.
+pub(super) const RETRY: u64 = 1;
+const INSIDE: u64 = u32::MAX as u64;
+
+/// Enters by a line, with [`TOUCH`] or [`RETRY`]; false if the gate is not open.
+#[inline]
+pub(super) fn try_enter(state: &AtomicU32, line: &AtomicU64, as_what: u64) -> bool {
+    line.fetch_add(as_what, AcqRel);
+    if state.load(Acquire) == OPEN {
+        return true;
+    }
+    leave(line);
+    false
+}
+
+/// Leaves.
+#[inline]
+pub(super) fn leave(line: &AtomicU64) {
+    line.fetch_sub(1, Release);
+}
+
+/// Closes the gate to touches that come later. Those before may still be inside.
+pub(super) fn close<'a>(state: &AtomicU32, lines: impl Iterator<Item = &'a AtomicU64>) {
+    change(state, CLOSING);
+    for line in lines {
+        line.fetch_add(0, AcqRel);
+    }
+}
+
+/// Returns whether nobody is inside. The gate is closed.
+pub(super) fn is_empty<'a>(mut lines: impl Iterator<Item = &'a AtomicU64>) -> bool {
+    lines.all(|line| line.load(Acquire) & INSIDE == 0)
+}
+
+/// Writes the state.
+pub(super) fn change(state: &AtomicU32, to: u32) {
+    state.store(to, Release);
+}

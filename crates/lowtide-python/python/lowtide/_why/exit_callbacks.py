@@ -1,0 +1,150 @@
+"""The calls that `atexit` makes when the program ends, and how one is cancelled.
+
+The interpreter has them outside of every module. They are read from its state (`exit_calls`), since the
+only function that looks at all of them compares them, and that runs code of the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from .._native import exit_calls
+from .references.functions import function_name
+from .references.look import descriptor, is_a, is_name, module_value, plain, read
+from .references.reference import Reference
+
+
+def _mark() -> None:
+    """Does nothing at exit. The native side finds the other calls by this one."""
+
+
+atexit.register(_mark)
+_count = atexit._ncallbacks
+_NOT_COMPARED: tuple[type, ...] = (FunctionType, MethodType, BuiltinFunctionType)
+"""Functions are equal only to themselves."""
+
+
+class ExitCall(NamedTuple):
+    """A call at exit: its function, its arguments, and those with names if there are any."""
+
+    function: object
+    arguments: object
+    keywords: object
+
+
+def _all() -> tuple[list[ExitCall], object]:
+    found = exit_calls(_mark, _count())
+    if found is None:
+        return [], None
+    return [ExitCall(*call) for call in found[0] if call[0] is not _mark], found[1]
+
+
+def callbacks() -> list[object]:
+    """Returns the functions that run at exit, each once; none where they cannot be read."""
+    return list({id(call.function): call.function for call in _all()[0]}.values())
+
+
+def is_list(value: object) -> bool:
+    """Returns whether it is the interpreter's list of calls."""
+    return type(value) is list and value is _all()[1]
+
+
+def without_list(objects: list[object]) -> list[object]:
+    """Returns a path without the list of calls and the call, with which it begins from Python 3.14 on:
+    it then begins with the function or the arguments, as in older versions."""
+    if not objects or not is_list(objects[0]):
+        return objects
+    # A path that ends with the call ends with its function.
+    return objects[2:] or [one[0] for one in objects[1:] if type(one) is tuple] or objects
+
+
+def call_of(value: object) -> ExitCall | None:
+    """Returns the call at exit with this function or these arguments, or None."""
+    is_empty = type(value) is tuple and not value  # There is only one of these.
+    for call in [] if is_empty else _all()[0]:
+        if any(part is value for part in call):
+            return call
+    return None
+
+
+def call_name(value: object) -> str | None:
+    """Returns what a function that runs at exit is called, or its arguments; None if it does not."""
+    call = call_of(value)
+    if call is None:
+        return None
+    name = f"exit callback {function_name(call.function)}"
+    return name if call.function is value else f"arguments of {name}"
+
+
+def exit_reference(call: ExitCall) -> Reference:
+    """Returns the reference to a call at exit. What cuts it cancels all calls of its function."""
+    name = _qualified(call.function)
+    why = f"call atexit.unregister with {function_name(call.function)}"
+    comparing = [one for one in callbacks() if _compares_itself(one)]
+    if comparing:
+        why += f" ({function_name(comparing[0])} compares itself, and may go too)"
+        return Reference("", "exit callback", why_not=why)
+    act = functools.partial(_unregister, id(call.function))
+    known = _known(call.function)
+    if known is not None:
+        imports = ("atexit", known.rpartition(".")[0])
+        return Reference(
+            "", "exit callback", f"atexit.unregister({known})", act, why_not=why, imports=imports
+        )
+    same = [one for one in callbacks() if _qualified(one) == name]
+    verb = None
+    if len(same) == 1:
+        # `unregister` takes an equal function, and nothing else leads to this one.
+        is_it = f"lambda _, one: getattr(one, '__qualname__', type(one).__name__) == {name!r}"
+        verb = f"atexit.unregister(type('Same', (), {{'__eq__': {is_it}}})())"
+    return Reference("", "exit callback", verb, act, why_not=why, imports=("atexit",))
+
+
+def _known(function: Any) -> str | None:
+    """Returns the expression for a function that its module has under its own name, or None."""
+    if type(function) not in (FunctionType, BuiltinFunctionType):
+        return None
+    module, name = function.__module__, function.__name__
+    if type(module) is not str or type(name) is not str or not is_name(name):
+        return None
+    if not all(is_name(part) for part in module.split(".")):
+        return None
+    return f"{module}.{name}" if module_value(module, name) is function else None
+
+
+def calls_of(function: object) -> int:
+    """Returns how often a function is called at exit."""
+    return sum(call.function is function for call in _all()[0])
+
+
+def cancel(number: int) -> None:
+    """Cancels the calls at exit of the function with this id, if there still are some."""
+    for call in _all()[0]:
+        if id(call.function) == number:
+            return exit_reference(call).cut()
+
+
+def _unregister(number: int) -> None:
+    """Unregisters the function with this id that runs at exit, if it still does."""
+    for one in callbacks():
+        if id(one) == number:
+            module_value("atexit", "unregister")(one)
+
+
+def _compares_itself(function: object) -> bool:
+    """Returns whether a function is an object whose class says what is equal to it."""
+    if type(function) in _NOT_COMPARED:
+        return False
+    return descriptor(function, "__eq__") is not vars(object)["__eq__"]
+
+
+def _qualified(value: Any) -> str:
+    if type(value) is MethodType:
+        value = value.__func__
+    if is_a(value, FunctionType):
+        return plain(FunctionType.__dict__["__qualname__"].__get__(value))
+    name = read(value, "__qualname__")
+    return name if type(name) is str else plain(type(value).__name__)

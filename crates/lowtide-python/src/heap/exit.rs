@@ -1,0 +1,163 @@
+//! The calls that `atexit` makes at the end of the program.
+//!
+//! No function of Python lists them. `atexit.unregister` compares them all, which runs `__eq__` of the
+//! program's objects, and removes those that say that they are equal. So they are read from the state
+//! of the interpreter: an array of calls up to Python 3.13, a list of tuples from 3.14 on. Where in the
+//! state that is depends on the version and on how it was built. It is searched for once, by a call
+//! that this package has registered itself. All of it is read through the kernel, so that a wrong
+//! guess is an error and no crash.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+/// How much of the state is searched, in bytes.
+const SEARCHED: usize = 2 << 20;
+/// How much is read at a time.
+const PART: usize = 64 << 10;
+const WORD: usize = size_of::<usize>();
+/// More calls than any program registers.
+const MOST: usize = 1 << 20;
+
+/// Where in the state the calls were found; 0 if they have not been looked for.
+static FOUND_AT: AtomicUsize = AtomicUsize::new(0);
+/// That the calls were looked for and are not there.
+const NOWHERE: usize = usize::MAX;
+
+/// A call, by the addresses of its objects; the last is 0 if it has no arguments by name.
+type Call = [usize; 3];
+
+/// The calls as Python sees them, and the list that has them.
+type Calls<'py> = (Vec<Bound<'py, PyTuple>>, Option<Bound<'py, PyAny>>);
+
+/// Returns the calls that are made at exit, each as its function, its arguments and its arguments by
+/// name; and the list that has them, if this interpreter has one. `None` if they cannot be read.
+///
+/// `known` is a function that was registered, `count` the number of calls.
+#[pyfunction]
+pub(crate) fn exit_calls<'py>(
+    known: &Bound<'py, PyAny>,
+    count: usize,
+) -> PyResult<Option<Calls<'py>>> {
+    let py = known.py();
+    let Some(state) = State::open(known, count) else { return Ok(None) };
+    let Some(at) = state.find() else { return Ok(None) };
+    if state.has_list {
+        let Some(list) = state.list(at) else { return Ok(None) };
+        // SAFETY: the interpreter's own list, which has the call of this package.
+        let list = unsafe { Bound::from_borrowed_ptr(py, object(list)) };
+        let calls = list.cast::<PyList>()?.iter().map(|call| Ok(call.cast_into::<PyTuple>()?));
+        let calls = calls.collect::<PyResult<_>>()?;
+        return Ok(Some((calls, Some(list))));
+    }
+    let mut calls = Vec::new();
+    for call in state.array(at).unwrap_or_default() {
+        // SAFETY: a call of the interpreter's own array. Its objects are alive, or null.
+        let part = |at: usize| unsafe { Bound::from_borrowed_ptr_or_opt(py, object(call[at])) };
+        calls.push(PyTuple::new(py, [part(0), part(1), part(2)])?);
+    }
+    Ok(Some((calls, None)))
+}
+
+fn object(address: usize) -> *mut PyObject {
+    std::ptr::with_exposed_provenance_mut(address)
+}
+
+/// The state of this thread's interpreter.
+struct State {
+    memory: File,
+    address: usize,
+    known: usize,
+    count: usize,
+    has_list: bool,
+    /// Where a tuple has its first element.
+    first: usize,
+}
+
+impl State {
+    fn open(known: &Bound<'_, PyAny>, count: usize) -> Option<State> {
+        if WORD != 8 || count == 0 || count > MOST {
+            return None;
+        }
+        let py = known.py();
+        // SAFETY: this thread is attached, so it has an interpreter.
+        let address = unsafe { ffi::PyInterpreterState_Get() }.expose_provenance();
+        let first = py.get_type::<PyTuple>().getattr("__basicsize__").ok()?.extract().ok()?;
+        Some(State {
+            memory: File::open("/proc/self/mem").ok()?,
+            address,
+            known: known.as_ptr().expose_provenance(),
+            count,
+            has_list: py.version_info() >= (3, 14),
+            first,
+        })
+    }
+
+    /// Returns where in the state the calls are.
+    fn find(&self) -> Option<usize> {
+        let known = FOUND_AT.load(Ordering::Relaxed);
+        if known == NOWHERE || (known != 0 && self.is_at(known)) {
+            return (known != NOWHERE).then_some(known);
+        }
+        let found = self.search();
+        FOUND_AT.store(found.unwrap_or(NOWHERE), Ordering::Relaxed);
+        found
+    }
+
+    fn search(&self) -> Option<usize> {
+        (0..SEARCHED).step_by(PART).find_map(|begin| {
+            let words = self.words(self.address + begin, PART / WORD)?;
+            let offsets = (begin..).step_by(WORD).zip(words);
+            // Everything that is allocated is at a multiple of 16.
+            let mut may_be = offsets.filter(|(at, word)| *at > 0 && *word > PART && word % 16 == 0);
+            may_be.find_map(|(at, _)| self.is_at(at).then_some(at))
+        })
+    }
+
+    fn is_at(&self, at: usize) -> bool {
+        if self.has_list { self.list(at).is_some() } else { self.array(at).is_some() }
+    }
+
+    /// Returns the calls of the array at an offset, if it is the one: the pointer to it, how many there
+    /// are, and for how many there is room.
+    fn array(&self, at: usize) -> Option<Vec<Call>> {
+        let words = self.words(self.address + at, 2)?;
+        let (count, room) = (words[1] & 0xffff_ffff, words[1] >> 32);
+        if count != self.count || room < count || room > MOST {
+            return None;
+        }
+        let calls = self.words(words[0], count)?.into_iter().filter(|call| *call != 0);
+        let calls = calls.map(|call| <Call>::try_from(self.words(call, 3)?).ok());
+        let calls: Vec<Call> = calls.collect::<Option<_>>()?;
+        calls.iter().any(|call| call[0] == self.known).then_some(calls)
+    }
+
+    /// Returns the address of the list at an offset, if it is the one.
+    fn list(&self, at: usize) -> Option<usize> {
+        let list = self.words(self.address + at, 1)?[0];
+        let [_, class, size, items] = <[usize; 4]>::try_from(self.words(list, 4)?).ok()?;
+        if class != (&raw const ffi::PyList_Type).addr() || size != self.count {
+            return None;
+        }
+        let calls = self.words(items, size)?;
+        let function = |call: usize| {
+            let [_, class, size] = <[usize; 3]>::try_from(self.words(call, 3)?).ok()?;
+            let is_call = class == (&raw const ffi::PyTuple_Type).addr() && size == 3;
+            Some(self.words(call + self.first, 1).filter(|_| is_call)?[0])
+        };
+        let functions: Vec<usize> = calls.into_iter().map(function).collect::<Option<_>>()?;
+        functions.contains(&self.known).then_some(list)
+    }
+
+    /// Reads so many words at an address, or returns `None` if they are not there.
+    fn words(&self, address: usize, count: usize) -> Option<Vec<usize>> {
+        let mut bytes = vec![0; count * WORD];
+        self.memory.read_exact_at(&mut bytes, address as u64).ok()?;
+        let word = |bytes: &[u8]| usize::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        Some(bytes.chunks_exact(WORD).map(word).collect())
+    }
+}
