@@ -16,7 +16,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, idle, loader, obstacles, staying};
+use crate::{control, gate, idle, loader, obstacles, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -259,6 +259,9 @@ impl Agent {
             return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
         let homes = self.memory.homes();
+        // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
+        quiet::prepare();
+        homes.iter().for_each(|home| home.prepare());
         if !gate::close(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way".to_owned());
         }

@@ -203,6 +203,11 @@ impl Home {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reads the numbers that a release will read, which loads NVML.
+    pub(crate) fn prepare(&self) {
+        self.releaser.inventory().read();
+    }
+
     /// Moves memory of the context off the device: all of it, or none if the target is met before.
     pub(crate) fn release(&self, name: &str, to: Option<Target>) -> Receipt {
         let ladder = Ladder::of(vec![Arc::new(lowtide_release::rungs::Sleep)]);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use std::{mem, ptr, thread};
 
 use crate::entries::{ENTRIES, row};
+use crate::obstacles;
 
 /// The time that work has to end before a sleep gives up.
 const LIMIT: Duration = Duration::from_millis(5);
@@ -16,6 +17,20 @@ const LIMIT: Duration = Duration::from_millis(5);
 const NO_TIMING: usize = 2;
 const SUCCESS: i32 = 0;
 const NOT_READY: i32 = 600;
+
+/// Looks up the functions that a question needs.
+pub(crate) fn prepare() {
+    let rows = [
+        row::cuCtxPushCurrent_v2,
+        row::cuCtxPopCurrent_v2,
+        row::cuEventCreate,
+        row::cuCtxRecordEvent,
+        row::cuEventQuery,
+    ];
+    for row in rows {
+        ENTRIES[row].real();
+    }
+}
 
 /// The event with which a context is asked. It is made at the first question and goes with its context.
 #[derive(Default)]
@@ -63,10 +78,25 @@ impl Refusal {
                  12.5",
                 name.to_string_lossy()
             ),
-            Refusal::Code(name, code) => format!("{} failed with {code}", name.to_string_lossy()),
+            Refusal::Code(name, code) => {
+                let name = name.to_string_lossy();
+                if is_lost(code) {
+                    // Nothing works in it any more, now or later.
+                    obstacles::add(&format!("a lost context ({name} failed with {code})"));
+                }
+                format!("{name} failed with {code}")
+            }
             Refusal::Busy => "busy: work is running on the device".to_owned(),
         }
     }
+}
+
+/// Returns whether a code says that the context is lost: by a fault of the program's work, or by a device
+/// that failed. Every later call gives the same code.
+fn is_lost(code: i32) -> bool {
+    // ECC, NVLink and contained errors; launch timeout, context destroyed, assertion, hardware stack,
+    // instruction, alignment, address space, program counter and launch errors; illegal address.
+    matches!(code, 214 | 220 | 221 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
 }
 
 fn record_and_wait(context: usize, event: usize) -> Result<(), Refusal> {

@@ -5,6 +5,10 @@
 //
 // It answers each line with "ok", a number, or "error CODE".
 #define _GNU_SOURCE
+#ifdef PLUGIN  // A library, which a client loads.
+extern void lowtide_client_touch(void) __attribute__((weak));
+__attribute__((constructor)) static void loaded(void) { if (lowtide_client_touch) lowtide_client_touch(); }
+#else
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -28,7 +32,7 @@ DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
-DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
+DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -162,6 +166,10 @@ static int in_threads(void *(*work)(void *), int threads, int ms) {
 static int storm(int threads, int ms) { return in_threads(work, threads, ms); }
 static int launches(int threads, int ms) { return in_threads(launch, threads, ms); }
 
+// A library that touches the device while it is loaded calls this.
+static int touched;
+void lowtide_client_touch(void) { touched = check_block(0); }
+
 int main(int count, char **arguments) {
     const char *route = count > 1 ? arguments[1] : "dlsym";
     char line[256];
@@ -197,6 +205,15 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "replay")) code = replay(a);
         if (!strcmp(word, "drop-graph")) code = CALL(cuGraphExecDestroy, exec) | CALL(cuGraphDestroy, graph);
         if (!strcmp(word, "drop-stream")) code = CALL(cuStreamDestroy_v2, stream);
+        if (!strcmp(word, "sync-memops")) {
+            int on = b;
+            code = CALL(cuPointerSetAttribute, &on, 6, at[a]);
+        }
+        if (!strcmp(word, "load")) {
+            line[strcspn(line, "\n")] = 0;
+            touched = -4;
+            code = dlopen(line + 5, RTLD_NOW | RTLD_LOCAL) ? touched : -5;
+        }
         if (!strcmp(word, "launches")) code = launches(a, b);
         if (!strcmp(word, "fault")) {
             line[strcspn(line, "\n")] = 0;
@@ -250,3 +267,4 @@ int main(int count, char **arguments) {
     }
     return 0;
 }
+#endif

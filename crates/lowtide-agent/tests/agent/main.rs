@@ -8,6 +8,7 @@ mod frames;
 mod idle;
 mod library;
 mod model;
+mod obstacles;
 mod program;
 mod room;
 

@@ -100,6 +100,16 @@ impl World {
         fs::read_to_string(self.folder.path().join("said")).unwrap_or_default()
     }
 
+    /// Makes a library that touches the device while a program loads it.
+    pub(crate) fn plugin(&self, name: &str) -> PathBuf {
+        compile(&self.folder.path().join(name), &["-DPLUGIN", "-shared", "-fPIC"])
+    }
+
+    /// Returns the folder of this machine's files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub(crate) fn has_socket(&self) -> bool {
         let found = fs::read_dir(self.folder.path().join("run/lowtide"));
         found.is_ok_and(|mut names| {
@@ -233,26 +243,24 @@ pub(crate) fn client(route: Route) -> &'static Path {
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
     static LINKED: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder")).path();
-    let source =
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../lowtide-agent/tests/agent/client.c"));
-    let compile = |name: &str, arguments: &[&str]| {
-        let program = folder.join(name);
-        let done = Command::new("cc")
-            .args(["-O1", "-w", "-pthread", "-o"])
-            .arg(&program)
-            .arg(source)
-            .args(arguments)
-            .status()
-            .expect("a C compiler");
-        assert!(done.success());
-        program
-    };
+    let compile = |name: &str, arguments: &[&str]| compile(&folder.join(name), arguments);
     match route {
-        Route::Dlsym | Route::Address => PLAIN.get_or_init(|| compile("client", &["-ldl"])),
+        Route::Dlsym | Route::Address => {
+            PLAIN.get_or_init(|| compile("client", &["-rdynamic", "-ldl"]))
+        }
         Route::Linked => LINKED.get_or_init(|| {
             let double = folder.join("libcuda.so.1");
             symlink(Double::path(), &double).expect("a link to the double");
             compile("linked", &["-DLINKED", &double.to_string_lossy(), "-ldl"])
         }),
     }
+}
+
+/// Compiles `client.c` to a file.
+fn compile(to: &Path, arguments: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../lowtide-agent/tests/agent/client.c");
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-w", "-pthread", "-o"]).arg(to).arg(source).args(arguments);
+    assert!(command.status().expect("a C compiler").success());
+    to.to_owned()
 }
