@@ -15,6 +15,7 @@
 //! | `memory` | the program's allocations, by context |
 //! | `attributes`, `arrays`, `primaries` | what the driver says of addresses, arrays and contexts |
 //! | `obstacles` | what keeps the process from sleeping |
+//! | `surroundings` | the same, where no driver call shows it |
 //! | `staying` | memory that stays on the device |
 //! | `agent` | going to sleep and waking |
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
@@ -38,6 +39,7 @@ mod older;
 mod primaries;
 mod quiet;
 mod staying;
+mod surroundings;
 mod thread;
 mod unknown;
 mod worker;

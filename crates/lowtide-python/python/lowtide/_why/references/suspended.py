@@ -254,7 +254,8 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     known = snapshots_of(holder)
     running = is_running(holder)
     in_greenlet = not running and _is_in_greenlet(holder, held)
-    names = body_names(holder)
+    # Those of a module are in its namespace, which has a name of its own.
+    names = {} if body_names(holder) is holder.f_globals else body_names(holder)
     for name in sorted(variables(holder, held, known), key=lambda one: item(names, one) is held):
         reach, remark = _local("{holder}", name, held), f"frame {place(holder)}: {name}"
         via = (id(names),) if item(names, name) is held else ()
