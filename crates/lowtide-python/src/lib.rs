@@ -19,8 +19,8 @@ mod _native {
 
     #[pymodule_export]
     use super::heap::{
-        CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, Memory,
-        MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
+        CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Lead, Leads,
+        Memory, MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
         examine, exit_calls, frame_locals, frame_variables, frozen_mortals, leads_to, referents,
         refers,
     };

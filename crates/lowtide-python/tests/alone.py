@@ -27,8 +27,8 @@ import types
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
-LIMIT_S = 90
-"""How long a program may take, seven times what the slowest takes. One that hangs prints where, and ends."""
+LIMIT_S = 120
+"""How long a program may take, ten times what the slowest takes. One that hangs prints where, and ends."""
 LEAST_S = 10
 """How long it may take at the least, after others of the same interpreter have hung."""
 END_AT_ONCE = """

@@ -8,13 +8,14 @@
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
 //! begins; `exit` is what `atexit` has; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
 //! both; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
-//! turn the `graph` into what was `found`.
+//! turn the `graph` into what was `found`; `examining` has one examination wait for another.
 
 mod answer;
 mod arrays;
 mod capsules;
 mod dead;
 mod descent;
+mod examining;
 mod exit;
 mod found;
 mod frames;
@@ -43,6 +44,7 @@ mod walked;
 
 pub(crate) use answer::examine;
 pub(crate) use capsules::{Shown, dlpack_memory};
+pub(crate) use examining::Examining;
 pub(crate) use exit::exit_calls;
 pub(crate) use found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,

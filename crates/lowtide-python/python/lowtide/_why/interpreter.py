@@ -108,7 +108,7 @@ def _list_name(value: list[object]) -> str | None:
     }
     for one in value:
         if getattr(one, "__self__", None) is EXAMINING if type(one) is _METHOD else False:
-            when = own.get(one.__func__.__name__)  # type: ignore[attr-defined]
+            when = own.get(one.__name__)  # type: ignore[attr-defined]
             if when is not None:
                 return f"functions of os.register_at_fork({when}=…)"
     return None

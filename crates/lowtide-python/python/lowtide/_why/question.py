@@ -20,7 +20,7 @@ from typing import Any, Final
 from .._frozen import IMMORTAL
 from .._native import ObjectKind, TypeKind
 from .._torch import torch
-from .alone import EXAMINING
+from .alone import is_alone
 from .interpreter import kept
 from .memory.autograd import autograd_edges
 from .memory.probe import Probe, candidate_types
@@ -128,7 +128,7 @@ class Question:
         self.interpreter = _Interpreter
         self.arrays = _arrays()
         self.kept = [one.value for one in kept()]
-        self.nested = not EXAMINING.is_alone
+        self.nested = not is_alone()
         self.own_types = _own_types() if self.nested else []
 
 
