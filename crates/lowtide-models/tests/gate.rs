@@ -1,18 +1,18 @@
 //! The gate and the idle policy under a model checker: every interleaving of two threads, and for
 //! three threads every interleaving with a few preemptions.
 //!
-//! `cargo test -p lowtide-release --features loom --test loom`. Loom reports a lost wake-up
+//! `cargo test -p lowtide-models --test gate`. Loom reports a lost wake-up
 //! as a deadlock, and lets a relaxed load return any value that the memory model allows: so a gate
 //! that orders too little fails in [`Room::visit`].
-
-#![cfg(feature = "loom")]
 
 use std::time::Duration;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use loom::thread;
-use lowtide_release::{Clock, Decision, Gate, GateState, Idle, IdleOptions, Mode, Step};
+use lowtide_models::clock::Clock;
+use lowtide_models::gate::{Gate, GateState, Mode, Step};
+use lowtide_models::idle::{Decision, Idle, IdleOptions};
 
 const MODES: [Mode; 4] = [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain];
 const QUIET: GateState = GateState { open: true, active: 0, parked: 0, waiting: 0 };
