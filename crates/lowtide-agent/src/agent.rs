@@ -16,7 +16,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, idle, loader, obstacles, quiet, staying};
+use crate::{control, gate, idle, interpreter, loader, obstacles, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -258,10 +258,13 @@ impl Agent {
         if !obstacles.is_empty() {
             return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
+        interpreter::trim();
         let homes = self.memory.homes();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
         quiet::prepare();
-        homes.iter().for_each(|home| home.prepare());
+        for home in &homes {
+            home.prepare();
+        }
         if !gate::close(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way".to_owned());
         }

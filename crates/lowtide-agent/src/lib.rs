@@ -21,6 +21,7 @@
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
 //! | `idle` | when that is |
 //! | `older` | functions that an old C library does not have |
+//! | `interpreter` | torch's cache, which goes before a sleep |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
@@ -32,6 +33,7 @@ mod entries;
 mod gate;
 mod hooks;
 mod idle;
+mod interpreter;
 mod loader;
 mod memory;
 mod obstacles;

@@ -10,6 +10,7 @@ mod library;
 mod model;
 mod obstacles;
 mod program;
+mod python;
 mod room;
 
 use std::thread;
