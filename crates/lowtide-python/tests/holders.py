@@ -1395,3 +1395,5 @@ BY_HAND = {
     "a_variable_of_a_running_thread",
 }
 """Places that no statement of another thread or module reaches."""
+WITH_COMPILER = {"an_argument_of_a_checkpoint"}
+"""Places that load torch's compiler."""
