@@ -17,6 +17,7 @@ fn main() {
     fs::write(out.join("entries.rs"), text(&rows)).expect("entries.rs");
     link_statically(&out);
     bind_to_older(&out);
+    avoid_the_loader();
 }
 
 /// One entry point.
@@ -81,6 +82,12 @@ fn text(rows: &[Row]) -> String {
 fn link_statically(out: &Path) {
     fs::write(out.join("libgcc_s.so"), "INPUT ( -lgcc_eh -lgcc )\n").expect("libgcc_s.so");
     println!("cargo::rustc-link-arg-cdylib=-L{}", out.display());
+}
+
+/// Has Rust do without the C library's function for ends of threads, which takes the lock of the loader. A
+/// library that uses the device while it is loaded has that lock, and waits for threads of ours.
+fn avoid_the_loader() {
+    println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym=__cxa_thread_atexit_impl=0");
 }
 
 /// Has the linker find the functions of `table/older.tsv` in libraries that have only those, in the

@@ -16,7 +16,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, idle, loader, obstacles, quiet, staying};
+use crate::{control, gate, idle, interpreter, loader, obstacles, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -25,8 +25,9 @@ const UNKNOWN: i32 = 999;
 
 /// The time that calls of other threads have to return before a sleep gives up.
 const CLOSING_LIMIT: Duration = Duration::from_millis(5);
-/// The pause between two attempts of a touch to wake a process that does not fit on the device.
-const RETRY: Duration = Duration::from_millis(200);
+/// The first pause between two attempts of a touch to wake; each is twice the one before, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// The time for which a touch tries to wake, unless `LOWTIDE_WAKE_TIMEOUT` says another.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The attempts of a touch to wake where something else fails than room.
@@ -139,7 +140,7 @@ pub(crate) fn wake_for_touch() -> Result<(), i32> {
         gate::open();
         return Ok(());
     };
-    let (began, mut failures) = (Instant::now(), 0);
+    let (began, mut failures, mut pause) = (Instant::now(), 0, FIRST_PAUSE);
     loop {
         match agent.worker.ask(Job::Wake) {
             Answer::Woken(_) => return Ok(()),
@@ -158,7 +159,8 @@ pub(crate) fn wake_for_touch() -> Result<(), i32> {
                 }
             }
         }
-        std::thread::sleep(RETRY);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -256,7 +258,13 @@ impl Agent {
         if !obstacles.is_empty() {
             return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
+        interpreter::trim();
         let homes = self.memory.homes();
+        // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
+        quiet::prepare();
+        for home in &homes {
+            home.prepare();
+        }
         if !gate::close(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way".to_owned());
         }
@@ -286,7 +294,7 @@ impl Agent {
         if open > 0 {
             return Some("busy: a graph is being captured".to_owned());
         }
-        homes.iter().find_map(|home| quiet::is_busy(home.context))
+        homes.iter().find_map(|home| home.question.is_busy(home.context))
     }
 
     /// Wakes the process. Called by the worker.

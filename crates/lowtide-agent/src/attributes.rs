@@ -6,7 +6,8 @@ use std::ffi::c_void;
 use crate::memory::Allocation;
 
 const CONTEXT: i32 = 1;
-const SYNC_MEMOPS: i32 = 6;
+/// Whether every operation on the memory is synchronous.
+pub(crate) const SYNC_MEMOPS: i32 = 6;
 const BUFFER_ID: i32 = 7;
 const IS_LEGACY_IPC_CAPABLE: i32 = 10;
 const RANGE_START: i32 = 11;

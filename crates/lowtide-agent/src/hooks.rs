@@ -10,6 +10,7 @@ use std::mem::transmute;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
+use lowtide_proto::Obstacle;
 use lowtide_types::Bytes;
 
 use crate::agent::{self, OUT_OF_MEMORY};
@@ -17,7 +18,7 @@ use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
 use crate::obstacles::say;
 use crate::staying::{self, Key, Kind};
-use crate::{arrays, attributes, gate, loader, obstacles, primaries};
+use crate::{arrays, attributes, gate, loader, obstacles, primaries, surroundings};
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -141,7 +142,11 @@ hooks! {
         code
     };
     touch cuPointerSetAttribute(value: *const c_void, attribute: i32, at: u64) |real| {
-        obstacles::add("cuPointerSetAttribute");
+        // SAFETY: the driver reads an int there for this attribute.
+        let is_asked = attribute == attributes::SYNC_MEMOPS && !value.is_null() && unsafe { *value.cast::<i32>() } != 0;
+        if is_asked && !surroundings::is_ignored(Obstacle::SyncMemops) {
+            obstacles::add("SYNC_MEMOPS (cuPointerSetAttribute)");
+        }
         real(value, attribute, at)
     };
 

@@ -15,11 +15,13 @@
 //! | `memory` | the program's allocations, by context |
 //! | `attributes`, `arrays`, `primaries` | what the driver says of addresses, arrays and contexts |
 //! | `obstacles` | what keeps the process from sleeping |
+//! | `surroundings` | the same, where no driver call shows it |
 //! | `staying` | memory that stays on the device |
 //! | `agent` | going to sleep and waking |
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
 //! | `idle` | when that is |
 //! | `older` | functions that an old C library does not have |
+//! | `interpreter` | torch's cache, which goes before a sleep |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
@@ -31,6 +33,7 @@ mod entries;
 mod gate;
 mod hooks;
 mod idle;
+mod interpreter;
 mod loader;
 mod memory;
 mod obstacles;
@@ -38,6 +41,7 @@ mod older;
 mod primaries;
 mod quiet;
 mod staying;
+mod surroundings;
 mod thread;
 mod unknown;
 mod worker;

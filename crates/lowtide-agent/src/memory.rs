@@ -17,6 +17,7 @@ use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
 use crate::agent;
+use crate::quiet::Question;
 use crate::staying::{self, Kind};
 
 /// Allocations of at least this size can sleep: the page of virtual memory.
@@ -43,6 +44,7 @@ pub(crate) struct Home {
     pub(crate) device: Device,
     pub(crate) pool: Pool,
     pub(crate) releaser: Releaser,
+    pub(crate) question: Question,
     /// Held while an allocation is made or freed, so that none is given what another is about to return.
     changing: Mutex<()>,
 }
@@ -144,8 +146,14 @@ impl Memory {
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
         add_accounts(&releaser, key, device.id());
-        let home =
-            Arc::new(Home { context: key, device, pool, releaser, changing: Mutex::default() });
+        let home = Arc::new(Home {
+            context: key,
+            device,
+            pool,
+            releaser,
+            question: Question::default(),
+            changing: Mutex::default(),
+        });
         // Another thread may have been faster; its home is as good.
         Ok(Arc::clone(self.tables().homes.entry(key).or_insert(home)))
     }
@@ -193,6 +201,11 @@ impl Allocation {
 impl Home {
     fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the numbers that a release will read, which loads NVML.
+    pub(crate) fn prepare(&self) {
+        self.releaser.inventory().read();
     }
 
     /// Moves memory of the context off the device: all of it, or none if the target is met before.

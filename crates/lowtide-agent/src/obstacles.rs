@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::surroundings;
+
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Writes a line to the program's standard error. Unlike `eprintln!`, it does not panic where nobody can
@@ -22,7 +24,8 @@ pub(crate) fn add(name: &str) {
 
 /// Returns why the process cannot sleep; empty if it can.
 pub(crate) fn names() -> Vec<String> {
-    names_now().iter().cloned().collect()
+    let noted: Vec<String> = names_now().iter().cloned().collect();
+    noted.into_iter().chain(surroundings::names()).collect()
 }
 
 fn names_now() -> MutexGuard<'static, BTreeSet<String>> {

@@ -235,7 +235,7 @@ fn plain_slab(pages_most: u64, grant: &mut HostGrant) -> Result<Slab> {
     Ok(Slab { memory, pages: pages as u32 })
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use lowtide_device::HostOptions;
 

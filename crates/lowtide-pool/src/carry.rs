@@ -181,7 +181,7 @@ impl Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_> {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -59,7 +59,7 @@ impl Feed {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::thread;

@@ -8,15 +8,8 @@
 //! of it.
 //!
 //! Only the part that synchronises is here, generic over what is handed over, so that
-//! `tests/loom.rs` can try every order in which threads can come. `feed.rs` hands over real pieces.
-#![cfg_attr(
-    not(feature = "loom"),
-    allow(unreachable_pub, reason = "public for the models in tests/loom.rs alone")
-)]
-#![cfg_attr(
-    feature = "loom",
-    allow(clippy::missing_errors_doc, clippy::missing_panics_doc, clippy::new_without_default)
-)]
+//! `lowtide-models` can try every order in which threads can come. `feed.rs` hands over real pieces.
+#![allow(unreachable_pub, reason = "public for lowtide-models, which compiles this file, too")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -73,13 +73,3 @@ pub use turn_step::TurnStep;
 pub use lowtide_types::{
     LostBlock, Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport,
 };
-
-/// The parts that synchronise, for the models in `tests/loom.rs`.
-#[cfg(feature = "loom")]
-#[doc(hidden)]
-pub mod model {
-    pub use crate::handover::{Handover, Job, Load, Ready, Staged, Way};
-    pub use crate::lanes::{Haul, copy, drive};
-    pub use crate::monitor::Monitor;
-    pub use crate::tags::{Tags, Turning};
-}

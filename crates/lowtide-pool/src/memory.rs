@@ -53,7 +53,7 @@ impl Memory {
     }
 
     // Carriers know which kind they have; tests write to both.
-    #[cfg(all(test, not(feature = "loom")))]
+    #[cfg(test)]
     pub(crate) fn write(&self, at: Bytes, from: &[u8]) -> Result<()> {
         match self {
             Memory::Direct(memory) => memory.write(at, from),

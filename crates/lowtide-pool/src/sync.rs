@@ -1,9 +1,6 @@
-//! Locks for turns and for the hand-over between copying threads, in one place, so that a model
-//! checker can drive them.
+//! Locks for turns and for the hand-over between copying threads, imported from this one file:
+//! `lowtide-models` has another, with the locks of a model checker.
 
-#[cfg(feature = "loom")]
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
-#[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
 
 use std::sync::PoisonError;
@@ -21,7 +18,6 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 }
 
 /// Waits until the condition variable is notified, but not for long: the caller looks again.
-#[cfg(not(feature = "loom"))]
 pub(crate) fn wait_a_little<'a, T>(
     _mutex: &'a Mutex<T>,
     condvar: &Condvar,
@@ -30,16 +26,4 @@ pub(crate) fn wait_a_little<'a, T>(
     /// The delay with which a thread that waits may notice its limit.
     const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
     condvar.wait_timeout(guard, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0
-}
-
-/// Waits a little in a model, which has no time: other threads run meanwhile.
-#[cfg(feature = "loom")]
-pub(crate) fn wait_a_little<'a, T>(
-    mutex: &'a Mutex<T>,
-    _condvar: &Condvar,
-    guard: MutexGuard<'a, T>,
-) -> MutexGuard<'a, T> {
-    drop(guard);
-    loom::thread::yield_now();
-    lock(mutex)
 }

@@ -280,5 +280,5 @@ impl State {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests;

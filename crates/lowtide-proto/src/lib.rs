@@ -11,11 +11,15 @@
 //! assert_eq!(Request::from_line(line.as_bytes()).unwrap().ask, Ask::Sleep);
 //! ```
 
+mod obstacle;
+
 use std::fmt;
 
 use lowtide_types::{Bytes, DeviceId, Ledger, Receipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use self::obstacle::{Obstacle, ParseObstacleError};
 
 /// The version of this protocol.
 pub const VERSION: u32 = 1;

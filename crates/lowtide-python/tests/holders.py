@@ -1516,3 +1516,5 @@ BY_HAND = {
     "the_trace_function_of_another_thread",
 }
 """Places that no statement of another thread or module reaches."""
+WITH_COMPILER = {"an_argument_of_a_checkpoint"}
+"""Places that load torch's compiler."""

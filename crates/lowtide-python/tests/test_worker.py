@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from alone import alone
 from lowtide import _releasers
 from lowtide._devices.choose import device_of
 from lowtide._native import Ladder, memory_of_process
-from workers import MIB, Holder, OnGpu, load_reranker, refuses
+from workers import MIB, Handle, Holder, OnGpu, load_reranker, refuses
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -28,8 +29,11 @@ SIZE = 64 * MIB
 
 @pytest.fixture
 def worker() -> Iterator[lowtide.Worker]:
-    with lowtide.Worker(Holder, SIZE) as made:
-        yield made
+    made = lowtide.Worker(Holder, SIZE)
+    yield made
+    # To close it would wait for a call, and a test that failed may have left one that never ends.
+    if made._child is not None:
+        made._child.end(kill=True)
 
 
 def used_by(pid: int | None) -> int:
@@ -118,7 +122,7 @@ def test_r28_a_call_under_way_is_never_cut(worker: lowtide.Worker, tmp_path: Pat
     worker.start()
     file = tmp_path / "go"
     said: list[str] = []
-    call = threading.Thread(target=lambda: said.append(worker.wait_for(str(file))))
+    call = threading.Thread(target=lambda: said.append(worker.wait_for(str(file))), daemon=True)
     call.start()
     until(worker._lock.locked)
     pid = worker.pid
@@ -270,14 +274,20 @@ PROGRAM = """
 """
 
 
+DURING_A_CALL = (
+    "threading.Thread(target=worker.slow, args=(600,), daemon=True).start(); time.sleep(0.2)"
+)
+
+
 @pytest.mark.parametrize(
     "end",
     [
         "sys.exit(0)",
         "os._exit(0)",
-        "threading.Thread(target=worker.slow, args=(600,), daemon=True).start(); time.sleep(0.2)",
+        DURING_A_CALL,
+        f"{DURING_A_CALL}; os.fork() == 0 and time.sleep(600); os._exit(0)",
     ],
-    ids=["exit", "at once", "during a call"],
+    ids=["exit", "at once", "during a call", "during a call with a fork alive"],
 )
 def test_the_end_of_the_parent_ends_it(end: str) -> None:
     pid = int(alone(PROGRAM.format(tests=str(Path(__file__).parent), end=end)))
@@ -310,3 +320,86 @@ def test_a_forked_child_has_workers_of_its_own(worker: lowtide.Worker) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert worker.pid == pid and worker(1) == 2
+
+
+def test_an_answer_that_calls_the_worker_is_refused(worker: lowtide.Worker) -> None:
+    """As a finaliser is that runs during a call: it would wait for that call, and the call for it."""
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            worker.handle()
+        except RuntimeError as error:
+            raised.append(error)
+
+    for calls in (worker.counted, worker.close, worker.start):
+        Handle.calls = staticmethod(calls)
+        try:
+            thread = threading.Thread(target=call, daemon=True)
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive(), "it waits for itself"
+        finally:
+            Handle.calls = staticmethod(int)
+    assert [type(error) for error in raised] == [RuntimeError] * 3
+    assert all("under way in this thread" in str(error) for error in raised)
+    assert worker(1) == 2 and worker.starts == 1, "and it works"
+
+
+def test_a_worker_that_dies_while_it_is_sent_to_is_noticed_although_its_fork_lives(
+    worker: lowtide.Worker,
+) -> None:
+    other = worker.forks()
+    pid = worker.pid
+    assert pid is not None
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            worker.size(bytes(64 * MIB))
+        except lowtide.WorkerError as error:
+            raised.append(error)
+
+    os.kill(pid, signal.SIGSTOP)
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    until(lambda: sys._current_frames()[thread.ident or 0].f_code.co_name == "_send")
+    os.kill(pid, signal.SIGKILL)
+    thread.join(30)
+    is_stuck = thread.is_alive()
+    if is_stuck:
+        os.kill(other, signal.SIGKILL)
+        thread.join(30)
+    assert not is_stuck, "it waits for somebody to read"
+    assert "signal 9" in str(raised[0])
+    until(lambda: not is_running(other))
+    assert worker.size(b"ab") == 2
+
+
+def test_a_thread_that_goes_on_calling_does_not_keep_the_program_from_ending() -> None:
+    program = """
+    import atexit, multiprocessing.util, sys, threading, time
+    sys.path.insert(0, {tests!r})
+    import lowtide
+    from workers import Holder, MIB
+
+    said = threading.Event()
+    # It runs after the workers have ended, and before multiprocessing waits for its processes.
+    atexit.register(said.wait, 20)
+    worker = lowtide.Worker(Holder, 4 * MIB).start()
+
+    def serve():
+        while not said.is_set():
+            try:
+                worker.slow(600)
+            except lowtide.WorkerError as error:
+                print(error, flush=True)
+                if "the program ends" in str(error):
+                    said.set()
+
+    threading.Thread(target=serve, daemon=True).start()
+    while not worker._lock.locked():
+        time.sleep(0.01)
+    """
+    said = alone(program.format(tests=str(Path(__file__).parent)))
+    assert "during a call" in said and "the program ends" in said

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 MIB = 1 << 20
 
@@ -58,6 +59,33 @@ class Holder:
 
     def starts_another(self) -> int:
         return subprocess.Popen(["sleep", "600"]).pid
+
+    def forks(self) -> int:
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        return child
+
+    def size(self, data: bytes) -> int:
+        return len(data)
+
+    def handle(self) -> Handle:
+        return Handle()
+
+
+class Handle:
+    """An answer that calls, where it arrives, what was asked for it."""
+
+    calls: Callable[[], object] = staticmethod(int)
+
+    def __reduce__(self) -> tuple[Callable[[], Handle], tuple[()]]:
+        return arrive, ()
+
+
+def arrive() -> Handle:
+    Handle.calls()
+    return Handle()
 
 
 class Odd(Exception):

@@ -136,7 +136,7 @@ pub(crate) fn read_settled(
     (last, Settling::Steady)
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::ManualClock;

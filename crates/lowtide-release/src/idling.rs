@@ -230,7 +230,7 @@ impl fmt::Debug for Working {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use lowtide_device::{Device, HostOptions};
     use lowtide_pool::{Phase, Pool, Tag};

@@ -324,7 +324,7 @@ impl fmt::Debug for Ladder {
     }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -115,7 +115,7 @@ fn is_confirmed(inventory: &Inventory, bytes: Bytes, before: &Reading, after: &R
         || is_inside && rose(Some(before.allocated), Some(after.allocated))
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
     use std::sync::{Arc, Mutex};

@@ -157,7 +157,7 @@ fn lows_rise(samples: &[i128]) -> bool {
     lows[0] < lows[1] && lows[1] < lows[2]
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

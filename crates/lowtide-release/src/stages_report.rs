@@ -66,7 +66,7 @@ fn milliseconds(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1e3)
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use lowtide_types::{Reading, Verdict};
 

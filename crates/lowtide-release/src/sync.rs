@@ -1,16 +1,13 @@
-//! The locks and atomics of the gate and the idle policy, imported from this one file, so that a model
-//! checker can take their place; and how every lock of this crate is taken after a panic.
+//! The locks and atomics of the gate and the idle policy, imported from this one file: `lowtide-models`
+//! has another, with those of a model checker. And how every lock of this crate is taken after a panic.
 
 use std::sync::{LockResult, PoisonError};
 
-#[cfg(feature = "loom")]
-pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
-#[cfg(feature = "loom")]
-pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
-#[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
-#[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Whether threads are those of a model: they share one thread of the machine and its thread-locals.
+pub(crate) const IS_MODEL: bool = false;
 
 /// Returns the guard of a lock, also after a thread panicked with it.
 ///

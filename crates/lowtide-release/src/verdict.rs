@@ -104,7 +104,7 @@ fn in_vain(rungs: &[RungReceipt]) -> Verdict {
     if any_failed && !climbed.any(did) { Verdict::Failed } else { Verdict::NoEffect }
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use lowtide_types::Bytes;
 

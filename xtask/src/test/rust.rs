@@ -1,4 +1,4 @@
-//! The parts that cargo does: lints, test programs, doc tests, models, docs.
+//! The parts that cargo does: lints, test programs, doc tests, docs.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -7,20 +7,6 @@ use std::thread;
 use super::Report;
 use crate::artifacts::{self, Kind, Program};
 use crate::steps::cargo;
-
-/// The gate, the idle policy, turns and copies under a model checker, which brings its own locks.
-const MODELS: [&str; 4] =
-    ["--features", "lowtide-release/loom,lowtide-pool/loom", "--test", "loom"];
-
-/// Models run for seconds and take a minute to compile as the tests are: so they are optimised less.
-const OF_MODELS: [&str; 6] = [
-    "--config",
-    "profile.dev.package.lowtide-pool.opt-level=0",
-    "--config",
-    "profile.dev.package.lowtide-release.opt-level=1",
-    "--config",
-    "profile.dev.package.lowtide-testing.opt-level=0",
-];
 
 /// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
 /// the same features of all dependencies each time and compiles them once.
@@ -35,7 +21,6 @@ pub(super) fn test(report: &Report) {
     let workspace = |subcommand| cargo(&[subcommand, "--workspace", "--locked"]);
     let deny = ["--", "-D", "warnings"];
     report.run("lints", workspace("clippy").arg("--all-targets").args(deny));
-    report.run("lints of models", workspace("clippy").args(MODELS).args(deny));
     let json = ["--message-format", "json-render-diagnostics"];
     let mut build = workspace("test");
     // `--tests` leaves out the examples, which the lints have compiled and nobody runs here.
@@ -45,7 +30,6 @@ pub(super) fn test(report: &Report) {
         None => report.not_run("tests", "the build failed"),
     }
     report.run("doc tests", workspace("test").arg("--doc"));
-    report.run("models", workspace("test").args(MODELS).args(OF_MODELS));
     let docs = ["--no-deps", "--document-private-items"];
     report.run("docs", workspace("doc").args(docs).env("RUSTDOCFLAGS", "-D warnings"));
 }

@@ -5,6 +5,10 @@
 //
 // It answers each line with "ok", a number, or "error CODE".
 #define _GNU_SOURCE
+#ifdef PLUGIN  // A library, which a client loads.
+extern void lowtide_client_touch(void) __attribute__((weak));
+__attribute__((constructor)) static void loaded(void) { if (lowtide_client_touch) lowtide_client_touch(); }
+#else
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -28,7 +32,7 @@ DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
-DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
+DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -125,7 +129,26 @@ static int replay(int i) {
     return code;
 }
 
-static int storm(int threads, int ms) {
+// Each thread launches work on a stream of its own and looks at what it left, again and again.
+static void *launch(void *argument) {
+    long i = (long)argument, code = 0;
+    uint64_t own = 0;
+    unsigned char *data = malloc(bytes[i]);
+    CALL(cuCtxSetCurrent, context);
+    code = CALL(cuStreamCreate, &own, 1);
+    for (unsigned char value = i; !stop && code == 0; value++) {
+        code = CALL(cuMemsetD8Async, at[i], value, bytes[i] / 2, own);
+        if (code == 0) code = CALL(cuMemsetD8Async, at[i] + bytes[i] / 2, value ^ 0xff, bytes[i] - bytes[i] / 2, own);
+        if (code == 0) code = CALL(cuStreamSynchronize, own);
+        if (code == 0) code = CALL(cuMemcpyDtoH_v2, data, at[i], bytes[i]);
+        for (size_t b = 0; code == 0 && b < bytes[i]; b++)
+            if (data[b] != (b < bytes[i] / 2 ? value : value ^ 0xff)) code = -2;
+    }
+    free(data);
+    return (void *)code;
+}
+
+static int in_threads(void *(*work)(void *), int threads, int ms) {
     pthread_t all[MOST];
     long worst = 0;
     stop = 0;
@@ -139,6 +162,13 @@ static int storm(int threads, int ms) {
     }
     return worst;
 }
+
+static int storm(int threads, int ms) { return in_threads(work, threads, ms); }
+static int launches(int threads, int ms) { return in_threads(launch, threads, ms); }
+
+// A library that touches the device while it is loaded calls this.
+static int touched;
+void lowtide_client_touch(void) { touched = check_block(0); }
 
 int main(int count, char **arguments) {
     const char *route = count > 1 ? arguments[1] : "dlsym";
@@ -175,6 +205,28 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "replay")) code = replay(a);
         if (!strcmp(word, "drop-graph")) code = CALL(cuGraphExecDestroy, exec) | CALL(cuGraphDestroy, graph);
         if (!strcmp(word, "drop-stream")) code = CALL(cuStreamDestroy_v2, stream);
+        if (!strcmp(word, "sync-memops")) {
+            int on = b;
+            code = CALL(cuPointerSetAttribute, &on, 6, at[a]);
+        }
+        if (!strcmp(word, "load")) {
+            line[strcspn(line, "\n")] = 0;
+            touched = -4;
+            code = dlopen(line + 5, RTLD_NOW | RTLD_LOCAL) ? touched : -5;
+        }
+        if (!strcmp(word, "launches")) code = launches(a, b);
+        if (!strcmp(word, "fault")) {
+            line[strcspn(line, "\n")] = 0;
+            code = ((int (*)(const char *))dlsym(library, "lowtide_double_configure"))(line + 6);
+        }
+        if (!strcmp(word, "clear-faults")) ((void (*)(void))dlsym(library, "lowtide_double_clear_faults"))(), code = 0;
+        if (!strcmp(word, "reset-calls")) ((void (*)(void))dlsym(library, "lowtide_double_reset_calls"))(), code = 0;
+        if (!strcmp(word, "calls") || !strcmp(word, "struck") || !strcmp(word, "live")) {
+            char name[64];
+            snprintf(name, sizeof name, "lowtide_double_%s", word);
+            printf("%s\n", ((const char *(*)(void))dlsym(library, name))());
+            continue;
+        }
         if (!strcmp(word, "poll")) code = CALL(cuStreamQuery, (uint64_t)0);
         if (!strcmp(word, "storm")) code = storm(a, b);
         if (!strcmp(word, "release")) code = CALL(cuDevicePrimaryCtxRelease_v2, 0);
@@ -215,3 +267,4 @@ int main(int count, char **arguments) {
     }
     return 0;
 }
+#endif

@@ -3,15 +3,22 @@
 //! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
 //! place, tells it what to do, and asks the agent over its socket.
 
+mod faults;
+mod frames;
 mod idle;
 mod library;
 mod model;
+mod obstacles;
 mod program;
+mod python;
 mod room;
+
+use std::thread;
+use std::time::Instant;
 
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::{Bytes, LedgerKind, Verdict};
-use program::{Program, Route, World};
+use program::{LIMIT, Program, Route, World};
 
 const MIB: u64 = 1 << 20;
 const ROUTES: [Route; 3] = [Route::Dlsym, Route::Address, Route::Linked];
@@ -247,22 +254,34 @@ fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
 }
 
 #[test]
-fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    for block in 0..4 {
-        program.does(&format!("alloc {block} 2097152"));
-    }
-    let mut sleeps = 0;
-    while sleeps < 3 {
-        program.tell("storm 4 1000");
-        while !program.has_answered() {
-            if let Answer::Slept { .. } = sleep(&program) {
-                sleeps += 1;
-            }
+fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_wake_it() {
+    for what in ["storm 4 700", "launches 4 700"] {
+        let world = World::new();
+        let mut program = world.start(Route::Dlsym);
+        program.does("start");
+        for block in 0..4 {
+            program.does(&format!("alloc {block} 2097152"));
         }
-        assert_eq!(program.answer(), "ok");
+        let began = Instant::now();
+        let mut sleeps = 0;
+        while sleeps < 3 {
+            assert!(began.elapsed() < LIMIT, "{what}: asleep {sleeps} times");
+            program.tell(what);
+            thread::scope(|scope| {
+                let waker = scope.spawn(|| {
+                    while !program.has_answered() {
+                        program.ask(Ask::Wake);
+                    }
+                });
+                while !program.has_answered() {
+                    if let Answer::Slept { .. } = sleep(&program) {
+                        sleeps += 1;
+                    }
+                }
+                waker.join().expect("the waker ends");
+            });
+            assert_eq!(program.answer(), "ok", "{what}");
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub(crate) struct World {
 /// A program that runs.
 pub(crate) struct Program {
     child: Child,
-    answers: Receiver<String>,
+    answers: Mutex<Receiver<String>>,
     waiting: Mutex<Option<String>>,
     folder: PathBuf,
 }
@@ -86,7 +87,7 @@ impl World {
         let (sender, answers) = mpsc::channel();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let folder = self.folder.path().join("run/lowtide");
-        Program { child, answers, waiting: Mutex::default(), folder }
+        Program { child, answers: Mutex::new(answers), waiting: Mutex::default(), folder }
     }
 
     fn stderr(&self) -> File {
@@ -97,6 +98,16 @@ impl World {
     /// Returns what programs have written to standard error.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.folder.path().join("said")).unwrap_or_default()
+    }
+
+    /// Makes a library that touches the device while a program loads it.
+    pub(crate) fn plugin(&self, name: &str) -> PathBuf {
+        compile(&self.folder.path().join(name), &["-DPLUGIN", "-shared", "-fPIC"])
+    }
+
+    /// Returns the folder of this machine's files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn has_socket(&self) -> bool {
@@ -123,6 +134,12 @@ impl Program {
         answer.parse().unwrap_or_else(|_| panic!("{line}: {answer}"))
     }
 
+    /// Asks it for a text.
+    pub(crate) fn text(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.answer()
+    }
+
     pub(crate) fn tell(&mut self, line: &str) {
         let input = self.child.stdin.as_mut().expect("its input");
         writeln!(input, "{line}").expect("the program reads");
@@ -131,7 +148,7 @@ impl Program {
     pub(crate) fn has_answered(&self) -> bool {
         let mut waiting = self.waiting.lock().expect("no panic");
         if waiting.is_none() {
-            match self.answers.try_recv() {
+            match self.answers.lock().expect("no panic").try_recv() {
                 Ok(answer) => *waiting = Some(answer),
                 Err(TryRecvError::Empty) => return false,
                 Err(TryRecvError::Disconnected) => panic!("the program has ended"),
@@ -142,7 +159,8 @@ impl Program {
 
     pub(crate) fn answer(&self) -> String {
         let earlier = self.waiting.lock().expect("no panic").take();
-        earlier.unwrap_or_else(|| self.answers.recv_timeout(LIMIT).expect("the program answers"))
+        let answers = self.answers.lock().expect("no panic");
+        earlier.unwrap_or_else(|| answers.recv_timeout(LIMIT).expect("the program answers"))
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -171,6 +189,7 @@ impl Program {
         socket.set_write_timeout(Some(LIMIT)).expect("a limit");
         // A line that is too long is not read to its end.
         let _sent = socket.write_all(bytes);
+        let _ended = socket.shutdown(Shutdown::Write);
         let mut answer = String::new();
         let _read = socket.read_to_string(&mut answer);
         answer
@@ -224,26 +243,24 @@ pub(crate) fn client(route: Route) -> &'static Path {
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
     static LINKED: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder")).path();
-    let source =
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../lowtide-agent/tests/agent/client.c"));
-    let compile = |name: &str, arguments: &[&str]| {
-        let program = folder.join(name);
-        let done = Command::new("cc")
-            .args(["-O1", "-w", "-pthread", "-o"])
-            .arg(&program)
-            .arg(source)
-            .args(arguments)
-            .status()
-            .expect("a C compiler");
-        assert!(done.success());
-        program
-    };
+    let compile = |name: &str, arguments: &[&str]| compile(&folder.join(name), arguments);
     match route {
-        Route::Dlsym | Route::Address => PLAIN.get_or_init(|| compile("client", &["-ldl"])),
+        Route::Dlsym | Route::Address => {
+            PLAIN.get_or_init(|| compile("client", &["-rdynamic", "-ldl"]))
+        }
         Route::Linked => LINKED.get_or_init(|| {
             let double = folder.join("libcuda.so.1");
             symlink(Double::path(), &double).expect("a link to the double");
             compile("linked", &["-DLINKED", &double.to_string_lossy(), "-ldl"])
         }),
     }
+}
+
+/// Compiles `client.c` to a file.
+fn compile(to: &Path, arguments: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../lowtide-agent/tests/agent/client.c");
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-w", "-pthread", "-o"]).arg(to).arg(source).args(arguments);
+    assert!(command.status().expect("a C compiler").success());
+    to.to_owned()
 }

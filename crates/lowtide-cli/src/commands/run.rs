@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use lowtide_proto::Obstacle;
 use lowtide_release::{IdleOptions, parse_time};
 
 use crate::ending::Ending;
@@ -33,6 +34,10 @@ pub(crate) struct Options {
     /// out-of-memory error, and the program stays asleep. Without it: 60s.
     #[arg(long, value_name = "TIME", value_parser = time)]
     wake_timeout: Option<String>,
+    /// Let the program sleep although something is in the way that `lowtide status` names: rdma, gdrcopy,
+    /// cufile, ucx, nvshmem, mps, sync-memops. Only if nothing but the program itself uses its memory.
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
+    despite: Vec<Obstacle>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -48,6 +53,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     }
     if let Some(limit) = &options.wake_timeout {
         command.env("LOWTIDE_WAKE_TIMEOUT", limit);
+    }
+    if !options.despite.is_empty() {
+        let words: Vec<&str> = options.despite.iter().map(|obstacle| obstacle.word()).collect();
+        command.env("LOWTIDE_DESPITE", words.join(","));
     }
     let error = command.exec();
     Err(error).with_context(|| format!("running {}", options.command[0].display()))
@@ -91,6 +100,10 @@ fn idle(text: &str) -> Result<String, String> {
     } else {
         Err(format!("{text:?} is not a time; write 30s, 5m or 1h"))
     }
+}
+
+fn obstacle(text: &str) -> Result<Obstacle, String> {
+    text.parse().map_err(|error| format!("{error}"))
 }
 
 fn time(text: &str) -> Result<String, String> {

@@ -67,7 +67,8 @@ fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
 #[test]
 fn run_with_idle_puts_it_to_sleep_by_itself() {
     let world = World::new();
-    let mut program = run(&world, &["--idle", "50ms", "--wake-timeout", "7s"]);
+    let mut program =
+        run(&world, &["--idle", "50ms", "--wake-timeout", "7s", "--despite", "ucx,mps"]);
     program.does("start");
     program.does("alloc 0 4194304");
     program.does("write 0 5");
@@ -78,4 +79,18 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
     }
     program.does("check 0");
     assert!((program.status().wake_timeout_s - 7.0).abs() < 1e-9);
+}
+
+#[test]
+fn run_refuses_words_that_it_does_not_know() {
+    let world = World::new();
+    for (option, word, allowed) in
+        [("--despite", "everything", "gdrcopy"), ("--wake-timeout", "soon", "30s")]
+    {
+        let output = lowtide(&world, &["run", option, word, "--", "true"]).output();
+        let output = output.expect("lowtide runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(word) && text.contains(allowed), "{text}");
+    }
 }

@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ._exit import has_exit_begun
 from ._log import logger
 from ._rungs import registry
-from ._worker_child import CALL, DONE, LOAD, serve
+from ._worker_child import CALL, DONE, LOAD, LOOK_S, serve
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-LOOK_S = 0.5
-"""How often it is looked whether a process that does not answer is still there."""
 END_S = 10.0
 """How long a process may take to end by itself before it is killed."""
 KILL_S = 5.0
@@ -71,6 +71,8 @@ class Worker:
         # Pickled now: what cannot be sent is refused here, and later changes do not matter.
         self._load = pickle.dumps((LOAD, load, args, kwargs), pickle.HIGHEST_PROTOCOL)
         self._lock = threading.Lock()
+        self._caller = 0
+        """The thread that has the lock."""
         self._child: Child | None = None
         self._ended_by = ""
         self._starts = 0
@@ -89,7 +91,7 @@ class Worker:
 
     def start(self) -> Self:
         """Starts the process and loads the object now. Does nothing if it runs."""
-        with self._lock:
+        with self._turn():
             self._running()
         return self
 
@@ -99,7 +101,7 @@ class Worker:
         if has_exit_begun():
             return None
         request = pickle.dumps((CALL, method, args, kwargs), pickle.HIGHEST_PROTOCOL)
-        with self._lock:
+        with self._turn():
             return self._ask(self._running(), request)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,8 +116,21 @@ class Worker:
         """Ends the process, after the call that is under way. A later use starts it anew."""
         if has_exit_begun():
             return
-        with self._lock:
+        with self._turn():
             self._end("close")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits until no other thread talks to the process. Raises RuntimeError if this thread does: a
+        finaliser or a signal handler may call in the middle of a call, which would wait for itself."""
+        if self._caller == get_ident() and self._lock.locked():
+            raise RuntimeError(f"a call of worker {self._name} is under way in this thread")
+        with self._lock:
+            self._caller = get_ident()
+            try:
+                yield
+            finally:
+                self._caller = 0
 
     def _end_if_idle(self, by: str) -> bool:
         """Ends the process unless a call is under way. Returns whether there was one to end."""
@@ -140,14 +155,22 @@ class Worker:
             logger().warning("worker %s is started anew: its process %s", self._name, died)
         elif self._starts > 0:
             logger().info("worker %s is started anew: ended by %s", self._name, self._ended_by)
+        self._refuse_at_exit()
         self._child = child = Child(self._name)
         self._starts += 1
+        # Those that it did not see have to look themselves.
+        self._refuse_at_exit()
         try:
             self._ask(child, self._load)
         except BaseException:
             self._end("a load that failed")
             raise
         return child
+
+    def _refuse_at_exit(self) -> None:
+        if _is_exiting:
+            self._end("the end of the program", kill=True)
+            raise WorkerError(f"worker {self._name} is not started: the program ends")
 
     def _ask(self, child: Child, request: bytes) -> Any:
         try:
@@ -180,7 +203,10 @@ class Worker:
     def _forget(self) -> None:
         """Forgets the process, in a forked child: it belongs to the parent."""
         self._lock = threading.Lock()
-        self._child = None
+        self._caller = 0
+        child, self._child = self._child, None
+        if child is not None:
+            child.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -264,6 +290,11 @@ class Child:
         self._is_over = True
         self._process.join()
 
+    def forget(self) -> None:
+        """Closes the pipe to a process that is not this one's: it would not notice its parent's end."""
+        self._is_over = True
+        self._pipe.close()
+
     def _state(self) -> str:
         try:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -295,6 +326,9 @@ def _kill_group(pid: int) -> None:
 
 
 _is_registered = False
+_is_exiting = False
+"""Whether the workers have been ended at exit. Nobody would end another one, and multiprocessing would
+wait for it for ever."""
 
 
 def _end_at_exit() -> None:
@@ -315,10 +349,16 @@ def _each() -> list[Worker]:
 
 
 def _end_all() -> None:
+    global _is_exiting
+    _is_exiting = True
     for worker in _each():
         child = worker._child
-        if child is not None:
+        if child is None:
+            continue
+        try:
             child.end(kill=worker._lock.locked())
+        except RuntimeError as failure:
+            logger().error("worker %s: %s", worker._name, failure)
 
 
 def _forget_all() -> None:

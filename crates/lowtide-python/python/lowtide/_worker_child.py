@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LOAD, CALL = "load", "call"
 DONE, RAISED = "done", "raised"
+LOOK_S = 0.5
+"""How often a process looks whether another is still there."""
 
 
 def serve(pipe: Connection[Any, Any]) -> None:
@@ -23,6 +25,8 @@ def serve(pipe: Connection[Any, Any]) -> None:
     # process that it has started.
     os.setsid()
     _end_with_parent()
+    # Who is forked here would keep the pipe open after this process has died, and the parent waiting.
+    os.register_at_fork(after_in_child=pipe.close)
     loaded: Any = None
     while True:
         try:
@@ -86,7 +90,9 @@ def _end_with_parent() -> None:
         return
 
     def wait() -> None:
-        parent.join()
+        # Who was forked by the parent may keep its end open to which `join` listens.
+        while os.getppid() == parent.pid:
+            parent.join(LOOK_S)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=wait, name="lowtide-parent", daemon=True).start()

@@ -8,6 +8,8 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::sync::IS_MODEL;
+
 /// The identity of a gate, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GateId(u64);
@@ -38,8 +40,7 @@ thread_local! {
 
 /// Records a pass of this thread. Does nothing while the thread ends: it begins no release then.
 pub(super) fn hold(gate: GateId) {
-    // The threads of a model share one thread of the machine.
-    if !cfg!(feature = "loom") {
+    if !IS_MODEL {
         let _ = TIES.try_with(|ties| ties.passes.borrow_mut().push(gate));
     }
 }
@@ -95,8 +96,7 @@ pub(super) struct Waking {
 impl Waking {
     /// Returns `None` if this thread does so already.
     pub(super) fn new(gate: GateId) -> Option<Waking> {
-        // The threads of a model share one thread of the machine.
-        if cfg!(feature = "loom") {
+        if IS_MODEL {
             return Some(Waking { gate });
         }
         let begin = |ties: &Ties| {

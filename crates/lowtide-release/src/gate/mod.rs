@@ -25,7 +25,7 @@ mod gate;
 mod here;
 mod pass;
 mod report;
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests;
 mod who;
 mod word;

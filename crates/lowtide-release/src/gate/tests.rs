@@ -1,4 +1,4 @@
-//! The gate by its promises, one thread or a few at a time. `tests/loom.rs` tries every order.
+//! The gate by its promises, one thread or a few at a time. `lowtide-models` tries every order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

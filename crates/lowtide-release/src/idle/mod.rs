@@ -10,7 +10,7 @@
 mod activity;
 mod options;
 mod policy;
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests;
 
 pub use options::{IdleOptions, ParseIdleError, parse_time};

@@ -42,7 +42,7 @@ pub fn of_name(name: &RungName) -> Option<Arc<dyn Rung>> {
     })
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

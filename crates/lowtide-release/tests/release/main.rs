@@ -1,5 +1,4 @@
 //! The gate, climbs, owners and receipts: one program, because linking takes longer than most of the tests.
-#![cfg(not(feature = "loom"))]
 
 mod by_need;
 mod callbacks;

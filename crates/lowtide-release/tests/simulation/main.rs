@@ -17,7 +17,6 @@
 //!
 //! A seed plays the same again, but for one thing: a sleep copies with threads, so that where a
 //! driver's call fails in one, which page it was for may differ.
-#![cfg(not(feature = "loom"))]
 
 mod checks;
 mod clock;

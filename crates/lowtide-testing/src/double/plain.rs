@@ -16,6 +16,7 @@ const REGISTER_READ_ONLY: u32 = 8;
 
 /// Attributes of a pointer, by the driver's numbers.
 const ATTRIBUTE_CONTEXT: i32 = 1;
+const ATTRIBUTE_SYNC_MEMOPS: i32 = 6;
 const ATTRIBUTE_RANGE_START: i32 = 11;
 const ATTRIBUTE_RANGE_BYTES: i32 = 12;
 
@@ -82,6 +83,14 @@ entry! {
             ATTRIBUTE_RANGE_BYTES => region.bytes,
             _ => return Err(NOT_SUPPORTED),
         })
+    }
+
+    // Plain memory takes it, virtual memory does not.
+    fn cuPointerSetAttribute(_value: usize, attribute: i32, at: u64) {
+        let state = state::lock();
+        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
+        let is_plain = matches!(state.regions[&found].kind, RegionKind::Plain(..));
+        if is_plain && attribute == ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
 
     fn cuIpcGetMemHandle(handle: Out<[u8; 64]>, at: u64) {

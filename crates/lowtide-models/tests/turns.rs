@@ -1,20 +1,21 @@
 //! Turns, jobs and the hand-over between copying threads under a model checker: every order in which
 //! two threads can come, and for three every order with few changes of thread that nobody asked for.
 //!
-//! `cargo test -p lowtide-pool --features loom --test loom`. Loom sees a lost wake-up as a
+//! `cargo test -p lowtide-models --test turns`. Loom sees a lost wake-up as a
 //! deadlock and says so.
-
-#![cfg(feature = "loom")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as Flag, AtomicUsize as Count};
 
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;
-use lowtide_pool::model::{
-    Handover, Haul, Job, Load, Monitor, Ready, Staged, Tags, Way, copy, drive,
-};
-use lowtide_pool::{Error, Limit, Phase, Result, Scope, SleepPolicy, Tag};
+use lowtide_models::handover::{Handover, Job, Load, Ready, Staged, Way};
+use lowtide_models::lanes::{Haul, copy, drive};
+use lowtide_models::monitor::Monitor;
+use lowtide_models::tag::{Scope, Tag};
+use lowtide_models::tags::Tags;
+use lowtide_models::{Error, Limit, Result};
+use lowtide_types::{Phase, SleepPolicy};
 
 /// Every order there is, or every order with so many changes of thread that nobody asked for.
 fn check(changes: Option<usize>, body: impl Fn() + Sync + Send + 'static) {

@@ -1,0 +1,86 @@
+//! Reasons not to sleep that a person may overrule.
+
+use std::str::FromStr;
+
+/// A reason not to sleep that a person may overrule (`lowtide run --despite`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// A network card that was told about device memory.
+    Rdma,
+    /// `GDRCopy`: device memory that the processor reads and writes.
+    Gdrcopy,
+    /// `cuFile`: a disk that reads into device memory.
+    Cufile,
+    /// UCX, which remembers what it told the network card.
+    Ucx,
+    /// NVSHMEM: memory that other processes use.
+    Nvshmem,
+    /// The multi-process service, which shares one context among processes.
+    Mps,
+    /// Memory for which every operation is to be synchronous.
+    SyncMemops,
+}
+
+impl Obstacle {
+    /// All of them.
+    pub const ALL: [Obstacle; 7] = [
+        Obstacle::Rdma,
+        Obstacle::Gdrcopy,
+        Obstacle::Cufile,
+        Obstacle::Ucx,
+        Obstacle::Nvshmem,
+        Obstacle::Mps,
+        Obstacle::SyncMemops,
+    ];
+
+    /// Returns the word for it on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Obstacle::Rdma => "rdma",
+            Obstacle::Gdrcopy => "gdrcopy",
+            Obstacle::Cufile => "cufile",
+            Obstacle::Ucx => "ucx",
+            Obstacle::Nvshmem => "nvshmem",
+            Obstacle::Mps => "mps",
+            Obstacle::SyncMemops => "sync-memops",
+        }
+    }
+
+    /// Returns its name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Obstacle::Rdma => "RDMA by libibverbs",
+            Obstacle::Gdrcopy => "GDRCopy",
+            Obstacle::Cufile => "cuFile",
+            Obstacle::Ucx => "UCX",
+            Obstacle::Nvshmem => "NVSHMEM",
+            Obstacle::Mps => "the multi-process service MPS",
+            Obstacle::SyncMemops => "SYNC_MEMOPS",
+        }
+    }
+}
+
+/// A word that is no obstacle.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?} is no obstacle; write {}", Obstacle::ALL.map(Obstacle::word).join(", "))]
+pub struct ParseObstacleError {
+    /// The word.
+    pub word: String,
+}
+
+impl FromStr for Obstacle {
+    type Err = ParseObstacleError;
+
+    /// Reads an obstacle from its word.
+    ///
+    /// ```
+    /// use lowtide_proto::Obstacle;
+    /// assert_eq!("ucx".parse(), Ok(Obstacle::Ucx));
+    /// let error = "xcu".parse::<Obstacle>().unwrap_err().to_string();
+    /// assert!(error.contains("nvshmem"), "{error}");
+    /// ```
+    fn from_str(word: &str) -> Result<Obstacle, ParseObstacleError> {
+        let found = Obstacle::ALL.into_iter().find(|obstacle| obstacle.word() == word);
+        found.ok_or_else(|| ParseObstacleError { word: word.to_owned() })
+    }
+}
