@@ -21,8 +21,8 @@ mod _native {
     use super::heap::{
         CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, Memory,
         MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
-        examine, exit_calls, frame_locals, frame_variables, frozen_mortals, leads_to, referents,
-        refers,
+        examine, exit_calls, frame_locals, frame_variables, frozen_mortals, kept_by, leads_to,
+        referents, refers,
     };
     #[pymodule_export]
     use super::printable::printable;
