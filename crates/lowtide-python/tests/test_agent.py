@@ -42,6 +42,20 @@ assert (lowtide.wake(), lowtide.wake()) == (size, 0)
 lowtide.sleep()
 assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
 assert found.raw == data and not lowtide.status().is_asleep
+
+# A torch that uses the device is asked for its cache first.
+import torch
+asked = []
+assert not torch.cuda.is_initialized()
+lowtide.sleep()
+lowtide.wake()
+torch.cuda.empty_cache = lambda: asked.append(True)
+lowtide.sleep()
+lowtide.wake()
+assert not asked
+torch.cuda.is_initialized = lambda: True
+lowtide.sleep()
+assert asked == [True], asked
 """
 
 
