@@ -16,7 +16,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, idle, interpreter, loader, obstacles, quiet, staying};
+use crate::{control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -262,6 +262,7 @@ impl Agent {
         let homes = self.memory.homes();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
         quiet::prepare();
+        pools::prepare();
         for home in &homes {
             home.prepare();
         }
@@ -271,6 +272,9 @@ impl Agent {
         if let Some(reason) = self.work_on_device(&homes) {
             gate::open();
             return Err(reason);
+        }
+        for home in &homes {
+            pools::trim(home.device.id());
         }
         let receipts: Vec<Receipt> = homes.iter().map(|home| home.release(name, to)).collect();
         let is_asleep = if to.is_some() {

@@ -21,7 +21,7 @@
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
 //! | `idle` | when that is |
 //! | `older` | functions that an old C library does not have |
-//! | `interpreter` | torch's cache, which goes before a sleep |
+//! | `interpreter`, `pools` | torch's cache and the driver's, which go before a sleep |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
@@ -38,6 +38,7 @@ mod loader;
 mod memory;
 mod obstacles;
 mod older;
+mod pools;
 mod primaries;
 mod quiet;
 mod staying;
