@@ -28,12 +28,13 @@ mod _native {
     use super::printable::printable;
     #[pymodule_export]
     use super::release::{
-        AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
-        LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
-        Reading, Receipt, Releaser, Restored, Resumed, RungReceipt, StageReport, Stages,
-        StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, empty_receipt,
-        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage,
-        parse_bytes, parse_seconds, process_memory,
+        AgentError, AgentStatus, AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint,
+        Idle, Ladder, Ledger, LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses,
+        ProcessMemory, ProcessUsage, Reading, Receipt, Releaser, Restored, Resumed, RungReceipt,
+        StageReport, Stages, StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working,
+        WouldNotFit, agent_sleep, agent_status, agent_wake, empty_receipt, malloc_counts,
+        malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage, parse_bytes,
+        parse_seconds, process_memory,
     };
 
     #[pymodule_init]

@@ -43,13 +43,10 @@ def check(name: str) -> None:
 
 
 def torch(which: str, initialized: str) -> None:
-    """Puts torch, or something like it, where the agent finds it; notes when its cache is emptied."""
-    if which == "real":
-        import torch as module
-    else:
-        module = types.ModuleType("torch")
-        module.cuda = types.SimpleNamespace()
-        sys.modules["torch"] = module
+    """Puts something like torch where the agent finds it; notes when its cache is emptied."""
+    module = types.ModuleType("torch")
+    module.cuda = types.SimpleNamespace()
+    sys.modules["torch"] = module
     module.cuda.is_initialized = lambda: initialized == "yes"
 
     def empty_cache() -> None:
@@ -76,7 +73,7 @@ def main() -> None:
             try:
                 actions[word](*arguments)
                 print("ok", flush=True)
-            except (ImportError, OSError) as error:
+            except OSError as error:
                 print(f"error {error}", flush=True)
 
 

@@ -1,6 +1,6 @@
-//! Python programs: torch's cache goes before a sleep.
+//! Python programs: torch's cache goes before a sleep. The tests of the package try it with a real torch.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use lowtide_proto::{Answer, Ask};
@@ -8,27 +8,15 @@ use lowtide_proto::{Answer, Ask};
 use crate::program::{Program, World, agent};
 use crate::slept;
 
-/// Returns an interpreter: the one of the project's environment, which has torch, or the machine's.
-fn interpreter() -> Option<PathBuf> {
-    let built = agent();
-    let environment = built.ancestors().find_map(|folder| {
-        let found = folder.join("python-environment/bin/python");
-        found.exists().then_some(found)
-    });
-    environment.or_else(|| {
-        let found = Command::new("python3").arg("--version").output().is_ok();
-        found.then(|| PathBuf::from("python3"))
-    })
-}
-
 /// Starts the client; `None` where there is no Python, which is said.
 fn start(world: &World) -> Option<Program> {
-    let Some(python) = interpreter() else {
+    let python = Path::new("python3");
+    if Command::new(python).arg("--version").output().is_err() {
         println!("skipped: there is no python3");
         return None;
-    };
+    }
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/client.py");
-    let mut command = world.command(&python);
+    let mut command = world.command(python);
     let mut program = world.spawn(command.arg(client).env("LD_PRELOAD", agent()));
     program.does("start");
     program.does("alloc 0 4194304");
@@ -53,20 +41,6 @@ fn the_cache_of_torch_goes_before_a_sleep() {
     program.does("torch failing yes");
     slept(&program);
     assert_eq!(program.number("trims"), 2, "an error of torch's is torch's own");
-    program.does("check 0");
-}
-
-#[test]
-fn the_torch_of_the_environment_is_asked() {
-    let world = World::new();
-    let Some(mut program) = start(&world) else { return };
-    program.tell("torch real yes");
-    if program.answer() != "ok" {
-        println!("skipped: there is no torch");
-        return;
-    }
-    slept(&program);
-    assert_eq!(program.number("trims"), 1);
     program.does("check 0");
 }
 
