@@ -25,7 +25,6 @@ _HOOKS = "hooks of a node of autograd"
 _FUNCTION = "profile or trace function of"
 _AUDIT = "audit hook"
 _MONITORING = "callback of sys.monitoring"
-_CONTAINERS = (dict, list, tuple, set, frozenset)
 _MOST_TOOLS = 6
 
 
@@ -44,7 +43,7 @@ def registry_name(value: object) -> str | None:
             return CODECS
     if type(value) is OrderedDict and _are_hooks(value):
         return _HOOKS
-    return None if isinstance(value, _CONTAINERS) else _state_name(value)
+    return _state_name(value) if callable(value) else None
 
 
 def _are_hooks(value: Any) -> bool:
