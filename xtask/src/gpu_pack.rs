@@ -20,7 +20,10 @@ const TEST_PROGRAMS: [&str; 4] = ["device_suites", "pool_suites", "requirements"
 const DOUBLE: &str = "liblowtide_testing.so";
 /// Says what a pack is of; also tells a pack from another folder.
 const COMMIT: &str = "commit.txt";
-const SCRIPTS: [&str; 4] = ["run.sh", "python.sh", "storm.sh", "plain_copy.py"];
+/// The agent, for `agent.sh`.
+const AGENT: &str = "liblowtide_agent.so";
+const SCRIPTS: [&str; 6] =
+    ["run.sh", "python.sh", "storm.sh", "agent.sh", "plain_copy.py", "agent.py"];
 /// What GPU machines do not have, and the tests of the Python package need.
 const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 
@@ -60,6 +63,9 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     }
     built(&["build", "--package", "lowtide-testing", "--lib"])?;
     size += fs::copy(Path::new("target/pack").join(DOUBLE), to.join(DOUBLE))?;
+    built(&["build", "--package", "lowtide-agent", "--lib"])?;
+    size += fs::copy(Path::new("target/pack").join(AGENT), to.join(AGENT))?;
+    size += launches(&to.join("cost"))?;
     for script in SCRIPTS {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }
@@ -68,17 +74,26 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     for peer in if with_peers { peers::fetched()? } else { Vec::new() } {
         size += copy_folder(&peer, &to.join("peers"))?;
     }
-    for script in ["run.sh", "python.sh", "storm.sh"] {
+    for script in ["run.sh", "python.sh", "storm.sh", "agent.sh"] {
         fs::set_permissions(to.join(script), fs::Permissions::from_mode(0o755))?;
     }
     fs::write(to.join(COMMIT), commit()?)?;
     ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
     println!(
-        "{}: {} MiB. There: ./run.sh RESULTS, ./python.sh RESULTS, ./storm.sh RESULTS, python3 bench/side_by_side.py RESULTS",
+        "{}: {} MiB. There: ./run.sh RESULTS, ./python.sh RESULTS, ./storm.sh RESULTS, ./agent.sh RESULTS, python3 bench/side_by_side.py RESULTS",
         to.display(),
         size.div_ceil(1 << 20)
     );
     Ok(())
+}
+
+/// Compiles the C program that launches. Returns how many bytes it has.
+fn launches(to: &Path) -> anyhow::Result<u64> {
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-w", "-pthread", "-o"]).arg(to);
+    compile.args(["crates/lowtide-agent/examples/cost.c", "-ldl"]);
+    steps::run("the program that launches", &mut compile)?;
+    Ok(fs::metadata(to)?.len())
 }
 
 /// The wheel, what its tests need, and the tests. Returns how many bytes that is.

@@ -16,7 +16,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::worker::{Job, Worker};
-use crate::{control, gate, idle, loader, obstacles, quiet, staying};
+use crate::{control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -258,16 +258,23 @@ impl Agent {
         if !obstacles.is_empty() {
             return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
+        interpreter::trim();
         let homes = self.memory.homes();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
         quiet::prepare();
-        homes.iter().for_each(|home| home.prepare());
+        pools::prepare();
+        for home in &homes {
+            home.prepare();
+        }
         if !gate::close(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way".to_owned());
         }
         if let Some(reason) = self.work_on_device(&homes) {
             gate::open();
             return Err(reason);
+        }
+        for home in &homes {
+            pools::trim(home.device.id());
         }
         let receipts: Vec<Receipt> = homes.iter().map(|home| home.release(name, to)).collect();
         let is_asleep = if to.is_some() {

@@ -18,7 +18,7 @@ use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
 use crate::obstacles::say;
 use crate::staying::{self, Key, Kind};
-use crate::{arrays, attributes, gate, loader, obstacles, primaries, surroundings};
+use crate::{arrays, attributes, gate, loader, obstacles, pools, primaries, surroundings};
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -399,6 +399,9 @@ fn leave(context: usize) {
 /// Notes memory that stays on the device, if the driver gave some.
 fn taken(kind: Kind, key: *mut u64, bytes: usize, code: i32) -> i32 {
     if code == SUCCESS && !key.is_null() && agent::get().is_some() {
+        if kind == Kind::Pool {
+            pools::used();
+        }
         // SAFETY: the driver has written it.
         let key = unsafe { *key };
         let context = current_context().map_or(0, |context| context.addr().get());

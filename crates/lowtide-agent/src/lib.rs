@@ -21,6 +21,7 @@
 //! | `worker` | the thread that does both, when asked or when the program has been idle |
 //! | `idle` | when that is |
 //! | `older` | functions that an old C library does not have |
+//! | `interpreter`, `pools` | torch's cache and the driver's, which go before a sleep |
 //! | `quiet` | whether work is on the device |
 //! | `control` | the socket on which other processes ask |
 
@@ -32,10 +33,12 @@ mod entries;
 mod gate;
 mod hooks;
 mod idle;
+mod interpreter;
 mod loader;
 mod memory;
 mod obstacles;
 mod older;
+mod pools;
 mod primaries;
 mod quiet;
 mod staying;

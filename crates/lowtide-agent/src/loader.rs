@@ -147,6 +147,11 @@ pub(crate) fn look_up(name: &CStr) -> *mut c_void {
     if driver.is_null() { ptr::null_mut() } else { real_dlsym(driver, name) }
 }
 
+/// Looks a function up that may be anywhere in the program.
+pub(crate) fn look_up_anywhere(name: &CStr) -> *mut c_void {
+    real_dlsym(libc::RTLD_DEFAULT, name)
+}
+
 /// Returns the loader's handle of the driver; null if the program has not loaded it.
 fn driver() -> *mut c_void {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());

@@ -25,7 +25,9 @@ def functions(folder: str) -> dict[str, str]:
     source = '#include "cuda.h"\n'
     for mode in MODES:
         command = ["gcc", "-E", "-P", "-x", "c", *mode, f"-I{folder}", "-"]
-        text = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            command, input=source, capture_output=True, text=True, check=True
+        ).stdout
         for match in re.finditer(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text):
             found[match.group(1)] = "".join(letters(arguments(text, match.end())))
     return found
@@ -46,7 +48,9 @@ def arguments(text: str, start: int) -> list[str]:
 
 
 def letters(parts: list[str]) -> list[str]:
-    return ["w" if "*" in part or "[" in part else BY_VALUE.get(part.split()[0], "w") for part in parts]
+    return [
+        "w" if "*" in part or "[" in part else BY_VALUE.get(part.split()[0], "w") for part in parts
+    ]
 
 
 def main() -> None:

@@ -24,6 +24,12 @@ fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
+/// The preemptions in models of three threads: 2, and 3 in the long tests, which take six times as long.
+fn few() -> usize {
+    let is_long = std::env::var_os("LOWTIDE_LONG").is_some_and(|long| long == "1");
+    if is_long { 3 } else { 2 }
+}
+
 /// Memory that only one side may use at a time.
 #[derive(Default)]
 struct Room {
@@ -97,7 +103,7 @@ fn r37_nothing_passes_while_the_gate_is_closed() {
 #[test]
 fn two_workers_stop_for_one_closer_and_both_go_on() {
     for mode in MODES {
-        check(Some(3), move || {
+        check(Some(few()), move || {
             let gate = Gate::new();
             // A room each: they need not stay away from each other.
             let rooms = [(); 2].map(|()| Arc::new(Room::default()));
@@ -152,7 +158,7 @@ fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
 
 #[test]
 fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
-    check(Some(3), || {
+    check(Some(few()), || {
         let gate = Gate::new();
         let pass = gate.enter().into_owned();
         let parks = thread::spawn(move || {
@@ -177,7 +183,7 @@ fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
 #[test]
 fn two_closers_take_turns_and_work_goes_between() {
     for mode in [Mode::Retract, Mode::InPlace] {
-        check(Some(3), move || {
+        check(Some(few()), move || {
             let (gate, room) = (Gate::new(), Arc::new(Room::default()));
             let others = [true, false].map(|closes| {
                 let (gate, room) = (gate.clone(), room.clone());
@@ -205,7 +211,7 @@ fn two_closers_take_turns_and_work_goes_between() {
 
 #[test]
 fn closers_stay_out_of_each_others_way() {
-    check(Some(3), || {
+    check(Some(few()), || {
         let (gate, room) = (Gate::new(), Arc::new(Room::default()));
         let others = [Mode::Abort, Mode::InPlace].map(|mode| {
             let (gate, room) = (gate.clone(), room.clone());
@@ -253,7 +259,7 @@ fn a_pass_within_a_pass_never_waits_for_its_own_gate() {
 
 #[test]
 fn work_finds_memory_awake_and_one_wakes_it_for_all() {
-    check(Some(3), || {
+    check(Some(few()), || {
         let gate = Gate::new();
         // Loads and stores without ordering; the gate has to order them.
         let is_awake = Arc::new(AtomicBool::new(true));

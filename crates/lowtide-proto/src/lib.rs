@@ -11,6 +11,7 @@
 //! assert_eq!(Request::from_line(line.as_bytes()).unwrap().ask, Ask::Sleep);
 //! ```
 
+mod client;
 mod obstacle;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::client::{AskError, ask};
 pub use self::obstacle::{Obstacle, ParseObstacleError};
 
 /// The version of this protocol.

@@ -21,19 +21,20 @@ mod _native {
     use super::heap::{
         CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Lead, Leads,
         Memory, MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
-        examine, exit_calls, frame_locals, frame_variables, frozen_mortals, leads_to, referents,
-        refers,
+        examine, exit_calls, frame_locals, frame_variables, frozen_mortals, kept_by, leads_to,
+        referents, refers,
     };
     #[pymodule_export]
     use super::printable::printable;
     #[pymodule_export]
     use super::release::{
-        AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint, Idle, Ladder, Ledger,
-        LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses, ProcessMemory, ProcessUsage,
-        Reading, Receipt, Releaser, Restored, Resumed, RungReceipt, StageReport, Stages,
-        StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working, WouldNotFit, empty_receipt,
-        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage,
-        parse_bytes, parse_seconds, process_memory,
+        AgentError, AgentStatus, AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint,
+        Idle, Ladder, Ledger, LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses,
+        ProcessMemory, ProcessUsage, Reading, Receipt, Releaser, Restored, Resumed, RungReceipt,
+        StageReport, Stages, StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working,
+        WouldNotFit, agent_sleep, agent_status, agent_wake, empty_receipt, malloc_counts,
+        malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage, parse_bytes,
+        parse_seconds, process_memory,
     };
 
     #[pymodule_init]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import codecs
 import collections
 import contextlib
 import contextvars
@@ -17,6 +18,7 @@ import enum
 import functools
 import json
 import logging
+import os
 import queue
 import sched
 import signal
@@ -1390,8 +1392,129 @@ def a_table_of_arrow(held: Any, shop: Any) -> Any:
     shop.held = pyarrow.table({"x": pyarrow.array(held.numpy())[8:]})
 
 
+@place
+def a_row_of_an_array(held: Any, shop: Any) -> Any:
+    shop.row = held.numpy().view([("x", "f4"), ("y", "f4")])[3]
+
+
+@place
+def a_record_in_a_list(held: Any, shop: Any) -> Any:
+    rows = held.numpy().view([("x", "f4"), ("y", "f4")]).view(np.recarray)
+    shop.best = [None, rows[7]]
+
+
+@place
+def a_hook_of_a_node(held: Any, shop: Any) -> Any:
+    shop.loss = torch.ones(2, requires_grad=True) * 2
+    shop.loss.grad_fn.register_hook(lambda inputs, outputs: print(held))
+
+
+@place
+def a_hook_before_a_node_deep_in_a_graph(held: Any, shop: Any) -> Any:
+    inner = torch.ones(2, requires_grad=True) * 2
+    inner.grad_fn.register_prehook(lambda outputs: print(held))
+    shop.loss = inner.sum()
+
+
+@place
+def a_codec(held: Any, shop: Any) -> Any:
+    codecs.register(lambda name: None if name else held)
+
+
+@place
+def an_error_handler_of_codecs(held: Any, shop: Any) -> Any:
+    codecs.register_error("shop", lambda error: (str(held), 0))
+
+
+@place
+def the_cache_of_codecs(held: Any, shop: Any) -> Any:
+    cell = [held]
+
+    def search(name: str) -> Any:
+        encode: Any = functools.partial(str, cell.pop()) if name == "shop" else None
+        return codecs.CodecInfo(encode, encode, name=name) if encode else None
+
+    codecs.register(search)
+    codecs.lookup("shop")
+    return lambda: codecs.unregister(search)
+
+
+@place
+def a_function_that_runs_at_fork(held: Any, shop: Any) -> Any:
+    cell = [held]
+    os.register_at_fork(after_in_child=lambda: print(cell))
+    return cell.clear
+
+
+@place
+def an_audit_hook(held: Any, shop: Any) -> Any:
+    cell = [held]
+    sys.addaudithook(lambda name, arguments: cell and None)
+    return cell.clear
+
+
+def _in_a_thread(begin: Callable[[], None]) -> Callable[[], None]:
+    """Runs something in a thread, which stays until it is told to end."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begin()
+        begun.set()
+        ended.wait(60)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(60)
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    return end
+
+
+@place
+def the_profile_function_of_another_thread(held: Any, shop: Any) -> Any:
+    cell = [functools.partial(_ignore, held)]
+    return _in_a_thread(lambda: sys.setprofile(cell.pop()))
+
+
+@place
+def the_trace_function_of_another_thread(held: Any, shop: Any) -> Any:
+    cell = [functools.partial(_ignore, held)]
+    return _in_a_thread(lambda: sys.settrace(cell.pop()))
+
+
+def _ignore(*_: Any) -> None: ...
+
+
+if sys.version_info >= (3, 12):
+
+    @place
+    def a_callback_of_monitoring(held: Any, shop: Any) -> Any:
+        monitoring = sys.monitoring
+        monitoring.use_tool_id(3, "shop")
+        event = monitoring.events.PY_START
+        monitoring.register_callback(3, event, functools.partial(_ignore, held))
+
+        def end() -> None:
+            monitoring.register_callback(3, event, None)
+            monitoring.free_tool_id(3)
+
+        return end
+
+
 BY_HAND = {
+    "a_callback_of_monitoring",
+    "a_function_that_runs_at_fork",
+    "a_hook_before_a_node_deep_in_a_graph",
+    "a_hook_of_a_node",
     "a_thread_local_of_another_thread",
     "a_variable_of_a_running_thread",
+    "an_audit_hook",
+    "the_profile_function_of_another_thread",
+    "the_trace_function_of_another_thread",
 }
 """Places that no statement of another thread or module reaches."""
+WITH_COMPILER = {"an_argument_of_a_checkpoint"}
+"""Places that load torch's compiler."""

@@ -212,13 +212,14 @@ def test_no_question_compares_or_removes_a_callback_of_the_end() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    lowtide.why(callback := Callback(torch.ones(MIB)))
+    size = 4 * MIB + 512  # Nothing else has as many bytes.
+    lowtide.why(callback := Callback(torch.ones(size // 4)))
     atexit.register(callback)
     registered = atexit._ncallbacks()
     try:
         del callback
         answer = lowtide.why(device="cpu")
-        (held,) = [held for held in answer.held if held.bytes == 4 * MIB]
+        (held,) = [held for held in answer.held if held.bytes == size]
         assert Callback.compared == 0
         assert atexit._ncallbacks() == registered
         assert "exit callback Callback" in held.path, answer
@@ -230,7 +231,7 @@ def test_no_question_compares_or_removes_a_callback_of_the_end() -> None:
         assert Callback.compared == 0
     finally:
         atexit.unregister(None)
-    assert lowtide.why(device="cpu").held_bytes < 4 * MIB
+    assert not [held for held in lowtide.why(device="cpu").held if held.bytes == size]
 
 
 def test_questions_in_many_threads_do_not_see_each_other() -> None:
@@ -241,7 +242,7 @@ def test_questions_in_many_threads_do_not_see_each_other() -> None:
 
     def ask(number: int) -> None:
         try:
-            for _ in range(3):
+            for _ in range(2):
                 said.append(_texts(lowtide.why(shelf["held"][number])))
                 said.append(_texts(lowtide.why(shelf["tensors"][number])))
                 lowtide.why(device="cpu")
@@ -254,7 +255,7 @@ def test_questions_in_many_threads_do_not_see_each_other() -> None:
     for thread in threads:
         thread.join()
     assert not failed
-    assert len(said) == 24
+    assert len(said) == 16
     wrong = [text for text in said if any(word in text for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(said)}:\n{wrong[0]}"
 
@@ -307,7 +308,7 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
         threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in range(8):
+        for _ in range(4):
             child = os.fork()
             if child == 0:
                 # A signal ends a child that waits for ever.
@@ -323,7 +324,7 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
             thread.join()
     """
     lines = alone_with_torch(code).splitlines()
-    assert len(lines) == 24
+    assert len(lines) == 12
     wrong = [line for line in lines if line[0] != "0" or any(word in line for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(lines)}: {wrong[0]}"
 

@@ -7,6 +7,7 @@ process of its own, which is given up after two minutes.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from typing import Any
@@ -91,24 +92,26 @@ def test_the_names_of_a_long_chain_take_work_in_proportion(
     assert counts[1] <= 2_000, counts
 
 
-def test_a_million_links_have_an_answer() -> None:
+def test_a_very_long_chain_has_an_answer() -> None:
+    """A million links in the long tests. Work that is not in proportion would not end either way."""
+    links = 1_000_000 if os.environ.get("LOWTIDE_LONG") == "1" else 250_000
     said = alone(
-        """
+        f"""
         import lowtide
         class Link:
             def __init__(self, following): self.next = following
         class Payload: pass
         at = held = Payload()
-        for _ in range(1_000_000):
+        for _ in range({links}):
             at = Link(at)
         head = at
         del at
         answer = lowtide.why(held)
         print(answer.held[0].paths, answer)
-        import os; os._exit(0)  # To free the chain would recurse a million times.
+        import os; os._exit(0)  # To free the chain would recurse at each link.
         """
     )
-    assert "at.next, range(999999), head)" in said
+    assert f"at.next, range({links - 1}), head)" in said
 
 
 def test_the_header_tells_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import holders
 import lowtide
 import pytest
 import torch
+from alone import in_a_fork
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MIB = 1 << 20
@@ -94,6 +95,11 @@ def test_a_cut_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
 def test_a_cut_in_a_place_of_its_own_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
     if name in holders.NEEDS:
         pytest.importorskip(holders.NEEDS[name], reason=f"{holders.NEEDS[name]} is not installed")
+    test = in_a_fork(cut_in_a_place) if name in holders.WITH_COMPILER else cut_in_a_place
+    test(shop, name)
+
+
+def cut_in_a_place(shop: Any, name: str) -> None:
     storage, end = plant(lambda tensor: holders.PLACES[name](tensor, shop))
     try:
         is_freed_by_its_cut(storage, name in holders.BY_HAND)

@@ -8,6 +8,7 @@ where there are some.
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -137,7 +138,25 @@ KEEPERS = {
     "os.register_at_fork(before=…)": "import os\nos.register_at_fork(before=lambda t=big(): None)",
     "codecs.register_error": "import codecs\ncodecs.register_error('mine', lambda e, t=big(): None)",
     "codecs.register[": "import codecs\ncodecs.register(lambda name, t=big(): None)",
+    "audit hook <lambda>()": "sys.addaudithook(lambda name, parts, t=big(): None)",
+    "profile or trace function of thread 'worker', F.t": """
+import threading
+class F:
+    def __call__(self, *a): pass
+f = F(); f.t = big(); cell = [f]; del f
+begun, ended = threading.Event(), threading.Event()
+def run():
+    sys.setprofile(cell.pop()); begun.set(); ended.wait(60)
+threading.Thread(target=run, name="worker", daemon=True).start(); begun.wait(60)
+""",
+    "hooks of a node of autograd[0]": "y = torch.ones(2, requires_grad=True) * 2\n"
+    "y.grad_fn.register_hook(lambda a, b, t=big(): None)",
 }
+if sys.version_info >= (3, 12):
+    KEEPERS["callback of sys.monitoring <lambda>()"] = """
+sys.monitoring.use_tool_id(3, "shop")
+sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, lambda *a, t=big(): None)
+"""
 
 
 @pytest.mark.parametrize("name", KEEPERS)

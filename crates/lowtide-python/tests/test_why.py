@@ -5,6 +5,7 @@ The zoo tests the ways in which memory is kept alive; this file tests the answer
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
@@ -359,3 +360,50 @@ def test_names_that_others_chose_do_nothing_to_the_terminal() -> None:
             assert all("\n" not in path for path in one.paths), one.paths
     finally:
         del sys.modules[module.__name__]
+
+
+class Session:
+    """An object of a library."""
+
+    def __init__(self, held: Any) -> None:
+        self.cache = {"kv": held}
+
+
+def _on_event(held: Any) -> Any:
+    def on_event() -> Any:
+        return held
+
+    return on_event
+
+
+NATIVE: dict[str, tuple[Any, str, str]] = {
+    "tensor": (lambda held: held, "Tensor", "drop"),
+    "object": (Session, "Session.cache['kv']", "drop"),
+    "function": (_on_event, "on_event() (test_why.py line", "unregister on_event()"),
+    "arguments": (lambda held: (1, held), "tuple[1]", "drop"),
+    "array": (lambda held: held.numpy(), "Tensor", "drop"),
+}
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_native_answer_says_who_how_much_and_what_to_do_in_three_lines(kind: str) -> None:
+    """And nothing that was not seen: it is no hook, and no function of a thread."""
+    make, who, what = NATIVE[kind]
+    size = 3 * MIB + 512  # Nothing else has as many bytes.
+    plant = make(torch.ones(size // 4))
+    address = id(plant)
+    held = [[plant] for _ in range(1000)]  # In memory all over.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plant))
+    try:
+        del plant, held
+        answer = lowtide.why(device="cpu")
+        (found,) = [held for held in answer.held if held.bytes == size]
+        lines = found.lines()[:2]  # The answer's header is the first.
+        assert "3.0 MiB" in lines[0] and f"native code's {who}" in lines[0].replace(
+            "function ", ""
+        ), answer
+        assert "by hand" in lines[1] and what in lines[1], answer
+        assert "3.0 MiB" in lines[1] or "not visible" in lines[1], answer
+        assert "hook" not in "".join(lines) and "thread" not in "".join(lines), answer
+    finally:
+        ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))

@@ -32,7 +32,7 @@ DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
-DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
+DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -205,6 +205,8 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "replay")) code = replay(a);
         if (!strcmp(word, "drop-graph")) code = CALL(cuGraphExecDestroy, exec) | CALL(cuGraphDestroy, graph);
         if (!strcmp(word, "drop-stream")) code = CALL(cuStreamDestroy_v2, stream);
+        if (!strcmp(word, "alloc-async")) { bytes[a] = b; code = CALL(cuMemAllocAsync, &at[a], (size_t)b, (uint64_t)0); }
+        if (!strcmp(word, "free-async")) code = CALL(cuMemFreeAsync, at[a], (uint64_t)0);
         if (!strcmp(word, "sync-memops")) {
             int on = b;
             code = CALL(cuPointerSetAttribute, &on, 6, at[a]);

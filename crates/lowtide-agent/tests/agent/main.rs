@@ -10,6 +10,7 @@ mod library;
 mod model;
 mod obstacles;
 mod program;
+mod python;
 mod room;
 
 use std::thread;
@@ -135,6 +136,28 @@ fn status_counts_what_stays_and_its_ledger_adds_up() {
     assert_eq!(staying(&program), [(1, Bytes(65536))]);
     program.does("release");
     assert!(staying(&program).is_empty(), "it went with its context");
+}
+
+#[test]
+fn what_the_drivers_pools_keep_and_nobody_uses_goes_before_a_sleep() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 3");
+    slept(&program);
+    let asleep = program.number("info");
+    program.does("check 0");
+    program.does("alloc-async 1 8388608");
+    program.does("alloc-async 2 2097152");
+    program.does("write 2 4");
+    program.does("free-async 1");
+    let staying = program.status().staying;
+    assert_eq!((staying[0].count, staying[0].bytes), (1, Bytes::mib(2)), "{staying:?}");
+    slept(&program);
+    assert_eq!(program.number("info") - asleep, 2 * MIB, "what is in use stays");
+    program.does("check 2");
+    program.does("check 0");
 }
 
 #[test]

@@ -6,17 +6,17 @@ use lowtide_types::Bytes;
 use crate::program::{Program, Route, World};
 use crate::slept;
 
-/// Starts a program that sleeps, and another one that has taken its room: the device has 400 MiB.
+/// Starts a program that sleeps, and another one that has taken its room: the device has 200 MiB.
 fn crowded(world: &World, timeout: &str) -> (Program, Program) {
-    let small = ("LOWTIDE_DOUBLE", "total=400MiB");
+    let small = ("LOWTIDE_DOUBLE", "total=200MiB");
     let mut program = world.start_with(Route::Dlsym, &[small, ("LOWTIDE_WAKE_TIMEOUT", timeout)]);
     program.does("start");
-    program.does("alloc 0 67108864");
+    program.does("alloc 0 16777216");
     program.does("write 0 5");
     slept(&program);
     let mut other = world.start_with(Route::Dlsym, &[small]);
     other.does("start");
-    other.does("alloc 0 201326592");
+    other.does("alloc 0 33554432");
     (program, other)
 }
 
@@ -32,7 +32,7 @@ fn a_wake_without_room_fails_in_time_and_can_be_tried_again() {
     let Answer::NoRoom(NoRoom { needed, free, holders, .. }) = program.ask(Ask::Wake) else {
         panic!("{:?}", program.status());
     };
-    assert!(needed == Bytes::mib(64) && free < needed, "{needed} {free}");
+    assert!(needed == Bytes::mib(16) && free < needed, "{needed} {free}");
     assert!(holders.contains(&other.pid()), "{holders}");
     let said = world.said();
     assert!(said.contains("waiting to wake") && said.contains(&other.pid()), "{said}");

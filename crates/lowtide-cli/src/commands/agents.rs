@@ -1,14 +1,13 @@
 //! `lowtide status`, `sleep`, `wake` and `release`: asks the agents of running programs.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::{Answer, Ask, Request, SOCKET, Status, socket_name};
+use lowtide_proto::{Answer, Ask, SOCKET, Status, socket_name};
 use lowtide_types::{Bytes, Receipt};
 
 use crate::ending::Ending;
@@ -229,22 +228,5 @@ fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
-    let connected = UnixStream::connect(socket);
-    let mut stream = connected.with_context(|| {
-        format!("process {pid} has no agent, or has not used CUDA yet; start it with `lowtide run`")
-    })?;
-    stream.set_read_timeout(Some(patience(ask)))?;
-    stream.set_write_timeout(Some(patience(ask)))?;
-    stream.write_all(Request::new(ask).to_line().as_bytes()).context("asking the agent")?;
-    let mut line = String::new();
-    stream.read_to_string(&mut line).context("reading the agent's answer")?;
-    serde_json::from_str(&line).context("the agent's answer is of another version")
-}
-
-/// Returns how long an agent may take to answer. A sleep and a wake copy as much as the device has.
-fn patience(ask: Ask) -> Duration {
-    match ask {
-        Ask::Status => Duration::from_secs(30),
-        Ask::Sleep | Ask::Wake | Ask::Release { .. } => Duration::from_secs(900),
-    }
+    lowtide_proto::ask(socket, ask).with_context(|| format!("asking process {pid}"))
 }

@@ -55,6 +55,10 @@ fn every_text_fits_the_columns() {
             (&double, &["doctor", "--measure", "--device", "cuda:0"]),
             (&double, &["ps"]),
         ] {
+            // Measuring takes seconds, and the narrowest is the hardest.
+            if columns > 60 && arguments.contains(&"--measure") {
+                continue;
+            }
             let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), arguments);
             let output = command.env("COLUMNS", columns.to_string()).output().unwrap();
             for stream in [&output.stdout, &output.stderr] {

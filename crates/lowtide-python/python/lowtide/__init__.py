@@ -27,6 +27,8 @@ from ._exit import has_exit_begun
 from ._gate import Gate
 from ._idle import Idle, Work, idle
 from ._native import (
+    AgentError,
+    AgentStatus,
     Busy,
     Claim,
     Holder,
@@ -50,6 +52,7 @@ from ._testing import assert_released
 
 if TYPE_CHECKING:
     from . import compat
+    from ._agent import sleep, status, wake
     from ._audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
     from ._rungs.restore import restore
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from ._worker import Worker, WorkerError, WorkerTraceback
 
 __all__ = [
+    "AgentError",
+    "AgentStatus",
     "Answer",
     "Audit",
     "Busy",
@@ -98,12 +103,18 @@ __all__ = [
     "releases",
     "restore",
     "shutdown",
+    "sleep",
     "stage",
+    "status",
     "tasks",
+    "wake",
     "why",
 ]
 
 _LAZY = {
+    "sleep": "_agent",
+    "status": "_agent",
+    "wake": "_agent",
     "Answer": "_why.answer",
     "Audit": "_audit",
     "audit": "_audit",

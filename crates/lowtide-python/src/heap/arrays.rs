@@ -1,6 +1,6 @@
 //! Arrays of numpy. They take no part in garbage collection, so no traverse slot shows what they
 //! refer to: the object whose memory they show (`base`), and the elements of an array of objects or
-//! of structures with objects in them.
+//! of structures with objects in them. One row of an array of structures shows its memory, too.
 //!
 //! Both are read where numpy has them. That is part of numpy's binary interface: extensions that
 //! were compiled with numpy 1.7 read the same fields of numpy 2. Whether it is so is checked with an
@@ -38,6 +38,10 @@ pub(crate) struct Arrays<'py> {
     /// An array, and the array whose memory it shows.
     view: Bound<'py, PyAny>,
     base: Bound<'py, PyAny>,
+    /// The type of the rows of an array of structures; a row, and its array.
+    row_class: Bound<'py, PyType>,
+    row: Bound<'py, PyAny>,
+    rows: Bound<'py, PyAny>,
 }
 
 impl Arrays<'_> {
@@ -48,12 +52,23 @@ impl Arrays<'_> {
     }
 }
 
+impl Arrays<'_> {
+    /// Returns the type of rows, or `None` if they do not have their array where it is expected.
+    pub(crate) fn row_class(&self) -> Option<*mut PyTypeObject> {
+        let is_right = self.row.get_type().is(&self.row_class)
+            && size_of::<usize>() == 8
+            && base(self.row.as_ptr()) == self.rows.as_ptr();
+        is_right.then(|| self.row_class.as_type_ptr())
+    }
+}
+
 fn read<T: Copy>(at: *const u8, offset: usize) -> T {
     // SAFETY: an array or its dtype has a field of this type there, as the callers say.
     unsafe { field(at, offset) }
 }
 
-/// Returns the object whose memory an array shows; null if it has its own.
+/// Returns the object whose memory an array or a row shows; null if it has its own. Both have it at
+/// the same offset.
 pub(crate) fn base(array: *mut PyObject) -> *mut PyObject {
     read(array.cast::<u8>(), BASE)
 }

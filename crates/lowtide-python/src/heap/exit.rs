@@ -4,22 +4,16 @@
 //! program's objects, and removes those that say that they are equal. So they are read from the state
 //! of the interpreter: an array of calls up to Python 3.13, a list of tuples from 3.14 on. Where in the
 //! state that is depends on the version and on how it was built. It is searched for once, by a call
-//! that this package has registered itself. All of it is read through the kernel, so that a wrong
-//! guess is an error and no crash.
+//! that this package has registered itself.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// How much of the state is searched, in bytes.
-const SEARCHED: usize = 2 << 20;
-/// How much is read at a time.
-const PART: usize = 64 << 10;
-const WORD: usize = size_of::<usize>();
+use super::state::{Memory, interpreter};
+
 /// More calls than any program registers.
 const MOST: usize = 1 << 20;
 
@@ -69,7 +63,7 @@ fn object(address: usize) -> *mut PyObject {
 
 /// The state of this thread's interpreter.
 struct State {
-    memory: File,
+    memory: Memory,
     address: usize,
     known: usize,
     count: usize,
@@ -80,16 +74,14 @@ struct State {
 
 impl State {
     fn open(known: &Bound<'_, PyAny>, count: usize) -> Option<State> {
-        if WORD != 8 || count == 0 || count > MOST {
+        if count == 0 || count > MOST {
             return None;
         }
         let py = known.py();
-        // SAFETY: this thread is attached, so it has an interpreter.
-        let address = unsafe { ffi::PyInterpreterState_Get() }.expose_provenance();
         let first = py.get_type::<PyTuple>().getattr("__basicsize__").ok()?.extract().ok()?;
         Some(State {
-            memory: File::open("/proc/self/mem").ok()?,
-            address,
+            memory: Memory::open()?,
+            address: interpreter(py),
             known: known.as_ptr().expose_provenance(),
             count,
             has_list: py.version_info() >= (3, 14),
@@ -109,13 +101,8 @@ impl State {
     }
 
     fn search(&self) -> Option<usize> {
-        (0..SEARCHED).step_by(PART).find_map(|begin| {
-            let words = self.words(self.address + begin, PART / WORD)?;
-            let offsets = (begin..).step_by(WORD).zip(words);
-            // Everything that is allocated is at a multiple of 16.
-            let mut may_be = offsets.filter(|(at, word)| *at > 0 && *word > PART && word % 16 == 0);
-            may_be.find_map(|(at, _)| self.is_at(at).then_some(at))
-        })
+        let mut pointers = self.memory.pointers(self.address);
+        pointers.find_map(|(at, _)| (at > 0 && self.is_at(at)).then_some(at))
     }
 
     fn is_at(&self, at: usize) -> bool {
@@ -125,39 +112,31 @@ impl State {
     /// Returns the calls of the array at an offset, if it is the one: the pointer to it, how many there
     /// are, and for how many there is room.
     fn array(&self, at: usize) -> Option<Vec<Call>> {
-        let words = self.words(self.address + at, 2)?;
+        let words = self.memory.words(self.address + at, 2)?;
         let (count, room) = (words[1] & 0xffff_ffff, words[1] >> 32);
         if count != self.count || room < count || room > MOST {
             return None;
         }
-        let calls = self.words(words[0], count)?.into_iter().filter(|call| *call != 0);
-        let calls = calls.map(|call| <Call>::try_from(self.words(call, 3)?).ok());
+        let calls = self.memory.words(words[0], count)?.into_iter().filter(|call| *call != 0);
+        let calls = calls.map(|call| <Call>::try_from(self.memory.words(call, 3)?).ok());
         let calls: Vec<Call> = calls.collect::<Option<_>>()?;
         calls.iter().any(|call| call[0] == self.known).then_some(calls)
     }
 
     /// Returns the address of the list at an offset, if it is the one.
     fn list(&self, at: usize) -> Option<usize> {
-        let list = self.words(self.address + at, 1)?[0];
-        let [_, class, size, items] = <[usize; 4]>::try_from(self.words(list, 4)?).ok()?;
+        let list = self.memory.words(self.address + at, 1)?[0];
+        let [_, class, size, items] = <[usize; 4]>::try_from(self.memory.words(list, 4)?).ok()?;
         if class != (&raw const ffi::PyList_Type).addr() || size != self.count {
             return None;
         }
-        let calls = self.words(items, size)?;
+        let calls = self.memory.words(items, size)?;
         let function = |call: usize| {
-            let [_, class, size] = <[usize; 3]>::try_from(self.words(call, 3)?).ok()?;
+            let [_, class, size] = <[usize; 3]>::try_from(self.memory.words(call, 3)?).ok()?;
             let is_call = class == (&raw const ffi::PyTuple_Type).addr() && size == 3;
-            Some(self.words(call + self.first, 1).filter(|_| is_call)?[0])
+            Some(self.memory.words(call + self.first, 1).filter(|_| is_call)?[0])
         };
         let functions: Vec<usize> = calls.into_iter().map(function).collect::<Option<_>>()?;
         functions.contains(&self.known).then_some(list)
-    }
-
-    /// Reads so many words at an address, or returns `None` if they are not there.
-    fn words(&self, address: usize, count: usize) -> Option<Vec<usize>> {
-        let mut bytes = vec![0; count * WORD];
-        self.memory.read_exact_at(&mut bytes, address as u64).ok()?;
-        let word = |bytes: &[u8]| usize::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        Some(bytes.chunks_exact(WORD).map(word).collect())
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Info {
     pub(crate) is_gc: Option<ffi::inquiry>,
     /// Whether its objects are arrays of numpy.
     pub(crate) is_array: bool,
+    /// Whether its objects are rows of arrays of structures.
+    pub(crate) is_row: bool,
     /// Whether its objects are capsules. Those of `DLPack` hold tensors.
     pub(crate) is_capsule: bool,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
@@ -35,6 +37,7 @@ impl Info {
         traverse: None,
         is_gc: None,
         is_array: false,
+        is_row: false,
         is_capsule: false,
         beside: NOWHERE,
     };
@@ -81,6 +84,8 @@ pub(crate) struct Kinds {
     list: usize,
     /// The type of numpy's arrays.
     pub(crate) array: Option<*mut PyTypeObject>,
+    /// The type of rows of its arrays.
+    pub(crate) row: Option<*mut PyTypeObject>,
     /// Where structured arrays have objects.
     pub(crate) layouts: Layouts,
     /// By the address of an object that no traverse slot can be asked about: what it refers to, as
@@ -109,6 +114,7 @@ impl Kinds {
             frozenset: sample.py().get_type::<pyo3::types::PyFrozenSet>().as_ptr().addr(),
             knows_layout,
             array: None,
+            row: None,
             layouts: Layouts::new(),
             reported: HashMap::new(),
             list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
@@ -151,11 +157,11 @@ impl Kinds {
         let traverse = traverse(class);
         let kind = self.kind(class, traverse);
         // SAFETY: both are types, and alive.
-        let is_array =
-            self.array.is_some_and(|array| unsafe { ffi::PyType_IsSubtype(class, array) } != 0);
+        let is_below = |above| unsafe { ffi::PyType_IsSubtype(class, above) } != 0;
+        let (is_array, is_row) = (self.array.is_some_and(is_below), self.row.is_some_and(is_below));
         let is_capsule = is_capsule_type(class);
         let beside = self.beside(class, kind);
-        Info { kind, traverse, is_gc: is_gc(class), is_array, is_capsule, beside }
+        Info { kind, traverse, is_gc: is_gc(class), is_array, is_row, is_capsule, beside }
     }
 
     fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {

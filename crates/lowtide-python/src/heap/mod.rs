@@ -6,7 +6,8 @@
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
-//! begins; `exit` is what `atexit` has; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
+//! begins; `exit` is what `atexit` has,
+//! and `state` what the interpreter holds itself; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
 //! both; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
 //! turn the `graph` into what was `found`; `examining` has one examination wait for another.
 
@@ -36,6 +37,7 @@ mod reported;
 mod resting;
 mod roots;
 mod slots;
+mod state;
 mod table;
 mod traverse;
 mod variables;
@@ -56,3 +58,4 @@ pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;
 pub(crate) use reported::{Memory, MemoryKind};
 pub(crate) use slots::{referents, refers};
+pub(crate) use state::kept_by;

@@ -132,7 +132,8 @@ impl<'py> Question<'py> {
             own_types: told.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };
         let mut kinds = Kinds::new(&told.kinds, &told.sample, knows_layout);
-        kinds.array = told.arrays.and_then(|arrays| arrays.class());
+        kinds.array = told.arrays.as_ref().and_then(Arrays::class);
+        kinds.row = told.arrays.as_ref().and_then(Arrays::row_class);
         let node = told.node.and_then(|node| traverse(node.as_type_ptr()));
         kinds.node = node.map_or(0, |traverse| traverse as usize);
         Ok((question, kinds))

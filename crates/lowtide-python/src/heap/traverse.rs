@@ -76,6 +76,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
             // Elements can be replaced; the base cannot.
             kind = if has_elements { Kind::Container } else { Kind::Opaque };
         }
+        refers |= info.is_row && !arrays::base(object).is_null();
         if info.is_capsule && capsules::tensor(object).is_some() {
             (kind, refers) = (Kind::Tensor, true);
         }
@@ -199,6 +200,10 @@ impl<'q, 'py> Traverser<'q, 'py> {
             let parts = [arrays::base(object)].into_iter().chain(elements.objects());
             let parts = parts.filter(|part| !part.is_null());
             self.shown.objects.extend(parts.map(<*mut PyObject>::expose_provenance));
+        }
+        if info.is_row {
+            let array = Some(arrays::base(object)).filter(|array| !array.is_null());
+            self.shown.objects.extend(array.map(<*mut PyObject>::expose_provenance));
         }
         if (info.kind == Kind::Tensor || info.is_capsule)
             && let Some(reported) = self.kinds.reported.get(&address)

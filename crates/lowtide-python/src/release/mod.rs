@@ -10,8 +10,9 @@
 //!
 //! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`,
 //! `climb` (tools), `device`, `hooks`, `request` (what Python provides), `releaser`, and `gate`,
-//! `pauses`, `idle`, `stages` on top of it.
+//! `pauses`, `idle`, `stages` on top of it. `agent` asks the agent of this process.
 
+mod agent;
 mod attached;
 mod call;
 mod climb;
@@ -31,6 +32,7 @@ mod restored;
 mod stages;
 mod values;
 
+pub(crate) use agent::{AgentError, AgentStatus, agent_sleep, agent_status, agent_wake};
 pub(crate) use gate::{Gate, GateState, Pass};
 pub(crate) use hooks::HookPoint;
 pub(crate) use idle::{Idle, Tick, Working};

@@ -88,6 +88,7 @@ mod nvml;
 mod objects;
 mod plain;
 mod pointers;
+mod pools;
 mod procedures;
 mod queue;
 mod run;

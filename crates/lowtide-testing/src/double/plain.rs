@@ -29,25 +29,7 @@ entry! {
     }
 
     fn cuMemAlloc_v2(at: Out<u64>, bytes: u64) {
-        let current = state::lock().healthy()?;
-        let device = current.device;
-        if bytes == 0 {
-            return Err(INVALID_VALUE);
-        }
-        let pages = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
-        let extent = vmm::new_extent(device, pages)?;
-        // A page of nothing behind it, so that no copy runs from one into the next.
-        let addresses = Reservation::new(to_usize(pages + PAGE_BYTES), to_usize(PAGE_BYTES));
-        let addresses = addresses.ok_or_else(|| {
-            machine::get().locked().give(device, pages);
-            OUT_OF_MEMORY
-        })?;
-        let base = addresses.base();
-        let mut access = [0; MAX_DEVICES];
-        access[device] = READ_WRITE;
-        let kind = RegionKind::Plain(current, addresses);
-        state::lock().regions.insert(base, Region { bytes, extent, access, kind });
-        at.put(base)
+        allocate(&at, bytes)
     }
 
     // Waits for all work in flight, as the driver does.
@@ -136,6 +118,29 @@ entry! {
     fn cuMemHostUnregister(at: usize) {
         forget_host(at, false, NOT_REGISTERED)
     }
+}
+
+/// Allocates plain memory in the current context.
+pub(super) fn allocate(at: &Out<u64>, bytes: u64) -> CallResult {
+    let current = state::lock().healthy()?;
+    let device = current.device;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let pages = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
+    let extent = vmm::new_extent(device, pages)?;
+    // A page of nothing behind it, so that no copy runs from one into the next.
+    let addresses = Reservation::new(to_usize(pages + PAGE_BYTES), to_usize(PAGE_BYTES));
+    let addresses = addresses.ok_or_else(|| {
+        machine::get().locked().give(device, pages);
+        OUT_OF_MEMORY
+    })?;
+    let base = addresses.base();
+    let mut access = [0; MAX_DEVICES];
+    access[device] = READ_WRITE;
+    let kind = RegionKind::Plain(current, addresses);
+    state::lock().regions.insert(base, Region { bytes, extent, access, kind });
+    at.put(base)
 }
 
 /// Takes pinned or registered memory off the table; `unknown` if it is not there. Waits

@@ -5,7 +5,7 @@
 //! lock comes before the machine's, and nothing is waited for under it except
 //! through [`CHANGED`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) handles: BTreeMap<u64, Handle>,
     /// The memory behind device addresses, by first address.
     pub(super) regions: BTreeMap<u64, Region>,
+    /// Addresses that were freed into the driver's own pools.
+    pub(super) pooled: BTreeSet<u64>,
     /// Host memory that the driver knows, by first address.
     pub(super) host: BTreeMap<usize, HostRange>,
     pub(super) streams: BTreeMap<u64, Stream>,

@@ -181,9 +181,19 @@ class Held(Data):
         what = self.type
         if self.tensors > 1:
             what += f", {counted(self.tensors, 'piece')}"
-        lines = [_line(mib(self.bytes), f"{shorten(self.path)} ({what})")]
+        first = _line(mib(self.bytes), f"{shorten(self.path)} ({what})")
+        todo = [cut.line(number == 0) for number, cut in enumerate(self.cuts[:2])]
+        if not self.cuts and self.by_hand is not None:
+            todo.append(_line("by hand", shorten(self.by_hand)))
+        # Where nobody is named, what to do comes at once.
+        if self.path.startswith(NATIVE_ROOT):
+            return [first, *todo, *self._others()]
+        return [first, *self._others(), *todo]
+
+    def _others(self) -> list[str]:
+        """Returns what else is known of it: other paths, references that nobody sees."""
         others = [shorten(path) for path in self.paths if path != self.path]
-        lines += [_line("also", path) for path in others[: _SHOWN_PATHS - 1]]
+        lines = [_line("also", path) for path in others[: _SHOWN_PATHS - 1]]
         if len(others) >= _SHOWN_PATHS:
             lines.append(_line("also", counted(len(others) - _SHOWN_PATHS + 1, "more path")))
         if self.invisible:
@@ -195,10 +205,6 @@ class Held(Data):
             lines.append(
                 _line("frozen", "gc.freeze() hid an object on this path from the collector")
             )
-        for number, cut in enumerate(self.cuts[:2]):
-            lines.append(cut.line(number == 0))
-        if not self.cuts and self.by_hand is not None:
-            lines.append(_line("by hand", shorten(self.by_hand)))
         return lines
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from .alone import EXAMINING
 from .exit_callbacks import call_name
 from .references.functions import function_name
-from .references.look import is_a, item, module_value, pairs, type_name
+from .references.look import is_a, item, module_value, type_name
+from .registries import registry_name
 
 _MOST_SIGNALS = 65
 
@@ -82,25 +83,17 @@ def name_of(value: object) -> str | None:
     if at_exit is not None:
         return at_exit
     if type(value) is list:
-        return _list_name(value)
+        return registry_name(value) or _fork_name(value)
     if type(value) is Context:
         return "contextvars.copy_context()" if is_current(value) else "context of another thread"
     if type(value) is dict:
         copied = item(value, "__name__")
         if type(copied) is str and type(item(value, "__spec__")).__name__ == "ModuleSpec":
             return f"the interpreter's copy of the names of {copied}"
-        strict = module_value("codecs", "strict_errors")
-        if strict is not None and any(one is strict for _, one in pairs(value)):
-            return "error handlers of codecs.register_error"
-        if any(key == "utf_8" or key == "utf-8" for key, _ in pairs(value) if type(key) is str):
-            return "cache of codecs.lookup"
-    return None
+    return registry_name(value)
 
 
-def _list_name(value: list[object]) -> str | None:
-    search = module_value("encodings", "search_function")
-    if search is not None and any(one is search for one in value):
-        return "functions of codecs.register"
+def _fork_name(value: list[object]) -> str | None:
     own = {
         "before_fork": "before",
         "after_fork": "after_in_parent",
@@ -130,10 +123,7 @@ def of_native(value: object) -> str:
     """Returns what a person does about an object that only native code holds, as a sentence."""
     name = type_name(type(value))
     if is_a(value, FunctionType) or type(value) is MethodType:
-        return (
-            f"unregister {function_name(value)} where it was given to a library as a callback (one "
-            "of sys.addaudithook stays until the process ends)"
-        )
+        return f"unregister {function_name(value)} where it was given to a library as a callback"
     if type(value) is Context:
         return "set the variable to None in the thread that has this context, or end that thread"
     enabled = module_value("faulthandler", "is_enabled")
@@ -141,7 +131,7 @@ def of_native(value: object) -> str:
         return "call faulthandler.disable() if it is the file that faulthandler writes to"
     return (
         f"close or drop the object of a library that uses this {name}: an iterator, a session, a "
-        "callback, a profiler of another thread"
+        "callback"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._native import printable
+from . import registries
 from .exit_callbacks import ExitCall, call_of
 from .expression import Code, expression
 from .interpreter import of_native
@@ -85,6 +86,9 @@ class NamedPath:
                 "set .grad of the tensor to None before it goes: after backward(create_graph=True), "
                 f"the gradient's graph holds the tensor in native code: {words}"
             )
+        advice = registries.advice(self._root.name) if self._root.kind == "interpreter" else None
+        if advice is not None:
+            return f"{advice}{'' if is_fixed else ', or call apply() of this cut'}: {words}"
         if self._root.kind == "native" and is_fixed:
             return f"{of_native(self._objects[0])} ({self._root.name}): {words}"
         if not edges:
@@ -168,6 +172,11 @@ class NamedPath:
             edges = edges[: task + 1]
         elif edges[-1].reference.kind in _OF_CODE:
             edges = self._outermost(edges)
+        if edges[-1].last == 0 and self._root.kind == "interpreter":
+            first, held = self._objects[0], self._objects[edges[-1].end]
+            registered = registries.entry(self._root.name, first, held)
+            if registered is not None:
+                return fill(registered, None, None)
         reference = edges[-1].reference
         holder = self._code(edges[:-1])
         # The last step stands for itself, even if the same one came many times before it.

@@ -133,17 +133,22 @@ class Question:
 
 
 class _Arrays:
-    """The arrays of numpy: their type, and a view of an array to learn from where they have what."""
+    """The arrays of numpy, and their rows: the types, and examples to learn from where they have
+    what."""
 
-    def __init__(self, ndarray: Any) -> None:
+    def __init__(self, ndarray: Any, void: Any) -> None:
         self.class_ = ndarray
         self.base = ndarray((1,), "b")
         self.view = ndarray.view(self.base)
+        self.row_class = void
+        self.rows = ndarray((1,), [("x", "b")])
+        self.row = self.rows[0]
 
 
 def _arrays() -> _Arrays | None:
     ndarray = module_value("numpy", "ndarray")
-    return _Arrays(ndarray) if isinstance(ndarray, type) else None
+    void = module_value("numpy", "void")
+    return _Arrays(ndarray, void) if isinstance(ndarray, type) and isinstance(void, type) else None
 
 
 def _node() -> type | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..._native import referents
-from .look import literal, module_value, read
+from .look import is_a, literal, module_value, read
 from .reference import Act, Reference
 
 _WHY = "it shows the memory of another object: drop it, or copy what it shows"
@@ -84,6 +84,12 @@ def _none(array: Any, holder: object, index: tuple[int, ...], held: object) -> A
             array.__setitem__(holder, index, None)
 
     return act
+
+
+def read_row(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the array of which a structure is one row. Python does not show it."""
+    if is_a(held, module_value("numpy", "ndarray")):
+        yield Reference(" (a row of the array)", "memory of", why_not=_WHY)
 
 
 def read_iterator(holder: Any, held: object) -> Iterator[Reference]:

@@ -74,6 +74,7 @@ _LATER: tuple[tuple[str, str, Reader], ...] = (
     ("_asyncio", "Future", contexts.read_future),
     ("asyncio.events", "Handle", contexts.read_handle),
     ("numpy", "ndarray", arrays.read_array),
+    ("numpy", "void", arrays.read_row),
     ("numpy", "flatiter", arrays.read_iterator),
     ("numpy", "nditer", arrays.read_iterator),
     ("numpy", "broadcast", arrays.read_iterator),

@@ -1,0 +1,80 @@
+"""A Python program that nobody changed. It does what it is told on standard input, one line each, and answers
+with "ok" or a value, as client.c does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+blocks: dict[str, tuple[ctypes.c_uint64, int, bytes]] = {}
+trims: list[bool] = []
+
+
+def call(name: str, *arguments: object) -> None:
+    code = getattr(cuda, name)(*arguments)
+    if code != 0:
+        raise OSError(f"{name} failed with {code}")
+
+
+def start() -> None:
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+
+
+def alloc(name: str, size: str) -> None:
+    at = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(int(size)))
+    data = bytes(range(251)) * (int(size) // 251 + 1)
+    blocks[name] = (at, int(size), data[: int(size)])
+    call("cuMemcpyHtoD_v2", at, blocks[name][2], ctypes.c_size_t(int(size)))
+
+
+def check(name: str) -> None:
+    at, size, data = blocks[name]
+    found = ctypes.create_string_buffer(size)
+    call("cuMemcpyDtoH_v2", found, at, ctypes.c_size_t(size))
+    if found.raw != data:
+        raise OSError("other data")
+
+
+def torch(which: str, initialized: str) -> None:
+    """Puts something like torch where the agent finds it; notes when its cache is emptied."""
+    module = types.ModuleType("torch")
+    module.cuda = types.SimpleNamespace()
+    sys.modules["torch"] = module
+    module.cuda.is_initialized = lambda: initialized == "yes"
+
+    def empty_cache() -> None:
+        trims.append(True)
+        if which == "failing":
+            raise RuntimeError("no")
+
+    module.cuda.empty_cache = empty_cache
+
+
+def hold() -> None:
+    """Keeps the interpreter's lock while the C library waits for a byte."""
+    print("holding", flush=True)
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+
+
+def main() -> None:
+    actions = {"start": start, "alloc": alloc, "check": check, "torch": torch, "hold": hold}
+    for line in filter(str.strip, sys.stdin):
+        word, *arguments = line.split()
+        if word == "trims":
+            print(len(trims), flush=True)
+        else:
+            try:
+                actions[word](*arguments)
+                print("ok", flush=True)
+            except OSError as error:
+                print(f"error {error}", flush=True)
+
+
+main()

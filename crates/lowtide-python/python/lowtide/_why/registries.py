@@ -1,0 +1,109 @@
+"""Registries of the interpreter and of torch that no function gives, and what is done about an entry.
+
+Profile and trace functions of other threads, callbacks of `sys.monitoring` and audit hooks are pointers
+in the interpreter's state (`kept_by`). Codecs have functions that replace or remove an entry. Hooks of
+autograd's nodes are removed by their handles.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from .._native import kept_by
+from .references.contexts import thread_name
+from .references.functions import function_name
+from .references.look import is_a, literal, module_value, pairs, plain
+from .references.reference import Reference
+
+CODECS = "functions of codecs.register"
+ERROR_HANDLERS = "error handlers of codecs.register_error"
+CODEC_CACHE = "cache of codecs.lookup"
+_HOOKS = "hooks of a node of autograd"
+_FUNCTION = "profile or trace function of"
+_AUDIT = "audit hook"
+_MONITORING = "callback of sys.monitoring"
+_MOST_TOOLS = 6
+
+
+def registry_name(value: object) -> str | None:
+    """Returns what a registry or something registered is called, or None if it is neither."""
+    if type(value) is dict:
+        strict = module_value("codecs", "strict_errors")
+        if strict is not None and any(one is strict for _, one in pairs(value)):
+            return ERROR_HANDLERS
+        codec = module_value("codecs", "CodecInfo")
+        if codec is not None and value and all(is_a(one, codec) for _, one in pairs(value)):
+            return CODEC_CACHE
+    if type(value) is list:
+        search = module_value("encodings", "search_function")
+        if search is not None and any(one is search for one in value):
+            return CODECS
+    if type(value) is OrderedDict and _are_hooks(value):
+        return _HOOKS
+    return _state_name(value) if callable(value) else None
+
+
+def _are_hooks(value: Any) -> bool:
+    """Returns whether a dict has functions by their numbers, as torch keeps hooks."""
+    return bool(value) and all(type(key) is int and callable(one) for key, one in pairs(value))
+
+
+def _state_name(value: object) -> str | None:
+    """Returns what an object is called that the interpreter has in its own state, or None."""
+    threads = dict(threading._active)  # type: ignore[attr-defined]
+    where = kept_by(value, list(threads))
+    if type(where) is int:
+        return f"{_FUNCTION} thread {thread_name(threads.get(where))!r}, {function_name(value)}"
+    if where == "hooks":
+        return f"{_AUDIT} {function_name(value)}"
+    if where == "interpreter" and hasattr(sys, "monitoring"):
+        return f"{_MONITORING} {function_name(value)}"
+    return None
+
+
+def advice(name: str) -> str | None:
+    """Returns what a person does about an object of this name, as a sentence, or None."""
+    if name == _HOOKS:
+        return (
+            "call remove() of the handle that register_hook() or register_prehook() returned, or drop "
+            "the tensors whose graph has the node"
+        )
+    if name.startswith(_FUNCTION):
+        return "call sys.setprofile(None) and sys.settrace(None) in that thread, or end it"
+    if name.startswith(_AUDIT):
+        return "let the hook drop what it holds: the hook itself stays until the process ends"
+    if name.startswith(_MONITORING):
+        used = [tool for tool in map(_tool, range(_MOST_TOOLS)) if tool]
+        tools = ", ".join(used) or "the tool that registered it"
+        return f"call sys.monitoring.register_callback(tool, event, None) for {tools}"
+    return None
+
+
+def _tool(number: int) -> str:
+    name = vars(sys)["monitoring"].get_tool(number)
+    return "" if name is None else f"tool {number} ({plain(name)!r})"
+
+
+def entry(name: str, registry: Any, held: object) -> Reference | None:
+    """Returns the reference from the registry of this name to an entry, if a statement cuts it."""
+    if name == ERROR_HANDLERS:
+        keys = [literal(key) for key, one in pairs(registry) if one is held and type(key) is str]
+        if keys and keys[0] is not None:
+            # One that is registered under the same name takes its place.
+            verb = f"codecs.register_error({keys[0]}, codecs.strict_errors)"
+            return Reference("", "item", verb, imports=("codecs",))
+    if name == CODECS:
+        position = next((at for at, one in enumerate(registry) if one is held), None)
+        if position is not None:
+            is_it = "type(one) is list and any(each is encodings.search_function for each in one)"
+            found = f"next(one for one in gc.get_objects() if {is_it})[{position}]"
+            imports = ("codecs", "encodings", "gc")
+            return Reference("", "element", f"codecs.unregister({found})", imports=imports)
+    if name == CODEC_CACHE:
+        # It is emptied when a function is unregistered.
+        verb = "(lambda none: (codecs.register(none), codecs.unregister(none)))(lambda name: None)"
+        return Reference("", "cache entry", verb, imports=("codecs",))
+    return None

@@ -1,0 +1,141 @@
+//! The agent of this process, for Python: `lowtide run` put it there.
+
+use std::sync::Arc;
+
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::{Answer, Ask, Status, ask, socket_name};
+use pyo3::create_exception;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use super::call::held;
+use super::json;
+use super::ledger::Ledger;
+use super::receipt::Receipt;
+
+create_exception!(
+    lowtide,
+    AgentError,
+    PyRuntimeError,
+    "Raised if this program was not started with `lowtide run`, or if it cannot sleep or wake now."
+);
+
+/// What this process has on its devices, as its agent says.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct AgentStatus(Status);
+
+#[pymethods]
+impl AgentStatus {
+    /// Whether its memory is off the devices.
+    #[getter]
+    fn is_asleep(&self) -> bool {
+        self.0.is_asleep
+    }
+
+    /// The time without a use of the device after which it falls asleep; None if it does not by itself.
+    #[getter]
+    fn idle_s(&self) -> Option<f64> {
+        self.0.idle_s
+    }
+
+    /// The same time as it is now: it grows when work comes back soon after a sleep.
+    #[getter]
+    fn quiet_s(&self) -> Option<f64> {
+        self.0.quiet_s
+    }
+
+    /// The number of calls so far that used a device.
+    #[getter]
+    fn touches(&self) -> u64 {
+        self.0.touches
+    }
+
+    /// The memory that can sleep, asleep or awake.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.contexts.iter().map(|context| context.bytes.0).sum()
+    }
+
+    /// The part of it that is on the devices now.
+    #[getter]
+    fn on_device_bytes(&self) -> u64 {
+        self.0.contexts.iter().map(|context| context.on_device.0).sum()
+    }
+
+    /// Memory that stays on the devices: how it was taken, and its size.
+    #[getter]
+    fn staying(&self) -> Vec<(String, u64)> {
+        self.0.staying.iter().map(|one| (one.what.clone(), one.bytes.0)).collect()
+    }
+
+    /// The reasons why the process cannot sleep; empty if it can.
+    #[getter]
+    fn obstacles(&self) -> Vec<String> {
+        self.0.obstacles.clone()
+    }
+
+    /// All memory in use on each of its devices, broken down.
+    #[getter]
+    fn ledgers(&self) -> Vec<Ledger> {
+        self.0.ledgers.iter().cloned().map(Ledger).collect()
+    }
+
+    /// Returns it as plain data.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        json::as_python(py, &self.0)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.0.is_asleep { "asleep" } else { "awake" };
+        format!("<AgentStatus {state}, {} bytes that can sleep>", self.bytes())
+    }
+}
+
+/// Returns what this process has on its devices.
+#[pyfunction]
+pub(crate) fn agent_status(py: Python<'_>) -> PyResult<AgentStatus> {
+    match asked(py, Ask::Status)? {
+        Answer::Status(status) => Ok(AgentStatus(status)),
+        other => Err(refused(&other)),
+    }
+}
+
+/// Puts this process to sleep. Returns the receipts; none if it sleeps already.
+#[pyfunction]
+pub(crate) fn agent_sleep(py: Python<'_>) -> PyResult<Vec<Receipt>> {
+    match asked(py, Ask::Sleep)? {
+        Answer::Slept { receipts } => {
+            Ok(receipts.into_iter().map(|receipt| Receipt(Arc::new(receipt))).collect())
+        }
+        Answer::Asleep => Ok(Vec::new()),
+        other => Err(refused(&other)),
+    }
+}
+
+/// Wakes this process. Returns the bytes that came back.
+#[pyfunction]
+pub(crate) fn agent_wake(py: Python<'_>) -> PyResult<u64> {
+    match asked(py, Ask::Wake)? {
+        Answer::Woken(woken) => Ok(woken.bytes.0),
+        other => Err(refused(&other)),
+    }
+}
+
+/// Asks the agent, detached: it may need the interpreter's lock for torch's cache.
+fn asked(py: Python<'_>, what: Ask) -> PyResult<Answer> {
+    held(py, move || {
+        let failed = |error: &dyn std::error::Error| AgentError::new_err(error.to_string());
+        let folder = PrivateFolder::of_user().map_err(|error| failed(&error))?;
+        let namespace = std::fs::read_link("/proc/self/ns/pid").map_err(|error| failed(&error))?;
+        let name = socket_name(&namespace.to_string_lossy(), std::process::id());
+        ask(&folder.path().join(name), what).map_err(|error| failed(&error))
+    })?
+}
+
+fn refused(answer: &Answer) -> PyErr {
+    AgentError::new_err(match answer {
+        Answer::Refused { reason } => reason.clone(),
+        Answer::NoRoom(no_room) => format!("the process stays asleep: {no_room}"),
+        other => format!("the agent answered something else: {}", other.to_line().trim_end()),
+    })
+}

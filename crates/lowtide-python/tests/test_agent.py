@@ -1,0 +1,102 @@
+"""`status`, `sleep` and `wake`: a program without an agent, and one with the agent on the driver double."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lowtide
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BUILT = ROOT / "target" / "debug" / "deps"
+AGENT, DOUBLE = BUILT / "liblowtide_agent.so", BUILT / "liblowtide_testing.so"
+
+PROGRAM = """
+import ctypes, lowtide
+cuda = ctypes.CDLL("libcuda.so.1")
+context, at, size = ctypes.c_void_p(), ctypes.c_uint64(), 4 << 20
+data, found = bytes(range(256)) * (size // 256), ctypes.create_string_buffer(size)
+try:
+    lowtide.status()
+except lowtide.AgentError as error:
+    assert "CUDA" in str(error), error
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)) == 0
+assert cuda.cuMemcpyHtoD_v2(at, data, ctypes.c_size_t(size)) == 0
+status = lowtide.status()
+assert not status.is_asleep and status.bytes == status.on_device_bytes == size, status
+assert status.idle_s is None and not status.obstacles and not status.staying
+assert [ledger.device for ledger in status.ledgers] == ["cuda:0"]
+assert status.to_dict()["is_asleep"] is False
+receipts = lowtide.sleep()
+assert [receipt.verdict for receipt in receipts] == ["released"], receipts
+assert lowtide.status().is_asleep and lowtide.status().on_device_bytes == 0
+assert lowtide.sleep() == []
+assert (lowtide.wake(), lowtide.wake()) == (size, 0)
+lowtide.sleep()
+assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
+assert found.raw == data and not lowtide.status().is_asleep
+
+# A torch that uses the device is asked for its cache first.
+import torch
+asked = []
+assert not torch.cuda.is_initialized()
+lowtide.sleep()
+lowtide.wake()
+torch.cuda.empty_cache = lambda: asked.append(True)
+lowtide.sleep()
+lowtide.wake()
+assert not asked
+torch.cuda.is_initialized = lambda: True
+lowtide.sleep()
+assert asked == [True], asked
+"""
+
+
+@pytest.mark.parametrize("ask", [lowtide.status, lowtide.sleep, lowtide.wake])
+def test_a_program_without_an_agent_is_told_how_to_get_one(
+    ask: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(lowtide.AgentError, match="lowtide run"):
+        ask()
+
+
+def is_current() -> bool:
+    """Whether the agent is built from the source that is here."""
+    if not AGENT.exists() or not DOUBLE.exists():
+        return False
+    sources = [
+        *(ROOT / "crates/lowtide-agent/src").rglob("*.rs"),
+        *(ROOT / "crates/lowtide-proto/src").rglob("*.rs"),
+    ]
+    return all(source.stat().st_mtime <= AGENT.stat().st_mtime for source in sources)
+
+
+def test_a_program_asks_its_own_agent(tmp_path: Path) -> None:
+    if not is_current():
+        pytest.skip("the agent is not built: `cargo test -p lowtide-agent --no-run` builds it")
+    (tmp_path / "libcuda.so.1").symlink_to(DOUBLE)
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(AGENT),
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "LOWTIDE_DOUBLE_STATE": str(tmp_path / "state"),
+        "LOWTIDE_NVML_LIBRARY": str(DOUBLE),
+        "XDG_RUNTIME_DIR": str(run),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
