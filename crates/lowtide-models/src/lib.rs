@@ -4,6 +4,8 @@
 //! their locks from `crate::sync`. Here the same files are compiled a second time, beside a `sync` whose
 //! locks are loom's, so that the tests try every order in which threads can come. A crate of its own
 //! costs little: only these files are compiled again, and the crates themselves know of no model.
+// The examples in the files are tested where they belong.
+#![cfg(not(doctest))]
 #![allow(
     dead_code,
     missing_docs,

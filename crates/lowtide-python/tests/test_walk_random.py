@@ -22,7 +22,7 @@ import torch
 
 SEED = int(os.environ.get("LOWTIDE_SEED", "0"))
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
-SECONDS = float(os.environ.get("LOWTIDE_FUZZ_S", "20" if LONG else "2"))
+SECONDS = float(os.environ.get("LOWTIDE_FUZZ_S", "20" if LONG else "4"))
 HEAPS = 25
 
 shelf: dict[str, Any] = {}

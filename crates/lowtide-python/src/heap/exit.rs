@@ -48,12 +48,12 @@ pub(crate) fn exit_calls<'py>(
         let calls = calls.collect::<PyResult<_>>()?;
         return Ok(Some((calls, Some(list))));
     }
-    let mut calls = Vec::new();
-    for call in state.array(at).unwrap_or_default() {
-        // SAFETY: a call of the interpreter's own array. Its objects are alive, or null.
-        let part = |at: usize| unsafe { Bound::from_borrowed_ptr_or_opt(py, object(call[at])) };
-        calls.push(PyTuple::new(py, [part(0), part(1), part(2)])?);
-    }
+    let calls = state.array(at).unwrap_or_default().into_iter();
+    // SAFETY: parts of calls of the interpreter's own array: alive, or null.
+    let part = |at: usize| unsafe { Bound::from_borrowed_ptr_or_opt(py, object(at)) };
+    // All are held before the first tuple is made: that may run the collector, and so any code.
+    let calls: Vec<_> = calls.map(|call| call.map(part)).collect();
+    let calls = calls.into_iter().map(|call| PyTuple::new(py, call)).collect::<PyResult<_>>()?;
     Ok(Some((calls, None)))
 }
 

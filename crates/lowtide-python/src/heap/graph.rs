@@ -42,7 +42,7 @@ pub(crate) struct Heap<'py> {
     pub(super) _resting: Resting<'py>,
     /// References of our own. They are dropped last: freeing an object may run the program's code,
     /// and freeing a tensor lets other threads run.
-    pub(super) _held: [Held<'py>; 3],
+    pub(super) _held: [Held<'py>; 4],
 }
 
 /// A way to choose references to cut.

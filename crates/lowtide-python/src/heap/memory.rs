@@ -60,7 +60,9 @@ pub(crate) fn take<'py>(
             .collect();
         if unasked.is_empty() && unknown.is_empty() || walks == WALKS_MOST {
             let adding = Adding::new(py, question, walked, kinds.array);
-            let held = [held, reports.held, dtypes];
+            // All of it lives as long as the answer is made: an end of any may run code, and then
+            // no address that was walked is anybody's for sure.
+            let held = [held, reports.held, reports.asked, dtypes];
             return adding.all(&reports.memory, &reports.kept, held, resting);
         }
         drop(walked);
@@ -139,7 +141,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         mut self,
         memories: &HashMap<usize, Option<Py<Memory>>>,
         kept: &[(usize, Vec<usize>)],
-        held: [Held<'py>; 3],
+        held: [Held<'py>; 4],
         resting: Resting<'py>,
     ) -> PyResult<Heap<'py>> {
         let (nodes, edges) = self.walked.builder.len();
@@ -273,7 +275,7 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: [Held<'py>; 3], resting: Resting<'py>, room: Reserve) -> Heap<'py> {
+    fn done(self, held: [Held<'py>; 4], resting: Resting<'py>, room: Reserve) -> Heap<'py> {
         let Adding { question, mut walked, memories, explained, .. } = self;
         walked.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =

@@ -96,7 +96,7 @@ pub(crate) struct Reports<'py> {
     /// References to all of them, so that no address is used for another object.
     pub(crate) held: Held<'py>,
     /// The objects that were asked about.
-    asked: Held<'py>,
+    pub(crate) asked: Held<'py>,
 }
 
 impl<'py> Reports<'py> {
