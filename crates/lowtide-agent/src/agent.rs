@@ -119,7 +119,7 @@ fn driver() -> Option<Arc<Driver>> {
 fn wake_timeout() -> Duration {
     let Ok(text) = std::env::var("LOWTIDE_WAKE_TIMEOUT") else { return WAKE_TIMEOUT };
     parse_time(&text).unwrap_or_else(|| {
-        say!("LOWTIDE_WAKE_TIMEOUT={text} is not a time such as 30s or 5m; {WAKE_TIMEOUT:?} it is");
+        say!("LOWTIDE_WAKE_TIMEOUT={text} is not a time such as 30s or 5m; the limit is {WAKE_TIMEOUT:?}");
         WAKE_TIMEOUT
     })
 }

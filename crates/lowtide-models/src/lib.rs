@@ -20,7 +20,7 @@
 
 mod sync;
 
-/// Of `lowtide-release`.
+// Of `lowtide-release`.
 #[path = "../../lowtide-release/src/clock.rs"]
 pub mod clock;
 #[path = "../../lowtide-release/src/gate/mod.rs"]
@@ -30,7 +30,7 @@ mod home;
 #[path = "../../lowtide-release/src/idle/mod.rs"]
 pub mod idle;
 
-/// Of `lowtide-pool`.
+// Of `lowtide-pool`.
 #[path = "../../lowtide-pool/src/error.rs"]
 pub mod error;
 #[path = "../../lowtide-pool/src/handover.rs"]

@@ -60,8 +60,8 @@ pub(crate) fn take<'py>(
             .collect();
         if unasked.is_empty() && unknown.is_empty() || walks == WALKS_MOST {
             let adding = Adding::new(py, question, walked, kinds.array);
-            // All of it lives as long as the answer is made: an end of any may run code, and then
-            // no address that was walked is anybody's for sure.
+            // All of these live until the answer is made. To free one may run code, and that code
+            // may free other objects whose addresses the walk has noted.
             let held = [held, reports.held, reports.asked, dtypes];
             return adding.all(&reports.memory, &reports.kept, held, resting);
         }
