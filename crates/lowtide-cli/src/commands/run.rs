@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use lowtide_proto::Obstacle;
-use lowtide_release::{IdleOptions, parse_time};
+use lowtide_release::parse_time;
 
 use crate::ending::Ending;
 
@@ -28,7 +28,7 @@ const AGENT: &str = "liblowtide_agent.so";
 pub(crate) struct Options {
     /// Put the program to sleep when it has not used the device for so long: 30s, 5m, 1h. Without it, the
     /// program sleeps only when `lowtide sleep` says so.
-    #[arg(long, value_name = "TIME", value_parser = idle)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     idle: Option<String>,
     /// How long a use of the device waits for room when the program wakes; then it fails with the driver's
     /// out-of-memory error, and the program stays asleep. Without it: 60s.
@@ -90,15 +90,6 @@ fn find_agent() -> anyhow::Result<PathBuf> {
              `cargo build --release -p lowtide-agent`, or set LOWTIDE_AGENT_LIBRARY to its path",
             program.display()
         ),
-    }
-}
-
-fn idle(text: &str) -> Result<String, String> {
-    let options: IdleOptions = text.parse().map_err(|error| format!("{error}"))?;
-    if options.enabled && !options.at_end {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is not a time; write 30s, 5m or 1h"))
     }
 }
 

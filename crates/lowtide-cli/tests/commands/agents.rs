@@ -84,9 +84,12 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
 #[test]
 fn run_refuses_words_that_it_does_not_know() {
     let world = World::new();
-    for (option, word, allowed) in
-        [("--despite", "everything", "gdrcopy"), ("--wake-timeout", "soon", "30s")]
-    {
+    for (option, word, allowed) in [
+        ("--despite", "everything", "gdrcopy"),
+        ("--wake-timeout", "soon", "30s"),
+        ("--idle", "soon", "is not a time"),
+        ("--idle", "task", "is not a time"),
+    ] {
         let output = lowtide(&world, &["run", option, word, "--", "true"]).output();
         let output = output.expect("lowtide runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
