@@ -105,7 +105,9 @@ fn python_package(to: &Path) -> anyhow::Result<u64> {
         command.arg("--quiet");
         command
     };
-    steps::run("wheel", pip(&["wheel", "--no-deps", "."]).arg("--wheel-dir").arg(to))?;
+    let mut wheel = pip(&["wheel", "--no-deps", "."]);
+    // The program and the agent are in the pack already.
+    steps::run("wheel", wheel.arg("--wheel-dir").arg(to).env("LOWTIDE_WHEEL_PROGRAMS", "no"))?;
     let mut needs = pip(&["download", "--only-binary=:all:", "--python-version", peers::PYTHON]);
     steps::run("what its tests need", needs.args(PYTHON_NEEDS).arg("--dest").arg(to))?;
     let mut size = 0;
@@ -114,7 +116,7 @@ fn python_package(to: &Path) -> anyhow::Result<u64> {
     }
     // The tests hold receipts against their schema.
     size += copy_folder(Path::new("docs/schemas"), &to.join("docs/schemas"))?;
-    for folder in ["tests", "bench", "examples"] {
+    for folder in ["tests", "bench", "examples", "adopt"] {
         let from = Path::new("crates/lowtide-python").join(folder);
         size += copy_folder(&from, &to.join(folder))?;
     }
