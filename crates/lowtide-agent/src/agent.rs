@@ -215,8 +215,11 @@ impl Agent {
     /// Frees everything of a context that is about to be destroyed.
     pub(crate) fn leave_context(&self, context: usize) {
         for allocation in self.memory.of_context(context) {
-            if let Err(error) = give_back(&allocation) {
-                say!("an allocation of a destroyed context stays: {error}");
+            match give_back(&allocation) {
+                // The driver has taken everything: the process ends, or a fault has lost the context.
+                Err(lowtide_pool::Error::Device(error)) if error.is_context_lost() => {}
+                Err(error) => say!("an allocation of a destroyed context stays: {error}"),
+                Ok(()) => {}
             }
         }
         self.memory.forget(context);

@@ -17,6 +17,7 @@ use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
 use crate::agent;
+use crate::obstacles::say;
 use crate::quiet::Question;
 use crate::staying::{self, Kind};
 
@@ -203,8 +204,13 @@ impl Home {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the numbers that a release will read, which loads NVML.
+    /// Makes what a sleep needs and reads the numbers that it will read, which loads NVML. What is made
+    /// takes device memory, so it is there before the first number is read.
     pub(crate) fn prepare(&self) {
+        if let Err(error) = self.pool.prepare_sleep() {
+            // The sleep tries on its own, and its receipt says what failed.
+            say!("a sleep could not be prepared: {error}");
+        }
         self.releaser.inventory().read();
     }
 

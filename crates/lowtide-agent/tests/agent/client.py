@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 import types
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -50,6 +51,9 @@ def torch(which: str, initialized: str) -> None:
     module.cuda.is_initialized = lambda: initialized == "yes"
 
     def empty_cache() -> None:
+        if which == "slow":
+            time.sleep(1)
+            print("trimmed", flush=True)
         trims.append(True)
         if which == "failing":
             raise RuntimeError("no")

@@ -224,6 +224,10 @@ fn addresses_are_described_as_for_plain_memory_also_asleep() {
     slept(&program);
     is_described(&mut program);
     assert!(program.status().is_asleep, "questions do not wake");
+    // What only the driver knows, it knows of memory that is there. Triton asks this of every argument.
+    let at = program.number("attribute 0 11");
+    assert_eq!(program.number("attribute 0 3"), at + 5);
+    assert!(!program.status().is_asleep);
 }
 
 #[test]
