@@ -368,8 +368,20 @@ fn give_back(allocation: &Allocation) -> lowtide_pool::Result<()> {
     allocation.give_back()
 }
 
+/// Wakes every context, or none: where one cannot wake, those that woke before it go back to sleep. Nobody has
+/// used them meanwhile.
 fn wake_all(homes: &[Arc<Home>]) -> lowtide_pool::Result<Bytes> {
-    homes.iter().map(|home| home.wake()).sum()
+    let mut bytes = Bytes::ZERO;
+    for (number, home) in homes.iter().enumerate() {
+        match home.wake() {
+            Ok(woken) => bytes += woken,
+            Err(error) => {
+                homes[..number].iter().for_each(|woken| woken.sleep_again());
+                return Err(error);
+            }
+        }
+    }
+    Ok(bytes)
 }
 
 fn refused(reason: &str) -> Answer {

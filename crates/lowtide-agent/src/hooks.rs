@@ -116,7 +116,7 @@ hooks! {
     quiet cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
         let Some(found) = around(at).filter(|_| !data.is_null()) else { return real(data, attribute, at) };
         // SAFETY: the caller's place for this attribute.
-        if unsafe { attributes::write(&found, attribute, data) } {
+        if unsafe { attributes::write(&found, attribute, at, data) } {
             SUCCESS
         } else {
             awake(|| real(data, attribute, at))
@@ -136,7 +136,7 @@ hooks! {
                 let place = unsafe { data.wrapping_add(index).read() };
                 if !place.is_null() {
                     // SAFETY: the caller's place for this attribute.
-                    unsafe { attributes::write(&found, kind, place) };
+                    unsafe { attributes::write(&found, kind, at, place) };
                 }
             }
         }

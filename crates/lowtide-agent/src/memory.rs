@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::cuda::{BorrowedContext, Context, Driver};
 use lowtide_device::{Address, Device};
-use lowtide_pool::{Policy, Pool, Scope, StreamId};
+use lowtide_pool::{Limit, Policy, Pool, Scope, StreamId};
 use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
@@ -239,6 +239,13 @@ impl Home {
     /// Returns whether some of its memory sleeps.
     pub(crate) fn has_sleeping(&self) -> bool {
         self.pool.snapshot().tags.iter().any(|tag| tag.phase == Phase::Asleep)
+    }
+
+    /// Puts memory that woke, and that nobody has used since, back to sleep.
+    pub(crate) fn sleep_again(&self) {
+        if let Err(error) = self.pool.sleep_quiet(Scope::Whole, Limit::NONE) {
+            say!("memory of a context that woke stays on the device: {error}");
+        }
     }
 
     /// Wakes all memory of the context.
