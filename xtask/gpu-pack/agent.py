@@ -25,6 +25,8 @@ from typing import IO
 
 MIB = 1 << 20
 LIMIT_S = 300
+# Loops that are run without and with the agent.
+LOOPS = ["launches", "allocations", "replays", "trims"]
 
 
 class Torch:
@@ -58,7 +60,7 @@ class Torch:
         with torch.cuda.graph(self.graph):
             self.number += 1
             self.total.copy_(self.blocks[0].sum())
-        self.replays = 0
+        self.replayed = 0
 
     def sum(self) -> list[int]:
         return [int(block.sum()) for block in self.blocks]
@@ -69,8 +71,8 @@ class Torch:
     def replay(self) -> bool:
         self.graph.replay()
         self.torch.cuda.synchronize()
-        self.replays += 1
-        return (int(self.number), int(self.total)) == (self.replays, self.sums[0])
+        self.replayed += 1
+        return (int(self.number), int(self.total)) == (self.replayed, self.sums[0])
 
     def touch(self) -> bool:
         return int(self.blocks[0].sum()) == self.sums[0]
@@ -103,8 +105,35 @@ class Torch:
             block = torch.empty((4 + index % 5) * MIB, dtype=torch.uint8, device="cuda")
             block.zero_()
             del block
-            if index % 8 == 7:
-                torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / count
+
+    def trims(self, count: int) -> float:
+        """Takes memory of the driver and gives it back each time, which programs avoid."""
+        torch = self.torch
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(count // 100 + 1):
+            block = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+            del block
+            torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / (count // 100 + 1)
+
+    def replays(self, count: int) -> float:
+        torch = self.torch
+        number = torch.zeros(1024, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(20):
+                number.add_(1)
+        count = count // 20 + 1
+        for _ in range(count // 10):
+            graph.replay()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(count):
+            graph.replay()
         torch.cuda.synchronize()
         return (time.perf_counter() - began) / count
 
@@ -161,6 +190,11 @@ class Driver:
             self.call("cuCtxSynchronize")
         return (time.perf_counter() - began) / count
 
+    replays = launches
+
+    def trims(self, count: int) -> float:
+        return self.allocations(count // 100 + 1)
+
     def allocations(self, count: int) -> float:
         began = time.perf_counter()
         at = ctypes.c_uint64()
@@ -192,10 +226,8 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def loop(options: argparse.Namespace) -> None:
-    """Prints the seconds of one launch, or of one allocation."""
-    memory = backend(options)
-    run = memory.launches if options.part == "launches" else memory.allocations
-    print(run(options.loops if options.part == "launches" else options.loops // 50 + 1))
+    """Prints the seconds of one turn of a loop."""
+    print(getattr(backend(options), options.part)(options.loops))
 
 
 class Program:
@@ -356,6 +388,17 @@ def pairs(command: list[str], options: argparse.Namespace, name: str) -> dict[st
     return {"without": without, "with": with_it, "ratio": ratio, "ratios": ratios, "added": added}
 
 
+def launches_from_c(cost: str, threads: str) -> str:
+    """Launches by the driver's function and by the agent's in turn, in one process."""
+    environment = {**os.environ, "LD_PRELOAD": os.environ["LOWTIDE_AGENT_LIBRARY"]}
+    command = [cost, threads, "4000"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    print(f"launches from C, {threads} threads: {done.stdout.strip()}{done.stderr}", flush=True)
+    return done.stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -372,7 +415,7 @@ def main() -> None:
     )
     parser.add_argument("--loops", type=int, default=200_000, help="launches in a run")
     parser.add_argument(
-        "--part", choices=["all", "serve", "launches", "allocations"], default="all"
+        "--part", choices=["all", "serve", *LOOPS], default="all"
     )
     options = parser.parse_args()
     if options.part == "serve":
@@ -387,13 +430,10 @@ def main() -> None:
         }
         found["sleep_and_wake"] = sleep_and_wake(options, failures)
         found["idle"] = idle_turns(options, failures)
-        for part in ["launches", "allocations"]:
+        for part in LOOPS if options.pairs else []:
             found[part] = pairs(itself(options, part), options, part)
         for threads in ["1", "8"] if options.cost else []:
-            command = [options.cost, threads, str(options.loops)]
-            found[f"c_launches_{threads}"] = pairs(
-                command, options, f"launches from C, {threads} threads, ns"
-            )
+            found[f"c_launches_{threads}"] = launches_from_c(options.cost, threads)
         found["failures"] = failures
         options.results.write_text(json.dumps(found, indent=1) + "\n")
     for failure in failures:
