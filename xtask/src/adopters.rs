@@ -26,17 +26,65 @@ struct Adopter {
     alone: &'static [&'static str],
 }
 
-const ADOPTERS: [Adopter; 1] = [Adopter {
-    name: "autorag",
-    packages: &[
-        "AutoRAG==0.3.27",
-        "torch",
-        "transformers",
-        "sentence-transformers",
-        "sentencepiece",
-    ],
-    alone: &[],
-}];
+const ADOPTERS: [Adopter; 2] = [
+    Adopter {
+        name: "autorag",
+        packages: &[
+            "AutoRAG==0.3.27",
+            "torch",
+            "transformers",
+            "sentence-transformers",
+            "sentencepiece",
+        ],
+        alone: &[],
+    },
+    // What it needs for CUDA is left out, and so is the torch that it asks for: only its scheduler's
+    // methods are called.
+    Adopter {
+        name: "sglang",
+        packages: &[
+            "torch",
+            "torchvision",
+            "aiohttp",
+            "blobfile",
+            "compressed-tensors==0.18.0",
+            "datasets",
+            "easydict",
+            "einops",
+            "fastapi",
+            "gguf",
+            "interegular",
+            "ipython",
+            "llguidance<2",
+            "mistral_common>=1.11.5",
+            "msgspec",
+            "numba",
+            "nvidia-ml-py",
+            "openai-harmony==0.0.4",
+            "openai==2.8.0",
+            "orjson",
+            "outlines==0.1.11",
+            "partial_json_parser",
+            "prometheus-client",
+            "pybase64",
+            "python-multipart",
+            "pyzmq",
+            "scipy",
+            "sentencepiece",
+            "setproctitle",
+            "soundfile",
+            "tiktoken",
+            "traitlets",
+            "transformers==5.19.0",
+            "uvicorn",
+            "uvloop",
+            "xgrammar==0.2.7",
+            "xxhash",
+            "zstandard",
+        ],
+        alone: &["sglang==0.5.23"],
+    },
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -100,7 +148,9 @@ fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Resul
     fs::create_dir_all(&work)?;
     let log = Path::new(TO).join(format!("{}.txt", adopter.name));
     let mut script = Command::new(std::path::absolute(&python)?);
-    script.arg(Path::new(SCRIPTS).join(format!("{}.py", adopter.name))).arg(&work);
+    script
+        .arg(Path::new(SCRIPTS).join(format!("try_{}.py", adopter.name.replace('-', "_"))))
+        .arg(&work);
     let file = File::create(&log)?;
     script.stdout(file.try_clone()?).stderr(file);
     let began = Instant::now();

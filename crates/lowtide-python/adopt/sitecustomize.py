@@ -13,6 +13,7 @@ import sys
 # the list of the adapters.)
 PACKAGES = {
     "autorag": "autorag",
+    "sglang": "sglang",
 }
 
 

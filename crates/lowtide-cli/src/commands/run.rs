@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// cufile, ucx, nvshmem, mps, sync-memops. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
     despite: Vec<Obstacle>,
-    /// Have the Python package in the program adopt a project that loads models (autorag). Its own clean-up becomes releases with receipts. The package must be
+    /// Have the Python package in the program adopt a project that loads models (autorag, sglang). Its own clean-up becomes releases with receipts. The package must be
     /// installed in the program's environment.
     #[arg(long, value_name = "PROJECT", value_delimiter = ',')]
     adopt: Vec<Project>,
@@ -53,6 +53,7 @@ pub(crate) struct Options {
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Project {
     Autorag,
+    Sglang,
 }
 
 /// Executes the command; returns only if that fails.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Each project and the distribution whose version is reported.
 PROJECTS = {
     "autorag": "AutoRAG",
+    "sglang": "sglang",
 }
 VARIABLE = "LOWTIDE_ADOPT"
 
@@ -97,6 +98,11 @@ def adopt(project: str) -> Adopted:
             raise
         _adopted[name] = adopted
     return _adopted[name]
+
+
+def is_adopted(project: str) -> bool:
+    """Returns whether a project is adopted in this process: hooks that cannot be taken back ask."""
+    return project in _adopted
 
 
 def is_wanted(project: str) -> bool:
