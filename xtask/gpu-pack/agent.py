@@ -25,6 +25,7 @@ from typing import IO
 
 MIB = 1 << 20
 LIMIT_S = 300
+REST_S = 2
 # Loops that are run without and with the agent.
 LOOPS = ["launches", "allocations", "replays", "trims"]
 
@@ -226,8 +227,9 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def loop(options: argparse.Namespace) -> None:
-    """Prints the seconds of one turn of a loop."""
-    print(getattr(backend(options), options.part)(options.loops))
+    """Prints the seconds of one turn of each loop."""
+    memory = backend(options)
+    print(json.dumps({name: getattr(memory, name)(options.loops) for name in LOOPS}))
 
 
 class Program:
@@ -319,6 +321,11 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
 
     sleep("first sleep")
     found["used_asleep"] = program.used()
+    # Right after much memory was released, the copy engine is slower for a while.
+    found["wake at once"] = program.ask("wake")
+    print(f"wake at once: {found['wake at once']}", flush=True)
+    sleep("second sleep")
+    time.sleep(REST_S)
     found["wake"] = program.ask("wake")
     print(f"wake: {found['wake']}", flush=True)
     expect("sums after a wake", "check")
@@ -359,39 +366,42 @@ def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, ob
     return {"turns": options.turns, "asleep": asleep, "right": right, "used_afterwards": used}
 
 
-def number(command: list[str], with_agent: str | None) -> float:
+def loops(command: list[str], with_agent: str | None) -> dict[str, float]:
     environment = {**os.environ, **({"LD_PRELOAD": with_agent} if with_agent else {})}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     if done.returncode != 0:
         raise SystemExit(f"{command}: {done.stderr}")
-    return float(done.stdout.split()[-1])
+    return dict(json.loads(done.stdout))
 
 
-def pairs(command: list[str], options: argparse.Namespace, name: str) -> dict[str, object]:
-    """Runs a command without and with the agent in turn. The ratio is one of speeds: 1 is no cost."""
-    agent = os.environ["LOWTIDE_AGENT_LIBRARY"]
-    without, with_it = [], []
-    for _ in range(options.pairs):
-        without.append(number(command, None))
-        with_it.append(number(command, agent))
-    ratios = sorted(one / other for one, other in zip(without, with_it, strict=True))
-    ratio, added = (
-        statistics.median(ratios),
-        statistics.median(with_it) - statistics.median(without),
-    )
-    print(
-        f"{name}: speed {ratio:.4f} of that without ({ratios[0]:.4f} to {ratios[-1]:.4f})",
-        flush=True,
-    )
-    return {"without": without, "with": with_it, "ratio": ratio, "ratios": ratios, "added": added}
+def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Runs the loops without and with the agent in turn. A ratio is one of speeds: 1 is no cost."""
+    agent, command = os.environ["LOWTIDE_AGENT_LIBRARY"], itself(options, "loops")
+    runs = []
+    for number in range(options.pairs):
+        # Each is first in every second pair.
+        both = [loops(command, preload) for preload in ([None, agent], [agent, None])[number % 2]]
+        runs.append(both if number % 2 == 0 else both[::-1])
+    found: dict[str, dict[str, object]] = {}
+    for name in LOOPS if runs else []:
+        ratios = sorted(without[name] / with_it[name] for without, with_it in runs)
+        middle = statistics.median(ratios)
+        found[name] = {
+            "without": [without[name] for without, _ in runs],
+            "with": [with_it[name] for _, with_it in runs],
+            "ratio": middle,
+        }
+        spread = f"{ratios[0]:.4f} to {ratios[-1]:.4f}"
+        print(f"{name}: speed {middle:.4f} of that without ({spread})", flush=True)
+    return found
 
 
 def launches_from_c(cost: str, threads: str) -> str:
     """Launches by the driver's function and by the agent's in turn, in one process."""
     environment = {**os.environ, "LD_PRELOAD": os.environ["LOWTIDE_AGENT_LIBRARY"]}
-    command = [cost, threads, "4000"]
+    command = [cost, threads, "1000"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -414,13 +424,11 @@ def main() -> None:
         "--pairs", type=int, default=10, help="pairs of runs, without and with the agent"
     )
     parser.add_argument("--loops", type=int, default=200_000, help="launches in a run")
-    parser.add_argument(
-        "--part", choices=["all", "serve", *LOOPS], default="all"
-    )
+    parser.add_argument("--part", choices=["all", "serve", "loops"], default="all")
     options = parser.parse_args()
     if options.part == "serve":
         return serve(options)
-    if options.part != "all":
+    if options.part == "loops":
         return loop(options)
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -428,10 +436,13 @@ def main() -> None:
         found: dict[str, object] = {
             "options": {key: str(value) for key, value in vars(options).items()}
         }
-        found["sleep_and_wake"] = sleep_and_wake(options, failures)
-        found["idle"] = idle_turns(options, failures)
-        for part in LOOPS if options.pairs else []:
-            found[part] = pairs(itself(options, part), options, part)
+        # In the first run the machine finds memory for backups, in the second it has some at hand.
+        for run in ["first run", "warmed"]:
+            print(f"{run}:", flush=True)
+            found[run] = sleep_and_wake(options, failures)
+        if options.turns:
+            found["idle"] = idle_turns(options, failures)
+        found["loops"] = pairs(options)
         for threads in ["1", "8"] if options.cost else []:
             found[f"c_launches_{threads}"] = launches_from_c(options.cost, threads)
         found["failures"] = failures

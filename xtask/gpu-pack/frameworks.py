@@ -38,7 +38,7 @@ def torch_steps(with_graph: bool = False, is_compiled: bool = False) -> Steps:
     kept = [torch.randint(-(1 << 40), 1 << 40, (4 * MIB,), device="cuda") for _ in range(8)]
     weight = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
     value = torch.ones(1024, 1024, device="cuda", dtype=torch.bfloat16)
-    turn = (lambda one: torch.nn.functional.gelu(one @ weight) / 32 + one.sum() * 0)
+    turn = lambda one: torch.nn.functional.gelu(one @ weight) / 32 + one.sum() * 0
     if is_compiled:
         turn = torch.compile(turn)
     graph = None
@@ -148,14 +148,18 @@ def work(name: str, count: int, paced: bool) -> None:
             time.sleep(dice.random() * 0.03)
 
 
-def start(options: argparse.Namespace, name: str, prefix: list[str], *more: str) -> subprocess.Popen[str]:
+def start(
+    options: argparse.Namespace, name: str, prefix: list[str], *more: str
+) -> subprocess.Popen[str]:
     command = [*prefix, sys.executable, __file__, "--work", name, *more]
     return subprocess.Popen(
         command,
         env={**os.environ, **PROGRAMS[name][1]},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=(options.results.parent / f"{name.replace(' ', '-').replace(',', '')}.err").open("a"),
+        stderr=(options.results.parent / f"{name.replace(' ', '-').replace(',', '')}.err").open(
+            "a"
+        ),
         text=True,
     )
 
@@ -168,7 +172,7 @@ def ask(options: argparse.Namespace, verb: str, pid: int) -> tuple[int, dict[str
 
 
 def random_sleeps(options: argparse.Namespace, name: str) -> dict[str, object]:
-    alone, errors = start(options, name, []).communicate(timeout=LIMIT_S)
+    alone = start(options, name, []).communicate(timeout=LIMIT_S)[0]
     dice = random.Random(options.seed)
     program = start(options, name, [options.lowtide, "run", "--"])
     slept, refused = 0, {}
@@ -210,13 +214,18 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
     """All programs at once, each with work every two seconds."""
     alone = {}
     for name in names:
-        text = start(options, name, [], "--count", str(options.turns)).communicate(timeout=LIMIT_S)[0]
+        text = start(options, name, [], "--count", str(options.turns)).communicate(timeout=LIMIT_S)[
+            0
+        ]
         alone[name] = text.split()
     prefix = [options.lowtide, "run", "--idle", "500ms", "--"]
     programs = {
-        name: start(options, name, prefix, "--paced", "--count", str(options.turns)) for name in names
+        name: start(options, name, prefix, "--paced", "--count", str(options.turns))
+        for name in names
     }
-    found = {name: {"asleep": 0, "right": 0, "awake_by": [], "used": [], "wake_s": []} for name in names}
+    found = {
+        name: {"asleep": 0, "right": 0, "awake_by": [], "used": [], "wake_s": []} for name in names
+    }
     for name, program in programs.items():
         assert program.stdout is not None
         found[name]["right"] += program.stdout.readline().strip() == alone[name][0]
@@ -228,7 +237,9 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
             if status.get("is_asleep"):
                 found[name]["asleep"] += 1
             else:
-                found[name]["awake_by"].append([turn, status.get("quiet_s"), status.get("obstacles")])
+                found[name]["awake_by"].append(
+                    [turn, status.get("quiet_s"), status.get("obstacles")]
+                )
             found[name]["used"].append(used(options, program.pid))
             began = time.monotonic()
             try:
@@ -255,6 +266,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("frameworks.json"))
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--turns", type=int, default=0, help="idle turns of torch, jax and cupy")
+    parser.add_argument("--only-turns", action="store_true", help="no sleeps at random moments")
     parser.add_argument("--work", choices=PROGRAMS, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--paced", action="store_true", help=argparse.SUPPRESS)
@@ -267,7 +279,7 @@ def main() -> None:
         (Path(folder) / "triton_kernels_of_test.py").write_text(TRITON)
         paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-        for name in options.names or PROGRAMS:
+        for name in [] if options.only_turns else options.names or PROGRAMS:
             result = found[name] = random_sleeps(options, name)
             print(f"{name}: {json.dumps({**result, 'status': None})}", flush=True)
             if not result["same"] or result["exit"] != 0:

@@ -22,8 +22,16 @@ const DOUBLE: &str = "liblowtide_testing.so";
 const COMMIT: &str = "commit.txt";
 /// The agent, for `agent.sh`.
 const AGENT: &str = "liblowtide_agent.so";
-const SCRIPTS: [&str; 7] =
-    ["run.sh", "python.sh", "storm.sh", "agent.sh", "plain_copy.py", "agent.py", "frameworks.py"];
+const SCRIPTS: [&str; 8] = [
+    "run.sh",
+    "python.sh",
+    "storm.sh",
+    "agent.sh",
+    "plain_copy.py",
+    "agent.py",
+    "frameworks.py",
+    "quiet.py",
+];
 /// What GPU machines do not have, and the tests of the Python package need.
 const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 

@@ -22,7 +22,6 @@ const ADOPT: &str = "adopt";
     after_help = "The program is not changed. Its CUDA memory of 2 MiB or more per allocation leaves the device while \
                   the program sleeps, and comes back before the program's next use of the device. `lowtide status` \
                   shows what stays on the device and what keeps a program from sleeping.\n\n\
-                  A preview: it was seen on a stand-in for the driver, not yet on a GPU.\n\n\
                   Programs that the loader gives no preload library (static ones, set-user-id ones) run as without \
                   lowtide.\n\n\
                   Example:\n  lowtide run --idle 5m -- python serve.py"
