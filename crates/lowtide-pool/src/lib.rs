@@ -32,6 +32,7 @@ mod piece;
 mod places;
 mod policy;
 mod pool;
+mod preparing;
 mod pressure;
 mod record;
 pub mod replay;
@@ -53,6 +54,7 @@ pub mod trace;
 mod trim;
 mod turn;
 mod turn_step;
+mod unfinished;
 mod wake;
 mod wake_part;
 

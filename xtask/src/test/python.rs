@@ -27,6 +27,14 @@ const NEEDED: [&str; 10] = [
     "maturin>=1.9,<2",
 ];
 
+/// How the package is built: in the profile of the tests, so that cargo has most of it already; without
+/// the programs, which the Rust tests build; with its output in the log only.
+const BUILD: [(&str, &str); 3] = [
+    ("MATURIN_PEP517_ARGS", "--profile dev --locked"),
+    ("LOWTIDE_WHEEL_PROGRAMS", "no"),
+    ("CARGO_TERM_QUIET", "true"),
+];
+
 /// A virtual environment.
 pub(super) struct Environment<'a> {
     /// The name of the part that makes it.
@@ -89,10 +97,9 @@ pub(super) fn test(report: &Report) {
     report.run("python lints", module("ruff").args(["check", "--no-cache", PACKAGE]));
     let format = ["format", "--check", "--no-cache", PACKAGE];
     report.run("python format", module("ruff").args(format));
-    // In the profile of the tests, so that cargo has most of it already.
     let mut package = pip_install(&python);
     package.args(["--no-deps", "--no-build-isolation", "--force-reinstall", "."]);
-    package.env("MATURIN_PEP517_ARGS", "--profile dev --locked").env("PATH", path(&python));
+    package.envs(BUILD).env("PATH", path(&python));
     if report.run("python package", &mut package).is_none() {
         return report.not_run("python tests", "the package could not be built");
     }
@@ -110,7 +117,7 @@ pub(super) fn wheel(report: &Report) -> Option<PathBuf> {
     let mut build = Command::new(&python);
     build.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]);
     build.args(["--no-build-isolation", "."]).arg("--wheel-dir").arg(folder);
-    build.env("MATURIN_PEP517_ARGS", "--profile dev --locked").env("PATH", path(&python));
+    build.envs(BUILD).env("PATH", path(&python));
     report.run("python wheel", &mut build)?;
     let entry = fs::read_dir(folder).ok()?.next()?.ok()?;
     Some(entry.path())
