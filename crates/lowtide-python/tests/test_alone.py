@@ -20,7 +20,7 @@ def can_another_thread_examine() -> bool:
 
     def look() -> None:
         began = time.monotonic()
-        with EXAMINING:
+        with EXAMINING.alone():
             found.append(alone.is_alone() and time.monotonic() - began < alone.WAIT_S / 2)
 
     thread = threading.Thread(target=look)
@@ -70,7 +70,7 @@ def test_who_waits_has_the_next_turn() -> None:
 
     def ask() -> None:
         while not ended.is_set():
-            with EXAMINING:
+            with EXAMINING.alone():
                 turns.append(0)
                 time.sleep(0.02)
 
@@ -80,7 +80,7 @@ def test_who_waits_has_the_next_turn() -> None:
     try:
         until(lambda: len(turns) > 2)
         before = len(turns)
-        with EXAMINING:
+        with EXAMINING.alone():
             waited = len(turns) - before
     finally:
         ended.set()

@@ -97,7 +97,7 @@ def plan(
     `named` has attributes by the id of their object: of that object nothing else is looked at, and the
     caller drops them.
     """
-    with EXAMINING:
+    with EXAMINING.alone():
         return _plan([owner, *also], named or {})
 
 

@@ -17,10 +17,10 @@ use pyo3::types::PyTuple;
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// A context in which no other thread examines the heap.
+/// Has one thread examine the heap at a time.
 ///
-/// Another thread waits for it, and so does a fork, but not for ever. A thread that is in it enters
-/// again without waiting.
+/// Another thread waits for its turn, and so does a fork, but not for ever. A thread that has the turn
+/// takes it again without waiting.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Examining {
     limit: Duration,
@@ -124,25 +124,16 @@ impl Examining {
 
 #[pymethods]
 impl Examining {
-    /// Creates a context. Nobody waits for it longer than so many seconds.
+    /// Creates it. Nobody waits for it longer than so many seconds.
     #[new]
     fn new(limit_s: f64) -> PyResult<Examining> {
         let limit = crate::release::seconds(limit_s)?;
         Ok(Examining { limit, state: Mutex::default() })
     }
 
-    fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
-        let (thread, is_in_turn) = self.wait(py, Python::check_signals)?;
-        self.state().examinations.push(Part { thread, is_in_turn });
-        Ok(())
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        let mut state = self.state();
-        if let Some(part) = pop(&mut state.examinations, thread::current().id()) {
-            state.end(part);
-        }
+    /// Returns a context in which no other thread examines the heap.
+    fn alone(slf: Py<Self>) -> Alone {
+        Alone { examining: slf, part: Mutex::default() }
     }
 
     /// The number of examinations under way, those within others among them.
@@ -175,5 +166,50 @@ impl Examining {
         state.waiting.clear();
         state.examinations.retain(|part| part.thread == thread);
         state.forks.retain(|part| part.thread == thread);
+    }
+}
+
+/// A context in which no other thread examines the heap.
+///
+/// It ends with the object, too: from Python 3.14 on, Ctrl-C may be raised when a context was entered
+/// and its block has not begun. Then nobody leaves it.
+#[pyclass(frozen, module = "lowtide._native")]
+pub(crate) struct Alone {
+    examining: Py<Examining>,
+    /// The examination that is under way.
+    part: Mutex<Option<Part>>,
+}
+
+#[pymethods]
+impl Alone {
+    fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
+        let examining = self.examining.get();
+        let (thread, is_in_turn) = examining.wait(py, Python::check_signals)?;
+        let part = Part { thread, is_in_turn };
+        examining.state().examinations.push(part);
+        *self.part.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
+        Ok(())
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.leave();
+    }
+}
+
+impl Alone {
+    fn leave(&self) {
+        let part = self.part.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Part { thread, .. }) = part else { return };
+        let mut state = self.examining.get().state();
+        if let Some(part) = pop(&mut state.examinations, thread) {
+            state.end(part);
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

@@ -47,7 +47,7 @@ mod walked;
 
 pub(crate) use answer::examine;
 pub(crate) use capsules::{Shown, dlpack_memory};
-pub(crate) use examining::Examining;
+pub(crate) use examining::{Alone, Examining};
 pub(crate) use exit::exit_calls;
 pub(crate) use found::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,

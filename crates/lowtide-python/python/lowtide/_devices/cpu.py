@@ -54,7 +54,7 @@ class CpuDevice(Device):
         from .._why.question import Question
 
         # The C library's heap has the interpreter's memory, too: only tensors count.
-        with EXAMINING:
+        with EXAMINING.alone():
             return examine(Question(device=self.name)).memory.bytes
 
     def trimmable(self) -> int:

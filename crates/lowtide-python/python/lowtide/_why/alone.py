@@ -19,7 +19,7 @@ WAIT_S = 30.0
 """How long another examination is waited for."""
 
 EXAMINING = Examining(WAIT_S)
-"""The context of every examination."""
+"""Every examination is in a context of this one."""
 
 
 def is_alone() -> bool:

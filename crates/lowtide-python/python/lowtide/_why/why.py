@@ -64,7 +64,7 @@ class _Asking:
 
     def answer(self, scope: AnyDict | None) -> Answer:
         began = time.perf_counter()
-        with EXAMINING:
+        with EXAMINING.alone():
             answer = self._answer(scope)
         answer.took_s = time.perf_counter() - began
         return answer
@@ -100,7 +100,7 @@ class _Asking:
             target = self._weak()
             if target is None:
                 return
-        with EXAMINING:
+        with EXAMINING.alone():
             found = self._examine(target)
             del target
             references = Naming(found, self._apply).references(keys)
@@ -122,7 +122,7 @@ def holders(
     Paths over `besides` are left out: it is known to hold them. So are holders of less than `least`
     bytes.
     """
-    with EXAMINING:
+    with EXAMINING.alone():
         question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
         del survivors
         return _holders(question, besides, least)
