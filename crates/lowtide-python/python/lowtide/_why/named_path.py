@@ -7,6 +7,7 @@ a million elements, all of them are compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from .._native import printable
 from . import registries
@@ -16,7 +17,7 @@ from .interpreter import of_native
 from .path import Edge, last_references, path_edges
 from .path_text import PathText, Root, write
 from .references.contexts import task_name
-from .references.look import AnyDict
+from .references.look import AnyDict, is_a, namespace_of
 from .references.reference import Reference
 from .references.tensors import has_gradient_graph, is_tensor, is_view
 from .statement import Statement, fill, joined
@@ -24,6 +25,8 @@ from .statement import Statement, fill, joined
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
 _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
+_PUT = ("attribute", "element", "hook", "item")
+"""References by which a function is registered somewhere."""
 _REGISTERED = ("cache entry", "cache", "greenlet", "registered hook", "scheduled call", "queued")
 """Entries that are dropped as a whole."""
 
@@ -106,8 +109,7 @@ class NamedPath:
 
     def _nearest(self, *, gentle: bool) -> str | None:
         for number in range(len(self._edges), 0, -1):
-            kind = self._edges[number - 1].reference.kind
-            if gentle and kind in _GUTTING:
+            if gentle and self._guts(number):
                 continue
             found = last_references(self._objects, self._edges[number - 1 : number])
             if not any(one.verb is not None or one.kind in _OF_CODE for one in found):
@@ -119,6 +121,21 @@ class NamedPath:
             if known and len(known) == len(statements):
                 return printable(joined(dict.fromkeys(known)))
         return None
+
+    def _guts(self, number: int) -> bool:
+        """Returns whether a function fails without what this edge leads to. One that a module or class
+        has by name is called by others, and keeps its other arguments."""
+        kind = self._edges[number - 1].reference.kind
+        if kind in _GUTTING:
+            return True
+        if kind != "default" or number < 2:
+            return False
+        before = self._edges[number - 2]
+        holder = self._objects[before.last]
+        is_module = is_a(holder, ModuleType) or (
+            type(holder) is dict and namespace_of(holder) is not None
+        )
+        return before.reference.kind in _PUT and not is_module
 
     def exit_call(self) -> ExitCall | None:
         """Returns the call at exit with which this path begins, or None."""
