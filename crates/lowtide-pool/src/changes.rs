@@ -27,6 +27,8 @@ pub(crate) struct ToSave<'a> {
     pub(crate) reservation: &'a Reservation,
     /// Runs of whole pages.
     pub(crate) pages: &'a [Range<u64>],
+    /// Runs of pages that have left the device before: their backups stay.
+    pub(crate) left: &'a [Range<u64>],
 }
 
 /// The bytes of pages, by what a sleep does with them.
@@ -199,7 +201,7 @@ fn sort_out(
 ) -> (PageTally, Vec<Changed>) {
     let zero = zero_digest();
     let (mut tally, mut changed) = (PageTally::default(), Vec::new());
-    for (ToSave { room, pages, .. }, digests) in parts.iter().zip(digests) {
+    for (ToSave { room, pages, left, .. }, digests) in parts.iter().zip(digests) {
         let offsets = pages.iter().flat_map(|run| run.clone().step_by(PAGE as usize));
         let mut before = std::mem::take(backups.pages(*room));
         let mut after = SavedPages::new();
@@ -226,8 +228,12 @@ fn sort_out(
                 }
             }
         }
-        for dead in before.into_values() {
-            backups.give(dead.location);
+        for (offset, saved) in before {
+            if left.iter().any(|run| run.contains(&offset)) {
+                after.insert(offset, saved);
+            } else {
+                backups.give(saved.location);
+            }
         }
         *backups.pages(*room) = after;
     }

@@ -53,6 +53,7 @@ pub mod trace;
 mod trim;
 mod turn;
 mod turn_step;
+mod unfinished;
 mod wake;
 mod wake_part;
 

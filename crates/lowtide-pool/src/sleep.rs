@@ -15,11 +15,10 @@ use crate::carry::Carriers;
 use crate::changes::{PageTally, Planner, ToSave};
 use crate::limit::Limit;
 use crate::pool::Pool;
-use crate::room::RoomId;
 use crate::saving::Saving;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::state::State;
-use crate::tag::{Scope, Tag};
+use crate::tag::Scope;
 use crate::turn::Turn;
 
 impl Pool {
@@ -38,8 +37,9 @@ impl Pool {
     /// [`crate::Error::KeepsChanging`] where a page was written while it was saved, again and again.
     ///
     /// Whatever was refused, everything is brought back as it was before: awake, data intact. Where
-    /// even that is refused, the tag is asleep and its data is saved ([`Pool::phase`] tells); a
-    /// `Discard` tag that was given up by then stays asleep, too.
+    /// even that is refused, the tag is asleep and no data is lost ([`Pool::phase`] tells): the next
+    /// sleep takes what is still on the device. A `Discard` tag that was given up by then stays
+    /// asleep, too.
     pub fn sleep(&self, scope: Scope<'_>) -> Result<SleepReport> {
         self.sleep_within(scope, Limit::NONE)
     }
@@ -80,11 +80,9 @@ impl Pool {
         quiet: impl FnOnce() -> Result<()>,
     ) -> Result<SleepReport> {
         let unfinished = self.state()?.unfinished(scope)?;
-        if !unfinished.is_empty() {
-            self.wake_within(Scope::Tags(&unfinished), limit)?;
-        }
+        let finished = self.finish_sleep(&unfinished, limit)?;
         let Some(mut turn) = self.begin_turn(scope, Phase::Awake, limit)? else {
-            return Ok(SleepReport::default());
+            return Ok(finished);
         };
         quiet()?;
         let change = self.shared.monitor.change("a sleep");
@@ -103,12 +101,12 @@ impl Pool {
         }
         let tags = turn.tags.len();
         drop((turn, change));
-        let report = SleepReport { tags, ..outcome? };
+        let report = sum(finished, SleepReport { tags, ..outcome? });
         tracing::info!(?report, "asleep");
         Ok(report)
     }
 
-    fn apply_sleep(
+    pub(crate) fn apply_sleep(
         &self,
         turn: &mut Turn<'_>,
         parts: &[SleepPart],
@@ -136,7 +134,8 @@ impl Pool {
         } else {
             let all = saved.iter().chain(&lost).copied();
             drop(HeldChunks::unmap(all, limit)?);
-            for part in &saved {
+            // No page is on the device. If none has left either, no page is live.
+            for part in saved.iter().filter(|part| part.left.is_empty()) {
                 turn.backups.forget(part.room);
             }
         }
@@ -148,21 +147,23 @@ impl Pool {
 
 impl SleepPart {
     fn to_save(&self) -> ToSave<'_> {
-        ToSave { room: self.room, reservation: &self.reservation, pages: &self.pages }
+        let SleepPart { room, reservation, pages, left, .. } = self;
+        ToSave { room: *room, reservation, pages, left }
+    }
+}
+
+fn sum(one: SleepReport, other: SleepReport) -> SleepReport {
+    SleepReport {
+        tags: one.tags + other.tags,
+        copied: one.copied + other.copied,
+        unchanged: one.unchanged + other.unchanged,
+        zero: one.zero + other.zero,
+        copied_again: one.copied_again + other.copied_again,
+        freed: one.freed + other.freed,
     }
 }
 
 impl State {
-    // Tags that are asleep but still have memory on the device, which could not be taken away.
-    fn unfinished(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
-        let mut tags = self.tags.of(scope)?;
-        tags.retain(|tag| {
-            let mapped = |room: RoomId| self.rooms[room].arena.mapped() > 0;
-            self.tags[*tag].phase() == Phase::Asleep && RoomId::of_tag(*tag).into_iter().any(mapped)
-        });
-        Ok(tags)
-    }
-
     fn plan_sleep(&self, turn: &Turn<'_>) -> Vec<SleepPart> {
         let mut parts = Vec::new();
         for (turning, tag) in turn.tags.iter().enumerate() {
@@ -176,6 +177,7 @@ impl State {
                     reservation: arena.reservation.clone(),
                     chunks: arena.chunks(),
                     pages: arena.live_pages(),
+                    left: Vec::new(),
                 });
             }
         }

@@ -24,6 +24,8 @@ pub(crate) struct SleepPart {
     pub(crate) chunks: Vec<Range<u64>>,
     /// Runs of pages with live bytes on them.
     pub(crate) pages: Vec<Range<u64>>,
+    /// Runs of pages with live bytes that have left the device before: their backups stay.
+    pub(crate) left: Vec<Range<u64>>,
 }
 
 impl SleepPart {

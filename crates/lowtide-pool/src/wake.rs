@@ -249,7 +249,12 @@ impl Pool {
 }
 
 impl State {
-    fn plan_wake(&self, turn: &Turn<'_>, tags: &[usize], policy: &Policy) -> Vec<WakePart> {
+    pub(crate) fn plan_wake(
+        &self,
+        turn: &Turn<'_>,
+        tags: &[usize],
+        policy: &Policy,
+    ) -> Vec<WakePart> {
         let mut parts = Vec::new();
         for turning in tags.iter().copied() {
             let tag = &turn.tags[turning];
@@ -264,19 +269,22 @@ impl State {
 
     fn commit_wake(&mut self, turn: &mut Turn<'_>, parts: &[WakePart], woke: bool) {
         for part in parts {
-            let arena = &mut self.rooms[part.room].arena;
-            if woke {
-                let mut chunks = part.chunks.clone();
-                chunks.extend(part.kept.iter().cloned());
-                arena.wake_up(&chunks);
-                turn.tags[part.turning].becomes = Phase::Awake;
-            } else {
-                let stale = part.mapped_here();
-                let mut mapped = stale.clone();
-                mapped.extend(part.kept.iter().cloned());
-                arena.fall_asleep(&mapped, &stale);
+            if !woke {
+                self.stay_asleep(part);
+                continue;
             }
+            let mut chunks = part.chunks.clone();
+            chunks.extend(part.kept.iter().cloned());
+            self.rooms[part.room].arena.wake_up(&chunks);
+            turn.tags[part.turning].becomes = Phase::Awake;
         }
+    }
+
+    /// Records what a sleeping room still has on the device, which is what the device layer says.
+    pub(crate) fn stay_asleep(&mut self, part: &WakePart) {
+        let mappings = part.reservation.mappings().into_iter();
+        let mapped: Vec<_> = mappings.map(|mapping| mapping.range).collect();
+        self.rooms[part.room].arena.fall_asleep(&mapped, &part.mapped_here());
     }
 }
 

@@ -88,8 +88,8 @@ fn cut(run: &Range<u64>, policy: &Policy) -> Vec<Range<u64>> {
     starts.map(|start| start..run.end.min(start.saturating_add(chunk))).collect()
 }
 
-// What of the runs the others do not cover. Both in the order of addresses.
-fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+/// Returns what of the runs the others do not cover. Both are in the order of addresses.
+pub(crate) fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     for run in runs {
         let mut at = run.start;

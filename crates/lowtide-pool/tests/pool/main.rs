@@ -7,6 +7,7 @@ mod broken;
 mod bytes;
 mod forked;
 mod game;
+mod halfway;
 mod hands;
 mod host_memory;
 mod inside;
