@@ -25,6 +25,9 @@ from typing import IO
 
 MIB = 1 << 20
 LIMIT_S = 300
+REST_S = 2
+# Loops that are run without and with the agent.
+LOOPS = ["launches", "allocations", "replays", "trims"]
 
 
 class Torch:
@@ -58,7 +61,7 @@ class Torch:
         with torch.cuda.graph(self.graph):
             self.number += 1
             self.total.copy_(self.blocks[0].sum())
-        self.replays = 0
+        self.replayed = 0
 
     def sum(self) -> list[int]:
         return [int(block.sum()) for block in self.blocks]
@@ -69,8 +72,8 @@ class Torch:
     def replay(self) -> bool:
         self.graph.replay()
         self.torch.cuda.synchronize()
-        self.replays += 1
-        return (int(self.number), int(self.total)) == (self.replays, self.sums[0])
+        self.replayed += 1
+        return (int(self.number), int(self.total)) == (self.replayed, self.sums[0])
 
     def touch(self) -> bool:
         return int(self.blocks[0].sum()) == self.sums[0]
@@ -103,8 +106,35 @@ class Torch:
             block = torch.empty((4 + index % 5) * MIB, dtype=torch.uint8, device="cuda")
             block.zero_()
             del block
-            if index % 8 == 7:
-                torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / count
+
+    def trims(self, count: int) -> float:
+        """Takes memory of the driver and gives it back each time, which programs avoid."""
+        torch = self.torch
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(count // 100 + 1):
+            block = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+            del block
+            torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / (count // 100 + 1)
+
+    def replays(self, count: int) -> float:
+        torch = self.torch
+        number = torch.zeros(1024, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(20):
+                number.add_(1)
+        count = count // 20 + 1
+        for _ in range(count // 10):
+            graph.replay()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(count):
+            graph.replay()
         torch.cuda.synchronize()
         return (time.perf_counter() - began) / count
 
@@ -161,6 +191,11 @@ class Driver:
             self.call("cuCtxSynchronize")
         return (time.perf_counter() - began) / count
 
+    replays = launches
+
+    def trims(self, count: int) -> float:
+        return self.allocations(count // 100 + 1)
+
     def allocations(self, count: int) -> float:
         began = time.perf_counter()
         at = ctypes.c_uint64()
@@ -192,10 +227,9 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def loop(options: argparse.Namespace) -> None:
-    """Prints the seconds of one launch, or of one allocation."""
+    """Prints the seconds of one turn of each loop."""
     memory = backend(options)
-    run = memory.launches if options.part == "launches" else memory.allocations
-    print(run(options.loops if options.part == "launches" else options.loops // 50 + 1))
+    print(json.dumps({name: getattr(memory, name)(options.loops) for name in LOOPS}))
 
 
 class Program:
@@ -287,6 +321,11 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
 
     sleep("first sleep")
     found["used_asleep"] = program.used()
+    # Right after much memory was released, the copy engine is slower for a while.
+    found["wake at once"] = program.ask("wake")
+    print(f"wake at once: {found['wake at once']}", flush=True)
+    sleep("second sleep")
+    time.sleep(REST_S)
     found["wake"] = program.ask("wake")
     print(f"wake: {found['wake']}", flush=True)
     expect("sums after a wake", "check")
@@ -327,33 +366,47 @@ def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, ob
     return {"turns": options.turns, "asleep": asleep, "right": right, "used_afterwards": used}
 
 
-def number(command: list[str], with_agent: str | None) -> float:
+def loops(command: list[str], with_agent: str | None) -> dict[str, float]:
     environment = {**os.environ, **({"LD_PRELOAD": with_agent} if with_agent else {})}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     if done.returncode != 0:
         raise SystemExit(f"{command}: {done.stderr}")
-    return float(done.stdout.split()[-1])
+    return dict(json.loads(done.stdout))
 
 
-def pairs(command: list[str], options: argparse.Namespace, name: str) -> dict[str, object]:
-    """Runs a command without and with the agent in turn. The ratio is one of speeds: 1 is no cost."""
-    agent = os.environ["LOWTIDE_AGENT_LIBRARY"]
-    without, with_it = [], []
-    for _ in range(options.pairs):
-        without.append(number(command, None))
-        with_it.append(number(command, agent))
-    ratios = sorted(one / other for one, other in zip(without, with_it, strict=True))
-    ratio, added = (
-        statistics.median(ratios),
-        statistics.median(with_it) - statistics.median(without),
+def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Runs the loops without and with the agent in turn. A ratio is one of speeds: 1 is no cost."""
+    agent, command = os.environ["LOWTIDE_AGENT_LIBRARY"], itself(options, "loops")
+    runs = []
+    for number in range(options.pairs):
+        # Each is first in every second pair.
+        both = [loops(command, preload) for preload in ([None, agent], [agent, None])[number % 2]]
+        runs.append(both if number % 2 == 0 else both[::-1])
+    found: dict[str, dict[str, object]] = {}
+    for name in LOOPS if runs else []:
+        ratios = sorted(without[name] / with_it[name] for without, with_it in runs)
+        middle = statistics.median(ratios)
+        found[name] = {
+            "without": [without[name] for without, _ in runs],
+            "with": [with_it[name] for _, with_it in runs],
+            "ratio": middle,
+        }
+        spread = f"{ratios[0]:.4f} to {ratios[-1]:.4f}"
+        print(f"{name}: speed {middle:.4f} of that without ({spread})", flush=True)
+    return found
+
+
+def launches_from_c(cost: str, threads: str) -> str:
+    """Launches by the driver's function and by the agent's in turn, in one process."""
+    environment = {**os.environ, "LD_PRELOAD": os.environ["LOWTIDE_AGENT_LIBRARY"]}
+    command = [cost, threads, "1000"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
-    print(
-        f"{name}: speed {ratio:.4f} of that without ({ratios[0]:.4f} to {ratios[-1]:.4f})",
-        flush=True,
-    )
-    return {"without": without, "with": with_it, "ratio": ratio, "ratios": ratios, "added": added}
+    print(f"launches from C, {threads} threads: {done.stdout.strip()}{done.stderr}", flush=True)
+    return done.stdout.strip()
 
 
 def main() -> None:
@@ -371,13 +424,11 @@ def main() -> None:
         "--pairs", type=int, default=10, help="pairs of runs, without and with the agent"
     )
     parser.add_argument("--loops", type=int, default=200_000, help="launches in a run")
-    parser.add_argument(
-        "--part", choices=["all", "serve", "launches", "allocations"], default="all"
-    )
+    parser.add_argument("--part", choices=["all", "serve", "loops"], default="all")
     options = parser.parse_args()
     if options.part == "serve":
         return serve(options)
-    if options.part != "all":
+    if options.part == "loops":
         return loop(options)
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -385,15 +436,15 @@ def main() -> None:
         found: dict[str, object] = {
             "options": {key: str(value) for key, value in vars(options).items()}
         }
-        found["sleep_and_wake"] = sleep_and_wake(options, failures)
-        found["idle"] = idle_turns(options, failures)
-        for part in ["launches", "allocations"]:
-            found[part] = pairs(itself(options, part), options, part)
+        # In the first run the machine finds memory for backups, in the second it has some at hand.
+        for run in ["first run", "warmed"]:
+            print(f"{run}:", flush=True)
+            found[run] = sleep_and_wake(options, failures)
+        if options.turns:
+            found["idle"] = idle_turns(options, failures)
+        found["loops"] = pairs(options)
         for threads in ["1", "8"] if options.cost else []:
-            command = [options.cost, threads, str(options.loops)]
-            found[f"c_launches_{threads}"] = pairs(
-                command, options, f"launches from C, {threads} threads, ns"
-            )
+            found[f"c_launches_{threads}"] = launches_from_c(options.cost, threads)
         found["failures"] = failures
         options.results.write_text(json.dumps(found, indent=1) + "\n")
     for failure in failures:

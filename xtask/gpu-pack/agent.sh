@@ -1,11 +1,30 @@
 #!/usr/bin/env bash
-# The agent on a GPU: sleep and wake of a PyTorch program that nobody changed, a captured graph, idle, and what
-# the agent costs. Leaves the results as JSON.
-#   ./agent.sh RESULTS [OPTIONS OF agent.py]
+# The agent on a GPU: sleep and wake of a PyTorch program that nobody changed, what the agent costs, programs of
+# several frameworks put to sleep at random moments, a hundred idle turns, and the driver's quiet functions asleep.
+# Leaves the results as JSON and text.
+#   ./agent.sh RESULTS [measure many frameworks idle quiet]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-out=$(realpath -m "${1:?usage: agent.sh RESULTS [OPTIONS]}")
+out=$(realpath -m "${1:?usage: agent.sh RESULTS [PARTS]}")
 shift
 mkdir -p "$out"
-export LOWTIDE_AGENT_LIBRARY="$here/liblowtide_agent.so"
-timeout 1500 python3 "$here/agent.py" --lowtide "$here/lowtide" --cost "$here/cost" --results "$out/agent.json" "$@"
+export LOWTIDE_AGENT_LIBRARY="$here/liblowtide_agent.so" PYTHONUNBUFFERED=1
+XDG_RUNTIME_DIR=$(mktemp -d)
+export XDG_RUNTIME_DIR
+failed=0
+part() { # name, limit in seconds, command
+    echo "== $1"
+    timeout -k 10 "$2" python3 "${@:3}" --lowtide "$here/lowtide" 2>&1 | tee "$out/$1.txt"
+    [ "${PIPESTATUS[0]}" = 0 ] || { echo "== failed: $1"; failed=1; }
+}
+for name in ${*:-measure many frameworks idle quiet}; do
+    case $name in
+    measure) part measure 500 "$here/agent.py" --cost "$here/cost" --turns 0 --results "$out/measure.json" ;;
+    many) part many 200 "$here/agent.py" --count 1792 --mib 20 --pairs 0 --turns 0 --results "$out/many.json" ;;
+    frameworks) part frameworks 400 "$here/frameworks.py" --results "$out/frameworks.json" ;;
+    idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
+    quiet) LD_PRELOAD="$LOWTIDE_AGENT_LIBRARY" part quiet 120 "$here/quiet.py" ;;
+    *) echo "there is no part $name" && exit 2 ;;
+    esac
+done
+exit $failed

@@ -22,8 +22,16 @@ const DOUBLE: &str = "liblowtide_testing.so";
 const COMMIT: &str = "commit.txt";
 /// The agent, for `agent.sh`.
 const AGENT: &str = "liblowtide_agent.so";
-const SCRIPTS: [&str; 6] =
-    ["run.sh", "python.sh", "storm.sh", "agent.sh", "plain_copy.py", "agent.py"];
+const SCRIPTS: [&str; 8] = [
+    "run.sh",
+    "python.sh",
+    "storm.sh",
+    "agent.sh",
+    "plain_copy.py",
+    "agent.py",
+    "frameworks.py",
+    "quiet.py",
+];
 /// What GPU machines do not have, and the tests of the Python package need.
 const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 
@@ -105,7 +113,9 @@ fn python_package(to: &Path) -> anyhow::Result<u64> {
         command.arg("--quiet");
         command
     };
-    steps::run("wheel", pip(&["wheel", "--no-deps", "."]).arg("--wheel-dir").arg(to))?;
+    let mut wheel = pip(&["wheel", "--no-deps", "."]);
+    // The program and the agent are in the pack already.
+    steps::run("wheel", wheel.arg("--wheel-dir").arg(to).env("LOWTIDE_WHEEL_PROGRAMS", "no"))?;
     let mut needs = pip(&["download", "--only-binary=:all:", "--python-version", peers::PYTHON]);
     steps::run("what its tests need", needs.args(PYTHON_NEEDS).arg("--dest").arg(to))?;
     let mut size = 0;
@@ -114,7 +124,7 @@ fn python_package(to: &Path) -> anyhow::Result<u64> {
     }
     // The tests hold receipts against their schema.
     size += copy_folder(Path::new("docs/schemas"), &to.join("docs/schemas"))?;
-    for folder in ["tests", "bench", "examples"] {
+    for folder in ["tests", "bench", "examples", "adopt"] {
         let from = Path::new("crates/lowtide-python").join(folder);
         size += copy_folder(&from, &to.join(folder))?;
     }

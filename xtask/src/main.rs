@@ -1,6 +1,8 @@
 //! The developer's commands: `cargo xtask --help`.
 
+mod adopters;
 mod artifacts;
+mod dist;
 mod gpu_pack;
 mod peers;
 mod ptx;
@@ -38,6 +40,13 @@ enum Command {
         #[arg(long)]
         peers: bool,
     },
+    /// Try the adapters of the Python package with the real projects, each in an environment of its own
+    /// that is deleted afterwards. Takes the projects from the Python registry: gigabytes.
+    Adopters(adopters::Options),
+    /// Make what people install, in target/dist: the wheel for Linux with everything in it, the program as
+    /// a tar.gz with completions and man pages, and checksums. Installs and tries both. Takes maturin and
+    /// the zig linker from the Python registry.
+    Dist,
     /// Run pools, the gate, idle and releases in many threads, with faults, forks, panics and kill -9,
     /// and check every byte. Exits with 1, and prints the seed, if anything is wrong.
     Storm(storm::Options),
@@ -64,6 +73,8 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Python(options) => test::run(options, test::Parts::Python),
         Command::Pythons(options) => test::run(options, test::Parts::Pythons),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
+        Command::Adopters(options) => adopters::run_all(&options),
+        Command::Dist => dist::make(),
         Command::Ptx => ptx::compile(),
         Command::Storm(options) => return storm::run(&options),
     }?;

@@ -215,8 +215,11 @@ impl Agent {
     /// Frees everything of a context that is about to be destroyed.
     pub(crate) fn leave_context(&self, context: usize) {
         for allocation in self.memory.of_context(context) {
-            if let Err(error) = give_back(&allocation) {
-                say!("an allocation of a destroyed context stays: {error}");
+            match give_back(&allocation) {
+                // The driver has taken everything: the process ends, or a fault has lost the context.
+                Err(lowtide_pool::Error::Device(error)) if error.is_context_lost() => {}
+                Err(error) => say!("an allocation of a destroyed context stays: {error}"),
+                Ok(()) => {}
             }
         }
         self.memory.forget(context);
@@ -365,8 +368,20 @@ fn give_back(allocation: &Allocation) -> lowtide_pool::Result<()> {
     allocation.give_back()
 }
 
+/// Wakes every context, or none: where one cannot wake, those that woke before it go back to sleep. Nobody has
+/// used them meanwhile.
 fn wake_all(homes: &[Arc<Home>]) -> lowtide_pool::Result<Bytes> {
-    homes.iter().map(|home| home.wake()).sum()
+    let mut bytes = Bytes::ZERO;
+    for (number, home) in homes.iter().enumerate() {
+        match home.wake() {
+            Ok(woken) => bytes += woken,
+            Err(error) => {
+                homes[..number].iter().for_each(|woken| woken.sleep_again());
+                return Err(error);
+            }
+        }
+    }
+    Ok(bytes)
 }
 
 fn refused(reason: &str) -> Answer {

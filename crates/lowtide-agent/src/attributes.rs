@@ -3,22 +3,42 @@
 
 use std::ffi::c_void;
 
+use lowtide_types::DeviceId;
+
 use crate::memory::Allocation;
 
 const CONTEXT: i32 = 1;
+const MEMORY_TYPE: i32 = 2;
+const DEVICE_POINTER: i32 = 3;
 /// Whether every operation on the memory is synchronous.
 pub(crate) const SYNC_MEMOPS: i32 = 6;
 const BUFFER_ID: i32 = 7;
+const IS_MANAGED: i32 = 8;
+const DEVICE_ORDINAL: i32 = 9;
 const IS_LEGACY_IPC_CAPABLE: i32 = 10;
 const RANGE_START: i32 = 11;
 const RANGE_BYTES: i32 = 12;
 const MAPPED: i32 = 13;
+const ALLOWED_HANDLE_TYPES: i32 = 14;
+const ACCESS_FLAGS: i32 = 16;
+const POOL_HANDLE: i32 = 17;
 
-/// Writes an attribute; false where the driver knows it as well.
+/// Memory of a device.
+const DEVICE: i32 = 2;
+const READ_AND_WRITE: i32 = 3;
+
+/// Writes an attribute of the memory at an address, with the driver's answers for plain memory and in its
+/// widths, as an H200 gave them; false for the others, which the driver knows while the process is awake.
+/// Memory of ours can not be shared the legacy way, and says so.
 ///
 /// # Safety
 /// `place` has room for the attribute.
-pub(crate) unsafe fn write(found: &Allocation, attribute: i32, place: *mut c_void) -> bool {
+pub(crate) unsafe fn write(
+    found: &Allocation,
+    attribute: i32,
+    at: u64,
+    place: *mut c_void,
+) -> bool {
     let word = |value: u64| {
         // SAFETY: the caller's promise: these are words.
         unsafe { place.cast::<u64>().write_unaligned(value) };
@@ -31,11 +51,19 @@ pub(crate) unsafe fn write(found: &Allocation, attribute: i32, place: *mut c_voi
     };
     match attribute {
         CONTEXT => word(found.home.context as u64),
+        MEMORY_TYPE => number(DEVICE),
+        DEVICE_POINTER => word(at),
         BUFFER_ID => word(found.id),
+        DEVICE_ORDINAL => match found.home.device.id() {
+            DeviceId::Cuda(ordinal) => number(ordinal.cast_signed()),
+            _ => false,
+        },
         RANGE_START => word(found.at),
         RANGE_BYTES => word(found.bytes),
-        MAPPED => number(1),
-        SYNC_MEMOPS | IS_LEGACY_IPC_CAPABLE => number(0),
+        SYNC_MEMOPS | MAPPED => number(1),
+        IS_MANAGED | IS_LEGACY_IPC_CAPABLE => number(0),
+        ACCESS_FLAGS => number(READ_AND_WRITE),
+        ALLOWED_HANDLE_TYPES | POOL_HANDLE => word(0),
         _ => false,
     }
 }

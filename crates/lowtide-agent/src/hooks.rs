@@ -114,20 +114,21 @@ hooks! {
         }
     };
     quiet cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
-        let ours = around(at).filter(|_| !data.is_null());
+        let Some(found) = around(at).filter(|_| !data.is_null()) else { return real(data, attribute, at) };
         // SAFETY: the caller's place for this attribute.
-        if ours.is_some_and(|found| unsafe { attributes::write(&found, attribute, data) }) {
+        if unsafe { attributes::write(&found, attribute, at, data) } {
             SUCCESS
         } else {
-            real(data, attribute, at)
+            awake(|| real(data, attribute, at))
         }
     };
     quiet cuPointerGetAttributes(
         count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
     ) |real| {
+        let Some(found) = around(at) else { return real(count, kinds, data, at) };
         // What the driver says of virtual memory is then corrected.
-        let code = real(count, kinds, data, at);
-        if code == SUCCESS && let Some(found) = around(at) {
+        let code = awake(|| real(count, kinds, data, at));
+        if code == SUCCESS {
             for index in 0..count as usize {
                 // SAFETY: the list has this many entries, by the driver's contract.
                 let kind = unsafe { kinds.wrapping_add(index).read() };
@@ -135,7 +136,7 @@ hooks! {
                 let place = unsafe { data.wrapping_add(index).read() };
                 if !place.is_null() {
                     // SAFETY: the caller's place for this attribute.
-                    unsafe { attributes::write(&found, kind, place) };
+                    unsafe { attributes::write(&found, kind, at, place) };
                 }
             }
         }
@@ -244,11 +245,18 @@ hooks! {
     touch cuMemAllocFromPoolAsync_ptsz(at: *mut u64, bytes: usize, pool: usize, stream: usize) |real| {
         taken(Kind::Pool, at, bytes, real(at, bytes, pool, stream))
     };
+    /// Waits for the device where the memory is ours: later than asked for, and never too early.
     quiet cuMemFreeAsync(at: u64, stream: usize) |real| {
-        staying::give_back(Key::Address(at), || real(at, stream))
+        match quietly(|| free(at)).flatten() {
+            Some(code) => code,
+            None => staying::give_back(Key::Address(at), || real(at, stream)),
+        }
     };
     quiet cuMemFreeAsync_ptsz(at: u64, stream: usize) |real| {
-        staying::give_back(Key::Address(at), || real(at, stream))
+        match quietly(|| free(at)).flatten() {
+            Some(code) => code,
+            None => staying::give_back(Key::Address(at), || real(at, stream)),
+        }
     };
     touch cuArrayCreate_v2(array: *mut u64, shape: *const arrays::Flat) |real| {
         let code = real(array, shape);
@@ -373,6 +381,14 @@ fn free(at: u64) -> Option<i32> {
         Err(lowtide_pool::Error::Device(lowtide_device::Error::Driver { code, .. })) => code,
         Err(_) => INVALID_VALUE,
     })
+}
+
+/// Calls the driver about memory of ours, which it knows only while the process is awake.
+fn awake(call: impl FnOnce() -> i32) -> i32 {
+    match gate::enter() {
+        Ok(_pass) => call(),
+        Err(code) => code,
+    }
 }
 
 fn around(at: u64) -> Option<Allocation> {

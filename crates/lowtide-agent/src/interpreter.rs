@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use crate::{loader, worker};
@@ -19,13 +19,24 @@ const LIMIT: Duration = Duration::from_millis(100);
 /// The pause between two looks at the thread.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What is executed, with names of its own.
+/// What is executed. The names stay from one time to the next.
+///
+/// An interpreter that ends kills threads where they ask for its lock; in the middle of torch's code that
+/// ends the process with an error. So the end waits for a call that is under way, and after it has begun
+/// there is none. It begins with the end of the main thread.
 const CODE: &CStr = c"
-import sys
-torch = sys.modules.get('torch')
+import _thread, atexit, sys
+if 'at_work' not in globals():
+    at_work = _thread.allocate_lock()
+    atexit.register(at_work.acquire, timeout=10)
+threading, torch = sys.modules.get('threading'), sys.modules.get('torch')
 cuda = getattr(torch, 'cuda', None)
-if cuda is not None and cuda.is_initialized():
-    cuda.empty_cache()
+goes_on = threading is None or threading.main_thread().is_alive()
+if goes_on and cuda is not None and cuda.is_initialized() and at_work.acquire(False):
+    try:
+        cuda.empty_cache()
+    finally:
+        at_work.release()
 ";
 /// The interpreter's number for a text of statements.
 const STATEMENTS: c_int = 257;
@@ -118,14 +129,13 @@ extern "C-unwind" fn run(errand: *mut c_void) -> *mut c_void {
     let Errand { interpreter, stage } = unsafe { &*errand.cast::<Errand>() };
     let state = (interpreter.ensure)();
     if stage.compare_exchange(WAITING, ASKING, SeqCst, SeqCst).is_ok() {
-        let names = (interpreter.new_dict)();
+        let names = names(interpreter);
         if !names.is_null() {
             let result =
                 (interpreter.run)(CODE.as_ptr(), STATEMENTS, names, names, ptr::null_mut());
             if !result.is_null() {
                 (interpreter.drop_reference)(result);
             }
-            (interpreter.drop_reference)(names);
         }
         // A torch that refuses is no reason to stay awake.
         (interpreter.clear_error)();
@@ -135,6 +145,19 @@ extern "C-unwind" fn run(errand: *mut c_void) -> *mut c_void {
     // SAFETY: as above.
     drop(unsafe { Arc::from_raw(errand.cast_const().cast::<Errand>()) });
     ptr::null_mut()
+}
+
+/// Returns the names of the code, which nobody drops; null if there is no memory for them. The caller has the
+/// interpreter's lock.
+fn names(interpreter: &Interpreter) -> *mut c_void {
+    static NAMES: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let names = NAMES.load(SeqCst);
+    if !names.is_null() {
+        return names;
+    }
+    let names = (interpreter.new_dict)();
+    NAMES.store(names, SeqCst);
+    names
 }
 
 /// Looks a function of the interpreter up.

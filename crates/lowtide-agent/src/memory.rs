@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::cuda::{BorrowedContext, Context, Driver};
 use lowtide_device::{Address, Device};
-use lowtide_pool::{Policy, Pool, Scope, StreamId};
+use lowtide_pool::{Limit, Policy, Pool, Scope, StreamId};
 use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
 use crate::agent;
+use crate::obstacles::say;
 use crate::quiet::Question;
 use crate::staying::{self, Kind};
 
@@ -203,8 +204,13 @@ impl Home {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the numbers that a release will read, which loads NVML.
+    /// Makes what a sleep needs and reads the numbers that it will read, which loads NVML. What is made
+    /// takes device memory, so it is there before the first number is read.
     pub(crate) fn prepare(&self) {
+        if let Err(error) = self.pool.prepare_sleep() {
+            // The sleep tries on its own, and its receipt says what failed.
+            say!("a sleep could not be prepared: {error}");
+        }
         self.releaser.inventory().read();
     }
 
@@ -233,6 +239,13 @@ impl Home {
     /// Returns whether some of its memory sleeps.
     pub(crate) fn has_sleeping(&self) -> bool {
         self.pool.snapshot().tags.iter().any(|tag| tag.phase == Phase::Asleep)
+    }
+
+    /// Puts memory that woke, and that nobody has used since, back to sleep.
+    pub(crate) fn sleep_again(&self) {
+        if let Err(error) = self.pool.sleep_quiet(Scope::Whole, Limit::NONE) {
+            say!("memory of a context that woke stays on the device: {error}");
+        }
     }
 
     /// Wakes all memory of the context.

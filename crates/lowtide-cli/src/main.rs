@@ -31,11 +31,12 @@ use crate::ending::{EXIT_CODES, Ending};
          Variables:\n  \
          LOWTIDE_CUDA_LIBRARY  the CUDA driver library to load\n  \
          LOWTIDE_NVML_LIBRARY  the NVML library to load\n  \
+         LOWTIDE_ADOPT         projects that the Python package adopts, as in `run --adopt`\n  \
          LOWTIDE_LOG           what is logged on standard error, for example debug\n  \
          COLUMNS               the width of text where the output is no terminal"
     )
 )]
-struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
 }

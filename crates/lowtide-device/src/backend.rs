@@ -67,6 +67,10 @@ pub unsafe trait Backend: Send + Sync {
     /// Gives staging memory back.
     unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()>;
 
+    /// Loads what digests need, if it is not loaded.
+    fn prepare_digests(&self) -> Result<()> {
+        Ok(())
+    }
     /// Creates a stream of the device.
     fn stream(&self) -> Result<Box<dyn BackendStream>>;
     /// Waits for everything that was given to any stream of the device so far.

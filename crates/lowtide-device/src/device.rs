@@ -185,6 +185,16 @@ impl Device {
         Stream::new(&self.shared)
     }
 
+    /// Loads what digests need, which the first digest does otherwise. On CUDA that is a kernel: the driver
+    /// compiles it and keeps it in device memory.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn prepare_digests(&self) -> Result<()> {
+        self.shared.check_process()?;
+        self.shared.backend.prepare_digests()
+    }
+
     /// Allocates host memory for copies at full speed: huge pages, prepared by several threads,
     /// registered with the device, left out of forks and core dumps.
     ///

@@ -72,6 +72,13 @@ impl<'g> Analysis<'g> {
         self.reach().has(node)
     }
 
+    /// Returns the nodes that refer to this one, once for each reference; none if it is not reached.
+    pub fn referrers(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
+        let (order, _) = self.ordered();
+        let ranks = order.rank(node).map_or(&[][..], |rank| order.referrers(rank));
+        ranks.iter().filter(|rank| **rank != Rank::ROOTS).map(|rank| order.node(*rank))
+    }
+
     /// Returns a shortest path to the node, or `None` if it is not reached.
     pub fn path(&self, node: Node) -> Option<Path> {
         paths::shortest(self.graph, self.reach(), node)

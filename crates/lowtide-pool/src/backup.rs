@@ -141,11 +141,35 @@ impl Backups {
             direct = slab.as_ref().map_or(0, |slab| direct - u64::from(slab.pages));
             let slab = slab.map_or_else(|| plain_slab(missing, &mut grant), Ok)?;
             missing -= u64::from(slab.pages);
-            let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
-            self.free.extend((0..slab.pages).map(|page| BackupPage { slab: number, page }));
-            self.slabs.insert(number, slab);
+            self.add(slab);
         }
         Ok(self.take_free(pages))
+    }
+
+    /// Makes slabs that are registered with the device, for so many pages or as many as it takes.
+    ///
+    /// # Errors
+    /// Where the host has no room.
+    pub(crate) fn registered(device: &Device, pages: u64) -> Result<Backups> {
+        let (mut made, mut missing) = (Backups::default(), pages);
+        let mut grant = headroom::grant(Bytes(pages * PAGE))?;
+        while let Some(slab) = direct_slab(device, missing, &mut grant)? {
+            missing -= u64::from(slab.pages);
+            made.add(slab);
+        }
+        Ok(made)
+    }
+
+    /// Takes over slabs in which nothing is saved.
+    pub(crate) fn join(&mut self, unused: Backups) {
+        debug_assert!(unused.rooms.is_empty(), "nothing is saved there");
+        unused.slabs.into_values().for_each(|slab| self.add(slab));
+    }
+
+    fn add(&mut self, slab: Slab) {
+        let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
+        self.free.extend((0..slab.pages).map(|page| BackupPage { slab: number, page }));
+        self.slabs.insert(number, slab);
     }
 
     fn take_free(&mut self, pages: u64) -> Vec<BackupPage> {

@@ -32,6 +32,7 @@ mod piece;
 mod places;
 mod policy;
 mod pool;
+mod preparing;
 mod pressure;
 mod record;
 pub mod replay;

@@ -34,7 +34,7 @@ impl Pool {
 }
 
 impl State {
-    fn tag_snapshots(&self) -> Vec<TagSnapshot> {
+    pub(crate) fn tag_snapshots(&self) -> Vec<TagSnapshot> {
         let tag = |(known, rooms): (&TagEntry, &[Room])| {
             let physical: Bytes = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum();
             let asleep = if known.phase() == Phase::Asleep { known.live } else { Bytes::ZERO };

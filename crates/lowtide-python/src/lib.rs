@@ -20,9 +20,9 @@ mod _native {
     #[pymodule_export]
     use super::heap::{
         CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Lead, Leads,
-        Memory, MemoryKind, NativeObject, ObjectKind, RetainedSize, Shown, TypeKind, dlpack_memory,
-        examine, exit_calls, frame_locals, frame_variables, frozen_mortals, kept_by, leads_to,
-        referents, refers,
+        Memory, MemoryKind, NativeObject, NodeHooks, ObjectKind, RetainedSize, Shown, TypeKind,
+        dlpack_memory, examine, exit_calls, frame_locals, frame_variables, frozen_mortals,
+        hook_lists, kept_by, leads_to, module_state, referents, refers, thread_state,
     };
     #[pymodule_export]
     use super::printable::printable;

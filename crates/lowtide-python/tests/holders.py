@@ -1417,6 +1417,82 @@ def a_hook_before_a_node_deep_in_a_graph(held: Any, shop: Any) -> Any:
 
 
 @place
+def a_hook_of_a_node_that_adds_gradients(held: Any, shop: Any) -> Any:
+    leaf = torch.ones(2, requires_grad=True)
+    shop.loss = leaf * 2
+    node = shop.loss.grad_fn.next_functions[0][0]
+    node.register_hook(lambda inputs, outputs: print(held))
+
+
+@place
+def a_hook_of_a_tensor_that_is_gone(held: Any, shop: Any) -> Any:
+    inner = torch.ones(2, requires_grad=True) * 2
+    inner.register_hook(lambda gradient: print(held))
+    shop.loss = inner.sum()
+
+
+@place
+def a_default_of_a_hook(held: Any, shop: Any) -> Any:
+    shop.model = torch.nn.Linear(1, 1)
+    shop.model.register_forward_hook(lambda model, inputs, outputs, batch=held: None)
+
+
+@place
+def a_keyword_default_of_a_callback(held: Any, shop: Any) -> Any:
+    def done(event: Any, *, batch: Any = held) -> None: ...
+
+    shop.callbacks = [(1, done)]
+
+
+@place_of("readline")
+def a_hook_of_readline(held: Any, shop: Any) -> Any:
+    import readline
+
+    readline.set_startup_hook(lambda: print(held))
+    return readline.set_startup_hook
+
+
+@place_of("readline")
+def the_completer_of_readline(held: Any, shop: Any) -> Any:
+    import readline
+
+    readline.set_pre_input_hook(lambda: None)
+    readline.set_completer(lambda text, state: str(held))
+
+    def end() -> None:
+        readline.set_completer()
+        readline.set_pre_input_hook()
+
+    return end
+
+
+@place
+def an_entry_of_a_thread_local_of_another_thread(held: Any, shop: Any) -> Any:
+    class State(threading.local):
+        def __init__(self) -> None:
+            self.cache: Any = {}
+
+    shop.state = State()
+    begun, done = threading.Event(), threading.Event()
+
+    def serve(batch: list[Any]) -> None:
+        shop.state.cache["batch"] = batch.pop()
+        begun.set()
+        done.wait(60)
+
+    thread = threading.Thread(target=serve, args=([held],))
+    del held
+    thread.start()
+    begun.wait(60)
+
+    def end() -> None:
+        done.set()
+        thread.join()
+
+    return end
+
+
+@place
 def a_codec(held: Any, shop: Any) -> Any:
     codecs.register(lambda name: None if name else held)
 
@@ -1507,9 +1583,6 @@ if sys.version_info >= (3, 12):
 BY_HAND = {
     "a_callback_of_monitoring",
     "a_function_that_runs_at_fork",
-    "a_hook_before_a_node_deep_in_a_graph",
-    "a_hook_of_a_node",
-    "a_thread_local_of_another_thread",
     "a_variable_of_a_running_thread",
     "an_audit_hook",
     "the_profile_function_of_another_thread",

@@ -23,9 +23,11 @@ MIB = 1 << 20
 TURNS = 2 if os.environ.get("LOWTIDE_LONG") == "1" else 1
 """How often questions that meet are asked."""
 HAS_SNAPSHOT = sys.version_info < (3, 13)
+# Up to Python 3.10 the caller of a running function has its arguments, too, where nobody can count
+# them: "native code, or a call in progress".
+SEES_CALLS = sys.version_info >= (3, 11)
 INTERNALS = (
-    "native code",
-    "not visible",
+    *(("native code", "not visible") if SEES_CALLS else ("native code's",)),
     "enumerate",
     "iterator",
     "KeptTensors",
@@ -127,7 +129,7 @@ def test_the_iterator_of_a_loop_belongs_to_its_frame() -> None:
         held = lowtide.why(one).held[0]
         assert "native" not in " ".join(held.paths), held.paths
         assert any("_iterator)[" in path for path in held.paths), held.paths
-        assert held.invisible == 0
+        assert held.invisible == 0 or not SEES_CALLS
 
 
 def test_a_program_with_closures_and_arguments_of_every_kind() -> None:
@@ -178,6 +180,7 @@ class Table:
     assert any(path.endswith("row") for path in held.paths), held.paths
 
 
+@pytest.mark.skipif(not SEES_CALLS, reason="calls in progress have references, too")
 def test_references_that_nobody_sees_are_counted_where_arguments_are_borrowed() -> None:
     """From Python 3.14 on an argument may use the reference of the caller's variable."""
 
@@ -328,7 +331,8 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
     """
     lines = alone_with_torch(code).splitlines()
     assert len(lines) == 6 * TURNS
-    wrong = [line for line in lines if line[0] != "0" or any(word in line for word in INTERNALS)]
+    seen = "0" if SEES_CALLS else "2"
+    wrong = [line for line in lines if line[0] != seen or any(word in line for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(lines)}: {wrong[0]}"
 
 

@@ -11,6 +11,7 @@ import gc
 import os
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,6 +105,65 @@ def cut_in_a_place(shop: Any, name: str) -> None:
     try:
         is_freed_by_its_cut(storage, name in holders.BY_HAND)
     finally:
+        if end is not None:
+            end()
+
+
+WHERE_REGISTERED = {
+    "a_default_of_a_hook": (
+        "shop.model._forward_hooks[",
+        "del sys.modules['shop'].model._forward_hooks[",
+    ),
+    "a_keyword_default_of_a_callback": (
+        "shop.callbacks[0][1]",
+        "del sys.modules['shop'].callbacks[0]",
+    ),
+    "a_hook_of_a_node": (
+        "shop.loss (hooks of MulBackward0)[",
+        "shop'].loss.grad_fn.register_hook(",
+    ),
+    "a_hook_of_readline": ("readline.set_startup_hook", "readline'].set_startup_hook(None)"),
+    "the_completer_of_readline": ("readline.set_completer", "readline'].set_completer(None)"),
+}
+"""What the path and the statement say: the hook goes, and not only what it holds."""
+
+
+@pytest.mark.parametrize("name", WHERE_REGISTERED)
+def test_a_hook_is_named_and_removed_where_it_was_registered(shop: Any, name: str) -> None:
+    if name in holders.NEEDS:
+        pytest.importorskip(holders.NEEDS[name], reason=f"{holders.NEEDS[name]} is not installed")
+    _, end = plant(lambda tensor: holders.PLACES[name](tensor, shop))
+    held = ask()
+    path, statement = WHERE_REGISTERED[name]
+    assert path in held.path, held
+    assert statement in (held.cuts[0].code or ""), held
+    if end is not None:
+        end()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_here"),
+    [
+        ("a_subclass_of_thread_local", True),
+        ("an_entry_of_a_thread_local_of_another_thread", False),
+        ("a_thread_local_of_another_thread", False),
+    ],
+)
+def test_a_thread_local_is_said_to_be_of_the_thread_that_has_it(
+    shop: Any, name: str, is_here: bool
+) -> None:
+    done = threading.Event()
+    # With another thread, too: its attributes are not this thread's.
+    other = threading.Thread(target=done.wait, args=(60,))
+    other.start()
+    _, end = plant(lambda tensor: holders.PLACES[name](tensor, shop))
+    held = ask()
+    try:
+        assert ("of another thread" in held.path) == (not is_here), held
+        assert ("gc.get_referents(" in held.cuts[0].code) == (not is_here), held
+    finally:
+        done.set()
+        other.join()
         if end is not None:
             end()
 

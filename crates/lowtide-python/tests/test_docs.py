@@ -41,7 +41,8 @@ BLOCKS = list(blocks())
 BY_CI = "cargo xtask test runs it"
 COMMANDS = {
     "pip install .": BY_CI,
-    "cargo install --path crates/lowtide-cli": "crates/lowtide-cli/tests build and run the program",
+    "cargo xtask dist": "it installs and runs what it made",
+    "pip install target/dist/*.whl": "cargo xtask dist does it in an empty environment",
     "cargo add --path crates/lowtide": "crates/lowtide/examples use the crate so",
     "cargo run --release -- demo": "crates/lowtide-cli/tests run the demo",
     "cargo xtask test": "it runs this test",

@@ -149,7 +149,7 @@ def run():
     sys.setprofile(cell.pop()); begun.set(); ended.wait(60)
 threading.Thread(target=run, name="worker", daemon=True).start(); begun.wait(60)
 """,
-    "hooks of a node of autograd[0]": "y = torch.ones(2, requires_grad=True) * 2\n"
+    "y (hooks of MulBackward0)[0]": "y = torch.ones(2, requires_grad=True) * 2\n"
     "y.grad_fn.register_hook(lambda a, b, t=big(): None)",
 }
 if sys.version_info >= (3, 12):

@@ -181,7 +181,6 @@ def test_a_dead_cycle_is_the_collectors() -> None:
         gc.collect()
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="how frozen objects hang is not known")
 def test_frozen_dead_objects_are_found_and_said_to_be_frozen() -> None:
     gc.collect()
     runner = Runner()

@@ -21,6 +21,14 @@ const NEEDED: [&str; 9] =
 /// The builder of the package, which is installed first: the wheel is built while torch is installed.
 const BUILDER: &str = "maturin>=1.9,<2";
 
+/// How the package is built: in the profile of the tests, so that cargo has most of it already; without
+/// the programs, which the Rust tests build; with its output in the log only.
+const BUILD: [(&str, &str); 3] = [
+    ("MATURIN_PEP517_ARGS", "--profile dev --locked"),
+    ("LOWTIDE_WHEEL_PROGRAMS", "no"),
+    ("CARGO_TERM_QUIET", "true"),
+];
+
 /// A virtual environment.
 pub(super) struct Environment<'a> {
     /// The name of the part that makes it.
@@ -144,8 +152,7 @@ fn build(report: &Report, python: &Path) -> Option<PathBuf> {
     let mut build = Command::new(python);
     build.args(["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]);
     build.args(["--no-build-isolation", "."]).arg("--wheel-dir").arg(folder);
-    // In the profile of the tests, so that cargo has most of it already.
-    build.env("MATURIN_PEP517_ARGS", "--profile dev --locked").env("PATH", path(python));
+    build.envs(BUILD).env("PATH", path(python));
     report.run("python wheel", &mut build)?;
     let entry = fs::read_dir(folder).ok()?.next()?.ok()?;
     Some(entry.path())

@@ -27,7 +27,7 @@ static get_address get;
 #ifdef LINKED
 #define DECLARE(name) extern int name();
 DECLARE(cuInit) DECLARE(cuDevicePrimaryCtxRetain) DECLARE(cuDevicePrimaryCtxRelease_v2)
-DECLARE(cuCtxSetCurrent) DECLARE(cuMemAlloc_v2) DECLARE(cuMemFree_v2) DECLARE(cuMemcpyHtoD_v2)
+DECLARE(cuCtxSetCurrent) DECLARE(cuCtxCreate_v2) DECLARE(cuMemAlloc_v2) DECLARE(cuMemFree_v2) DECLARE(cuMemcpyHtoD_v2)
 DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v2)
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
@@ -189,6 +189,7 @@ int main(int count, char **arguments) {
         unsigned long a = 0, b = 0;
         int code = -3;
         sscanf(line, "%31s %lu %lu", word, &a, &b);
+        if (!strcmp(word, "second")) { void *other; code = CALL(cuCtxCreate_v2, &other, 0, 0); }
         if (!strcmp(word, "start")) code = start();
         if (!strcmp(word, "alloc")) { bytes[a] = b; code = CALL(cuMemAlloc_v2, &at[a], (size_t)b); }
         if (!strcmp(word, "create")) {

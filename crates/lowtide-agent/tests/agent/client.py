@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 import types
 
 cuda = ctypes.CDLL("libcuda.so.1")
 context = ctypes.c_void_p()
 blocks: dict[str, tuple[ctypes.c_uint64, int, bytes]] = {}
 trims: list[bool] = []
+ended: list[bool] = []
 
 
 def call(name: str, *arguments: object) -> None:
@@ -50,6 +52,11 @@ def torch(which: str, initialized: str) -> None:
     module.cuda.is_initialized = lambda: initialized == "yes"
 
     def empty_cache() -> None:
+        if which == "slow":
+            while not ended:
+                time.sleep(0.01)
+            time.sleep(0.3)
+            print("trimmed", flush=True)
         trims.append(True)
         if which == "failing":
             raise RuntimeError("no")
@@ -58,9 +65,12 @@ def torch(which: str, initialized: str) -> None:
 
 
 def hold() -> None:
-    """Keeps the interpreter's lock while the C library waits for a byte."""
-    print("holding", flush=True)
-    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+    """Keeps the interpreter's lock while the C library waits for a byte. Nobody else gets it from the answer on."""
+    interval, library = sys.getswitchinterval(), ctypes.PyDLL(None)
+    sys.setswitchinterval(1000)
+    library.write(1, b"holding\n", ctypes.c_size_t(8))
+    library.read(0, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+    sys.setswitchinterval(interval)
 
 
 def main() -> None:
@@ -78,3 +88,4 @@ def main() -> None:
 
 
 main()
+ended.append(True)

@@ -219,11 +219,19 @@ fn addresses_are_described_as_for_plain_memory_also_asleep() {
         assert_eq!(program.number("range 0 2999999"), 1);
         assert!(program.number("attribute 0 1") != 0, "its context");
         assert_eq!(program.number("attribute 0 12"), 3_000_000, "its size");
+        let at = program.number("attribute 0 11");
+        assert_eq!(program.number("attribute 0 3"), at + 5, "Triton asks this of every argument");
+        let [kind, is_managed, ordinal, access] =
+            [2, 8, 9, 16].map(|number| program.number(&format!("attribute 0 {number}")));
+        assert_eq!((kind, is_managed, ordinal, access), (2, 0, 0, 3));
     };
     is_described(&mut program);
     slept(&program);
     is_described(&mut program);
     assert!(program.status().is_asleep, "questions do not wake");
+    // What only the driver knows, it knows of memory that is there.
+    assert_eq!(program.number("attribute 0 18"), 4 << 20);
+    assert!(!program.status().is_asleep);
 }
 
 #[test]

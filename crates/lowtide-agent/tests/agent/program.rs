@@ -145,6 +145,11 @@ impl Program {
         writeln!(input, "{line}").expect("the program reads");
     }
 
+    /// Tells it that nothing will come: it ends.
+    pub(crate) fn end_of_input(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
     pub(crate) fn has_answered(&self) -> bool {
         let mut waiting = self.waiting.lock().expect("no panic");
         if waiting.is_none() {

@@ -60,3 +60,15 @@ fn a_program_that_keeps_the_interpreters_lock_sleeps_without_it() {
     assert!(program.status().is_asleep);
     program.does("check 0");
 }
+
+#[test]
+fn an_interpreter_that_ends_waits_for_a_call_to_torch() {
+    let world = World::new();
+    let Some(mut program) = start(&world) else { return };
+    program.does("torch slow yes");
+    slept(&program);
+    assert!(!program.has_answered(), "it is in torch's code");
+    program.end_of_input();
+    // Killed in there, a real torch ends the process with an error.
+    assert_eq!(program.answer(), "trimmed");
+}

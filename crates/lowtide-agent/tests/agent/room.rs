@@ -52,3 +52,29 @@ fn a_wake_goes_on_as_soon_as_there_is_room() {
     other.does("free 0");
     assert_eq!(program.answer(), "ok");
 }
+
+#[test]
+fn all_contexts_wake_or_none_does() {
+    let world = World::new();
+    let small = ("LOWTIDE_DOUBLE", "total=400MiB");
+    let mut program = world.start_with(Route::Dlsym, &[small, ("LOWTIDE_WAKE_TIMEOUT", "300ms")]);
+    program.does("start");
+    program.does("alloc 0 16777216");
+    program.does("write 0 5");
+    program.does("second");
+    program.does("alloc 1 16777216");
+    program.does("write 1 6");
+    slept(&program);
+    // Leaves room for one of the two.
+    let mut other = world.start_with(Route::Dlsym, &[small]);
+    other.does("start");
+    other.does("alloc 0 159383552");
+    program.tell("check 0");
+    assert_eq!(program.answer(), "error 2", "the driver's code for out of memory");
+    let status = program.status();
+    assert!(status.is_asleep && status.contexts.len() == 2, "{status:?}");
+    assert!(status.contexts.iter().all(|one| one.on_device == Bytes::ZERO), "{status:?}");
+    other.does("free 0");
+    program.does("check 0");
+    program.does("check 1");
+}

@@ -5,6 +5,7 @@ mod bench;
 mod demo;
 mod doctor;
 mod floor_child;
+mod generate;
 mod ps;
 mod replay;
 mod run;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     /// Measure the pool on this machine: allocation, sleep and wake.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Write completions for bash, zsh and fish, and man pages, into a folder.
+    Generate(generate::Options),
     /// Hold a bare context so that its cost can be measured. `doctor` runs this.
     #[command(hide = true)]
     FloorChild {
@@ -64,6 +67,7 @@ impl Command {
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Bench(bench) => bench::run(bench),
+            Command::Generate(options) => generate::run(options),
             Command::FloorChild { device, parent } => floor_child::run(*device, *parent),
         }
     }

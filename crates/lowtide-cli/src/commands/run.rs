@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -14,13 +14,14 @@ use crate::ending::Ending;
 
 /// The file of the agent.
 const AGENT: &str = "liblowtide_agent.so";
+/// The folder beside the agent whose `sitecustomize.py` adopts projects in Python programs.
+const ADOPT: &str = "adopt";
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The program is not changed. Its CUDA memory of 2 MiB or more per allocation leaves the device while \
                   the program sleeps, and comes back before the program's next use of the device. `lowtide status` \
                   shows what stays on the device and what keeps a program from sleeping.\n\n\
-                  A preview: it was seen on a stand-in for the driver, not yet on a GPU.\n\n\
                   Programs that the loader gives no preload library (static ones, set-user-id ones) run as without \
                   lowtide.\n\n\
                   Example:\n  lowtide run --idle 5m -- python serve.py"
@@ -38,9 +39,20 @@ pub(crate) struct Options {
     /// cufile, ucx, nvshmem, mps, sync-memops. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
     despite: Vec<Obstacle>,
+    /// Have the Python package in the program adopt a project that loads models (autorag, sglang). Its own clean-up becomes releases with receipts. The package must be
+    /// installed in the program's environment.
+    #[arg(long, value_name = "PROJECT", value_delimiter = ',')]
+    adopt: Vec<Project>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// A project that the Python package can adopt.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Project {
+    Autorag,
+    Sglang,
 }
 
 /// Executes the command; returns only if that fails.
@@ -58,18 +70,41 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         let words: Vec<&str> = options.despite.iter().map(|obstacle| obstacle.word()).collect();
         command.env("LOWTIDE_DESPITE", words.join(","));
     }
+    if !options.adopt.is_empty() {
+        let names = options.adopt.iter().filter_map(clap::ValueEnum::to_possible_value);
+        let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
+        command.env("LOWTIDE_ADOPT", names.join(","));
+        command.env("PYTHONPATH", python_path(&agent)?);
+    }
     let error = command.exec();
     Err(error).with_context(|| format!("running {}", options.command[0].display()))
 }
 
 /// Puts the agent before the libraries that are preloaded already.
-fn preloaded(agent: &std::path::Path) -> OsString {
+fn preloaded(agent: &Path) -> OsString {
     let mut all = OsString::from(agent);
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         all.push(OsStr::new(":"));
         all.push(others);
     }
     all
+}
+
+/// Puts the folder that adopts before the folders that Python searches already.
+fn python_path(agent: &Path) -> anyhow::Result<OsString> {
+    let folder = agent.with_file_name(ADOPT);
+    if !folder.join("sitecustomize.py").is_file() {
+        bail!(
+            "--adopt is not installed: {} is missing; the wheel and the archive of `cargo xtask dist` have it",
+            folder.join("sitecustomize.py").display()
+        );
+    }
+    let mut all = OsString::from(folder);
+    if let Some(others) = env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
+        all.push(OsStr::new(":"));
+        all.push(others);
+    }
+    Ok(all)
 }
 
 /// Finds the agent's library: where `LOWTIDE_AGENT_LIBRARY` says, or beside this program.

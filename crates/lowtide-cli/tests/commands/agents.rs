@@ -88,6 +88,7 @@ fn run_refuses_words_that_it_does_not_know() {
         ("--despite", "everything", "gdrcopy"),
         ("--wake-timeout", "soon", "30s"),
         ("--idle", "soon", "is not a time"),
+        ("--adopt", "everything", "autorag"),
         ("--idle", "task", "is not a time"),
     ] {
         let output = lowtide(&world, &["run", option, word, "--", "true"]).output();
@@ -96,4 +97,31 @@ fn run_refuses_words_that_it_does_not_know() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(word) && text.contains(allowed), "{text}");
     }
+}
+
+#[test]
+fn run_with_adopt_prepares_python_and_keeps_what_was_there() {
+    let world = World::new();
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let library = folder.path().join("liblowtide_agent.so");
+    std::fs::copy(agent(), &library).expect("the agent");
+    let print = r#"echo "$LOWTIDE_ADOPT $PYTHONPATH""#;
+    let arguments = ["run", "--adopt", "autorag", "--", "sh", "-c", print];
+    let said = || {
+        let mut command = lowtide(&world, &arguments);
+        command.env("LOWTIDE_AGENT_LIBRARY", &library).env("PYTHONPATH", "/mine:/yours");
+        let output = command.output().expect("lowtide runs");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = said();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("--adopt is not installed"), "{text}");
+    let adopt = folder.path().canonicalize().expect("a path").join("adopt");
+    std::fs::create_dir(&adopt).expect("a folder");
+    std::fs::write(adopt.join("sitecustomize.py"), "").expect("a file");
+    let (code, text) = said();
+    assert_eq!(code, Some(0), "{text}");
+    let expected = format!("autorag {}:/mine:/yours", adopt.display());
+    assert_eq!(text.trim(), expected);
 }

@@ -5,6 +5,7 @@ mod bench;
 mod demo;
 mod doctor;
 mod floor;
+mod generate;
 mod hard_times;
 mod program;
 mod ps;

@@ -187,6 +187,10 @@ unsafe impl Backend for CudaBackend {
     }
 
     // The context is the frameworks' too, so their streams are waited for with ours.
+    fn prepare_digests(&self) -> Result<()> {
+        self.session.kernel().map(drop)
+    }
+
     fn synchronize(&self) -> Result<()> {
         // SAFETY: takes nothing; waits for the context that is current, which is ours.
         self.session.call("cuCtxSynchronize", |api| unsafe { (api.cuCtxSynchronize)() })

@@ -29,6 +29,21 @@ fn ends(cut: &Cut) -> Vec<(u32, u32)> {
 }
 
 #[test]
+fn referrers_are_told_once_for_each_reference() {
+    let graph = graph(5, &[0], &[(0, 1), (0, 2), (1, 2), (1, 2), (2, 2), (3, 2), (3, 4)]);
+    let heap = Analysis::new(&graph);
+    let referrers = |node| {
+        let mut found: Vec<u32> = heap.referrers(Node(node)).map(|node| node.0).collect();
+        found.sort_unstable();
+        found
+    };
+    // What is not reached does not count, and being a root is no reference.
+    assert_eq!(referrers(2), [0, 1, 1, 2]);
+    assert!(referrers(0).is_empty());
+    assert!(referrers(4).is_empty());
+}
+
+#[test]
 fn a_list_of_two_million() {
     on_a_small_stack(|| {
         const LENGTH: u32 = 2_000_000;

@@ -51,6 +51,7 @@ const STAMP: u8 = 0x5c;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("contents_and_a_captured_graph_are_right_after_many_turns", many_turns),
+        Case::new("a_prepared_first_sleep_frees_just_what_it_moves", a_prepared_sleep),
         Case::new("zeros_come_back_as_zeros_to_memory_that_is_not_zero", zeros_come_back),
         Case::new("a_wake_that_is_stopped_is_taken_back", a_stopped_wake_is_taken_back),
         Case::new("a_sleep_waits_for_work_in_flight", a_sleep_waits_for_work),
@@ -186,6 +187,30 @@ fn check_output(pool: &Pool, hands: &Hands, output: Address, input: &[u8], on_gp
             words(&input[..half]).iter().map(|word| word.wrapping_add(ADDED)).collect();
         assert!(words(&hands.read(pool, output, 0, half)) == expected, "the graph's kernel");
     }
+}
+
+fn a_prepared_sleep(target: Target) {
+    let size = if target == Target::Cuda { 1 << 30 } else { 6 << 20 };
+    let device = Device::cuda(0).unwrap();
+    let (hands, pool) = (Hands::new(&device), Pool::new(&device).unwrap());
+    let bytes = noise(5, size);
+    let block = pool.alloc(Bytes(size as u64), StreamId(0), Tag::default()).unwrap();
+    hands.write(&pool, block, 0, &bytes);
+    pool.prepare_sleep().unwrap();
+    pool.check();
+    let (host, calls) = (pool.counts().host, device.calls());
+    assert!(host >= Bytes(size as u64), "its backups are there");
+    pool.prepare_sleep().unwrap();
+    assert_eq!((pool.counts().host, device.calls()), (host, calls), "once is enough");
+    let before = device.usage().unwrap().in_use();
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(before - device.usage().unwrap().in_use(), slept.freed);
+    // A pool that is asleep, and one that has nothing.
+    pool.prepare_sleep().unwrap();
+    Pool::new(&device).unwrap().prepare_sleep().unwrap();
+    pool.wake(Scope::Whole).unwrap();
+    assert!(hands.read(&pool, block, 0, size) == bytes);
+    pool.check();
 }
 
 /// Leaves other bytes in memory that the device then gives to whoever comes next.

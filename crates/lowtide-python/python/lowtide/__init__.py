@@ -52,6 +52,7 @@ from ._testing import assert_released
 
 if TYPE_CHECKING:
     from . import compat
+    from ._adopt import Adopted, adopt
     from ._agent import sleep, status, wake
     from ._audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ._worker import Worker, WorkerError, WorkerTraceback
 
 __all__ = [
+    "Adopted",
     "AgentError",
     "AgentStatus",
     "Answer",
@@ -90,6 +92,7 @@ __all__ = [
     "WorkerTraceback",
     "WouldNotFit",
     "__version__",
+    "adopt",
     "after_inference",
     "assert_released",
     "audit",
@@ -112,6 +115,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Adopted": "_adopt",
+    "adopt": "_adopt",
     "sleep": "_agent",
     "status": "_agent",
     "wake": "_agent",
@@ -162,6 +167,10 @@ def _start_by_environment() -> None:
         from ._ambient import start_by_environment
 
         start_by_environment()
+    if os.environ.get("LOWTIDE_ADOPT", "").strip():
+        from ._adopt import adopt_by_environment
+
+        adopt_by_environment()
 
 
 _start_by_environment()

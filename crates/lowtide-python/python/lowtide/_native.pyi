@@ -4,7 +4,7 @@ Data that crosses the border has a class here. What Python has to provide is des
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Memory",
     "MemoryKind",
     "NativeObject",
+    "NodeHooks",
     "NvmlUsage",
     "ObjectKind",
     "Opened",
@@ -71,12 +72,14 @@ __all__ = [
     "frame_locals",
     "frame_variables",
     "frozen_mortals",
+    "hook_lists",
     "kept_by",
     "leads_to",
     "malloc_counts",
     "malloc_trim",
     "malloc_trimmable",
     "memory_of_process",
+    "module_state",
     "nvml_memory",
     "nvml_usage",
     "parse_bytes",
@@ -85,6 +88,7 @@ __all__ = [
     "process_memory",
     "referents",
     "refers",
+    "thread_state",
 ]
 
 __version__: str
@@ -765,6 +769,11 @@ class Leads:
     @property
     def path(self) -> HeapPath | None: ...
 
+@final
+class NodeHooks:
+    def __new__(cls, class_: type, lists: list[int]) -> NodeHooks: ...
+    def of(self, node: object) -> list[Any]: ...
+
 def examine(question: _Question) -> Examination: ...
 def exit_calls(
     known: object, count: int
@@ -773,7 +782,8 @@ def dlpack_memory(capsule: object) -> Shown | None: ...
 def frame_locals(frame: FrameType) -> object: ...
 def frame_variables(frame: FrameType) -> dict[str, object] | None: ...
 def frozen_mortals(count: int, member: object) -> int: ...
-def kept_by(value: object, threads: list[int]) -> int | str | None: ...
+def hook_lists(known: list[tuple[object, object]]) -> list[int]: ...
+def kept_by(value: object, threads: list[int], code: int) -> int | str | None: ...
 def leads_to(
     question: _Question,
     owners: list[list[object]],
@@ -781,9 +791,11 @@ def leads_to(
     configurations: list[int],
     namespaces: list[type],
 ) -> Leads: ...
+def module_state(module: ModuleType) -> list[int]: ...
 def empty_receipt(name: str) -> Receipt: ...
 def referents(holder: object) -> list[object]: ...
 def refers(holder: object, held: object) -> bool: ...
+def thread_state() -> dict[Any, Any] | None: ...
 
 # What Python provides. These are protocols: they exist only here.
 

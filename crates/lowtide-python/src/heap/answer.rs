@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use lowtide_device::Bytes;
-use lowtide_heap::{Analysis, Cut, Edge, NoCut, Node};
+use lowtide_heap::{Analysis, Cut, CutCost, Edge, NoCut, Node};
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -31,6 +31,8 @@ const WAYS_MOST: usize = 4;
 const CUT_MOST: u64 = 16;
 /// A part that has this many percent of the whole's bytes is what a person means.
 const MOST_OF_IT: u64 = 95;
+/// How many tuples may stand between a function and the container in which it is registered.
+const TUPLES_DEEP: usize = 3;
 /// Unreachable cycles that are shown.
 const DEAD_MOST: usize = 5;
 
@@ -206,7 +208,12 @@ impl Answering<'_, '_> {
         let mut found: Vec<Cut> = Vec::new();
         let mut why_not = None;
         for manner in Manner::ALL {
-            let cost = |edge| self.heap.cut_cost(edge, manner);
+            let cost = |edge: Edge| {
+                if manner == Manner::Gentle && self.is_of_registered(edge.from) {
+                    return CutCost::Never;
+                }
+                self.heap.cut_cost(edge, manner)
+            };
             match self.analysis.cuts(&[node], CUT_MOST, cost) {
                 Ok(cuts) => {
                     for cut in cuts {
@@ -222,6 +229,47 @@ impl Answering<'_, '_> {
             Some(why) if found.is_empty() => Err(why),
             _ => Ok(found),
         }
+    }
+
+    /// Returns whether a node has the default arguments of functions that are only registered
+    /// somewhere, as hooks and callbacks are. Such a function is removed as a whole.
+    fn is_of_registered(&self, defaults: Node) -> bool {
+        match self.heap.kind(defaults) {
+            Kind::Defaults => {}
+            Kind::Dict if self.are_keyword_defaults(defaults) => {}
+            _ => return false,
+        }
+        let mut functions = self.analysis.referrers(defaults).peekable();
+        functions.peek().is_some()
+            && functions.all(|one| {
+                self.heap.kind(one) == Kind::Function && self.is_registered(one, TUPLES_DEEP)
+            })
+    }
+
+    /// Returns whether only entries of containers and attributes of instances lead to an object,
+    /// perhaps over some tuples.
+    fn is_registered(&self, node: Node, deep: usize) -> bool {
+        let mut holders = self.analysis.referrers(node).peekable();
+        holders.peek().is_some()
+            && holders.all(|holder| match self.heap.kind(holder) {
+                Kind::Dict | Kind::Container | Kind::Instance | Kind::Model | Kind::Tensor => true,
+                Kind::Immutable => deep > 0 && self.is_registered(holder, deep - 1),
+                _ => false,
+            })
+    }
+
+    /// Returns whether a dict has the default arguments of a function that are given by name.
+    fn are_keyword_defaults(&self, dict: Node) -> bool {
+        let mut holders = self.analysis.referrers(dict);
+        let (first, second) = (holders.next(), holders.next());
+        let Some(function) = first.filter(|_| second.is_none()) else { return false };
+        if self.heap.kind(function) != Kind::Function {
+            return false;
+        }
+        let [function, dict] = [function, dict].map(|node| self.heap.object(self.py, node));
+        let (Some(function), Some(dict)) = (function, dict) else { return false };
+        // Functions are exactly of the interpreter's own type: none of the program's code runs.
+        function.getattr("__kwdefaults__").is_ok_and(|defaults| defaults.is(&dict))
     }
 
     /// Returns a tensor that has this memory, if none of them has it alone.
@@ -308,13 +356,15 @@ impl Answering<'_, '_> {
         let kept = reached(keepers.iter().copied(), onwards);
         let bytes = kept.iter().map(|node| self.heap.graph.bytes(*node)).sum();
         // From the target backwards, over what is kept.
-        let mut referrers: HashMap<Node, Vec<Node>> = HashMap::new();
-        for from in &kept {
-            for to in onwards(*from) {
-                referrers.entry(to).or_default().push(*from);
-            }
-        }
-        let back = |node: Node| referrers.get(&node).into_iter().flatten().copied();
+        // One list, which goes back to the kernel at once: many small ones would not.
+        let referrers = kept.iter().flat_map(|from| onwards(*from).map(|to| (to, *from)));
+        let mut referrers: Vec<(Node, Node)> = referrers.collect();
+        referrers.sort_unstable();
+        let back = |node: Node| {
+            let first = referrers.partition_point(|(to, _)| *to < node);
+            let same = referrers[first..].iter().take_while(move |(to, _)| *to == node);
+            same.map(|(_, from)| *from)
+        };
         let leading = reached(kept.get(&target).copied().into_iter(), back);
         let leading = keepers.iter().filter(|keeper| leading.contains(keeper));
         (bytes, leading.map(|keeper| u64::from(self.heap.hidden(*keeper))).sum())

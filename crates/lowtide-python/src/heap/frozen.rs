@@ -4,7 +4,7 @@
 //! nothing refers to is not, and no function of the interpreter lists it. But frozen objects form a
 //! linked ring: the links stand in front of each object, and any one of them leads to all others.
 //!
-//! This holds for Python 3.10 to 3.13, and the ring is read only there. One member of the ring is
+//! This holds for Python 3.10 to 3.14, and the ring is read only there. One member of the ring is
 //! no object: the ring's head, in the interpreter's state. Where an object has its reference count,
 //! the head has two zeros, and no live object has a count of zero. The ring must have as many
 //! objects as the collector reports; otherwise it is not used.

@@ -31,6 +31,8 @@ const WORDS_MOST: usize = 1 << 20;
 const THREADS_MOST: usize = 1 << 16;
 /// More hooks than any program adds.
 const HOOKS_MOST: usize = 1 << 10;
+/// How much of a module's state is read, in words.
+const STATE_MOST: usize = 64;
 /// Where the state of a thread has the thread after it, the one before, and its interpreter.
 const LINKS: [usize; 2] = [0, WORD];
 const INTERPRETER: usize = 2;
@@ -75,11 +77,13 @@ pub(super) fn interpreter(_: Python<'_>) -> usize {
 
 /// Returns what holds an object in the state of the interpreter: the number of a thread (one of
 /// `threads`), `"interpreter"`, or `"hooks"` if it is in a list of the interpreter. `None` if nothing
-/// does.
+/// does. `code` is the id of a function's code, or 0: in the interpreter's cache of functions, which
+/// holds nothing, the code comes next.
 #[pyfunction]
 pub(crate) fn kept_by<'py>(
     object: &Bound<'py, PyAny>,
     threads: Vec<usize>,
+    code: usize,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = object.py();
     let wanted = object.as_ptr().expose_provenance();
@@ -114,8 +118,10 @@ pub(crate) fn kept_by<'py>(
         }
         memory.words(items, size)?.contains(&wanted).then_some(())
     };
-    for (at, pointer) in memory.pointers(home) {
-        if pointer == wanted && at < CALLBACKS {
+    let mut pointers = memory.pointers(home).peekable();
+    while let Some((at, pointer)) = pointers.next() {
+        let is_cached = pointers.peek().is_some_and(|next| *next == (at + WORD, code));
+        if pointer == wanted && at < CALLBACKS && !is_cached {
             return Ok(Some("interpreter".into_pyobject(py)?.into_any()));
         }
         if in_list(pointer).is_some() {
@@ -123,4 +129,29 @@ pub(crate) fn kept_by<'py>(
         }
     }
     Ok(None)
+}
+
+/// Returns what the first words of a module's state point to, as the ids of objects; none where the
+/// module has no state. Which hook of `readline` an object is, Python does not say.
+#[pyfunction]
+pub(crate) fn module_state(module: &Bound<'_, PyModule>) -> Vec<usize> {
+    // SAFETY: it is a module.
+    let definition = unsafe { ffi::PyModule_GetDef(module.as_ptr()) };
+    // SAFETY: the definition of a module lives as long as the module, or it is null.
+    let definition = unsafe { definition.as_ref() };
+    let size = definition.map_or(0, |definition| definition.m_size.max(0).cast_unsigned());
+    // SAFETY: it is a module.
+    let state = unsafe { ffi::PyModule_GetState(module.as_ptr()) }.expose_provenance();
+    let memory = Memory::open().filter(|_| state != 0);
+    memory.and_then(|memory| memory.words(state, (size / WORD).min(STATE_MOST))).unwrap_or_default()
+}
+
+/// Returns the dict in which this thread's state has objects of its own, or `None`. Up to Python 3.12
+/// the marks of thread-locals are in it.
+#[pyfunction]
+pub(crate) fn thread_state(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: this thread is attached.
+    let dict = unsafe { ffi::PyThreadState_GetDict() };
+    // SAFETY: the dict is borrowed from the thread's state, or it is null.
+    unsafe { Bound::from_borrowed_ptr_or_opt(py, dict) }
 }

@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from zoo.keeper import OWN, PINNED, Animal, big, visit
 
 ANIMAL = Animal(
-    names=(r"(?i)local", r"scratch"),
+    names=(r"LOCAL", r"scratch", r"of another thread"),
     cut=r"scratch|(?i:local)",
     verdict=PINNED,
     because=OWN,
     then="cut",
-    by_hand="it belongs to another thread: only that thread reaches it",
     cure="pool.submit(forget).result()",
     holder="LOCAL",
 )

@@ -19,6 +19,7 @@ const ATTRIBUTE_CONTEXT: i32 = 1;
 const ATTRIBUTE_SYNC_MEMOPS: i32 = 6;
 const ATTRIBUTE_RANGE_START: i32 = 11;
 const ATTRIBUTE_RANGE_BYTES: i32 = 12;
+const ATTRIBUTE_MAPPING_BYTES: i32 = 18;
 
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -53,11 +54,14 @@ entry! {
         Ok(())
     }
 
-    // Of plain memory; the driver's answers about virtual memory were not asked for.
+    // Of virtual memory only the size of its mapping was asked for.
     fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
         let state = state::lock();
         let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
         let region = &state.regions[&found];
+        if attribute == ATTRIBUTE_MAPPING_BYTES {
+            return data.put(region.bytes);
+        }
         let RegionKind::Plain(owner, _) = &region.kind else { return Err(NOT_SUPPORTED) };
         data.put(match attribute {
             ATTRIBUTE_CONTEXT => owner.context.0,

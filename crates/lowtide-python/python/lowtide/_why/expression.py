@@ -60,7 +60,7 @@ class Code(NamedTuple):
     @property
     def is_readable(self) -> bool:
         """Whether a person would write it: Python has no other way into some objects."""
-        return "gc.get_referents(" not in self.shown
+        return "gc.get_referents(" not in self.shown and "hooks_dict_ref(" not in self.shown
 
     def text(self) -> str:
         """Returns the expression for people, with remarks in a comment."""

@@ -24,7 +24,7 @@ from .statement import Statement, fill, joined
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
 _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
-_REGISTERED = ("cache entry", "cache", "greenlet", "scheduled call", "queued")
+_REGISTERED = ("cache entry", "cache", "greenlet", "registered hook", "scheduled call", "queued")
 """Entries that are dropped as a whole."""
 
 

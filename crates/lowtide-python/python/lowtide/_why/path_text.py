@@ -80,7 +80,7 @@ class PathText:
 
     def restart(self, *parts: str) -> None:
         """Begins anew at an object that has a name of its own."""
-        self.places, self.parts = [], list(parts)
+        self.places, self.parts, self.remark = [], list(parts), ""
         self.in_loop = False
         self.open_task = None
 
@@ -241,6 +241,8 @@ def _step(text: PathText, holder: object, held: object, reference: Reference) ->
         text.said_cell = True
     else:
         text.add(step)
+        if kind == "thread-local" and reference.remark:
+            text.remark = f" ({reference.remark})"
 
 
 def _is_loop_part(value: object) -> bool:
@@ -294,7 +296,7 @@ def _finish(text: PathText, last: object, reference: Reference | None) -> None:
     elif type(last) is FrameType and reference is not None and reference.kind == "frame":
         text.enter(f"frame {place(last, text.line)}")
     elif reference is not None and reference.kind != "view" and is_tensor(last) and is_view(last):
-        text.remark = " (view)"
+        text.remark += " (view)"
     elif not text.places and not text.parts:
         text.add(_bare(last))
 

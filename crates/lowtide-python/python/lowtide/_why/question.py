@@ -50,7 +50,7 @@ class _Interpreter:
     current_exceptions = sys._current_exceptions
 
     # How frozen objects are linked is known for these versions.
-    finds_frozen = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    finds_frozen = (3, 10) <= sys.version_info[:2] <= (3, 14)
     # How objects are laid out is known for these. The walk prefetches memory by it.
     knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
     # Up to Python 3.10 a running frame shows its variables to the collector.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
+from types import FunctionType
 from typing import Any
 
 from .._native import kept_by
@@ -54,12 +55,13 @@ def _are_hooks(value: Any) -> bool:
 def _state_name(value: object) -> str | None:
     """Returns what an object is called that the interpreter has in its own state, or None."""
     threads = dict(threading._active)  # type: ignore[attr-defined]
-    where = kept_by(value, list(threads))
+    code = id(value.__code__) if type(value) is FunctionType else 0
+    where = kept_by(value, list(threads), code)
     if type(where) is int:
         return f"{_FUNCTION} thread {thread_name(threads.get(where))!r}, {function_name(value)}"
     if where == "hooks":
         return f"{_AUDIT} {function_name(value)}"
-    if where == "interpreter" and hasattr(sys, "monitoring"):
+    if where == "interpreter" and hasattr(sys, "monitoring") and _used_tools():
         return f"{_MONITORING} {function_name(value)}"
     return None
 
@@ -76,10 +78,13 @@ def advice(name: str) -> str | None:
     if name.startswith(_AUDIT):
         return "let the hook drop what it holds: the hook itself stays until the process ends"
     if name.startswith(_MONITORING):
-        used = [tool for tool in map(_tool, range(_MOST_TOOLS)) if tool]
-        tools = ", ".join(used) or "the tool that registered it"
+        tools = ", ".join(_used_tools()) or "the tool that registered it"
         return f"call sys.monitoring.register_callback(tool, event, None) for {tools}"
     return None
+
+
+def _used_tools() -> list[str]:
+    return [tool for tool in map(_tool, range(_MOST_TOOLS)) if tool]
 
 
 def _tool(number: int) -> str:

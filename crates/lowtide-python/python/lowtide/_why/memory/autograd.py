@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from ..references.functions import cell_contents
+from ..references.hooks import hooks_of, node_hooks
 from ..references.look import instance_dict, item, module_value, mro
 from .foreign import asked_types, buffers_of, references_of, table_types
 from .parts import parts_of
@@ -168,6 +169,7 @@ class _Graph:
         self._python: type = module._C._FunctionBase
         self._saved: Any = module._C._autograd.SavedTensor
         self._shows_hooks = hasattr(module._C._autograd.SavedTensor, "unpack_hook")
+        self._hooks = node_hooks()
         self._readers: dict[type, _Reader] = {}
         self._read: dict[int, _Node] = {}
 
@@ -201,6 +203,8 @@ class _Graph:
             kept: list[Tensor] = [reader.leaf(node)] if reader.leaf is not None else []
             for read in reader.saved:
                 self._collect(kept, read, node)
+            if self._hooks is not None:
+                kept += hooks_of(self._hooks, node)
             if self._python in type(node).__mro__:
                 attributes = object.__getattribute__(node, "__dict__")
                 self._add(kept, list(dict.values(attributes)))

@@ -6,6 +6,7 @@ registered instead.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from .look import instance_dict, is_a, item, module_value
@@ -46,4 +47,10 @@ def end_task(task: Any) -> str | None:
         wait = "asyncio.run_coroutine_threadsafe(asyncio.wait([task]), task.get_loop()).result(10)"
     # A cancelled task keeps the exception, with its frames, until somebody asks for it.
     ask = "task._make_cancelled_error()"
+    if sys.version_info < (3, 11):
+        # There it keeps the traceback for ever. The exception is raised, and the frames are emptied.
+        frames = "getattr(getattr(e[1], '__context__', None), '__traceback__', None)"
+        empty = f"stack.push(lambda *e: [traceback.clear_frames({frames})])"
+        end = f"({empty}, stack.callback(task.exception), stack.close())"
+        ask = f"(lambda stack: {end})(contextlib.ExitStack())"
     return f"(lambda task: ({cancel}, {wait}, {ask}))({{holder}}); gc.collect()"

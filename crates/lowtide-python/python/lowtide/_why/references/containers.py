@@ -19,6 +19,7 @@ from .cuts import (
     del_list_element,
     discard,
 )
+from .hooks import read_module_hooks
 from .look import (
     AnyDict,
     class_dict,
@@ -151,6 +152,7 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
             if original is not None:
                 verb, act = f"{{path}} = {original}", _put_back(namespace, key, held)
             yield Reference(step, "attribute", verb, act, via=(id(namespace),))
+    yield from read_module_hooks(holder, held)
 
 
 def _put_back(namespace: AnyDict, key: object, held: object) -> Act:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
+from weakref import ReferenceType
 
-from ..._native import referents, refers
+from ..._native import referents, refers, thread_state
 from .calls import end_task
 from .cuts import attribute_step, none_item
 from .look import (
@@ -18,6 +19,7 @@ from .look import (
     instance_dict,
     is_a,
     item,
+    literal,
     members,
     module_value,
     pairs,
@@ -27,6 +29,7 @@ from .look import (
 )
 from .reference import Act, Reference, ReferenceKind
 
+OF_ANOTHER_THREAD = "of another thread"
 _FUTURE: tuple[tuple[str, ReferenceKind], ...] = (
     ("_result", "result"),
     ("_exception", "exception"),
@@ -63,7 +66,8 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
     """Yields the coroutine of a task, and the future that it waits for."""
     if task_type().done(holder):
         return  # It has nothing to cancel. Its result or its exception is all that it keeps.
-    verb, imports, act = end_task(holder), ("asyncio", "gc"), _cancel(holder)
+    verb, act = end_task(holder), _cancel(holder)
+    imports = ("asyncio", "contextlib", "gc", "traceback")
     why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:
         reach = "{holder}.get_coro()"
@@ -173,10 +177,10 @@ def read_token(holder: Token[Any], held: object) -> Iterator[Reference]:
 
 def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
     """Yields the attributes of a thread-local, in every thread."""
-    for table in referents(holder):
+    for place, table in enumerate(referents(holder)):
         if type(table) is not dict:
             continue
-        for owner, attributes in pairs(table):
+        for position, (owner, attributes) in enumerate(pairs(table)):
             # One dict for each thread, under a key that stands for the thread.
             if type(owner) is str or type(attributes) is not dict:
                 continue
@@ -186,28 +190,36 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
             for key, value in pairs(attributes):
                 if value is held:
                     step, act = attribute_step(key), none_item(attributes, key, held)
-                    is_here = _is_of_this_thread(holder, attributes)
+                    is_here = _is_of_this_thread(holder, owner)
+                    text = literal(key)
+                    inside = f"list(gc.get_referents({{holder}})[{place}].values())[{position}]"
+                    elsewhere = "" if text is None else f"{inside}[{text}]"
                     yield Reference(
                         step,
                         "thread-local",
-                        "{path} = None" if is_here else None,
+                        "{path} = None" if is_here or elsewhere else None,
                         act,
                         why_not=f"set {step} to None in its own thread, or end that thread",
                         via=via,
-                        reach=f"{{holder}}{step}" if is_here else "",
-                        remark="" if is_here else "of another thread",
+                        reach=f"{{holder}}{step}" if is_here else elsewhere,
+                        imports=() if is_here else ("gc",),
+                        remark="" if is_here else OF_ANOTHER_THREAD,
                     )
 
 
-def _is_of_this_thread(holder: object, attributes: object) -> bool:
-    """Returns whether these are the attributes that a thread-local has in this thread."""
-    local = module_value("_thread", "_local")
-    active = module_value("threading", "_active")
-    if type(holder) is not local:
-        # To look would run __init__ for this thread, if it has not been run. Where there is one
-        # thread, the attributes are its own.
-        return type(active) is dict and len(active) == 1
-    return local.__getattribute__(holder, "__dict__") is attributes
+def _is_of_this_thread(holder: object, owner: object) -> bool:
+    """Returns whether a key of a thread-local's table stands for this thread.
+
+    To look at the attributes would run `__init__` of a subclass for this thread.
+    """
+    if type(owner) is ReferenceType:
+        # Up to Python 3.12 the state of a thread has an object for each thread-local.
+        mark = (thread_state() or {}).get(f"thread.local.{id(holder):#x}")
+        return mark is not None and owner() is mark
+    local = module_value("_thread", "_local")()
+    local.is_here = True
+    tables = [one for one in referents(local) if type(one) is dict]
+    return any(key is owner for table in tables for key, _ in pairs(table))
 
 
 def read_handle(holder: object, held: object) -> Iterator[Reference]:

@@ -56,6 +56,7 @@ ReferenceKind: TypeAlias = Literal[
     "memory of",
     "namespace",
     "reference",
+    "registered hook",
     "result",
     "scheduled call",
     "snapshot",

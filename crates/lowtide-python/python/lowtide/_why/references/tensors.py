@@ -13,6 +13,7 @@ from typing import Any
 
 from ..._torch import Tensor
 from .cuts import del_item, none_item
+from .hooks import next_nodes, read_hooks_of_graph, read_hooks_of_node
 from .look import (
     descriptor,
     instance_dict,
@@ -137,6 +138,8 @@ def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
         yield Reference(".grad_fn", "autograd", _detach_verb(holder), _detach(holder))
     elif node is not None and is_tensor(held) and _is_leaf_of(node, held):
         yield graph_reference(holder)
+    elif node is not None:
+        yield from read_hooks_of_graph(node, held)
 
 
 def _drop_grad(holder: Tensor, held: object) -> Act:
@@ -221,16 +224,11 @@ def _is_leaf_of(node: object, held: object) -> bool:
         current = open_nodes.pop()
         if _ask(current, "variable") is held:
             return True
-        for following in _next_nodes(current):
+        for following in next_nodes(current):
             if id(following) not in seen:
                 seen.add(id(following))
                 open_nodes.append(following)
     return False
-
-
-def _next_nodes(node: object) -> list[object]:
-    entries = _ask(node, "next_functions")
-    return [entry[0] for entry in entries or () if entry[0] is not None]
 
 
 def _ask(node: object, name: str) -> Any:
@@ -243,8 +241,9 @@ def read_node(holder: object, held: object) -> Iterator[Reference]:
     if type(descriptor(holder, "_sequence_nr")) is not type(dict.__dict__["get"]):
         return
     why = "a graph is freed as a whole: detach the tensor that holds it"
-    for index, following in enumerate(_next_nodes(holder)):
+    for index, following in enumerate(next_nodes(holder)):
         if following is held:
             yield Reference(f".next_functions[{index}][0]", "autograd", why_not=why)
+    yield from read_hooks_of_node(holder, held)
     if is_tensor(held) and _ask(holder, "variable") is held:
         yield Reference(".variable", "autograd", why_not=why)

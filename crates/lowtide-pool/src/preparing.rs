@@ -1,0 +1,65 @@
+//! Preparing a sleep: what it needs besides memory of the device, made beforehand.
+//!
+//! The first sleep of a pool makes streams, loads a kernel and registers host memory. All of it takes
+//! some device memory, for good, so the first sleep frees a little less than it moves. And the driver
+//! compiles the kernel, for which it may load a library.
+
+use lowtide_types::{Phase, SleepPolicy};
+
+use crate::Result;
+use crate::backup::{Backups, PAGE};
+use crate::carry::Carriers;
+use crate::pool::Pool;
+use crate::state::State;
+
+impl Pool {
+    /// Makes what a sleep of all that is awake will need, as far as it takes device memory: streams,
+    /// the kernel for digests, and the part of the backups that is registered with the device. For
+    /// callers that measure what a sleep frees, or that have little time for it. Nothing waits meanwhile.
+    ///
+    /// The next sleep gives back what it did not need.
+    ///
+    /// # Errors
+    /// What was refused, by the host or by the driver. The next sleep tries on its own.
+    pub fn prepare_sleep(&self) -> Result<()> {
+        let device = &self.shared.device;
+        let Missing { carriers, pages } =
+            self.state()?.missing(self.shared.policy.direct_backups.0);
+        let mut made = None;
+        if carriers {
+            Carriers::ready(&mut made, device)?;
+        }
+        device.prepare_digests()?;
+        let backups = Backups::registered(device, pages)?;
+        let mut state = self.state()?;
+        // A turn that began meanwhile has made its own.
+        if !state.tags.has_turn() {
+            state.carriers = state.carriers.take().or(made);
+            state.backups.join(backups);
+            state.count_backups();
+        }
+        Ok(())
+    }
+}
+
+/// What a sleep would have to make.
+struct Missing {
+    carriers: bool,
+    /// The number of registered pages.
+    pages: u64,
+}
+
+impl State {
+    fn missing(&self, direct_most: u64) -> Missing {
+        if self.tags.has_turn() {
+            return Missing { carriers: false, pages: 0 };
+        }
+        let tags = self.tag_snapshots().into_iter();
+        let saved =
+            tags.filter(|tag| tag.phase == Phase::Awake && tag.policy == SleepPolicy::Offload);
+        let needed: u64 = saved.map(|tag| tag.physical_bytes.0).sum();
+        let missing = needed.saturating_sub(self.backups.held().0);
+        let direct = direct_most.saturating_sub(self.backups.direct().0);
+        Missing { carriers: self.carriers.is_none(), pages: missing.min(direct) / PAGE }
+    }
+}

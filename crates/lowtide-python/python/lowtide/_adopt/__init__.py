@@ -1,0 +1,124 @@
+"""Adopts projects that load models: their own clean-up becomes releases with receipts.
+
+Nothing happens unless the program asks: `lowtide.adopt("autorag")`, `lowtide run --adopt autorag`, or
+the variable LOWTIDE_ADOPT. Each project has an adapter in a file of its own. An adapter replaces
+functions of the project as it is imported; it never imports the project.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING
+
+from .._log import logger
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .._stage import Stages
+
+# Each project and the distribution whose version is reported.
+PROJECTS = {
+    "autorag": "AutoRAG",
+    "sglang": "sglang",
+}
+VARIABLE = "LOWTIDE_ADOPT"
+
+
+class Adopted:
+    """A project that lowtide has adopted in this process."""
+
+    def __init__(self, project: str) -> None:
+        self.project = project
+        self.replaced: list[str] = []
+        """The functions of the project that lowtide has replaced so far, by their full names."""
+        self._undo: list[tuple[type | ModuleType, str, object]] = []
+        self.stages: Stages | None = None
+        """The stages of the project's modules, where the adapter makes stages. `stages.report()`
+        says what each has used."""
+
+    @property
+    def version(self) -> str | None:
+        """The version of the project that is installed, or None."""
+        try:
+            return metadata.version(PROJECTS[self.project])
+        except metadata.PackageNotFoundError:
+            return None
+
+    def replace(
+        self, owner: type | ModuleType, name: str, make: Callable[[object], object]
+    ) -> None:
+        """Replaces a function of the project by what `make` makes of it. For adapters.
+
+        Raises AttributeError if the project has no such function.
+        """
+        # As it is in the class: a class method is replaced by a class method.
+        original = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+        self._undo.append((owner, name, original))
+        setattr(owner, name, make(original))
+        is_class = isinstance(owner, type)
+        within = f"{owner.__module__}.{owner.__qualname__}" if is_class else owner.__name__
+        self.replaced.append(f"{within}.{name}")
+
+    def undo(self) -> None:
+        """Puts the project's own functions back. What runs at the moment runs on as it is."""
+        while self._undo:
+            owner, name, original = self._undo.pop()
+            setattr(owner, name, original)
+        self.replaced.clear()
+        if _adopted.get(self.project) is self:
+            del _adopted[self.project]
+
+    def __repr__(self) -> str:
+        done = ", ".join(self.replaced) or "nothing yet: it has not been imported"
+        return f"<lowtide.Adopted {self.project} {self.version}: replaced {done}>"
+
+
+_adopted: dict[str, Adopted] = {}
+
+
+def adopt(project: str) -> Adopted:
+    """Adopts a project in this process, before or after its import. A second call changes nothing.
+
+    Raises ValueError for a project that lowtide does not know, and AttributeError if the project has
+    been imported and lacks a function that the adapter replaces.
+    """
+    name = project.strip().lower().replace("_", "-")
+    if name not in PROJECTS:
+        known = ", ".join(sorted(PROJECTS))
+        raise ValueError(f"lowtide cannot adopt {project!r}; it knows {known}")
+    if name not in _adopted:
+        adopted = Adopted(name)
+        try:
+            import_module(f".{name.replace('-', '_')}", __name__).adopt(adopted)
+        except BaseException:
+            adopted.undo()
+            raise
+        _adopted[name] = adopted
+    return _adopted[name]
+
+
+def is_adopted(project: str) -> bool:
+    """Returns whether a project is adopted in this process: hooks that cannot be taken back ask."""
+    return project in _adopted
+
+
+def is_wanted(project: str) -> bool:
+    """Returns whether the variable LOWTIDE_ADOPT names a project."""
+    return project in _named()
+
+
+def _named() -> list[str]:
+    words = os.environ.get(VARIABLE, "").split(",")
+    return [word.strip().lower().replace("_", "-") for word in words if word.strip()]
+
+
+def adopt_by_environment() -> None:
+    """Adopts what LOWTIDE_ADOPT names. What cannot be adopted is logged."""
+    for project in _named():
+        try:
+            adopt(project)
+        except Exception as failure:  # noqa: BLE001  Importing lowtide must not break the program.
+            logger().warning("%s=%s: %s: %s", VARIABLE, project, type(failure).__name__, failure)

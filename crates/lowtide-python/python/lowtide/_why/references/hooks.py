@@ -1,0 +1,147 @@
+"""Hooks that native code has: those of autograd's nodes and of `readline`.
+
+Neither shows them. Where a node of autograd has its hooks is learnt once from nodes of our own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Iterator
+from types import GetSetDescriptorType, ModuleType
+from typing import Any, NamedTuple
+
+from ..._native import NodeHooks, hook_lists, module_state
+from .look import descriptor, module_dict, module_value, mro, namespace_of, type_name
+from .reference import Reference
+
+_MOST_NODES = 10_000
+_WHY = (
+    "call remove() of the handle that register_hook() or register_prehook() returned, or drop the "
+    "tensors whose graph has the node"
+)
+_READLINE = (
+    "set_completion_display_matches_hook",
+    "set_startup_hook",
+    "set_pre_input_hook",
+    "set_completer",
+)
+"""The functions that set the hooks of `readline`, in the order of its state."""
+
+
+class _Lists(NamedTuple):
+    """Where a node has its hooks: those of `register_hook`, those of `register_prehook`, and those of
+    the tensor that it computes."""
+
+    after: list[int]
+    before: list[int]
+    of_tensor: list[int]
+
+
+def node_hooks() -> NodeHooks | None:
+    """Returns what finds the hooks of nodes during one question, or None if they cannot be found."""
+    if module_value("torch", "ones") is None or module_value("torch._C", "_FunctionBase") is None:
+        return None
+    places = sorted({place for lists in _lists() for place in lists})
+    return NodeHooks(OrderedDict, places) if places else None
+
+
+@functools.cache
+def _lists() -> _Lists:
+    """Learns where nodes have their hooks, from nodes that have some."""
+    native: Any = module_value("torch", "_C")
+    inference: Any = module_value("torch", "inference_mode")
+    grad: Any = module_value("torch", "enable_grad")
+    try:
+        quiet = native.DisableTorchFunction(), native._DisableTorchDispatch()
+        with quiet[0], quiet[1], inference(False), grad():
+            return _learnt(module_value("torch", "ones"))
+    except (AttributeError, RuntimeError, TypeError):
+        return _Lists([], [], [])
+
+
+def _learnt(ones: Any) -> _Lists:
+    made = ones(1, requires_grad=True, device="cpu") * 1
+    made.register_hook(_nothing)
+    node = made.grad_fn
+    after, before = (
+        register(_nothing).hooks_dict_ref()
+        for register in (node.register_hook, node.register_prehook)
+    )
+    dicts = (after, before, made._backward_hooks)
+    return _Lists(*(hook_lists([(node, one)]) for one in dicts))
+
+
+def _nothing(*_: object) -> None:
+    """Stands for a hook."""
+
+
+def hooks_of(hooks: NodeHooks, node: object) -> list[Any]:
+    """Returns the dicts with the hooks of a node that is written in C++. A function of the program
+    shows its hooks itself."""
+    return [] if module_value("torch._C", "_FunctionBase") in mro(type(node)) else hooks.of(node)
+
+
+class _Way(NamedTuple):
+    """A node of a graph, and the expression for it from the first node."""
+
+    node: object
+    steps: str
+
+
+def read_hooks_of_graph(node: object, held: object) -> Iterator[Reference]:
+    """Yields the hooks of a node of a tensor's graph, whose first node is `node`."""
+    hooks = node_hooks() if type(held) is OrderedDict else None
+    if hooks is None:
+        return
+    seen, waiting = {id(node): node}, [_Way(node, "")]
+    while waiting and len(seen) <= _MOST_NODES:
+        at = waiting.pop(0)
+        if any(one is held for one in hooks_of(hooks, at.node)):
+            yield _hooks(f" (hooks of {type_name(type(at.node))})", at, "{holder}.grad_fn", held)
+            return
+        for number, following in enumerate(next_nodes(at.node)):
+            if id(following) not in seen:
+                seen[id(following)] = following
+                waiting.append(_Way(following, f"{at.steps}.next_functions[{number}][0]"))
+
+
+def read_hooks_of_node(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the hooks of a node that the program has."""
+    hooks = node_hooks() if type(held) is OrderedDict else None
+    if hooks is not None and any(one is held for one in hooks_of(hooks, holder)):
+        yield _hooks(" (hooks)", _Way(holder, ""), "{holder}", held)
+
+
+def _hooks(step: str, way: _Way, before: str, held: object) -> Reference:
+    """Returns the reference to the hooks of a node."""
+    lists = _lists()
+    reach = ""
+    for name, places in (("register_hook", lists.after), ("register_prehook", lists.before)):
+        if any(one is held for one in NodeHooks(OrderedDict, places).of(way.node)):
+            # A hook that is added for a moment has a handle with the dict of all of them.
+            handle = f"{before}{way.steps}.{name}(len)"
+            reach = f"(lambda handle: (handle.hooks_dict_ref(), handle.remove())[0])({handle})"
+    return Reference(step, "hooks", why_not=_WHY, reach=reach, remark=step.strip(" ()"))
+
+
+def next_nodes(node: object) -> list[object]:
+    """Returns the nodes that follow a node of autograd."""
+    getter = descriptor(node, "next_functions")
+    entries = getter.__get__(node) if type(getter) is GetSetDescriptorType else None
+    return [entry[0] for entry in entries or () if entry[0] is not None]
+
+
+def read_module_hooks(holder: ModuleType, held: object) -> Iterator[Reference]:
+    """Yields the hooks of `readline`."""
+    if namespace_of(module_dict(holder)) != "readline":
+        return
+    for name, number in zip(_READLINE, module_state(holder)):
+        if number == id(held):
+            act = functools.partial(_unset, holder, name)
+            step, verb = f".{name}(…)", f"{{holder}}.{name}(None)"
+            yield Reference(step, "registered hook", verb, act, reach="", remark=name)
+
+
+def _unset(module: ModuleType, name: str) -> None:
+    module_dict(module)[name](None)

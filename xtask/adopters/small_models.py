@@ -1,0 +1,50 @@
+"""Small models with random weights, made on the spot: nothing is downloaded.
+
+Each is a folder in the format of transformers. Their answers mean nothing; their memory is real.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+SEED = 17
+
+
+def tokenizer(folder: Path) -> None:
+    """Writes a tokenizer of letters and digits."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,?!"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += [*letters, *(f"##{letter}" for letter in letters)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    settings = {"tokenizer_class": "BertTokenizer", "model_max_length": 128}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def bert(folder: Path, layers: int, *, scores: bool) -> int:
+    """Writes a BERT of about 12.6 MB a layer, with one score a text or none. Returns its bytes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(SEED)
+    tokenizer(folder)
+    config = transformers.BertConfig(
+        vocab_size=128,
+        hidden_size=512,
+        num_attention_heads=8,
+        intermediate_size=2048,
+        num_hidden_layers=layers,
+        max_position_embeddings=128,
+        num_labels=1,
+    )
+    kind = transformers.BertForSequenceClassification if scores else transformers.BertModel
+    model = kind(config)
+    size = sum(part.numel() * part.element_size() for part in model.parameters())
+    # In half the bytes of what is loaded: weights of the same type stay in the file's pages, which
+    # are not memory of the program.
+    model.half().save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    settings["dtype"] = "float32"
+    (folder / "config.json").write_text(json.dumps(settings))
+    return size

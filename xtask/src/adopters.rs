@@ -1,0 +1,180 @@
+//! `cargo xtask adopters`: the adapters of the Python package, each with the real project.
+//!
+//! Apart from the ordinary tests, because a project with what it needs takes gigabytes. One environment
+//! at a time; it is deleted afterwards. What a script prints goes to `target/adopters/NAME.txt`; the
+//! pages in `docs/adopt` quote it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::steps::{python, run};
+
+const TO: &str = "target/adopters";
+const TOOLS: &str = "target/adopters/tools";
+const SCRIPTS: &str = "xtask/adopters";
+
+/// A project with an adapter.
+struct Adopter {
+    name: &'static str,
+    /// What its environment needs, the project first.
+    packages: &'static [&'static str],
+    /// What is installed afterwards without what it asks for.
+    alone: &'static [&'static str],
+}
+
+const ADOPTERS: [Adopter; 2] = [
+    Adopter {
+        name: "autorag",
+        packages: &[
+            "AutoRAG==0.3.27",
+            "torch",
+            "transformers",
+            "sentence-transformers",
+            "sentencepiece",
+        ],
+        alone: &[],
+    },
+    // What it needs for CUDA is left out, and so is the torch that it asks for: only its scheduler's
+    // methods are called.
+    Adopter {
+        name: "sglang",
+        packages: &[
+            "torch",
+            "torchvision",
+            "aiohttp",
+            "blobfile",
+            "compressed-tensors==0.18.0",
+            "datasets",
+            "easydict",
+            "einops",
+            "fastapi",
+            "gguf",
+            "interegular",
+            "ipython",
+            "llguidance<2",
+            "mistral_common>=1.11.5",
+            "msgspec",
+            "numba",
+            "nvidia-ml-py",
+            "openai-harmony==0.0.4",
+            "openai==2.8.0",
+            "orjson",
+            "outlines==0.1.11",
+            "partial_json_parser",
+            "prometheus-client",
+            "pybase64",
+            "python-multipart",
+            "pyzmq",
+            "scipy",
+            "sentencepiece",
+            "setproctitle",
+            "soundfile",
+            "tiktoken",
+            "traitlets",
+            "transformers==5.19.0",
+            "uvicorn",
+            "uvloop",
+            "xgrammar==0.2.7",
+            "xxhash",
+            "zstandard",
+        ],
+        alone: &["sglang==0.5.23"],
+    },
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The projects to try. Without one: all, one after another.
+    #[arg(value_parser = ADOPTERS.map(|adopter| adopter.name))]
+    names: Vec<String>,
+    /// Keep the environments, which take gigabytes each.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Tries the adapters. Fails if one of them failed, after all have run.
+pub(crate) fn run_all(options: &Options) -> anyhow::Result<()> {
+    let is_wanted = |adopter: &&Adopter| {
+        options.names.is_empty() || options.names.iter().any(|name| name == adopter.name)
+    };
+    let wheel = wheel()?;
+    let mut failed = Vec::new();
+    for adopter in ADOPTERS.iter().filter(is_wanted) {
+        let environment = Path::new(TO).join(adopter.name);
+        let tried = attempt(adopter, &environment, &wheel);
+        if !options.keep && environment.exists() {
+            fs::remove_dir_all(&environment)?;
+        }
+        if let Err(error) = tried {
+            println!("{}: {error:#}", adopter.name);
+            failed.push(adopter.name);
+        }
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Builds the wheel with the programs in it, in the profile of the tests.
+fn wheel() -> anyhow::Result<PathBuf> {
+    let folder = Path::new(TO).join("wheel");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let python = python(Path::new(TOOLS))?;
+    run("tools", &mut pip(&python, &["install", "uv"]))?;
+    let mut build = pip(&python, &["wheel", "--no-deps", "."]);
+    build.arg("--wheel-dir").arg(&folder).env("MATURIN_PEP517_ARGS", "--profile dev --locked");
+    run("wheel", &mut build)?;
+    let entry = fs::read_dir(&folder)?.next().context("pip made no wheel")?;
+    Ok(entry?.path())
+}
+
+/// Makes the environment of an adopter and runs its script there.
+fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Result<()> {
+    let python = python(environment)?;
+    run(adopter.name, uv(&python).args(adopter.packages))?;
+    if !adopter.alone.is_empty() {
+        run("beside it", uv(&python).arg("--no-deps").args(adopter.alone))?;
+    }
+    run("lowtide", uv(&python).args(["--no-deps", "--reinstall"]).arg(wheel))?;
+    let work = std::path::absolute(Path::new(TO).join(format!("{}-work", adopter.name)))?;
+    if work.exists() {
+        fs::remove_dir_all(&work)?;
+    }
+    fs::create_dir_all(&work)?;
+    let log = Path::new(TO).join(format!("{}.txt", adopter.name));
+    let mut script = Command::new(std::path::absolute(&python)?);
+    script
+        .arg(Path::new(SCRIPTS).join(format!("try_{}.py", adopter.name.replace('-', "_"))))
+        .arg(&work);
+    let file = File::create(&log)?;
+    script.stdout(file.try_clone()?).stderr(file);
+    let began = Instant::now();
+    let status = script.status().with_context(|| format!("starting {script:?}"))?;
+    println!("{}", fs::read_to_string(&log)?.trim_end());
+    if !status.success() {
+        bail!("its script ended with {status}; {} has its output", log.display());
+    }
+    fs::remove_dir_all(work)?;
+    println!("{}: passed in {:.0} s", adopter.name, began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Starts an installation into an environment. Where a project needs much, pip had not chosen versions
+/// after ten minutes; uv takes one or two.
+fn uv(python: &Path) -> Command {
+    let mut command = Command::new(Path::new(TOOLS).join("bin/uv"));
+    command.args(["pip", "install", "--quiet", "--no-cache", "--python"]).arg(python);
+    command
+}
+
+fn pip(python: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir"]);
+    command.args(arguments);
+    command
+}
