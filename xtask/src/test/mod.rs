@@ -38,20 +38,22 @@ pub(crate) enum Parts {
 /// Runs parts. Fails if one of them failed.
 pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
     let report = &Report::new(options)?;
-    // Dropped when the wheel is built, or cannot be.
-    let (building, wheel) = mpsc::channel::<()>();
+    // The sender of each is dropped when that is built, or cannot be.
+    let ((wheel, has_wheel), (agent, has_agent)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
         scope.spawn(move || {
             if parts == Parts::Pythons {
                 return pythons::on_each(report);
             }
-            python::test(report, building);
+            python::test(report, wheel, &has_agent);
             if options.long {
                 pythons::with_oldest_torch(report);
             }
         });
         if parts == Parts::All {
-            rust::test(report, &wheel);
+            rust::test(report, &has_wheel, agent);
+        } else {
+            drop(agent);
         }
     });
     report.finish()

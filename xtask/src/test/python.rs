@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
 use super::Report;
@@ -98,8 +98,8 @@ fn environment() -> Environment<'static> {
     Environment { name, folder, interpreter, needed: &NEEDED }
 }
 
-/// Builds, checks and tests the package. Drops `building` once the wheel is built, or cannot be.
-pub(super) fn test(report: &Report, building: Sender<()>) {
+/// Builds, checks and tests the package. Drops `wheel` once that is built, or cannot be.
+pub(super) fn test(report: &Report, wheel: Sender<()>, has_agent: &Receiver<()>) {
     let environment = environment();
     let Some(python) = environment.begin(report) else {
         return report.not_run("python package", "its environment could not be made");
@@ -107,7 +107,7 @@ pub(super) fn test(report: &Report, building: Sender<()>) {
     let has_builder = install_builder(report, &python).is_some();
     let (wheel, filled) = thread::scope(|scope| {
         let wheel = scope.spawn(|| {
-            let _building = building;
+            let _told_at_the_end = wheel;
             has_builder.then(|| build(report, &python)).flatten()
         });
         let filled = environment.fill(report, &python);
@@ -131,6 +131,7 @@ pub(super) fn test(report: &Report, building: Sender<()>) {
     }
     let types = ["--cache-dir", "target/mypy-cache", "--package", "lowtide"];
     report.run("python types", module("mypy").args(types));
+    let _is_built = has_agent.recv();
     report.run("python tests", module("pytest").args(PYTEST).arg(PACKAGE));
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
 use super::Report;
@@ -12,9 +12,8 @@ use crate::steps::cargo;
 /// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
 /// the same features of all dependencies each time and compiles them once.
 ///
-/// The libraries come first, because the wheel is built of them. The test programs come after the
-/// wheel, which tells by the end of a channel that it is there.
-pub(super) fn test(report: &Report, wheel: &Receiver<()>) {
+/// The test programs are built after the wheel, and the agent's first: the Python tests use it.
+pub(super) fn test(report: &Report, has_wheel: &Receiver<()>, agent: Sender<()>) {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !has(subcommand) {
             let mut install = Command::new("rustup");
@@ -24,9 +23,9 @@ pub(super) fn test(report: &Report, wheel: &Receiver<()>) {
     report.run("format", &mut cargo(&["fmt", "--all", "--check"]));
     let workspace = |subcommand| cargo(&[subcommand, "--workspace", "--locked"]);
     let deny = ["--", "-D", "warnings"];
-    let libraries = ["--lib", "--exclude", "lowtide-python"];
-    report.run("libraries", workspace("build").args(libraries));
-    let _ended = wheel.recv();
+    let _is_built = has_wheel.recv();
+    report.run("build of the agent", workspace("test").args(["--test", "agent", "--no-run"]));
+    drop(agent);
     let json = ["--message-format", "json-render-diagnostics"];
     let mut build = workspace("test");
     // `--tests` leaves out the examples, which the lints have compiled and nobody runs here.
