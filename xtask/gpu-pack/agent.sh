@@ -2,7 +2,7 @@
 # The agent on a GPU: sleep and wake of a PyTorch program that nobody changed, what the agent costs, programs of
 # several frameworks put to sleep at random moments, a hundred idle turns, and the driver's quiet functions asleep.
 # Leaves the results as JSON and text.
-#   ./agent.sh RESULTS [measure many frameworks idle quiet]
+#   ./agent.sh RESULTS [sleep many loops frameworks idle quiet]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "${1:?usage: agent.sh RESULTS [PARTS]}")
@@ -17,10 +17,11 @@ part() { # name, limit in seconds, command
     timeout -k 10 "$2" python3 "${@:3}" --lowtide "$here/lowtide" 2>&1 | tee "$out/$1.txt"
     [ "${PIPESTATUS[0]}" = 0 ] || { echo "== failed: $1"; failed=1; }
 }
-for name in ${*:-measure many frameworks idle quiet}; do
+for name in ${*:-sleep many loops frameworks idle quiet}; do
     case $name in
-    measure) part measure 500 "$here/agent.py" --cost "$here/cost" --turns 0 --results "$out/measure.json" ;;
+    sleep) part sleep 200 "$here/agent.py" --pairs 0 --turns 0 --results "$out/sleep.json" ;;
     many) part many 200 "$here/agent.py" --count 1792 --mib 20 --pairs 0 --turns 0 --results "$out/many.json" ;;
+    loops) part loops 400 "$here/agent.py" --only-loops --cost "$here/cost" --turns 0 --results "$out/loops.json" ;;
     frameworks) part frameworks 400 "$here/frameworks.py" --results "$out/frameworks.json" ;;
     idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
     quiet) LD_PRELOAD="$LOWTIDE_AGENT_LIBRARY" part quiet 120 "$here/quiet.py" ;;
