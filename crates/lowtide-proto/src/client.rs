@@ -39,6 +39,9 @@ fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<String> {
     stream.write_all(Request::new(ask).to_line().as_bytes())?;
     let mut line = String::new();
     stream.read_to_string(&mut line)?;
+    if line.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the program ended"));
+    }
     Ok(line)
 }
 
@@ -46,5 +49,25 @@ fn patience(ask: Ask) -> Duration {
     match ask {
         Ask::Status => Duration::from_secs(30),
         Ask::Sleep | Ask::Wake | Ask::Release { .. } => Duration::from_secs(900),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_before_it_answers_is_not_of_another_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        assert!(matches!(ask(&socket, Ask::Status), Err(AskError::NoAgent(_))));
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let ended = thread::spawn(move || drop(listener.accept()));
+        let error = ask(&socket, Ask::Status).expect_err("nobody answers");
+        assert!(matches!(error, AskError::NoAnswer(_)), "{error}");
+        ended.join().expect("it ends");
     }
 }

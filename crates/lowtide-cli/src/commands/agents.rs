@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::{Answer, Ask, SOCKET, Status, socket_name};
+use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
 use lowtide_types::{Bytes, Receipt};
 
 use crate::ending::Ending;
@@ -228,5 +228,9 @@ fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
-    lowtide_proto::ask(socket, ask).with_context(|| format!("asking process {pid}"))
+    let answer = lowtide_proto::ask(socket, ask);
+    if matches!(answer, Err(AskError::NoAgent(_))) && !Path::new(&format!("/proc/{pid}")).exists() {
+        bail!("there is no process {pid}; `lowtide status` lists the programs that can sleep");
+    }
+    answer.with_context(|| format!("asking process {pid}"))
 }

@@ -82,6 +82,18 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
 }
 
 #[test]
+fn a_process_that_is_not_there_is_said_to_be_so() {
+    let world = World::new();
+    for verb in ["status", "sleep", "wake", "release"] {
+        // No process has this number: it is more than the kernel's most.
+        let done = lowtide(&world, &[verb, "4194305"]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(said.contains("there is no process 4194305"), "{verb}: {said}");
+        assert_eq!(done.status.code(), Some(3), "{verb}");
+    }
+}
+
+#[test]
 fn run_refuses_words_that_it_does_not_know() {
     let world = World::new();
     for (option, word, allowed) in [
