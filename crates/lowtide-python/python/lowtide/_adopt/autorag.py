@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
+import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,29 @@ def adopt(adopted: Adopted) -> None:
 
 def _replace_cache(adopted: Adopted, util: ModuleType) -> None:
     original = util.empty_cuda_cache
-    adopted.replace(util, "empty_cuda_cache", lambda _: compat.empty_cuda_cache)
+    adopted.replace(util, "empty_cuda_cache", lambda _: empty_cuda_cache)
     # Modules that were imported before have it under its name; later ones get ours.
     for name, module in list(sys.modules.items()):
         if name.startswith("autorag.") and vars(module).get("empty_cuda_cache") is original:
-            adopted.replace(module, "empty_cuda_cache", lambda _: compat.empty_cuda_cache)
+            adopted.replace(module, "empty_cuda_cache", lambda _: empty_cuda_cache)
+
+
+class _Turn(threading.local):
+    """Whether the turn of a module ends in this thread: its stage collects and trims then."""
+
+    is_ending = False
+
+
+_turn = _Turn()
+
+
+def empty_cuda_cache() -> None:
+    """Returns cached memory to the driver, except at the end of a turn, where the stage does it.
+
+    A module's `__del__` calls this in the middle of the stage's own release.
+    """
+    if not _turn.is_ending:
+        compat.empty_cuda_cache()
 
 
 def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
@@ -47,8 +66,14 @@ def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
 
         @functools.wraps(body)
         def run_evaluator(cls: type, *arguments: Any, **keywords: Any) -> object:
-            with _stages(adopted).stage(cls.__name__) as stage:
-                return body(_Making(cls, stage), *arguments, **keywords)
+            try:
+                with _stages(adopted).stage(cls.__name__) as stage:
+                    try:
+                        return body(_Making(cls, stage), *arguments, **keywords)
+                    finally:
+                        _turn.is_ending = True
+            finally:
+                _turn.is_ending = False
 
         return classmethod(run_evaluator)
 
