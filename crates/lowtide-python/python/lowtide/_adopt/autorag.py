@@ -12,6 +12,7 @@ import atexit
 import functools
 import sys
 import threading
+from contextlib import ExitStack
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +43,22 @@ def _replace_cache(adopted: Adopted, util: ModuleType) -> None:
             adopted.replace(module, "empty_cuda_cache", lambda _: empty_cuda_cache)
 
 
-class _Turn(threading.local):
-    """Whether the turn of a module ends in this thread: its stage collects and trims then."""
+class _Ending:
+    """How many turns of modules end at the moment: their stages collect and trim.
 
-    is_ending = False
+    Of the whole process: a release drops a module in a thread of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.turns = 0
+
+    def change(self, by: int) -> None:
+        with self._lock:
+            self.turns += by
 
 
-_turn = _Turn()
+_ending = _Ending()
 
 
 def empty_cuda_cache() -> None:
@@ -56,7 +66,7 @@ def empty_cuda_cache() -> None:
 
     A module's `__del__` calls this in the middle of the stage's own release.
     """
-    if not _turn.is_ending:
+    if not _ending.turns:
         compat.empty_cuda_cache()
 
 
@@ -66,14 +76,13 @@ def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
 
         @functools.wraps(body)
         def run_evaluator(cls: type, *arguments: Any, **keywords: Any) -> object:
-            try:
-                with _stages(adopted).stage(cls.__name__) as stage:
-                    try:
-                        return body(_Making(cls, stage), *arguments, **keywords)
-                    finally:
-                        _turn.is_ending = True
-            finally:
-                _turn.is_ending = False
+            with ExitStack() as ends, _stages(adopted).stage(cls.__name__) as stage:
+                try:
+                    return body(_Making(cls, stage), *arguments, **keywords)
+                finally:
+                    # Until the stage has ended.
+                    _ending.change(1)
+                    ends.callback(_ending.change, -1)
 
         return classmethod(run_evaluator)
 
