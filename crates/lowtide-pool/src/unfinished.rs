@@ -41,7 +41,9 @@ impl Pool {
             }
         }
         let mut state = self.state()?;
-        rooms.iter().for_each(|room| state.stay_asleep(room));
+        for room in &rooms {
+            state.stay_asleep(room);
+        }
         drop(state);
         Ok(SleepReport { tags: all.len(), ..outcome? })
     }

@@ -20,6 +20,8 @@ from alone import alone_with_torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MIB = 1 << 20
+TURNS = 2 if os.environ.get("LOWTIDE_LONG") == "1" else 1
+"""How often questions that meet are asked."""
 HAS_SNAPSHOT = sys.version_info < (3, 13)
 # Up to Python 3.10 the caller of a running function has its arguments, too, where nobody can count
 # them: "native code, or a call in progress".
@@ -215,8 +217,9 @@ def test_no_question_compares_or_removes_a_callback_of_the_end() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    size = 4 * MIB + 512  # Nothing else has as many bytes.
-    lowtide.why(callback := Callback(torch.ones(size // 4)))
+    # Nothing else has as many bytes, or more: an answer has the largest few. Nobody touches them.
+    size = (1 << 30) + 512
+    lowtide.why(callback := Callback(torch.empty(size // 4)))
     atexit.register(callback)
     registered = atexit._ncallbacks()
     try:
@@ -245,7 +248,7 @@ def test_questions_in_many_threads_do_not_see_each_other() -> None:
 
     def ask(number: int) -> None:
         try:
-            for _ in range(2):
+            for _ in range(TURNS):
                 said.append(_texts(lowtide.why(shelf["held"][number])))
                 said.append(_texts(lowtide.why(shelf["tensors"][number])))
                 lowtide.why(device="cpu")
@@ -258,7 +261,7 @@ def test_questions_in_many_threads_do_not_see_each_other() -> None:
     for thread in threads:
         thread.join()
     assert not failed
-    assert len(said) == 16
+    assert len(said) == 8 * TURNS
     wrong = [text for text in said if any(word in text for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(said)}:\n{wrong[0]}"
 
@@ -284,7 +287,7 @@ def test_questions_from_a_signal_handler_do_not_see_the_one_they_interrupt() -> 
         for _ in range(200):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             lowtide.why(device="cpu")
-            if sum(nested) >= 5:
+            if sum(nested) >= 2 * TURNS:
                 break
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -296,7 +299,7 @@ def test_questions_from_a_signal_handler_do_not_see_the_one_they_interrupt() -> 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
-    code = """
+    code = f"""
         import os, sys, threading, torch, lowtide
         class Runner: pass
         held = Runner()
@@ -311,7 +314,7 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
         threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in range(4):
+        for _ in range({2 * TURNS}):
             child = os.fork()
             if child == 0:
                 # A signal ends a child that waits for ever.
@@ -327,7 +330,7 @@ def test_a_forked_child_does_not_see_the_questions_of_its_parent() -> None:
             thread.join()
     """
     lines = alone_with_torch(code).splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 6 * TURNS
     seen = "0" if SEES_CALLS else "2"
     wrong = [line for line in lines if line[0] != seen or any(word in line for word in INTERNALS)]
     assert not wrong, f"{len(wrong)} of {len(lines)}: {wrong[0]}"

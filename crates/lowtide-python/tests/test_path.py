@@ -297,11 +297,11 @@ def test_threads() -> None:
 
     def work(batch: object) -> None:
         started.set()
-        done.wait(10)
+        done.wait(60)
 
     thread = threading.Thread(target=work, args=(held,), name="worker")
     thread.start()
-    started.wait(10)
+    started.wait(60)
     try:
         active = threading._active  # type: ignore[attr-defined]
         objects = [threading, vars(threading), active, thread, vars(thread)]

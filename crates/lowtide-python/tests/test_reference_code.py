@@ -201,11 +201,11 @@ def test_thread_local_of_another_thread() -> None:
     def work() -> None:
         local.model = held
         ready.set()
-        done.wait(10)
+        done.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    ready.wait(10)
+    ready.wait(60)
     initialised.clear()
     found = references(local, held)
     assert [one.step for one in found] == [".model"]

@@ -9,7 +9,7 @@ import time
 
 import lowtide
 import pytest
-from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, until
+from kernel import MIB, PATIENCE_S, SIZE, Caching, Piece, in_use, is_about, until
 from lowtide._native import AllocatorCounts
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -47,7 +47,7 @@ class Worker(threading.Thread):
 def working(gate: lowtide.Gate, device: Caching) -> Worker:
     worker = Worker(gate, device)
     worker.start()
-    assert worker.at_work.wait(10)
+    assert worker.at_work.wait(PATIENCE_S)
     return worker
 
 
@@ -59,7 +59,7 @@ def test_r37_abort_and_retract_flush_and_trim_at_the_pause(mode: str) -> None:
     before = in_use()
     worker = working(gate, device)
     receipt = gate.pause(mode, "10s")
-    worker.join(10)
+    worker.join(PATIENCE_S)
     assert worker.ended == mode
     assert len(flushed) == 1
     assert receipt is not None and receipt.verdict == "released"
@@ -74,7 +74,7 @@ def test_r37_in_place_stops_work_where_it_is_and_keeps_its_memory() -> None:
     flushed = []
     gate = lowtide.Gate(device, flush=lambda: flushed.append(True))
     worker = working(gate, device)
-    assert gate.pause("in_place", 10) is None
+    assert gate.pause("in_place", PATIENCE_S) is None
     steps, taken = worker.steps, in_use()
     time.sleep(0.1)
     assert (worker.steps, flushed, worker.kv is not None) == (steps, [], True)
@@ -82,7 +82,7 @@ def test_r37_in_place_stops_work_where_it_is_and_keeps_its_memory() -> None:
     gate.resume()
     until(lambda: worker.steps != steps)
     worker.stop = True
-    worker.join(10)
+    worker.join(PATIENCE_S)
     assert worker.ended == ""
 
 

@@ -158,14 +158,6 @@ def test_a_release_keeps_nothing_alive() -> None:
     assert seen() is None, (receipt, stage)
 
 
-def interrupted_after(seconds: float) -> threading.Timer:
-    # A shell that runs tests in the background has them ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
-
-
 def test_bad_luck_ctrl_c_ends_a_wait_for_work_and_the_gate_is_open() -> None:
     device = Caching()
     gate = lowtide.Gate(device)
@@ -232,10 +224,18 @@ def test_bad_luck_ctrl_c_ends_a_wait_at_the_gate() -> None:
     device = Caching()
     gate = lowtide.Gate(device)
     gate.pause("in_place", 1)
-    timer = interrupted_after(0.2)
+    # A shell that runs tests in the background has them ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt() -> None:
+        until(lambda: gate._gate.state().waiting)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         gate.enter()
-    timer.join()
+    interrupter.join()
     gate.resume()
     until(lambda: not gate.active)
 

@@ -326,7 +326,7 @@ def test_many_threads_may_ask_at_once() -> None:
     answers: list[Any] = []
 
     def ask() -> None:
-        for _ in range(3):
+        for _ in range(2):
             answers.append(lowtide.why(shelf["held"]))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -334,7 +334,7 @@ def test_many_threads_may_ask_at_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(answers) == 12
+    assert len(answers) == 8
     for answer in answers:
         assert any(path.endswith("shelf['held']") for path in answer.held[0].paths)
 

@@ -3,20 +3,32 @@
 //!
 //! Tests take turns with the double, and each ends by checking that it left nothing.
 
+// Files of the library, for the unit tests in them: see `Cargo.toml`.
+#[path = "../src/double/settings.rs"]
+#[allow(dead_code, reason = "for its tests")]
+mod settings;
+#[path = "../src/share.rs"]
+#[allow(dead_code, unreachable_pub, reason = "for its tests")]
+mod share;
+#[path = "../src/strikes.rs"]
+#[allow(dead_code, reason = "for its tests")]
+mod strikes;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use lowtide_device::nvml::Nvml;
+use lowtide_testing::Dice;
 use lowtide_testing::double::{Double, DoubleGuard, Live};
 use lowtide_testing::raw::{Access, Properties, Raw, first};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 2 * MIB;
 /// Longer than any test takes: what is this late has not run.
-const LATE: &str = "late_us=60000000";
-const PATIENCE: Duration = Duration::from_secs(60);
+const LATE: &str = "late_us=600000000";
+const PATIENCE: Duration = Duration::from_secs(300);
 
 const OK: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -469,7 +481,7 @@ mod processes {
 
     /// Returns what the copy's stream answers.
     fn unmap_under_a_copy() -> i32 {
-        let gpu = Gpu::new("copy_us=500000,late_us=0");
+        let gpu = Gpu::new("copy_us=3000000,late_us=0");
         let (mapped, pinned, stream) = (gpu.mapped(), gpu.pinned(), gpu.stream());
         assert_eq!(gpu.raw.cuMemcpyDtoHAsync_v2(pinned, mapped.0, PAGE, stream), OK);
         // It begins at once and is not done for as long as was asked.

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every check and test there is.
 //!
-//! Rust and Python run side by side: installing torch and compiling take about as long, and cargo
-//! waits by itself where both want to compile. A part that fails stops only the parts that need it.
+//! Rust and Python run side by side, in an order that leaves no core idle. The Python tests take
+//! longest, so the wheel is built before the test programs, while torch is installed. Cargo goes on with
+//! lints and docs while tests run. A part that fails stops only the parts that need it.
 
 mod counts;
 mod python;
@@ -9,6 +10,7 @@ mod pythons;
 mod report;
 mod rust;
 
+use std::sync::mpsc;
 use std::thread;
 
 use report::Report;
@@ -35,19 +37,23 @@ pub(crate) enum Parts {
 
 /// Runs parts. Fails if one of them failed.
 pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
-    let report = Report::new(options)?;
+    let report = &Report::new(options)?;
+    // The sender of each is dropped when that is built, or cannot be.
+    let ((wheel, has_wheel), (agent, has_agent)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
-        scope.spawn(|| {
+        scope.spawn(move || {
             if parts == Parts::Pythons {
-                return pythons::on_each(&report);
+                return pythons::on_each(report);
             }
-            python::test(&report);
+            python::test(report, wheel, &has_agent);
             if options.long {
-                pythons::with_oldest_torch(&report);
+                pythons::with_oldest_torch(report);
             }
         });
         if parts == Parts::All {
-            rust::test(&report);
+            rust::test(report, &has_wheel, agent);
+        } else {
+            drop(agent);
         }
     });
     report.finish()

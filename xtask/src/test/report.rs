@@ -87,16 +87,16 @@ impl Report {
     }
 
     /// Prints what was skipped and why, and the closing line. Fails if a part failed or was not run.
-    pub(crate) fn finish(self) -> anyhow::Result<()> {
+    pub(crate) fn finish(&self) -> anyhow::Result<()> {
         let seconds = self.began.elapsed().as_secs_f64();
-        let Told { counts, failed, not_run } = self.told.into_inner().expect("no part panics");
+        let Told { counts, failed, not_run } = &*self.told();
         if !counts.skipped.is_empty() {
             println!("\nskipped tests, and why");
         }
         for (why, tests) in &counts.skipped {
             println!("{tests:>6}  {why}");
         }
-        for (part, why) in &not_run {
+        for (part, why) in not_run {
             println!("\nnot run: {part}, because {why}");
         }
         if !failed.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
 use super::Report;
@@ -10,7 +11,9 @@ use crate::steps::cargo;
 
 /// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
 /// the same features of all dependencies each time and compiles them once.
-pub(super) fn test(report: &Report) {
+///
+/// The test programs are built after the wheel, and the agent's first: the Python tests use it.
+pub(super) fn test(report: &Report, has_wheel: &Receiver<()>, agent: Sender<()>) {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !has(subcommand) {
             let mut install = Command::new("rustup");
@@ -20,33 +23,39 @@ pub(super) fn test(report: &Report) {
     report.run("format", &mut cargo(&["fmt", "--all", "--check"]));
     let workspace = |subcommand| cargo(&[subcommand, "--workspace", "--locked"]);
     let deny = ["--", "-D", "warnings"];
-    report.run("lints", workspace("clippy").arg("--all-targets").args(deny));
+    let _is_built = has_wheel.recv();
+    report.run("build of the agent", workspace("test").args(["--test", "agent", "--no-run"]));
+    drop(agent);
     let json = ["--message-format", "json-render-diagnostics"];
     let mut build = workspace("test");
     // `--tests` leaves out the examples, which the lints have compiled and nobody runs here.
     build.args(["--tests", "--no-run"]).args(json);
-    match report.run("build", &mut build) {
-        Some(output) => run_all(report, artifacts::programs(&output)),
-        None => report.not_run("tests", "the build failed"),
-    }
-    report.run("doc tests", workspace("test").arg("--doc"));
-    let docs = ["--no-deps", "--document-private-items"];
-    report.run("docs", workspace("doc").args(docs).env("RUSTDOCFLAGS", "-D warnings"));
+    let built = report.run("build", &mut build);
+    thread::scope(|scope| {
+        scope.spawn(|| match built {
+            Some(output) => run_all(report, artifacts::programs(&output)),
+            None => report.not_run("tests", "the build failed"),
+        });
+        report.run("lints", workspace("clippy").arg("--all-targets").args(deny));
+        report.run("doc tests", workspace("test").arg("--doc"));
+        let docs = ["--no-deps", "--document-private-items"];
+        report.run("docs", workspace("doc").args(docs).env("RUSTDOCFLAGS", "-D warnings"));
+    });
 }
 
 fn has(subcommand: &str) -> bool {
     cargo(&[subcommand, "--version"]).output().is_ok_and(|output| output.status.success())
 }
 
-/// Runs test programs, as many at once as there are cores.
+/// Runs test programs, half as many at once as there are cores: cargo and the Python tests use them, too.
 fn run_all(report: &Report, mut programs: Vec<Program>) {
     programs.retain(|program| program.kind != Kind::Program);
     // The long ones first, so that none of them runs alone at the end.
     programs.sort_by_key(|program| (program.kind, program.package.clone()));
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let at_once = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
-        for _ in 0..cores {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, SeqCst)) {
                     report.run(&name(program), &mut command(program));

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::program::{Finished, Machine};
 
@@ -212,7 +212,10 @@ fn a_file_that_is_none_is_an_error_and_never_a_wait() {
         let mut text = String::new();
         File::open(fifo).unwrap().read_to_string(&mut text).map(|_| text).unwrap()
     });
-    while machine.lowtide(&["replay", &good, "--record", &fifo_name]).code() != 0 {}
+    // Refused until the reader has opened it.
+    until("it is written", || {
+        machine.lowtide(&["replay", &good, "--record", &fifo_name]).code() == 0
+    });
     assert!(reader.join().unwrap().contains("allocate"));
 }
 
@@ -222,7 +225,15 @@ fn wait_until_open(pid: u32, path: &Path) {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
         open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).any(|file| file == path)
     };
-    while !has_it_open() {
+    until("the file is open", has_it_open);
+}
+
+/// Waits until something has happened. Fails after minutes, which nothing here takes.
+#[track_caller]
+fn until(what: &str, mut has_happened: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !has_happened() {
+        assert!(began.elapsed() < Duration::from_secs(300), "never: {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -254,14 +265,14 @@ fn a_device_that_is_missing_ends_every_command_with_three() {
 
 /// The only child of a process, once it has one.
 fn child_of(parent: u32) -> u32 {
-    loop {
+    let mut child = None;
+    until("it has a child", || {
         let file = format!("/proc/{parent}/task/{parent}/children");
         let children = fs::read_to_string(file).expect("the parent runs");
-        if let Some(child) = children.split_whitespace().next() {
-            return child.parse().unwrap();
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
+        child = children.split_whitespace().next().map(|child| child.parse().unwrap());
+        child.is_some()
+    });
+    child.expect("it was waited for")
 }
 
 /// Whether a process runs. One that has ended may wait for whoever reaps it.
@@ -295,14 +306,8 @@ fn a_benchmark_that_is_ended_takes_its_children_along() {
             Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success()
         );
         parent.0.wait().unwrap();
-        // The kernel ends the child as soon as its parent has ended; a loop that goes on is a failure.
-        for _ in 0..5000 {
-            if !runs(child) {
-                break;
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        assert!(!runs(child), "the child goes on after {signal}");
+        // The kernel ends the child as soon as its parent has ended.
+        until(&format!("the child ends after {signal}"), || !runs(child));
     }
     // A parent that has ended before the child looked.
     let finished = machine.lowtide(&["floor-child", "cuda:0", "--parent", "1"]);

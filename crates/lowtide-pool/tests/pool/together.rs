@@ -192,7 +192,8 @@ fn two_threads_turn_the_same_tags() {
     });
     let woke = one.1 + two.1 + pool.wake(Scope::Whole).unwrap().tags;
     assert_eq!(one.0 + two.0, woke, "each sleep has its wake");
-    assert!(woke > 20, "hardly anything slept: {woke}");
+    // How often two threads undo each other's turns is up to the machine.
+    assert!(woke > 0, "nothing slept");
     blocks.iter().for_each(Written::assert_is_whole);
     check(&pool);
 }

@@ -176,7 +176,7 @@ impl Clock for Patient {
 
     fn pause(&self, duration: Duration) {
         let _ = self.waits.send(());
-        let told = self.until.lock().unwrap().recv_timeout(Duration::from_secs(5));
+        let told = self.until.lock().unwrap().recv_timeout(Duration::from_secs(300));
         let is_told = told == Err(mpsc::RecvTimeoutError::Disconnected);
         self.time.advance(if is_told { duration } else { Duration::from_secs(3600) });
     }

@@ -27,7 +27,7 @@ proofs! {
 }
 
 /// Longer than any work here takes to stop.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 const MODES: [Mode; 3] = [Mode::Abort, Mode::Retract, Mode::InPlace];
 
 fn r37_abort_and_retract_flush_and_trim_at_the_pause(ground: &Ground) {

@@ -22,7 +22,7 @@ pub(super) const CASES: &[NamedCase] = &[
 /// Returns how much is in use, once it is as expected: a driver may take a moment to count what was
 /// given back.
 fn settled(device: &Device, expected: Bytes) -> Bytes {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let in_use = device.usage().unwrap().in_use();
         if in_use == expected || Instant::now() > deadline {

@@ -41,7 +41,7 @@ fn a_stream_that_has_passed_lets_go(target: Target) {
     for _ in 0..16 {
         stream.copy_out((&reservation, START), (&memory, START), pages(8)).unwrap();
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     // Until it says so nothing is let go of, however far the work is.
     while {
         assert!(reservation.unmap(START, pages(8)).is_err(), "it did not say that it has passed");

@@ -22,7 +22,8 @@ use crate::suite::Case;
 use fixture::{Fixture, RULE_VARIABLE, Rule};
 
 /// No rule takes longer than a few seconds; one that hangs must not hold the suite.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
+
 fn all() -> impl Iterator<Item = &'static Rule> {
     [
         virtual_memory::RULES,

@@ -19,7 +19,7 @@ use crate::world::GONE_WITHIN;
 /// A child plays at least this long, if the storm lasts.
 const CHILD_LEAST: Duration = Duration::from_millis(500);
 /// A child has this long to end after its time: more than a thread that hangs is given.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(360);
 /// In the environment of every child, and of everything that a child starts or forks.
 const MARK: &str = "LOWTIDE_STORM";
 

@@ -13,7 +13,7 @@ use crate::figures;
 /// The operations that are kept of each thread.
 const KEPT: usize = 24;
 /// A thread without a new operation for this long hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(60);
+const HANGS_AFTER: Duration = Duration::from_secs(300);
 
 /// The beginning of the message of every panic that the storm itself raises.
 pub(crate) const ON_PURPOSE: &str = "on purpose";

@@ -91,7 +91,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The memory of a process that was killed is given back by the kernel within this time.
-pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl World {
     pub(crate) fn new(seed: u64, target: Target) -> Arc<World> {

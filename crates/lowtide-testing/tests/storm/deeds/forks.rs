@@ -14,7 +14,7 @@ use crate::trail::fail;
 use crate::world::World;
 
 /// A forked child that has not ended after so many seconds hangs.
-const HANGS_AFTER_S: u32 = 40;
+const HANGS_AFTER_S: u32 = 200;
 
 /// Forks, and waits until the child has found everything as it should be.
 pub(super) fn fork(player: &mut Player) {
