@@ -11,6 +11,8 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
+import threading
+from contextlib import ExitStack
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +36,38 @@ def adopt(adopted: Adopted) -> None:
 
 def _replace_cache(adopted: Adopted, util: ModuleType) -> None:
     original = util.empty_cuda_cache
-    adopted.replace(util, "empty_cuda_cache", lambda _: compat.empty_cuda_cache)
+    adopted.replace(util, "empty_cuda_cache", lambda _: empty_cuda_cache)
     # Modules that were imported before have it under its name; later ones get ours.
     for name, module in list(sys.modules.items()):
         if name.startswith("autorag.") and vars(module).get("empty_cuda_cache") is original:
-            adopted.replace(module, "empty_cuda_cache", lambda _: compat.empty_cuda_cache)
+            adopted.replace(module, "empty_cuda_cache", lambda _: empty_cuda_cache)
+
+
+class _Ending:
+    """How many turns of modules end at the moment: their stages collect and trim.
+
+    Of the whole process: a release drops a module in a thread of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.turns = 0
+
+    def change(self, by: int) -> None:
+        with self._lock:
+            self.turns += by
+
+
+_ending = _Ending()
+
+
+def empty_cuda_cache() -> None:
+    """Returns cached memory to the driver, except at the end of a turn, where the stage does it.
+
+    A module's `__del__` calls this in the middle of the stage's own release.
+    """
+    if not _ending.turns:
+        compat.empty_cuda_cache()
 
 
 def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
@@ -47,8 +76,13 @@ def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
 
         @functools.wraps(body)
         def run_evaluator(cls: type, *arguments: Any, **keywords: Any) -> object:
-            with _stages(adopted).stage(cls.__name__) as stage:
-                return body(_Making(cls, stage), *arguments, **keywords)
+            with ExitStack() as ends, _stages(adopted).stage(cls.__name__) as stage:
+                try:
+                    return body(_Making(cls, stage), *arguments, **keywords)
+                finally:
+                    # Until the stage has ended.
+                    _ending.change(1)
+                    ends.callback(_ending.change, -1)
 
         return classmethod(run_evaluator)
 
