@@ -146,7 +146,11 @@ fn too_little_address_space_is_an_error() {
             let limited = format!("ulimit -v {kib} && exec \"$@\"");
             let shell = [&["-c", &limited, "sh", LOWTIDE], &words(arguments)[..]].concat();
             let finished = run(machine.command("sh", &shell));
-            assert_ended(&finished, &[0, 3], &format!("{arguments:?} with {kib} KiB"));
+            // A thread for which the C library has no memory for a destructor is ended by the library, with
+            // the whole process. Nobody can catch that.
+            if !finished.err().contains("Fatal glibc error: failed to register TLS destructor") {
+                assert_ended(&finished, &[0, 3], &format!("{arguments:?} with {kib} KiB"));
+            }
         }
     }
 }
