@@ -2,6 +2,7 @@
 //! had left was to come back, somebody else had taken its room.
 
 use std::sync::Mutex;
+use std::thread;
 
 use lowtide_device::{Bytes, Chunk, Device};
 use lowtide_pool::{Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
@@ -42,11 +43,13 @@ impl Halfway {
 fn stopped_halfway(pool: &Pool, tag: Tag) -> Chunk {
     let device = pool.device();
     let (full, neighbour) = (in_use(device), Mutex::new(None));
+    // Chunks leave on this thread: while it asks, none is on its way and the kernel's number stands still.
+    let this = thread::current().id();
     let go_on = || {
         let mut neighbour = neighbour.lock().unwrap();
-        let left = full - in_use(device);
-        if neighbour.is_none() && left > Bytes::ZERO {
-            *neighbour = Some(device.create(left).unwrap());
+        if neighbour.is_none() && thread::current().id() == this {
+            let left = full - in_use(device);
+            *neighbour = (left > Bytes::ZERO).then(|| device.create(left).unwrap());
         }
         neighbour.is_none()
     };
