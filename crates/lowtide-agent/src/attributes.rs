@@ -29,7 +29,7 @@ const READ_AND_WRITE: i32 = 3;
 
 /// Writes an attribute of the memory at an address, with the driver's answers for plain memory and in its
 /// widths, as an H200 gave them; false for the others, which the driver knows while the process is awake.
-/// Memory of ours can not be shared the legacy way, and says so.
+/// Memory of ours cannot be shared the legacy way, and says so.
 ///
 /// # Safety
 /// `place` has room for the attribute.

@@ -92,10 +92,7 @@ hooks! {
         }
     };
     quiet cuMemFree_v2(at: u64) |real| {
-        match quietly(|| free(at)).flatten() {
-            Some(code) => code,
-            None => staying::give_back(Key::Address(at), || real(at)),
-        }
+        free_or(at, || real(at))
     };
     quiet cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
         match around(at) {
@@ -247,16 +244,10 @@ hooks! {
     };
     /// Waits for the device where the memory is ours: later than asked for, and never too early.
     quiet cuMemFreeAsync(at: u64, stream: usize) |real| {
-        match quietly(|| free(at)).flatten() {
-            Some(code) => code,
-            None => staying::give_back(Key::Address(at), || real(at, stream)),
-        }
+        free_or(at, || real(at, stream))
     };
     quiet cuMemFreeAsync_ptsz(at: u64, stream: usize) |real| {
-        match quietly(|| free(at)).flatten() {
-            Some(code) => code,
-            None => staying::give_back(Key::Address(at), || real(at, stream)),
-        }
+        free_or(at, || real(at, stream))
     };
     touch cuArrayCreate_v2(array: *mut u64, shape: *const arrays::Flat) |real| {
         let code = real(array, shape);
@@ -370,6 +361,14 @@ fn current_context() -> Option<NonNull<c_void>> {
     // SAFETY: writes one pointer.
     let code = unsafe { get(&raw mut context) };
     NonNull::new(context).filter(|_| code == SUCCESS)
+}
+
+/// Frees memory of ours, or leaves it to the driver.
+fn free_or(at: u64, real: impl FnOnce() -> i32) -> i32 {
+    match quietly(|| free(at)).flatten() {
+        Some(code) => code,
+        None => staying::give_back(Key::Address(at), real),
+    }
 }
 
 /// Frees memory of ours; `None` if it is not.

@@ -207,10 +207,8 @@ impl Home {
     /// Makes what a sleep needs and reads the numbers that it will read, which loads NVML. What is made
     /// takes device memory, so it is there before the first number is read.
     pub(crate) fn prepare(&self) {
-        if let Err(error) = self.pool.prepare_sleep() {
-            // The sleep tries on its own, and its receipt says what failed.
-            say!("a sleep could not be prepared: {error}");
-        }
+        // The sleep tries on its own, and its receipt says what failed.
+        let _refused = self.pool.prepare_sleep();
         self.releaser.inventory().read();
     }
 

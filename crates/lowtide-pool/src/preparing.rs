@@ -9,6 +9,7 @@ use lowtide_types::{Phase, SleepPolicy};
 use crate::Result;
 use crate::backup::{Backups, PAGE};
 use crate::carry::Carriers;
+use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::state::State;
 
@@ -23,8 +24,7 @@ impl Pool {
     /// What was refused, by the host or by the driver. The next sleep tries on its own.
     pub fn prepare_sleep(&self) -> Result<()> {
         let device = &self.shared.device;
-        let Missing { carriers, pages } =
-            self.state()?.missing(self.shared.policy.direct_backups.0);
+        let Missing { carriers, pages } = self.state()?.missing(&self.shared.policy);
         let mut made = None;
         if carriers {
             Carriers::ready(&mut made, device)?;
@@ -50,7 +50,7 @@ struct Missing {
 }
 
 impl State {
-    fn missing(&self, direct_most: u64) -> Missing {
+    fn missing(&self, policy: &Policy) -> Missing {
         if self.tags.has_turn() {
             return Missing { carriers: false, pages: 0 };
         }
@@ -59,7 +59,10 @@ impl State {
             tags.filter(|tag| tag.phase == Phase::Awake && tag.policy == SleepPolicy::Offload);
         let needed: u64 = saved.map(|tag| tag.physical_bytes.0).sum();
         let missing = needed.saturating_sub(self.backups.held().0);
-        let direct = direct_most.saturating_sub(self.backups.direct().0);
-        Missing { carriers: self.carriers.is_none(), pages: missing.min(direct) / PAGE }
+        let direct = policy.direct_backups.0.saturating_sub(self.backups.direct().0);
+        let most = policy.backup_most.map_or(u64::MAX, |most| most.0);
+        let allowed = most.saturating_sub(self.backups.held().0);
+        let pages = missing.min(direct).min(allowed) / PAGE;
+        Missing { carriers: self.carriers.is_none(), pages }
     }
 }

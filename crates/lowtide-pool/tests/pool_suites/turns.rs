@@ -205,6 +205,12 @@ fn a_prepared_sleep(target: Target) {
     let before = device.usage().unwrap().in_use();
     let slept = pool.sleep(Scope::Whole).unwrap();
     assert_eq!(before - device.usage().unwrap().in_use(), slept.freed);
+    let limited = Policy::default().backup_most(Some(Bytes(4 << 20)));
+    let limited = Pool::builder(&device).policy(limited).build().unwrap();
+    limited.alloc(Bytes(6 << 20), StreamId(0), Tag::default()).unwrap();
+    limited.prepare_sleep().unwrap();
+    assert!(limited.counts().host <= Bytes(4 << 20), "no more than backups may take");
+    drop(limited);
     // A pool that is asleep, and one that has nothing.
     pool.prepare_sleep().unwrap();
     Pool::new(&device).unwrap().prepare_sleep().unwrap();
