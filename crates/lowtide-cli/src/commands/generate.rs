@@ -37,7 +37,7 @@ pub(crate) struct Options {
     to: PathBuf,
 }
 
-/// Writes every file.
+/// Writes the completions of each shell and the man pages.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     for (shell, path) in COMPLETIONS {
         let mut script = Vec::new();
