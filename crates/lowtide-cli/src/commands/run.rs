@@ -39,8 +39,8 @@ pub(crate) struct Options {
     /// cufile, ucx, nvshmem, mps, sync-memops. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
     despite: Vec<Obstacle>,
-    /// Have the Python package in the program adopt a project that loads models (autorag, sglang). Its own clean-up becomes releases with receipts. The package must be
-    /// installed in the program's environment.
+    /// Have the Python package in the program adopt a project that loads models: its clean-up becomes
+    /// releases with receipts. The package must be installed in the program's environment.
     #[arg(long, value_name = "PROJECT", value_delimiter = ',')]
     adopt: Vec<Project>,
     /// The program and its arguments.
@@ -52,6 +52,7 @@ pub(crate) struct Options {
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Project {
     Autorag,
+    DoclingServe,
     Sglang,
 }
 
