@@ -12,6 +12,7 @@
 //! ```
 
 mod client;
+pub mod helper;
 mod obstacle;
 
 use std::fmt;
