@@ -23,6 +23,8 @@ use crate::{arrays, attributes, gate, loader, obstacles, pools, primaries, surro
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
 const NOT_FOUND: i32 = 500;
+/// The attribute of a device that has virtual memory.
+const HAS_VIRTUAL_MEMORY: i32 = 102;
 
 /// Defines functions of the driver. The body sees `real`, the driver's own function. A touch is inside
 /// the gate for as long as the body runs.
@@ -56,6 +58,17 @@ hooks! {
         let code = real(flags);
         if code == SUCCESS {
             quietly(agent::start);
+        }
+        code
+    };
+
+    /// XLA makes its memory itself where the device has virtual memory, and asks the driver for plain memory where
+    /// it has none. Plain memory can sleep, so XLA is told that there is none.
+    quiet cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) |real| {
+        let code = real(value, attribute, device);
+        if attribute == HAS_VIRTUAL_MEMORY && code == SUCCESS && quietly(surroundings::has_xla) == Some(true) {
+            // SAFETY: the driver has written it.
+            unsafe { value.write(0) };
         }
         code
     };
@@ -123,19 +136,15 @@ hooks! {
         count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
     ) |real| {
         let Some(found) = around(at) else { return real(count, kinds, data, at) };
+        // SAFETY: the arguments of this very function.
+        let write = || unsafe { attributes::write_all(&found, at, count, kinds, data) };
+        if count > 0 && !kinds.is_null() && !data.is_null() && write() {
+            return SUCCESS;
+        }
         // What the driver says of virtual memory is then corrected.
         let code = awake(|| real(count, kinds, data, at));
         if code == SUCCESS {
-            for index in 0..count as usize {
-                // SAFETY: the list has this many entries, by the driver's contract.
-                let kind = unsafe { kinds.wrapping_add(index).read() };
-                // SAFETY: as above.
-                let place = unsafe { data.wrapping_add(index).read() };
-                if !place.is_null() {
-                    // SAFETY: the caller's place for this attribute.
-                    unsafe { attributes::write(&found, kind, at, place) };
-                }
-            }
+            write();
         }
         code
     };
