@@ -94,6 +94,14 @@ impl Helper {
         Helper { folder: folder.to_owned(), program, variables: variables.collect() }
     }
 
+    /// Sets a variable that the helper gets if it is started, for tests.
+    #[must_use]
+    pub fn with_variable(mut self, name: &str, value: impl Into<OsString>) -> Helper {
+        self.variables.retain(|(known, _)| known != name);
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
     /// Finds the helper's program: where `LOWTIDE_HELPER_PROGRAM` says, unless this process is privileged,
     /// or near another file of lowtide's.
     ///
