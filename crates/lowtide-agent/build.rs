@@ -38,19 +38,15 @@ impl Row<'_> {
         let mut words = class.split(' ');
         let class = words.next().unwrap_or_default();
         assert!(["touch", "quiet", "wait"].contains(&class), "`{line}`: decide about its class");
-        let (mut is_own, mut answers) = (false, false);
+        let (mut is_own, mut way) = (false, if class == "touch" { "touch" } else { "quiet" });
         for word in words {
             match word {
                 "own" => is_own = true,
-                "answers" => answers = true,
+                "answers" => way = "answered",
+                "done" => way = "done",
                 other => panic!("`{line}`: there is no `{other}`"),
             }
         }
-        let way = match class {
-            "touch" => "touch",
-            _ if answers => "answered",
-            _ => "quiet",
-        };
         let letters = letters.trim_matches('-').chars();
         let arguments = letters.map(|letter| match letter {
             'w' => "usize",

@@ -16,6 +16,7 @@ use crate::{gate, loader};
 
 /// The driver's code for a function that it does not have.
 const NOT_FOUND: i32 = 500;
+const SUCCESS: i32 = 0;
 
 /// A structure that the driver takes by value: the handle of memory or of an event of another process.
 #[repr(C)]
@@ -74,13 +75,16 @@ pub(crate) fn by_address(real: *mut c_void) -> Option<&'static Entry> {
 }
 
 /// Writes a function that passes its call on: a touch through the gate, a call that a suspended process does
-/// not answer beside it, and anything else at once.
+/// not answer beside it, and anything else at once. In a suspended process no work is left to wait for.
 macro_rules! trampoline {
     (touch $name:ident $row:literal $arguments:tt) => {
         trampoline!(@write $name $row $arguments gate::enter());
     };
     (quiet $name:ident $row:literal $arguments:tt) => {
         trampoline!(@write $name $row $arguments gate::enter_quietly());
+    };
+    (done $name:ident $row:literal $arguments:tt) => {
+        trampoline!(@write $name $row $arguments gate::try_enter_quietly().ok_or(SUCCESS));
     };
     (answered $name:ident $row:literal $arguments:tt) => {
         trampoline!(@write $name $row $arguments Ok::<(), i32>(()));

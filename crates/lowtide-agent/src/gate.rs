@@ -89,12 +89,20 @@ impl Drop for QuietPass {
 /// The driver's code for the caller where the process could not be resumed.
 #[inline]
 pub(crate) fn enter_quietly() -> Result<QuietPass, i32> {
+    loop {
+        match try_enter_quietly() {
+            Some(pass) => return Ok(pass),
+            None => agent::resume_for_call()?,
+        }
+    }
+}
+
+/// Enters for one call that is no touch; `None` if the process is suspended.
+#[inline]
+pub(crate) fn try_enter_quietly() -> Option<QuietPass> {
     // SAFETY: the words of this thread, which nobody else uses.
     let line = line_of(unsafe { &mut *words() });
-    while !protocol::try_enter_quietly(&STATE, line) {
-        agent::resume_for_call()?;
-    }
-    Ok(QuietPass(line))
+    protocol::try_enter_quietly(&STATE, line).then_some(QuietPass(line))
 }
 
 #[inline]

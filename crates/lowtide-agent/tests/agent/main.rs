@@ -12,6 +12,7 @@ mod obstacles;
 mod program;
 mod python;
 mod room;
+mod suspend;
 
 use std::thread;
 use std::time::Instant;
