@@ -4,8 +4,7 @@
     python3 every_quiet.py locked --results locked.json
     python3 every_quiet.py checkpointed --waiting locked.json --results checkpointed.json
 
-`asleep`: each function is asked twice while the program is awake and once while it sleeps; the answer must be the
-same, and the program must sleep on. `locked`: each function is asked in a process that another one has locked;
+`asleep`: each function is asked while the program is awake and once while it sleeps; the answer must be the same, and the program must sleep on. `locked`: each function is asked in a process that another one has locked;
 the result says which wait; `checkpointed`: the same in a process that is checkpointed. Functions that take something
 away get an object of their own each time. A call that ends the process is named and left out of the next run.
 Exits 0 only if every answer is the same (`asleep`), or if every call returned after the unlock.
@@ -257,15 +256,16 @@ def asleep(
 
     world, questions = World(), signatures()
     questions = {name: one for name, one in questions.items() if name not in left_out}
-    awake: dict[str, tuple[Answer, Answer]] = {}
-    last: dict[str, Callable[[], Answer]] = {}
-    for name, parameters in questions.items():
-        progress.begin(name)
-        first = world.ask(name, parameters)()
-        world.restore()
-        awake[name] = (first, world.ask(name, parameters)())
-        world.restore()
-        last[name] = world.ask(name, parameters)
+    # The first round settles what calls leave behind for others: the current context, the pool, the log.
+    rounds: list[dict[str, Answer]] = []
+    for _ in range(3):
+        answers: dict[str, Answer] = {}
+        for name, parameters in questions.items():
+            progress.begin(name)
+            answers[name] = world.ask(name, parameters)()
+            world.restore()
+        rounds.append(answers)
+    last = {name: world.ask(name, parameters) for name, parameters in questions.items()}
     failures: list[str] = []
     slept = agent("sleep")
     if not slept.get("receipts"):
@@ -274,7 +274,7 @@ def asleep(
         progress.begin(name)
         code, written = question()
         world.restore()
-        (before, text), (_, again) = awake[name]
+        (_, again), (before, text) = rounds[1][name], rounds[2][name]
         if not agent("status").get("is_asleep"):
             failures.append(f"{name} woke the process")
             agent("sleep")
@@ -286,7 +286,7 @@ def asleep(
     found = ctypes.create_string_buffer(8 * MIB)
     if call("cuMemcpyDtoH_v2", found, world.block, 8 * MIB) or found.raw != b"\x5a" * (8 * MIB):
         failures.append("the data are not what they were")
-    codes = {name: first[0] for name, (first, _) in awake.items()}
+    codes = {name: code for name, (code, _) in rounds[2].items()}
     return {"asked": len(questions), "codes": codes, "failures": failures}
 
 
