@@ -171,7 +171,9 @@ class World:
             found = [node for part, node in self.nodes.items() if part in name]
             return found[0] if found else self.one[kind]
         if kind == "CUcontext" and TAKES_AWAY.search(name):
-            return make("cuCtxCreate_v2", 0, 0)
+            other = make("cuCtxCreate_v2", 0, 0)
+            self.restore()
+            return other
         if name.startswith("cuDevicePrimaryCtxRelease"):
             make("cuDevicePrimaryCtxRetain", 0)
         if parameter.startswith("pid"):

@@ -152,13 +152,11 @@ pub(crate) fn wake_for_touch() -> Result<(), i32> {
 /// # Errors
 /// As [`wake_for_touch`].
 pub(crate) fn resume_for_call() -> Result<(), i32> {
-    match get() {
-        Some(agent) => agent.bring_back(Job::Resume),
-        None => {
-            gate::open();
-            Ok(())
-        }
-    }
+    let Some(agent) = get() else {
+        gate::open();
+        return Ok(());
+    };
+    agent.bring_back(Job::Resume)
 }
 
 impl Agent {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{self, DeviceBytes, Helper, Refusal, Resume, Suspend, Target};
 use lowtide_proto::{Answer, NoRoom, Resumed, Status};
-use lowtide_types::{Bytes, DeviceId, Receipt};
+use lowtide_types::{Bytes, DeviceId};
 
 use crate::agent::{self, Agent};
 use crate::gate;
@@ -99,9 +99,10 @@ impl Agent {
             Ok(connection) => connection,
             Err(why) => return refused(why),
         };
-        let receipts = match self.sleep_for_suspend() {
-            Ok(receipts) => receipts,
-            Err(answer) => return answer,
+        let receipts = match self.sleep() {
+            Answer::Slept { receipts } if gate::is_asleep() => receipts,
+            Answer::Asleep => Vec::new(),
+            answer => return answer,
         };
         let (status, homes) = (self.status(), self.memory.homes());
         let maps = homes.iter().filter_map(|home| maps_of(home)).collect();
@@ -136,20 +137,6 @@ impl Agent {
         }
     }
 
-    /// Puts the process to sleep, if it is awake.
-    ///
-    /// # Errors
-    /// The answer, where it does not sleep.
-    fn sleep_for_suspend(&self) -> Result<Vec<Receipt>, Answer> {
-        if gate::is_asleep() {
-            return Ok(Vec::new());
-        }
-        match self.sleep() {
-            Answer::Slept { receipts } if gate::is_asleep() => Ok(receipts),
-            answer => Err(answer),
-        }
-    }
-
     /// Brings the process back to its devices, where it sleeps on. Called by the worker.
     pub(crate) fn resume(&self) -> Answer {
         let began = Instant::now();
@@ -161,7 +148,7 @@ impl Agent {
             Err(why) => return refused(why),
         };
         let (maps, device) = match &*self.suspending.known() {
-            Some(known) => (known.maps.clone(), known.device.clone()),
+            Some(known) => (known.maps.clone(), known.device),
             None => (Vec::new(), None),
         };
         let (target, limit_ms) = (connection.1, LIMIT.as_millis() as u64);
