@@ -50,7 +50,8 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     }
     fs::create_dir_all(to)?;
     let mut size = 0;
-    let mut programs = built(&["build", "--package", "lowtide-cli"])?;
+    let mut programs =
+        built(&["build", "--package", "lowtide-cli", "--package", "lowtide-helper"])?;
     programs.extend(built(&[
         "test",
         "--package",
@@ -69,7 +70,7 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "storm",
         "--no-run",
     ])?);
-    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {
+    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide", "lowtide-helper"]) {
         let found = programs.iter().find(|program| program.target == *wanted);
         let from = &found.with_context(|| format!("cargo built no {wanted}"))?.executable;
         size += fs::copy(from, to.join(wanted))

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
+use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, helper, socket_name};
 use lowtide_types::{Bytes, Receipt};
 
+use crate::commands::suspend::{self, SuspendedProcess};
 use crate::ending::Ending;
 use crate::page::{self, Page};
 
@@ -64,7 +65,11 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
         return Ok(Ending::Proved);
     }
     let mut page = Page::default();
-    if agents.is_empty() {
+    let suspended = if options.pid.is_none() { suspended()? } else { Vec::new() };
+    for process in &suspended {
+        page.row(&format!("process {}", process.pid), &process.need());
+    }
+    if agents.is_empty() && suspended.is_empty() {
         page.line("no program of this user has an agent; `lowtide run -- COMMAND` starts one");
     }
     for agent in &agents {
@@ -72,6 +77,20 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     }
     page.print()?;
     Ok(Ending::Proved)
+}
+
+/// Returns the processes that are suspended. A helper that was killed has the next one finish what it began.
+fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
+    let found = suspend::suspended()?;
+    if found.iter().any(|process| process.step.is_some()) {
+        let asked =
+            suspend::helper().and_then(|helper| Ok(helper.connect()?.ask(helper::Ask::List)?));
+        if let Err(error) = asked {
+            page::complain(&format!("what was begun cannot be finished: {error:#}"));
+        }
+        return suspend::suspended();
+    }
+    Ok(found)
 }
 
 /// Puts a program to sleep.
