@@ -26,7 +26,7 @@ struct Adopter {
     alone: &'static [&'static str],
 }
 
-const ADOPTERS: [Adopter; 2] = [
+const ADOPTERS: [Adopter; 3] = [
     Adopter {
         name: "autorag",
         packages: &[
@@ -36,6 +36,11 @@ const ADOPTERS: [Adopter; 2] = [
             "sentence-transformers",
             "sentencepiece",
         ],
+        alone: &[],
+    },
+    Adopter {
+        name: "docling-serve",
+        packages: &["docling-serve==1.38.2", "torch", "torchvision", "transformers", "timm"],
         alone: &[],
     },
     // What it needs for CUDA is left out, and so is the torch that it asks for: only its scheduler's

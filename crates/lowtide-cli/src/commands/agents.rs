@@ -160,7 +160,7 @@ pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
     }
 }
 
-fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
+pub(super) fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
     let mut page = Page::default();
     if receipts.is_empty() {
         page.line("the process has no memory that can sleep");
@@ -173,12 +173,20 @@ fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
     page.print().map(drop)
 }
 
+fn state_of(status: &Status) -> &'static str {
+    match (status.is_suspended, status.is_asleep) {
+        (true, _) => "suspended: nothing of it is on a device; the rest is as it was before",
+        (false, true) => "asleep",
+        (false, false) => "awake",
+    }
+}
+
 fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     // Its end may have come meanwhile; a title without a command says enough.
     let command = fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
     page.title(&format!("process {}", status.pid), &command);
-    page.row("state", if status.is_asleep { "asleep" } else { "awake" });
+    page.row("state", state_of(status));
     match status.idle_s {
         Some(idle_s) => {
             let quiet_s = status.quiet_s.filter(|quiet_s| *quiet_s > idle_s);
@@ -244,6 +252,15 @@ fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
     let namespace =
         fs::read_link("/proc/self/ns/pid").context("reading this process's namespace")?;
     Ok(folder.path().join(socket_name(&namespace.to_string_lossy(), pid)))
+}
+
+/// Asks the agent of a process; `None` if the process has none.
+pub(super) fn ask_if_any(pid: u32, question: Ask) -> anyhow::Result<Option<Answer>> {
+    let socket = socket_of(&PrivateFolder::of_user()?, pid)?;
+    if UnixStream::connect(&socket).is_err() {
+        return Ok(None);
+    }
+    ask(&socket, pid, question).map(Some)
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {

@@ -13,6 +13,7 @@ use lowtide_release::parse_time;
 use lowtide_types::Bytes;
 use serde::Serialize;
 
+use crate::commands::agents;
 use crate::ending::Ending;
 use crate::page::{self, Page};
 
@@ -23,8 +24,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 #[command(
     after_help = "The process uses no device memory while it is suspended: its context leaves, too. It lives on, and \
                   waits in its next CUDA call until `lowtide resume`. The driver copies its device memory to host \
-                  memory, at about 2 GiB/s; a program that was started with `lowtide run` and sleeps has little left \
-                  to copy.\n\n\
+                  memory, at about 2 GiB/s. A program that was started with `lowtide run` sleeps first, which is \
+                  faster, and comes back by itself at its next use of the device.\n\n\
                   A helper process of this user does it, with the driver's process checkpoint (driver 570 or newer, \
                   Linux). It is started if it does not run.\n\n\
                   Ends with 0 if the process is off the device by the driver's numbers, with 1 if that is not \
@@ -68,6 +69,9 @@ pub(crate) struct ResumeOptions {
 /// Takes a process off the device.
 pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
+    if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
+        return suspended_by_agent(options, answer);
+    }
     let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
     let ask = Ask::Suspend(Suspend { target, lock_limit_ms, limit_ms, force: options.force });
     let answer = connect()?.ask(ask).context("suspending it")?;
@@ -88,9 +92,83 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     }
 }
 
+/// Says what an agent answered, which put its program to sleep before it asked the helper.
+fn suspended_by_agent(
+    options: &SuspendOptions,
+    answer: lowtide_proto::Answer,
+) -> anyhow::Result<Ending> {
+    use lowtide_proto::Answer as Agent;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Agent::Suspended { receipts, suspended } => {
+            if !options.json {
+                agents::print_receipts(&receipts)?;
+                receipt(&suspended).print()?;
+            }
+            match suspended.verdict {
+                verdict if verdict.is_proved() => Ok(Ending::Proved),
+                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
+            }
+        }
+        Agent::Asleep => {
+            if !options.json {
+                let mut page = Page::default();
+                page.line(&format!("process {} is suspended already", options.pid));
+                page.print()?;
+            }
+            Ok(Ending::Proved)
+        }
+        Agent::Slept { receipts } => {
+            if !options.json {
+                agents::print_receipts(&receipts)?;
+            }
+            Ok(Ending::NotProved { what: "the program did not fall asleep".to_owned() })
+        }
+        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+/// Says what an agent answered, whose program is on the device again and sleeps on.
+fn resumed_by_agent(
+    options: &ResumeOptions,
+    answer: lowtide_proto::Answer,
+) -> anyhow::Result<Ending> {
+    use lowtide_proto::Answer as Agent;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Agent::Resumed(resumed) => {
+            if !options.json {
+                let mut page = Page::default();
+                let (pid, took_s) = (options.pid, resumed.took_s);
+                page.line(&if resumed.steps.is_empty() {
+                    format!("process {pid} was not suspended")
+                } else {
+                    format!(
+                        "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next \
+                         use of the device"
+                    )
+                });
+                page.print()?;
+            }
+            Ok(Ending::Proved)
+        }
+        Agent::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
+        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
 /// Brings a process back to the device.
 pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
+    if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
+        return resumed_by_agent(options, answer);
+    }
     let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
     let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
     let answer = connect()?.ask(ask).context("resuming it")?;
