@@ -17,6 +17,7 @@
 //! | `inspection` | whether a process may be suspended at all |
 //! | `journal` | what was begun, written before each step |
 //! | `recovery` | what an earlier helper left unfinished |
+//! | [`rungs`] | hooks for the rungs `suspend` and `exit` |
 //! | `locks` | locks on files, for one instance and for the machine |
 //!
 //! What always holds:
@@ -35,6 +36,7 @@ mod operation;
 mod program;
 mod recovery;
 mod room;
+pub mod rungs;
 mod serving;
 
 pub use self::journal::{Asked, Record, records};

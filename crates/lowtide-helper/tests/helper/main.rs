@@ -1,6 +1,7 @@
 //! The helper as a process, on the driver double.
 
 mod refusals;
+mod rungs;
 mod survival;
 mod suspending;
 mod world;
