@@ -61,27 +61,28 @@ fn a_process_at_work_is_busy_and_runs_on() {
 fn an_operation_past_its_limit_is_left_alone_and_its_device_refuses_others_by_name() {
     let world = World::new();
     // So long that nobody waits for it.
-    let helper = world.helper_with("checkpoint_us=8000000");
+    let helper = world.helper_with("checkpoint_us=600000000");
     let (mut program, mut other) = (world.program(8), world.program(8));
     let target = program.target;
-    let ask_it = Suspend { target, lock_limit_ms: 10, limit_ms: 90, force: false };
+    let ask_it = Suspend { target, lock_limit_ms: 10_000, limit_ms: 0, force: false };
     let refusal = refused(&helper, Ask::Suspend(ask_it));
-    let unfinished = Refusal::Unfinished { pid: target.pid, step: Step::Checkpoint, limit_ms: 100 };
-    assert_eq!(refusal, unfinished);
+    let (pid, limit_ms) = (target.pid, 10_000);
+    assert_eq!(refusal, Refusal::Unfinished { pid, step: Step::Checkpoint, limit_ms });
     let refusal = refused(&helper, other.suspend());
     let Refusal::DeviceTaken { pid, step: Step::Checkpoint, .. } = refusal else {
         panic!("{refusal}")
     };
     assert_eq!(pid, target.pid);
     other.is_right();
-    // It was never cancelled.
-    until("it is off the device", || state(&helper, &program) == ProcessState::Checkpointed);
-    until("its device is free", || match ask(&helper, program.resume(0)) {
-        Answer::Resumed(_) => true,
+    // It was not cancelled, and ends with its process.
+    assert_eq!(state(&helper, &program), ProcessState::Locked);
+    program.kill_it();
+    until("its device is free", || match ask(&helper, other.resume(0)) {
+        Answer::Resumed(resumed) => resumed.was_running,
         Answer::Refused { refusal: Refusal::DeviceTaken { .. } } => false,
         answer => panic!("{answer:?}"),
     });
-    program.is_right();
+    other.is_right();
 }
 
 #[test]
