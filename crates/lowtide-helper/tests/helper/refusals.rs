@@ -20,9 +20,7 @@ fn processes_that_cannot_be_suspended_are_refused_with_the_reason() {
     let itself = Target::of(its).expect("it runs");
     assert_eq!(refused(&helper, suspend(itself)), Refusal::Helper { pid: its });
     program.signal("-STOP");
-    until("it is stopped", || {
-        refused(&helper, suspend(program.target)) == Refusal::Stopped { pid }
-    });
+    assert_eq!(refused(&helper, suspend(program.target)), Refusal::Stopped { pid });
     program.signal("-CONT");
     program.is_right();
     program.kill_it();
@@ -64,9 +62,9 @@ fn an_operation_past_its_limit_is_left_alone_and_its_device_refuses_others_by_na
     let helper = world.helper_with("checkpoint_us=600000000");
     let (mut program, mut other) = (world.program(8), world.program(8));
     let target = program.target;
-    let ask_it = Suspend { target, lock_limit_ms: 10_000, limit_ms: 0, force: false };
+    let ask_it = Suspend { target, lock_limit_ms: 3000, limit_ms: 0, force: false };
     let refusal = refused(&helper, Ask::Suspend(ask_it));
-    let (pid, limit_ms) = (target.pid, 10_000);
+    let (pid, limit_ms) = (target.pid, 3000);
     assert_eq!(refusal, Refusal::Unfinished { pid, step: Step::Checkpoint, limit_ms });
     let refusal = refused(&helper, other.suspend());
     let Refusal::DeviceTaken { pid, step: Step::Checkpoint, .. } = refusal else {
