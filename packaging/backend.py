@@ -118,10 +118,11 @@ def profile_of(settings: Mapping[str, Any]) -> str:
     return words[words.index("--profile") + 1] if "--profile" in words else "release"
 
 
-def built_programs(profile: str) -> tuple[Path, Path]:
-    """Builds the command and the agent. Returns their files."""
+def built_programs(profile: str) -> tuple[Path, Path, Path]:
+    """Builds the command, the agent and the helper. Returns their files."""
     command = ["cargo", "build", "--profile", profile, "--locked"]
     command += ["--package", "lowtide-cli", "--package", "lowtide-agent"]
+    command += ["--package", "lowtide-helper"]
     subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=True)
     said = subprocess.run(
         ["cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"],
@@ -133,7 +134,7 @@ def built_programs(profile: str) -> tuple[Path, Path]:
     folder = Path(
         json.loads(said.stdout)["target_directory"], "debug" if profile == "dev" else profile
     )
-    return folder / "lowtide", folder / "liblowtide_agent.so"
+    return folder / "lowtide", folder / "liblowtide_agent.so", folder / "lowtide-helper"
 
 
 @contextlib.contextmanager

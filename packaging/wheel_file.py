@@ -1,9 +1,10 @@
 """Adds the programs to a wheel that maturin has built.
 
-    python3 packaging/wheel_file.py WHEEL PROGRAM AGENT
+    python3 packaging/wheel_file.py WHEEL PROGRAM AGENT HELPER
 
 A wheel is a zip file whose `RECORD` lists every file with its digest. `NAME.data/scripts` goes to the
-environment's `bin`, and `NAME.data/data` to its root: the command finds the agent in `../lib/lowtide`.
+environment's `bin`, and `NAME.data/data` to its root: the command finds the agent and the helper in
+`../lib/lowtide`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pathlib import Path
 AT = (1980, 1, 1, 0, 0, 0)
 
 
-def add_programs(wheel: Path, program: Path, agent: Path, root: Path) -> None:
-    """Adds the command, the agent and the files that `lowtide run --adopt` needs to a wheel."""
+def add_programs(wheel: Path, program: Path, agent: Path, helper: Path, root: Path) -> None:
+    """Adds the command, the agent, the helper and the files that `lowtide run --adopt` needs to a wheel."""
     name = "-".join(wheel.name.split("-")[:2])
     lib = f"{name}.data/data/lib/lowtide"
     files = {
         f"{name}.data/scripts/lowtide": program,
         f"{lib}/liblowtide_agent.so": agent,
+        f"{lib}/lowtide-helper": helper,
         f"{lib}/adopt/sitecustomize.py": root / "crates/lowtide-python/adopt/sitecustomize.py",
     }
     rewritten = wheel.with_suffix(".part")
@@ -57,5 +59,5 @@ def row(path: str, content: bytes) -> str:
 
 
 if __name__ == "__main__":
-    wheel, program, agent = map(Path, sys.argv[1:])
-    add_programs(wheel, program, agent, Path(__file__).resolve().parent.parent)
+    wheel, program, agent, helper = map(Path, sys.argv[1:])
+    add_programs(wheel, program, agent, helper, Path(__file__).resolve().parent.parent)

@@ -25,7 +25,8 @@ struct Row<'a> {
     name: &'a str,
     /// The types of the arguments.
     arguments: Vec<&'static str>,
-    class: &'a str,
+    /// The arm of `trampoline!` that makes its function.
+    way: &'a str,
     is_own: bool,
 }
 
@@ -34,8 +35,18 @@ impl Row<'_> {
         let mut columns = line.split('\t');
         let mut next = || columns.next().unwrap_or_else(|| panic!("`{line}` lacks a column"));
         let (name, letters, class) = (next(), next(), next());
-        let (class, own) = class.split_once(' ').unwrap_or((class, ""));
+        let mut words = class.split(' ');
+        let class = words.next().unwrap_or_default();
         assert!(["touch", "quiet", "wait"].contains(&class), "`{line}`: decide about its class");
+        let (mut is_own, mut way) = (false, if class == "touch" { "touch" } else { "quiet" });
+        for word in words {
+            match word {
+                "own" => is_own = true,
+                "answers" => way = "answered",
+                "done" => way = "done",
+                other => panic!("`{line}`: there is no `{other}`"),
+            }
+        }
         let letters = letters.trim_matches('-').chars();
         let arguments = letters.map(|letter| match letter {
             'w' => "usize",
@@ -43,7 +54,7 @@ impl Row<'_> {
             's' => "Structure",
             other => panic!("`{line}`: no argument is a `{other}`"),
         });
-        Row { name, arguments: arguments.collect(), class, is_own: own == "own" }
+        Row { name, arguments: arguments.collect(), way, is_own }
     }
 }
 
@@ -65,13 +76,13 @@ fn text(rows: &[Row]) -> String {
     }
     writeln!(text, "}}").expect("text");
     for (index, row) in rows.iter().enumerate() {
-        let (name, class) = (row.name, row.class);
+        let (name, way) = (row.name, row.way);
         if row.is_own {
             continue;
         }
         let arguments: Vec<String> =
             row.arguments.iter().enumerate().map(|(at, kind)| format!("a{at}: {kind}")).collect();
-        writeln!(text, "trampoline!({class} {name} {index} ({}));", arguments.join(", "))
+        writeln!(text, "trampoline!({way} {name} {index} ({}));", arguments.join(", "))
             .expect("text");
     }
     text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 SEED = 17
 
@@ -40,11 +41,59 @@ def bert(folder: Path, layers: int, *, scores: bool) -> int:
     )
     kind = transformers.BertForSequenceClassification if scores else transformers.BertModel
     model = kind(config)
+    return write_in_half(model, folder)
+
+
+def write_in_half(model: Any, folder: Path) -> int:
+    """Writes a model in half the bytes of what is loaded. Returns the bytes that are loaded.
+
+    Weights of the same type would stay in the file's pages, which are not memory of the program.
+    """
     size = sum(part.numel() * part.element_size() for part in model.parameters())
-    # In half the bytes of what is loaded: weights of the same type stay in the file's pages, which
-    # are not memory of the program.
     model.half().save_pretrained(folder)
     settings = json.loads((folder / "config.json").read_text())
     settings["dtype"] = "float32"
     (folder / "config.json").write_text(json.dumps(settings))
     return size
+
+
+def layout(folder: Path) -> int:
+    """Writes a detector of what is where on a page, of docling's kind. Returns its bytes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(SEED)
+    labels = [
+        "caption",
+        "footnote",
+        "formula",
+        "list_item",
+        "page_footer",
+        "page_header",
+        "picture",
+    ]
+    labels += ["section_header", "table", "text", "title"]
+    model = transformers.RTDetrV2ForObjectDetection(
+        transformers.RTDetrV2Config(id2label=dict(enumerate(labels)))
+    )
+    size = write_in_half(model, folder)
+    transformers.RTDetrImageProcessor(size={"height": 320, "width": 320}).save_pretrained(folder)
+    return size
+
+
+def llama(folder: Path) -> int:
+    """Writes a Llama without a tokenizer. Returns its bytes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(SEED)
+    config = transformers.LlamaConfig(
+        vocab_size=128,
+        hidden_size=512,
+        intermediate_size=2048,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        num_hidden_layers=8,
+        max_position_embeddings=128,
+    )
+    return write_in_half(transformers.LlamaForCausalLM(config), folder)

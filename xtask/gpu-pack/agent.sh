@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The agent on a GPU: sleep and wake of a PyTorch program that nobody changed, what the agent costs, programs of
-# several frameworks put to sleep at random moments, a hundred idle turns, and the driver's quiet functions asleep.
+# several frameworks put to sleep at random moments, a hundred idle turns, the driver's quiet functions asleep, locked
+# and checkpointed, and a program that is suspended.
 # Leaves the results as JSON and text.
-#   ./agent.sh RESULTS [sleep many loops frameworks idle quiet]
+#   ./agent.sh RESULTS [sleep many loops frameworks idle quiet every suspend away]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "${1:?usage: agent.sh RESULTS [PARTS]}")
@@ -17,7 +18,7 @@ part() { # name, limit in seconds, command
     timeout -k 10 "$2" python3 "${@:3}" --lowtide "$here/lowtide" 2>&1 | tee "$out/$1.txt"
     [ "${PIPESTATUS[0]}" = 0 ] || { echo "== failed: $1"; failed=1; }
 }
-for name in ${*:-sleep many loops frameworks idle quiet}; do
+for name in ${*:-sleep many loops frameworks idle quiet every suspend away}; do
     case $name in
     sleep) part sleep 200 "$here/agent.py" --pairs 0 --turns 0 --results "$out/sleep.json" ;;
     many) part many 200 "$here/agent.py" --count 1792 --mib 20 --pairs 0 --turns 0 --results "$out/many.json" ;;
@@ -25,6 +26,13 @@ for name in ${*:-sleep many loops frameworks idle quiet}; do
     frameworks) part frameworks 400 "$here/frameworks.py" --results "$out/frameworks.json" ;;
     idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
     quiet) LD_PRELOAD="$LOWTIDE_AGENT_LIBRARY" part quiet 120 "$here/quiet.py" ;;
+    every)
+        part asleep 60 "$here/every_quiet.py" asleep --agent "$LOWTIDE_AGENT_LIBRARY" --results "$out/asleep.json"
+        part locked 60 "$here/every_quiet.py" locked --results "$out/locked.json"
+        part checkpointed 120 "$here/every_quiet.py" checkpointed --waiting "$out/locked.json" --results "$out/checkpointed.json"
+        ;;
+    suspend) part suspend 200 "$here/suspend.py" --results "$out/suspend.json" ;;
+    away) part away 400 "$here/suspend.py" --only-turns --turns 50 --results "$out/away.json" ;;
     *) echo "there is no part $name" && exit 2 ;;
     esac
 done

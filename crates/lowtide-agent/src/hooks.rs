@@ -23,9 +23,12 @@ use crate::{arrays, attributes, gate, loader, obstacles, pools, primaries, surro
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
 const NOT_FOUND: i32 = 500;
+/// The attribute of a device that has virtual memory.
+const HAS_VIRTUAL_MEMORY: i32 = 102;
 
 /// Defines functions of the driver. The body sees `real`, the driver's own function. A touch is inside
-/// the gate for as long as the body runs.
+/// the gate for as long as the body runs, and a quiet call keeps the process from being suspended. `answered`
+/// are those that need neither.
 macro_rules! hooks {
     ($($(#[$doc:meta])* $class:ident $name:ident($($argument:ident: $kind:ty),*) |$real:ident| $body:expr;)*) => {$(
         $(#[$doc])*
@@ -48,7 +51,13 @@ macro_rules! hooks {
             Err(code) => code,
         }
     };
-    (@quiet $body:expr) => { $body };
+    (@quiet $body:expr) => {
+        match gate::enter_quietly() {
+            Ok(_pass) => $body,
+            Err(code) => code,
+        }
+    };
+    (@answered $body:expr) => { $body };
 }
 
 hooks! {
@@ -60,14 +69,25 @@ hooks! {
         code
     };
 
+    /// XLA makes its memory itself where the device has virtual memory, and asks the driver for plain memory where
+    /// it has none. Plain memory can sleep, so XLA is told that there is none.
+    answered cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) |real| {
+        let code = real(value, attribute, device);
+        if attribute == HAS_VIRTUAL_MEMORY && code == SUCCESS && quietly(surroundings::has_xla) == Some(true) {
+            // SAFETY: the driver has written it.
+            unsafe { value.write(0) };
+        }
+        code
+    };
+
     /// What the driver itself says about where its functions are; the CUDA runtime asks for each.
-    quiet cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64) |real| {
+    answered cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64) |real| {
         let code = real(name, function, version, flags);
         // SAFETY: the arguments of this very function, and the driver's answer.
         unsafe { substitute(name, function, code) };
         code
     };
-    quiet cuGetProcAddress_v2(
+    answered cuGetProcAddress_v2(
         name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64, status: *mut i32
     ) |real| {
         let code = real(name, function, version, flags, status);
@@ -94,7 +114,7 @@ hooks! {
     quiet cuMemFree_v2(at: u64) |real| {
         free_or(at, || real(at))
     };
-    quiet cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
+    answered cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
         match around(at) {
             Some(found) => {
                 if !base.is_null() {
@@ -110,7 +130,7 @@ hooks! {
             None => real(base, bytes, at),
         }
     };
-    quiet cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
+    answered cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
         let Some(found) = around(at).filter(|_| !data.is_null()) else { return real(data, attribute, at) };
         // SAFETY: the caller's place for this attribute.
         if unsafe { attributes::write(&found, attribute, at, data) } {
@@ -123,19 +143,15 @@ hooks! {
         count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
     ) |real| {
         let Some(found) = around(at) else { return real(count, kinds, data, at) };
+        // SAFETY: the arguments of this very function.
+        let write = || unsafe { attributes::write_all(&found, at, count, kinds, data) };
+        if count > 0 && !kinds.is_null() && !data.is_null() && write() {
+            return SUCCESS;
+        }
         // What the driver says of virtual memory is then corrected.
         let code = awake(|| real(count, kinds, data, at));
         if code == SUCCESS {
-            for index in 0..count as usize {
-                // SAFETY: the list has this many entries, by the driver's contract.
-                let kind = unsafe { kinds.wrapping_add(index).read() };
-                // SAFETY: as above.
-                let place = unsafe { data.wrapping_add(index).read() };
-                if !place.is_null() {
-                    // SAFETY: the caller's place for this attribute.
-                    unsafe { attributes::write(&found, kind, at, place) };
-                }
-            }
+            write();
         }
         code
     };

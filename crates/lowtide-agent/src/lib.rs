@@ -43,6 +43,7 @@ mod primaries;
 mod quiet;
 mod staying;
 mod surroundings;
+mod suspending;
 mod thread;
 mod unknown;
 mod worker;

@@ -16,10 +16,10 @@ use lowtide_pool::{Limit, Policy, Pool, Scope, StreamId};
 use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
-use crate::agent;
 use crate::obstacles::say;
 use crate::quiet::Question;
 use crate::staying::{self, Kind};
+use crate::{agent, suspending};
 
 /// Allocations of at least this size can sleep: the page of virtual memory.
 pub(crate) const LEAST: Bytes = Bytes::mib(2);
@@ -167,9 +167,10 @@ impl Memory {
 const TAG: &str = "program";
 
 /// Each allocation has chunks of its own, as few as possible; no arena for small blocks, which there are
-/// none of.
+/// none of. The driver takes long to suspend a process that has much registered memory.
 fn policy() -> Policy {
-    Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO)
+    let policy = Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO);
+    if suspending::is_wanted() { policy.direct_backups(Bytes::ZERO) } else { policy }
 }
 
 /// Adds lines to a context's ledger for memory of the process that is not in its pool.

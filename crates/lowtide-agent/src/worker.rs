@@ -15,8 +15,9 @@ use lowtide_proto::Answer;
 use lowtide_release::Idle;
 use lowtide_types::Bytes;
 
+use crate::agent::Agent;
 use crate::idle::Watch;
-use crate::{agent, gate, obstacles};
+use crate::{agent, gate, obstacles, suspending};
 
 /// What the worker is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub(crate) enum Job {
     Sleep,
     /// Wake the process.
     Wake,
+    /// Take the process off its devices.
+    Suspend,
+    /// Bring the process back to its devices; it sleeps on.
+    Resume,
     /// Free memory, down to so much if a number is given.
     Release(Option<Bytes>),
 }
@@ -73,13 +78,13 @@ fn work(tickets: &Receiver<Ticket>, idle: Option<Idle>) {
     loop {
         let ticket = match &watch {
             // Nothing is due before somebody wakes the process.
-            Some(watch) if !gate::is_asleep() => tickets.recv_timeout(watch.pause()),
+            Some(watch) if !is_away() => tickets.recv_timeout(watch.pause()),
             _ => tickets.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         let was_woken = match ticket {
             Ok(Ticket { job, reply }) => {
                 let answer = run(job);
-                let was_woken = matches!(answer, Answer::Woken(_));
+                let was_woken = matches!(answer, Answer::Woken(_) | Answer::Resumed(_));
                 // Who asked may have stopped waiting.
                 let _sent = reply.send(answer);
                 was_woken
@@ -94,13 +99,22 @@ fn work(tickets: &Receiver<Ticket>, idle: Option<Idle>) {
     }
 }
 
+/// Returns whether the process is where idleness takes it.
+fn is_away() -> bool {
+    if suspending::is_wanted() { gate::is_suspended() } else { gate::is_asleep() }
+}
+
 fn sleep_if_due(watch: &Watch) {
-    if gate::is_asleep() {
+    if is_away() {
         return;
     }
-    let has_memory = || agent::get().is_some_and(|agent| agent.memory.is_on_device());
+    // What is suspended takes its context with it, which there always is.
+    let has_memory = || {
+        let on_device = |agent: &Agent| suspending::is_wanted() || agent.memory.is_on_device();
+        agent::get().is_some_and(on_device)
+    };
     let Some(ticket) = watch.due(has_memory) else { return };
-    match run(Job::Sleep) {
+    match run(if suspending::is_wanted() { Job::Suspend } else { Job::Sleep }) {
         // A new attempt after another quiet time: work was in the way, or will have gone by then.
         Answer::Refused { .. } => ticket.put_back(),
         _ => ticket.done(),
@@ -113,6 +127,8 @@ fn run(job: Job) -> Answer {
         Some(match job {
             Job::Sleep => agent.sleep(),
             Job::Wake => agent.wake(),
+            Job::Suspend => agent.suspend(),
+            Job::Resume => agent.resume(),
             Job::Release(to) => agent.release(to),
         })
     });

@@ -130,6 +130,19 @@ fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, From, Option<Stri
     )
 }
 
+/// Starts a process with a bare context, tells its number, and ends it.
+pub(crate) fn with_bare_process<T>(
+    id: DeviceId,
+    work: impl FnOnce(u32) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut child = FloorChild::start(id)?;
+    match child.next_line()? {
+        ChildLine::Ready => work(child.child.id()),
+        ChildLine::Failed { reason } => bail!("{reason}"),
+        ChildLine::Tried { .. } => bail!("the child wrote a line out of order"),
+    }
+}
+
 /// The child process. It is killed if it still runs when this is dropped.
 struct FloorChild {
     child: Child,

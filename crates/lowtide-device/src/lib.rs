@@ -16,6 +16,7 @@
 //! | [`digest`] | 128 bits per page that tell whether the page changed |
 //! | [`private_files`] | files that no other user can plant, exchange or read |
 //! | [`process`] | how something notices that it is in a forked child |
+//! | [`process_tree`] | a process and all that it started, ended and proved to be gone |
 //! | [`processes`] | the memory of a device by process |
 //! | [`survey`] | what this machine can do |
 //! | [`cuda`] | the driver: loaded, or built from entry points that a caller has |
@@ -72,6 +73,7 @@ pub mod nvml;
 mod parent;
 pub mod private_files;
 pub mod process;
+pub mod process_tree;
 pub mod processes;
 mod reservation;
 mod shared;

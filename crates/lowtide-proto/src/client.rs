@@ -48,7 +48,7 @@ fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<String> {
 fn patience(ask: Ask) -> Duration {
     match ask {
         Ask::Status => Duration::from_secs(30),
-        Ask::Sleep | Ask::Wake | Ask::Release { .. } => Duration::from_secs(900),
+        _ => Duration::from_secs(900),
     }
 }
 

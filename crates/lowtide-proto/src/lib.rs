@@ -12,6 +12,7 @@
 //! ```
 
 mod client;
+pub mod helper;
 mod obstacle;
 
 use std::fmt;
@@ -49,6 +50,10 @@ pub enum Ask {
     Sleep,
     /// Wakes the process.
     Wake,
+    /// Takes the process off its devices, with its context. It sleeps first.
+    Suspend,
+    /// Brings a suspended process back to its devices. It sleeps on until it is woken.
+    Resume,
     /// Frees device memory of the process; it sleeps only if that is needed for the target.
     Release {
         /// The most that the process may use afterwards on each device; `None` for as little as possible.
@@ -79,6 +84,15 @@ pub enum Answer {
     Woken(Woken),
     /// The process stays asleep, because its memory does not fit on the device.
     NoRoom(NoRoom),
+    /// The process is off its devices.
+    Suspended {
+        /// The receipts of the sleep before it; empty if the process slept already.
+        receipts: Vec<Receipt>,
+        /// What the helper did.
+        suspended: helper::Suspended,
+    },
+    /// The process is on its devices again, and sleeps on.
+    Resumed(Resumed),
     /// Nothing was done.
     Refused {
         /// The reason.
@@ -95,6 +109,9 @@ pub struct Status {
     pub agent: String,
     /// Whether its memory is off the devices.
     pub is_asleep: bool,
+    /// Whether it is off the devices altogether; the rest is then as it was before.
+    #[serde(default)]
+    pub is_suspended: bool,
     /// The time without a touch after which it falls asleep, in seconds; `None` if it does not by
     /// itself.
     pub idle_s: Option<f64>,
@@ -149,6 +166,15 @@ pub struct Woken {
     pub bytes: Bytes,
     /// The time that it took, in seconds.
     pub took_s: f64,
+}
+
+/// The result of bringing a suspended process back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Resumed {
+    /// The time that it took, in seconds; zero if the process was not suspended.
+    pub took_s: f64,
+    /// What the driver did, and how long it took.
+    pub steps: Vec<helper::StepTime>,
 }
 
 /// The reason why a process cannot wake now.

@@ -13,6 +13,7 @@ import sys
 # the list of the adapters.)
 PACKAGES = {
     "autorag": "autorag",
+    "docling-serve": "docling_serve",
     "sglang": "sglang",
 }
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from kernel import MIB, SIZE, Caching, in_use, is_about, weights
 from lowtide._devices.cpu import CpuDevice
+from lowtide._rungs import watched
 from lowtide._rungs.collector import Collector
 from lowtide._rungs.watched import Watched
 
@@ -253,3 +254,14 @@ def test_variables_attributes_and_containers_are_watched_and_looking_keeps_nothi
         assert len(own(watched)) == 1
     finally:
         gc.enable()
+
+
+class Leaf:
+    """Something that can be watched."""
+
+
+def test_a_look_visits_no_more_than_its_limit_however_many_objects_one_holds() -> None:
+    many = [Leaf() for _ in range(3 * watched.MOST_VISITED)]
+    found = watched.near_running_code()
+    assert len(found) <= watched.MOST_VISITED
+    assert len(many) > watched.MOST_VISITED

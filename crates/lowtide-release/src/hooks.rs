@@ -33,11 +33,15 @@ pub enum HookPoint {
     ContextReset,
     /// The last resort, when no other rung was enough.
     Fallback,
+    /// Whole processes are taken off the device and live on.
+    Suspend,
+    /// Processes end, with all that they started.
+    Exit,
 }
 
 impl HookPoint {
     /// Every point, in the order of their rungs.
-    pub const ALL: [HookPoint; 7] = [
+    pub const ALL: [HookPoint; 9] = [
         HookPoint::ToHost,
         HookPoint::Sessions,
         HookPoint::Caches,
@@ -45,6 +49,8 @@ impl HookPoint {
         HookPoint::Libraries,
         HookPoint::ContextReset,
         HookPoint::Fallback,
+        HookPoint::Suspend,
+        HookPoint::Exit,
     ];
 
     /// Returns the rung that runs the hooks of this point.
@@ -57,6 +63,8 @@ impl HookPoint {
             HookPoint::Libraries => RungName::Libraries,
             HookPoint::ContextReset => RungName::ContextReset,
             HookPoint::Fallback => RungName::Fallback,
+            HookPoint::Suspend => RungName::Suspend,
+            HookPoint::Exit => RungName::Exit,
         }
     }
 }

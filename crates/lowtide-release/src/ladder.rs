@@ -361,14 +361,17 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_gradual_have_every_rung_once() {
+    fn whole_and_gradual_have_every_rung_of_this_process_once() {
         for name in LadderName::ALL {
             assert_eq!(Ladder::named(name).names(), name.rungs(), "each name has its rung");
         }
         for ladder in [Ladder::whole(), Ladder::gradual()] {
             let names = ladder.names();
-            assert_eq!(names.len(), RungName::ALL.len(), "{names:?}");
-            assert!(RungName::ALL.iter().all(|name| names.contains(name)), "{names:?}");
+            // The rungs of whole processes are added by callers that have some.
+            let own = RungName::ALL.into_iter();
+            let own = own.filter(|name| ![RungName::Suspend, RungName::Exit].contains(name));
+            assert_eq!(names.len(), own.clone().count(), "{names:?}");
+            assert!(own.into_iter().all(|name| names.contains(&name)), "{names:?}");
         }
     }
 

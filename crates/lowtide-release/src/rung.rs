@@ -15,7 +15,7 @@ use crate::hooks::Hook;
 use crate::inventory::Inventory;
 
 /// The default time limit of a rung.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a rung says before it is climbed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -42,13 +42,17 @@ pub enum RungName {
     ContextReset,
     /// Runs the hooks that are registered as a last resort.
     Fallback,
+    /// Takes whole processes off the device; they live on.
+    Suspend,
+    /// Ends processes, with all that they started.
+    Exit,
     /// A rung of a caller's own.
     Custom(Cow<'static, str>),
 }
 
 impl RungName {
     /// Every rung that lowtide brings.
-    pub const ALL: [RungName; 12] = [
+    pub const ALL: [RungName; 14] = [
         RungName::Quiesce,
         RungName::Drop,
         RungName::Libraries,
@@ -61,6 +65,8 @@ impl RungName {
         RungName::Sleep,
         RungName::ContextReset,
         RungName::Fallback,
+        RungName::Suspend,
+        RungName::Exit,
     ];
 
     /// Returns the name as it stands in receipts.
@@ -78,6 +84,8 @@ impl RungName {
             RungName::Sleep => "sleep",
             RungName::ContextReset => "context_reset",
             RungName::Fallback => "fallback",
+            RungName::Suspend => "suspend",
+            RungName::Exit => "exit",
             RungName::Custom(name) => name,
         }
     }

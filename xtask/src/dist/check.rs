@@ -1,13 +1,14 @@
 //! Tries what was made, as its users will: the wheel in an empty environment, the archive in an empty folder.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
-use super::{PROGRAM, TO};
+use super::{HELPER, PROGRAM, TO};
 use crate::steps::run;
 
 /// What is run in the environment of the wheel, and a text that must be in its output.
@@ -36,6 +37,7 @@ pub(super) fn wheel(wheel: &Path) -> anyhow::Result<()> {
             println!("from nothing to the first why: {:.1} s", began.elapsed().as_secs_f64());
         }
     }
+    has_helper(&environment)?;
     has_no_path_file(&environment)?;
     fs::remove_dir_all(environment)?;
     Ok(())
@@ -50,6 +52,7 @@ pub(super) fn archive(archive: &Path) -> anyhow::Result<()> {
     run("the archive, unpacked", &mut unpack)?;
     said(&folder, &["bin/lowtide", "doctor"])?;
     said(&folder, &["bin/lowtide", "run", "--", "true"])?;
+    has_helper(&folder)?;
     for path in [
         "share/man/man1/lowtide-run.1",
         "share/bash-completion/completions/lowtide",
@@ -59,6 +62,14 @@ pub(super) fn archive(archive: &Path) -> anyhow::Result<()> {
         ensure!(folder.join(path).is_file(), "the archive has no {path}");
     }
     fs::remove_dir_all(folder)?;
+    Ok(())
+}
+
+/// Fails if the helper is not where the command and the agent look for it, or may not be executed.
+fn has_helper(folder: &Path) -> anyhow::Result<()> {
+    let helper = folder.join("lib/lowtide").join(HELPER);
+    let mode = fs::metadata(&helper).with_context(|| helper.display().to_string())?.permissions();
+    ensure!(mode.mode() & 0o111 == 0o111, "{} cannot be executed", helper.display());
     Ok(())
 }
 

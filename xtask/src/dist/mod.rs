@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what people install.
 //!
-//! Three files are linked: the Python module and the program by zig, which has the C library of every
+//! Four files are linked: the Python module, the program and the helper by zig, which has the C library of every
 //! glibc, and the agent by the ordinary linker, because its build script binds it to an old one. Each is
 //! read afterwards: none may need a newer glibc than the wheel promises.
 
@@ -21,6 +21,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const GLIBC: u32 = 28;
 const PROGRAM: &str = "lowtide";
 const AGENT: &str = "liblowtide_agent.so";
+const HELPER: &str = "lowtide-helper";
 /// What builds and links the wheel.
 const TOOLS: [&str; 3] = ["maturin>=1.9,<2", "cargo-zigbuild", "ziglang"];
 
@@ -33,14 +34,14 @@ pub(crate) fn make() -> anyhow::Result<()> {
     let prefix = to.join("prefix");
     let tools = tools()?;
     let wheel = module(&tools, to)?;
-    let (program, agent) = programs(&tools, &prefix)?;
+    let [program, agent, helper] = programs(&tools, &prefix)?;
     let mut add = Command::new(tools.join("python"));
-    add.arg("packaging/wheel_file.py").args([&wheel, &program, &agent]);
+    add.arg("packaging/wheel_file.py").args([&wheel, &program, &agent, &helper]);
     run("the programs into the wheel", &mut add)?;
     let archive = archive(&prefix, &program)?;
     checksums(to, &[&wheel, &archive])?;
     let module = unpacked_module(&tools, &wheel)?;
-    for file in [&program, &agent, &module] {
+    for file in [&program, &agent, &helper, &module] {
         needs_no_newer_glibc(file)?;
     }
     check::wheel(&wheel)?;
@@ -84,21 +85,24 @@ fn module(tools: &Path, to: &Path) -> anyhow::Result<PathBuf> {
         .context("maturin made no wheel")
 }
 
-/// Builds the program and the agent into a prefix. Returns both files.
-fn programs(tools: &Path, prefix: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+/// Builds the program, the agent and the helper into a prefix. Returns their files.
+fn programs(tools: &Path, prefix: &Path) -> anyhow::Result<[PathBuf; 3]> {
     let profile = ["--profile", "pack", "--locked"];
     let mut build = tool(tools, "cargo-zigbuild")?;
-    build.args(["build", "--package", "lowtide-cli"]).args(profile);
+    build.args(["build", "--package", "lowtide-cli", "--package", "lowtide-helper"]).args(profile);
     run("program", build.args(["--target", &format!("{TARGET}.2.{GLIBC}")]))?;
     run("agent", cargo(&["build", "--package", "lowtide-agent", "--lib"]).args(profile))?;
-    let (program, agent) = (prefix.join("bin"), prefix.join("lib/lowtide"));
-    for folder in [&program, &agent] {
+    let (bin, lib) = (prefix.join("bin"), prefix.join("lib/lowtide"));
+    for folder in [&bin, &lib] {
         fs::create_dir_all(folder)?;
     }
-    let (program, agent) = (program.join(PROGRAM), agent.join(AGENT));
-    fs::copy(Path::new("target").join(TARGET).join("pack").join(PROGRAM), &program)?;
-    fs::copy(Path::new("target/pack").join(AGENT), &agent)?;
-    Ok((program, agent))
+    let files = [bin.join(PROGRAM), lib.join(AGENT), lib.join(HELPER)];
+    let [program, agent, helper] = &files;
+    let linked = Path::new("target").join(TARGET).join("pack");
+    fs::copy(linked.join(PROGRAM), program)?;
+    fs::copy(linked.join(HELPER), helper)?;
+    fs::copy(Path::new("target/pack").join(AGENT), agent)?;
+    Ok(files)
 }
 
 /// Adds completions, man pages and licences to the prefix, and packs it. Returns the archive.

@@ -14,12 +14,17 @@ pub(super) const OPEN: u32 = 0;
 pub(super) const CLOSING: u32 = 1;
 /// The process is asleep: a touch wakes it.
 pub(super) const ASLEEP: u32 = 2;
+/// The process is suspended, or about to be: nobody may call the driver, except for what does not wait there.
+pub(super) const SUSPENDED: u32 = 3;
 
-/// The upper half of a line counts the touches, the lower half the threads that are inside.
+/// The upper half of a line counts the touches, the lower half the threads that are inside: with a touch in
+/// its lower part, with another call in its upper part.
 pub(super) const TOUCH: u64 = 1 << 32 | 1;
 /// Another attempt of a touch that was counted.
 pub(super) const RETRY: u64 = 1;
-const INSIDE: u64 = u32::MAX as u64;
+const INSIDE: u64 = u16::MAX as u64;
+const QUIET: u64 = 1 << 16;
+const INSIDE_QUIETLY: u64 = INSIDE << 16;
 
 /// Enters by a line, with [`TOUCH`] or [`RETRY`]; false if the gate is not open.
 #[inline]
@@ -36,6 +41,36 @@ pub(super) fn try_enter(state: &AtomicU32, line: &AtomicU64, as_what: u64) -> bo
 #[inline]
 pub(super) fn leave(line: &AtomicU64) {
     line.fetch_sub(1, Release);
+}
+
+/// Enters by a line for a call that is no touch; false if the process is suspended.
+#[inline]
+pub(super) fn try_enter_quietly(state: &AtomicU32, line: &AtomicU64) -> bool {
+    line.fetch_add(QUIET, AcqRel);
+    if state.load(Acquire) != SUSPENDED {
+        return true;
+    }
+    leave_quietly(line);
+    false
+}
+
+/// Leaves after a call that is no touch.
+#[inline]
+pub(super) fn leave_quietly(line: &AtomicU64) {
+    line.fetch_sub(QUIET, Release);
+}
+
+/// Closes the gate of a sleeping process to every call that comes later. Those before may still be inside.
+pub(super) fn suspend<'a>(state: &AtomicU32, lines: impl Iterator<Item = &'a AtomicU64>) {
+    change(state, SUSPENDED);
+    for line in lines {
+        line.fetch_add(0, AcqRel);
+    }
+}
+
+/// Returns whether nobody is inside for a call that is no touch. The process is closed to them.
+pub(super) fn is_quite_empty<'a>(mut lines: impl Iterator<Item = &'a AtomicU64>) -> bool {
+    lines.all(|line| line.load(Acquire) & INSIDE_QUIETLY == 0)
 }
 
 /// Closes the gate to touches that come later. Those before may still be inside.

@@ -33,6 +33,7 @@ DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapt
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
 DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
+DECLARE(cuPointerGetAttributes) DECLARE(cuDeviceGetAttribute)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -248,6 +249,18 @@ int main(int count, char **arguments) {
             uint64_t value = 0;
             code = CALL(cuPointerGetAttribute, &value, (int)b, at[a] + 5);
             if (code == 0) { printf("%lu\n", (unsigned long)value); continue; }
+        }
+        if (!strcmp(word, "attributes")) {
+            int kinds[2] = {12, (int)b};
+            uint64_t values[2] = {0, 0};
+            void *places[2] = {&values[0], &values[1]};
+            code = CALL(cuPointerGetAttributes, 2u, kinds, places, at[a] + 5);
+            if (code == 0) { printf("%lu\n", (unsigned long)values[0]); continue; }
+        }
+        if (!strcmp(word, "virtual")) {
+            int value = -1;
+            code = CALL(cuDeviceGetAttribute, &value, 102, 0);
+            if (code == 0) { printf("%d\n", value); continue; }
         }
         if (!strcmp(word, "unknown")) {
             uint64_t sum = 0;

@@ -12,6 +12,7 @@ mod obstacles;
 mod program;
 mod python;
 mod room;
+mod suspend;
 
 use std::thread;
 use std::time::Instant;
@@ -224,6 +225,7 @@ fn addresses_are_described_as_for_plain_memory_also_asleep() {
         let [kind, is_managed, ordinal, access] =
             [2, 8, 9, 16].map(|number| program.number(&format!("attribute 0 {number}")));
         assert_eq!((kind, is_managed, ordinal, access), (2, 0, 0, 3));
+        assert_eq!(program.number("attributes 0 2"), 3_000_000, "its size and kind together");
     };
     is_described(&mut program);
     slept(&program);
@@ -231,6 +233,9 @@ fn addresses_are_described_as_for_plain_memory_also_asleep() {
     assert!(program.status().is_asleep, "questions do not wake");
     // What only the driver knows, it knows of memory that is there.
     assert_eq!(program.number("attribute 0 18"), 4 << 20);
+    assert!(!program.status().is_asleep);
+    slept(&program);
+    assert_eq!(program.number("attributes 0 18"), 3_000_000);
     assert!(!program.status().is_asleep);
 }
 

@@ -111,6 +111,31 @@ fn a_thread_that_comes_back_finds_what_the_sleep_left() {
 }
 
 #[test]
+fn nobody_calls_the_driver_of_a_process_that_was_found_quite_empty() {
+    loom::model(|| {
+        let model = Model::new(1);
+        protocol::close(&model.state, model.lines.iter());
+        protocol::change(&model.state, ASLEEP);
+        let own = Arc::clone(&model);
+        let thread = thread::spawn(move || {
+            let line = &own.lines[0];
+            if protocol::try_enter_quietly(&own.state, line) {
+                own.memory[0].use_it();
+                protocol::leave_quietly(line);
+            }
+        });
+        protocol::suspend(&model.state, model.lines.iter());
+        if protocol::is_quite_empty(model.lines.iter()) {
+            model.memory[0].use_it();
+        }
+        protocol::change(&model.state, ASLEEP);
+        thread.join().unwrap();
+        assert!(protocol::is_quite_empty(model.lines.iter()), "everybody has left");
+        assert!(protocol::is_empty(model.lines.iter()), "no touch was counted");
+    });
+}
+
+#[test]
 fn two_threads_may_share_a_line() {
     loom::model(|| {
         let model = Model::new(1);

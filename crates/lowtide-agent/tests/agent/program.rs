@@ -150,6 +150,18 @@ impl Program {
         drop(self.child.stdin.take());
     }
 
+    /// Waits for its end; `None` if a signal ended it.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return status.code();
+            }
+            assert!(began.elapsed() < LIMIT, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(crate) fn has_answered(&self) -> bool {
         let mut waiting = self.waiting.lock().expect("no panic");
         if waiting.is_none() {
@@ -232,6 +244,11 @@ impl Drop for Program {
 /// Returns the agent's library.
 pub(crate) fn agent() -> PathBuf {
     built("liblowtide_agent.so")
+}
+
+/// Returns the program that suspends processes.
+pub(crate) fn helper() -> PathBuf {
+    built("lowtide-helper")
 }
 
 /// Returns a file that cargo builds beside the double's.

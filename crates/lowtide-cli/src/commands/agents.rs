@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
+use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, helper, socket_name};
 use lowtide_types::{Bytes, Receipt};
 
+use crate::commands::suspend::{self, SuspendedProcess};
 use crate::ending::Ending;
 use crate::page::{self, Page};
 
@@ -64,7 +65,11 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
         return Ok(Ending::Proved);
     }
     let mut page = Page::default();
-    if agents.is_empty() {
+    let suspended = if options.pid.is_none() { suspended()? } else { Vec::new() };
+    for process in &suspended {
+        page.row(&format!("process {}", process.pid), &process.need());
+    }
+    if agents.is_empty() && suspended.is_empty() {
         page.line("no program of this user has an agent; `lowtide run -- COMMAND` starts one");
     }
     for agent in &agents {
@@ -72,6 +77,20 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     }
     page.print()?;
     Ok(Ending::Proved)
+}
+
+/// Returns the processes that are suspended. A helper that was killed has the next one finish what it began.
+fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
+    let found = suspend::suspended()?;
+    if found.iter().any(|process| process.step.is_some()) {
+        let asked =
+            suspend::helper().and_then(|helper| Ok(helper.connect()?.ask(helper::Ask::List)?));
+        if let Err(error) = asked {
+            page::complain(&format!("what was begun cannot be finished: {error:#}"));
+        }
+        return suspend::suspended();
+    }
+    Ok(found)
 }
 
 /// Puts a program to sleep.
@@ -141,7 +160,7 @@ pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
     }
 }
 
-fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
+pub(super) fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
     let mut page = Page::default();
     if receipts.is_empty() {
         page.line("the process has no memory that can sleep");
@@ -154,12 +173,20 @@ fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
     page.print().map(drop)
 }
 
+fn state_of(status: &Status) -> &'static str {
+    match (status.is_suspended, status.is_asleep) {
+        (true, _) => "suspended: nothing of it is on a device; the rest is as it was before",
+        (false, true) => "asleep",
+        (false, false) => "awake",
+    }
+}
+
 fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     // Its end may have come meanwhile; a title without a command says enough.
     let command = fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
     page.title(&format!("process {}", status.pid), &command);
-    page.row("state", if status.is_asleep { "asleep" } else { "awake" });
+    page.row("state", state_of(status));
     match status.idle_s {
         Some(idle_s) => {
             let quiet_s = status.quiet_s.filter(|quiet_s| *quiet_s > idle_s);
@@ -225,6 +252,15 @@ fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
     let namespace =
         fs::read_link("/proc/self/ns/pid").context("reading this process's namespace")?;
     Ok(folder.path().join(socket_name(&namespace.to_string_lossy(), pid)))
+}
+
+/// Asks the agent of a process; `None` if the process has none.
+pub(super) fn ask_if_any(pid: u32, question: Ask) -> anyhow::Result<Option<Answer>> {
+    let socket = socket_of(&PrivateFolder::of_user()?, pid)?;
+    if UnixStream::connect(&socket).is_err() {
+        return Ok(None);
+    }
+    ask(&socket, pid, question).map(Some)
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {

@@ -5,6 +5,7 @@ use lowtide_device::{Bytes, DeviceId};
 use lowtide_release::floor::Floor;
 use serde::Serialize;
 
+use crate::commands::suspend_trial;
 use crate::devices::{self, MissingDevice};
 use crate::ending::Ending;
 use crate::floor::{self, Known};
@@ -19,6 +20,7 @@ use crate::progress;
                   under $XDG_CACHE_HOME or ~/.cache, in a folder that only this user can open. If the driver does \
                   not report the memory of processes, the difference of the device's numbers is shown and not \
                   stored.\n\n\
+                  For `suspend`, a helper of this user takes a disposable process off the device and brings it back.\n\n\
                   Ends with 0 on a machine without a GPU (`host` can be used there), and with 3 if the device named \
                   with --device is missing."
 )]
@@ -106,6 +108,13 @@ fn examine(device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
         measured_reason,
         floor_is_fresh: false,
     };
+    if matches!(id, DeviceId::Cuda(_))
+        && let Some(capability) = report.device.capabilities.get_mut("suspend")
+    {
+        let spinner = progress::spinner(format!("suspending a process on {id}"));
+        suspend_trial::note(capability, id);
+        spinner.finish_and_clear();
+    }
     match floor {
         Ok(None) => report.floor_bytes = Some(Bytes::ZERO),
         Ok(Some(Known { floor, from, is_fresh })) => {

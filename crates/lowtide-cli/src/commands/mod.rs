@@ -9,6 +9,8 @@ mod generate;
 mod ps;
 mod replay;
 mod run;
+mod suspend;
+mod suspend_trial;
 
 use clap::Subcommand;
 use lowtide_device::DeviceId;
@@ -33,6 +35,10 @@ pub(crate) enum Command {
     Wake(agents::Options),
     /// Free memory of a program that was started with `run`, as far as needed. Prints a receipt.
     Release(agents::ReleaseOptions),
+    /// Take a process off the device: it lives on with no device memory at all. Prints a receipt.
+    Suspend(suspend::SuspendOptions),
+    /// Bring a suspended process back to the device, if there is room for it.
+    Resume(suspend::ResumeOptions),
     /// Run five scenarios with real allocations, first the usual way, then with lowtide.
     Demo(demo::Options),
     /// Replay an allocation trace and show how much memory the pool needs for it.
@@ -64,6 +70,8 @@ impl Command {
             Command::Sleep(options) => agents::sleep(options),
             Command::Wake(options) => agents::wake(options),
             Command::Release(options) => agents::release(options),
+            Command::Suspend(options) => suspend::suspend(options),
+            Command::Resume(options) => suspend::resume(options),
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Bench(bench) => bench::run(bench),

@@ -11,6 +11,7 @@ use lowtide_device::{Bytes, DeviceId, Error};
 use lowtide_types::printable;
 use serde::Serialize;
 
+use crate::commands::suspend::{self, SuspendedProcess};
 use crate::devices::MissingDevice;
 use crate::ending::Ending;
 use crate::page::{self, Page, Reader};
@@ -50,6 +51,8 @@ struct ProcessList {
     host: Option<HostProcesses>,
     /// The reason why no GPU is listed.
     reason: Option<String>,
+    /// Processes of this user that are off the device, with what they need to come back.
+    suspended: Vec<SuspendedProcess>,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
@@ -108,7 +111,9 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
             return Err(MissingDevice { wanted, known, reason }.into());
         }
     }
-    Ok(ProcessList { at_s, devices, problems, host, reason })
+    // A folder that cannot be read has nobody in it that this user could resume.
+    let suspended = suspend::suspended().unwrap_or_default();
+    Ok(ProcessList { at_s, devices, problems, host, reason, suspended })
 }
 
 // The GPUs, what could not be read, and why there is none.
@@ -147,6 +152,10 @@ fn text(list: &ProcessList) -> Page {
     }
     if let Some(reason) = &list.reason {
         page.row("no GPU", reason);
+        page.blank();
+    }
+    if !list.suspended.is_empty() {
+        suspended(&mut page, &list.suspended);
         page.blank();
     }
     if let Some(processes) = &list.host {
@@ -189,6 +198,16 @@ fn host(page: &mut Page, host: &HostProcesses) {
             "  {} processes of other users could not be read; run as root to see them",
             host.unreadable
         ));
+    }
+}
+
+fn suspended(page: &mut Page, processes: &[SuspendedProcess]) {
+    page.title("suspended", "off the device; `lowtide resume PID` brings them back");
+    page.columns(&cells("PID", "NEEDS"), "PROCESS");
+    for process in processes {
+        let needs = process.needs.iter().map(|need| need.bytes).sum();
+        let who = name(&lowtide_device::identity::of_driver_pid(process.pid));
+        row(page, &process.pid.to_string(), Some(needs), &who);
     }
 }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use lowtide_proto::Obstacle;
+use lowtide_proto::helper::Helper;
 use lowtide_release::parse_time;
 
 use crate::ending::Ending;
@@ -24,13 +25,18 @@ const ADOPT: &str = "adopt";
                   shows what stays on the device and what keeps a program from sleeping.\n\n\
                   Programs that the loader gives no preload library (static ones, set-user-id ones) run as without \
                   lowtide.\n\n\
-                  Example:\n  lowtide run --idle 5m -- python serve.py"
+                  Examples:\n  lowtide run --idle 5m -- python serve.py\n  lowtide run --idle 5m --to suspend -- \
+                  python serve.py"
 )]
 pub(crate) struct Options {
     /// Put the program to sleep when it has not used the device for so long: 30s, 5m, 1h. Without it, the
     /// program sleeps only when `lowtide sleep` says so.
     #[arg(long, value_name = "TIME", value_parser = time)]
     idle: Option<String>,
+    /// What idleness leads to: `sleep` takes the program's memory off the device and leaves its context, some
+    /// hundred MiB; `suspend` leaves nothing, and takes a few tenths of a second longer each way.
+    #[arg(long, value_name = "STATE", default_value = "sleep", requires = "idle")]
+    to: To,
     /// How long a use of the device waits for room when the program wakes; then it fails with the driver's
     /// out-of-memory error, and the program stays asleep. Without it: 60s.
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -39,8 +45,8 @@ pub(crate) struct Options {
     /// cufile, ucx, nvshmem, mps, sync-memops. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
     despite: Vec<Obstacle>,
-    /// Have the Python package in the program adopt a project that loads models (autorag, sglang). Its own clean-up becomes releases with receipts. The package must be
-    /// installed in the program's environment.
+    /// Have the Python package in the program adopt a project that loads models: its clean-up becomes
+    /// releases with receipts. The package must be installed in the program's environment.
     #[arg(long, value_name = "PROJECT", value_delimiter = ',')]
     adopt: Vec<Project>,
     /// The program and its arguments.
@@ -48,10 +54,18 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
+/// What idleness leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum To {
+    Sleep,
+    Suspend,
+}
+
 /// A project that the Python package can adopt.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Project {
     Autorag,
+    DoclingServe,
     Sglang,
 }
 
@@ -62,6 +76,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     command.args(&options.command[1..]).env("LD_PRELOAD", preloaded(&agent));
     if let Some(idle) = &options.idle {
         command.env("LOWTIDE_FREE_ON_IDLE", idle);
+    }
+    if options.to == To::Suspend {
+        // Before the program starts, so that a missing part is said here and not when it is idle.
+        Helper::find_program(&agent)?;
+        command.env("LOWTIDE_IDLE_TO", "suspend");
     }
     if let Some(limit) = &options.wake_timeout {
         command.env("LOWTIDE_WAKE_TIMEOUT", limit);

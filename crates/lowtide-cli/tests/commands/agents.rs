@@ -2,7 +2,7 @@
 
 #[path = "../../../lowtide-agent/tests/agent/program.rs"]
 #[allow(dead_code, reason = "the agent's own tests use the rest")]
-mod program;
+pub(crate) mod program;
 
 use std::process::Command;
 use std::time::Instant;

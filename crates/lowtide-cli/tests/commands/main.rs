@@ -10,4 +10,5 @@ mod hard_times;
 mod program;
 mod ps;
 mod replay;
+mod suspend;
 mod terminal;

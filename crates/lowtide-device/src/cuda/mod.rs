@@ -5,12 +5,14 @@
 //! | `version` | versions of the driver API |
 //! | `entry_points` | the one list of the driver's functions |
 //! | `driver` | the driver, loaded or built from entry points that were handed over |
+//! | `checkpoint` | another process taken off the device and put back |
 //! | `card` | a GPU's description of itself |
 //! | `context` | the context to work in, and how a call is made in it |
 //! | `stream` | streams, events and the digest |
 #![allow(unsafe_code, reason = "calls the driver")]
 
 mod card;
+mod checkpoint;
 mod context;
 mod driver;
 mod entry_points;
@@ -29,6 +31,7 @@ use crate::nvml::Nvml;
 use crate::{Bytes, Error, Result, Source, Usage};
 
 pub(crate) use card::Card;
+pub use checkpoint::CheckpointState;
 use context::Session;
 pub use context::{BorrowedContext, Context};
 pub use driver::Driver;

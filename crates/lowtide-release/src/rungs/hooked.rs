@@ -1,15 +1,17 @@
-//! Rungs that are made of hooks: `to_host`, `sessions`, `caches`, `libraries`, and those that one
-//! release brings along.
+//! Rungs that are made of hooks: `to_host`, `sessions`, `caches`, `libraries`, `suspend`, `exit`, and those that
+//! one release brings along.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lowtide_types::RungName;
 
+use super::sleep::SLEEP_LIMIT;
 use crate::climb::Climb;
 use crate::failure::Failure;
 use crate::hooks::{Hook, HookPoint, Round};
 use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::rung::{Climbed, Expectation, LIMIT, Rung};
 
 /// Runs the hooks that are registered at one point, each on its own: one that fails does not stop the
 /// next.
@@ -54,6 +56,23 @@ pub const LIBRARIES: Hooked = Hooked {
     is_cheap: false,
 };
 
+/// Takes whole processes off the device; they live on. No named ladder has it: a caller adds it for
+/// processes that can be suspended.
+pub const SUSPEND: Hooked = Hooked {
+    name: RungName::Suspend,
+    point: HookPoint::Suspend,
+    none: "no process is registered that can be suspended",
+    is_cheap: false,
+};
+/// Ends processes, with all that they started. No named ladder has it: a caller adds it for processes that
+/// may end.
+pub const EXIT: Hooked = Hooked {
+    name: RungName::Exit,
+    point: HookPoint::Exit,
+    none: "no process is registered that may end",
+    is_cheap: false,
+};
+
 impl Hooked {
     /// Runs the hooks as a part of another rung.
     pub(super) fn run(&self, inventory: &Inventory, climb: &Climb, climbed: &mut Climbed) {
@@ -68,6 +87,11 @@ impl Rung for Hooked {
 
     fn lets_work_go_on(&self) -> bool {
         self.is_cheap
+    }
+
+    // The driver copies the memory of a process that is suspended.
+    fn limit(&self) -> Duration {
+        if self.point == HookPoint::Suspend { SLEEP_LIMIT } else { LIMIT }
     }
 
     fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {

@@ -16,7 +16,9 @@ use lowtide_types::RungName;
 pub use self::collect::{Collect, YoungCollect};
 pub use self::drop::DropOwners;
 pub use self::fraction::Fraction;
-pub use self::hooked::{CACHES, CHEAP_CACHES, Hooked, LIBRARIES, Parts, SESSIONS, TO_HOST};
+pub use self::hooked::{
+    CACHES, CHEAP_CACHES, EXIT, Hooked, LIBRARIES, Parts, SESSIONS, SUSPEND, TO_HOST,
+};
 pub use self::last_resort::{ContextReset, Fallback};
 pub use self::quiesce::Quiesce;
 pub use self::sleep::Sleep;
@@ -38,6 +40,8 @@ pub fn of_name(name: &RungName) -> Option<Arc<dyn Rung>> {
         RungName::Sleep => Arc::new(Sleep),
         RungName::ContextReset => Arc::new(ContextReset),
         RungName::Fallback => Arc::new(Fallback),
+        RungName::Suspend => Arc::new(SUSPEND),
+        RungName::Exit => Arc::new(EXIT),
         _ => return None,
     })
 }

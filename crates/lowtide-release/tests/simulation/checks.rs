@@ -412,6 +412,8 @@ fn rungs_at(place: HookPoint) -> &'static [&'static str] {
         HookPoint::Libraries => &["libraries"],
         HookPoint::ContextReset => &["context_reset"],
         HookPoint::Fallback => &["fallback"],
+        HookPoint::Suspend => &["suspend"],
+        HookPoint::Exit => &["exit"],
     }
 }
 

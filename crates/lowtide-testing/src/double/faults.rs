@@ -4,7 +4,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::machine;
 use super::pointers::CallResult;
-use super::settings::{DEFAULTS, Fault, Setting, parse};
+use super::settings::{DEATH, DEFAULTS, Fault, Setting, parse};
 
 /// The settings of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,6 +15,7 @@ pub(super) struct Settings {
     pub(super) accounting: bool,
     pub(super) breathing: u64,
     pub(super) pid_offset: i64,
+    pub(super) checkpoint_us: u64,
 }
 
 #[derive(Default)]
@@ -56,7 +57,18 @@ pub(super) fn on_call(name: &'static str) -> CallResult {
         fault.countdown != Some(0)
     });
     requests.struck += u64::from(hit.is_some());
+    if hit == Some(DEATH) {
+        die();
+    }
     hit.map_or(Ok(()), Err)
+}
+
+/// Ends this process as `kill -9` does.
+#[allow(unsafe_code, reason = "sends a signal to this process")]
+fn die() -> ! {
+    // SAFETY: takes numbers; the process ends here.
+    unsafe { libc::raise(libc::SIGKILL) };
+    std::process::abort()
 }
 
 /// Returns calls by name since the last reset, in order of first use.
@@ -110,6 +122,7 @@ fn apply(setting: Setting) {
         Setting::Accounting(on) => requests().settings.accounting = on,
         Setting::Breathing(bytes) => requests().settings.breathing = bytes,
         Setting::PidOffset(offset) => requests().settings.pid_offset = offset,
+        Setting::CheckpointUs(us) => requests().settings.checkpoint_us = us,
         Setting::Fail(fault) => requests().faults.push(fault),
         Setting::Defaults => {
             for text in [DEFAULTS, &environment()] {

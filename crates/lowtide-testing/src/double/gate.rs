@@ -56,7 +56,7 @@ pub(super) const PAUSE: Duration = Duration::from_micros(200);
 
 /// Returns the state of a process. A lock whose waiter died before it had it is no lock.
 pub(super) fn state_of(slot: &ProcessSlot) -> u64 {
-    let now = slot.state.load(SeqCst);
+    let now = slot.settled();
     let waiter = now.checked_sub(LOCKING).and_then(|waiter| usize::try_from(waiter).ok());
     if waiter.is_some_and(|waiter| !machine::get().is_alive(waiter)) {
         // Another process may have changed it first.

@@ -20,7 +20,7 @@ use super::settings::{self, DEFAULTS, MAX_DEVICES, MachineSetting, Setting};
 const MAX_PROCESSES: usize = 64;
 const MAX_FOREIGN: usize = 8;
 /// Names the layout of [`Table`]; a file of another layout is refused.
-const MAGIC: u64 = u64::from_le_bytes(*b"lt-dbl-1");
+const MAGIC: u64 = u64::from_le_bytes(*b"lt-dbl-2");
 
 /// The file's content. Only atomics, so that a shared reference to it is sound.
 #[repr(C)]
@@ -49,6 +49,10 @@ pub(super) const LOCKED: u64 = 1;
 pub(super) const CHECKPOINTED: u64 = 2;
 /// The checkpoint state of a process that could not be restored.
 pub(super) const FAILED: u64 = 3;
+/// The checkpoint state of a process that is on its way off the device, until [`ProcessSlot::done_at`].
+pub(super) const CHECKPOINTING: u64 = 4;
+/// The checkpoint state of a process that is on its way back, until [`ProcessSlot::done_at`].
+pub(super) const RESTORING: u64 = 5;
 /// The checkpoint state of a process that another waits for to become idle: this plus the slot of the
 /// process that waits.
 pub(super) const LOCKING: u64 = 16;
@@ -60,6 +64,9 @@ pub(super) struct ProcessSlot {
     /// The checkpoint state: [`RUNNING`], [`LOCKED`], [`CHECKPOINTED`], [`FAILED`], or [`LOCKING`] and
     /// more.
     pub(super) state: AtomicU64,
+    /// The time at which a checkpoint or a restore is done, in ns of the kernel's monotonic clock. The process
+    /// does that work itself: whoever asked for it may be killed meanwhile.
+    pub(super) done_at: AtomicU64,
     /// Gated calls that are running plus operations that are not done.
     pub(super) busy: AtomicU64,
     bytes: [AtomicU64; MAX_DEVICES],
@@ -68,8 +75,24 @@ pub(super) struct ProcessSlot {
 }
 
 impl ProcessSlot {
+    /// Returns the state, after what is done by now.
+    pub(super) fn settled(&self) -> u64 {
+        let now = self.state.load(SeqCst);
+        let next = match now {
+            CHECKPOINTING => CHECKPOINTED,
+            RESTORING => LOCKED,
+            _ => return now,
+        };
+        if monotonic_ns() < self.done_at.load(SeqCst) {
+            return now;
+        }
+        // Another process may have been faster.
+        let _changed = self.state.compare_exchange(now, next, SeqCst, SeqCst);
+        self.state.load(SeqCst)
+    }
+
     fn is_on_device(&self) -> bool {
-        ![CHECKPOINTED, FAILED].contains(&self.state.load(SeqCst))
+        ![CHECKPOINTED, FAILED].contains(&self.settled())
     }
 
     fn memory_bytes(&self, device: usize, context: u64) -> u64 {
@@ -192,6 +215,14 @@ impl Machine {
         self.mine.get() == Some(&index)
             || self.record_lock(libc::F_OFD_GETLK, libc::F_WRLCK, slot_byte(index)).unwrap_or(true)
     }
+}
+
+/// Returns the kernel's monotonic clock, which all processes share.
+pub(super) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// Returns the settings of a new machine.

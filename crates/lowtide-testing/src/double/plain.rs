@@ -71,6 +71,12 @@ entry! {
         })
     }
 
+    // The agent answers what it knows itself; the rest was not asked for.
+    fn cuPointerGetAttributes(_count: u32, _kinds: usize, _data: usize, at: u64) {
+        let state = state::lock();
+        state.regions_in(at..at.saturating_add(1)).first().map(drop).ok_or(INVALID_VALUE)
+    }
+
     // Plain memory takes it, virtual memory does not.
     fn cuPointerSetAttribute(_value: usize, attribute: i32, at: u64) {
         let state = state::lock();

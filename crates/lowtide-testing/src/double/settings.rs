@@ -14,6 +14,8 @@
 //! | `accounting` | `on`, `off`: whether NVML knows what each process uses | process |
 //! | `breathing` | bytes: another process has this much at every second reading of NVML's memory | process |
 //! | `pid_offset` | added to every PID that NVML reports, as from another namespace | process |
+//! | `checkpoint_us` | how long a checkpoint or a restore that this process asks for takes | process |
+//! | `die` | `NAME@N`: this process is killed as it makes the Nth call from now | process |
 //! | `fail` | `NAME@N:CODE` the Nth call from now, once; `NAME:CODE` every call | process |
 //! | `defaults` | (no value) every setting but `fail` as it was at the start | both |
 //!
@@ -25,7 +27,10 @@ pub(super) const MAX_DEVICES: usize = 8;
 
 /// The settings of a new machine and of a new process.
 pub(super) const DEFAULTS: &str = "total=4GiB,reserved=32MiB,context=64MiB,unattributed=0,devices=1,foreign=off,\
-     late_us=200,copy_us=0,oom_at=off,accounting=on,breathing=0,pid_offset=0";
+     late_us=200,copy_us=0,oom_at=off,accounting=on,breathing=0,pid_offset=0,checkpoint_us=0";
+
+/// The code of a fault that ends the process.
+pub(super) const DEATH: i32 = i32::MIN;
 
 /// A setting of the text.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +42,7 @@ pub(super) enum Setting {
     Accounting(bool),
     Breathing(u64),
     PidOffset(i64),
+    CheckpointUs(u64),
     Fail(Fault),
     Defaults,
 }
@@ -98,6 +104,9 @@ fn parse_one(word: &str) -> Result<Setting, String> {
         "accounting" if value == "on" || value == "off" => Some(Setting::Accounting(value == "on")),
         "breathing" => parse_bytes(value).map(Setting::Breathing),
         "pid_offset" => value.parse().ok().map(Setting::PidOffset),
+        "checkpoint_us" => value.parse().ok().map(Setting::CheckpointUs),
+        // A code that no driver has stands for the end of the process.
+        "die" => parse_fault(&format!("{value}:{DEATH}")).map(Setting::Fail),
         "fail" => parse_fault(value).map(Setting::Fail),
         _ => None,
     };

@@ -32,22 +32,28 @@ pub(super) const RULES: &[Rule] = &[
 /// A call that does not wait in a locked process returns within this time, however busy the machine is.
 const GO_ON_WITHIN: Duration = Duration::from_secs(120);
 
-const RUNNING: i32 = 0;
-const LOCKED: i32 = 1;
-const CHECKPOINTED: i32 = 2;
+pub(super) const RUNNING: i32 = 0;
+pub(super) const LOCKED: i32 = 1;
+pub(super) const CHECKPOINTED: i32 = 2;
 
 /// The other process, which answers a code, or a state, for each word.
-struct Locker {
+pub(super) struct Locker {
     child: Child,
     input: ChildStdin,
     output: BufReader<std::process::ChildStdout>,
 }
 
 impl Locker {
-    fn start() -> Locker {
+    pub(super) fn start() -> Locker {
+        Locker::of(std::process::id(), "")
+    }
+
+    /// Starts a process that locks the one of this number, with settings of the double.
+    pub(super) fn of(pid: u32, double: &str) -> Locker {
         let program = std::env::current_exe().expect("this program has a path");
         let mut child = Command::new(program)
-            .env(RULE_VARIABLE, format!("{LOCKER}{}", std::process::id()))
+            .env(RULE_VARIABLE, format!("{LOCKER}{pid}"))
+            .env("LOWTIDE_DOUBLE", double)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -57,8 +63,18 @@ impl Locker {
         Locker { child, input, output }
     }
 
-    fn ask(&mut self, word: &str) -> i32 {
+    pub(super) fn ask(&mut self, word: &str) -> i32 {
+        self.tell(word);
+        self.answer(word)
+    }
+
+    /// Has it make a call, and does not wait for it.
+    pub(super) fn tell(&mut self, word: &str) {
         writeln!(self.input, "{word}").expect("the other process listens");
+    }
+
+    /// Waits for the answer to a word.
+    pub(super) fn answer(&mut self, word: &str) -> i32 {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("the other process answers");
         line.trim().parse().unwrap_or_else(|_| panic!("{word}: {line:?}"))

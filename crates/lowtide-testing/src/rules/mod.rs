@@ -7,6 +7,7 @@
 mod accounts;
 mod capture;
 mod checkpoint;
+mod checkpoint_deaths;
 mod contexts;
 mod fixture;
 mod host_memory;
@@ -34,6 +35,7 @@ fn all() -> impl Iterator<Item = &'static Rule> {
         capture::RULES,
         accounts::RULES,
         checkpoint::RULES,
+        checkpoint_deaths::RULES,
     ]
     .into_iter()
     .flatten()
@@ -87,6 +89,9 @@ fn ended_within(child: &mut Child, patience: Duration) -> bool {
 fn ask(name: &str) -> ExitCode {
     if let Some(pid) = name.strip_prefix(checkpoint::LOCKER) {
         return checkpoint::locker(pid.parse().expect("a pid"));
+    }
+    if name == checkpoint_deaths::TARGET {
+        return checkpoint_deaths::target();
     }
     let Some((_, rule)) = all().find(|(known, _)| *known == name) else {
         eprintln!("there is no rule {name:?}");

@@ -17,11 +17,13 @@ from .._log import logger
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from .._idle import Idle
     from .._stage import Stages
 
 # Each project and the distribution whose version is reported.
 PROJECTS = {
     "autorag": "AutoRAG",
+    "docling-serve": "docling-serve",
     "sglang": "sglang",
 }
 VARIABLE = "LOWTIDE_ADOPT"
@@ -38,6 +40,9 @@ class Adopted:
         self.stages: Stages | None = None
         """The stages of the project's modules, where the adapter makes stages. `stages.report()`
         says what each has used."""
+        self.idle: Idle | None = None
+        """Free-on-idle of the project's server, where the adapter has one. `idle.last` is the receipt
+        of the last idle release."""
 
     @property
     def version(self) -> str | None:
@@ -63,7 +68,11 @@ class Adopted:
         self.replaced.append(f"{within}.{name}")
 
     def undo(self) -> None:
-        """Puts the project's own functions back. What runs at the moment runs on as it is."""
+        """Puts the project's own functions back, and ends free-on-idle. What runs at the moment runs on
+        as it is."""
+        idle, self.idle = self.idle, None
+        if idle is not None:
+            idle.close()
         while self._undo:
             owner, name, original = self._undo.pop()
             setattr(owner, name, original)

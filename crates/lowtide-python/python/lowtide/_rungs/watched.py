@@ -65,9 +65,13 @@ def near_running_code() -> list[weakref.ref[Any]]:
     found: list[weakref.ref[Any]] = []
     seen: set[int] = set(names)
     todo: list[object] = list(variables())
-    while todo and len(seen) < MOST_VISITED + len(names):
+    most = MOST_VISITED + len(names)
+    while todo and len(seen) < most:
         here, todo = todo, []
         for one in here:
+            # One list may hold a million objects.
+            if len(seen) >= most:
+                break
             kind = type(one)
             if id(one) in seen or issubclass(kind, NOT_THROUGH):
                 continue

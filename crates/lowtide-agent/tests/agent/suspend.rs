@@ -1,0 +1,145 @@
+//! A program that is suspended, and comes back when it needs the driver.
+
+use std::time::Instant;
+
+use lowtide_proto::helper::Step;
+use lowtide_proto::{Answer, Ask};
+use lowtide_types::{Bytes, Verdict};
+
+use crate::program::{LIMIT, Program, Route, World, helper};
+
+/// Starts a program with a block of 4 MiB that can be suspended.
+fn started(world: &World, variables: &[(&str, &str)]) -> Program {
+    // It ends soon after the test, and its locks are of this test's machine.
+    let (helper, settings) = (helper(), format!("idle_ms=3000,locks={}", world.folder().display()));
+    let mut all = vec![
+        ("LOWTIDE_HELPER_PROGRAM", helper.to_str().expect("a path of letters")),
+        ("LOWTIDE_HELPER", &settings),
+    ];
+    all.extend_from_slice(variables);
+    let mut program = world.start_with(Route::Dlsym, &all);
+    program.does("start");
+    program.does("alloc 0 4194304");
+    program.does("write 0 7");
+    program
+}
+
+/// Suspends the program, and expects the proof.
+fn suspended(program: &Program) {
+    match program.ask(Ask::Suspend) {
+        Answer::Suspended { suspended, .. } => {
+            let steps: Vec<Step> = suspended.steps.iter().map(|step| step.step).collect();
+            assert_eq!(steps, [Step::Lock, Step::Checkpoint]);
+            assert_eq!(suspended.verdict, Verdict::Released, "{suspended:?}");
+            for device in &suspended.devices {
+                assert_eq!(device.process_after, Some(Bytes::ZERO), "{device:?}");
+            }
+        }
+        answer => panic!("{answer:?}"),
+    }
+    let status = program.status();
+    assert!(status.is_asleep && status.is_suspended, "{status:?}");
+}
+
+#[test]
+fn a_suspended_program_comes_back_at_its_next_touch_with_its_data() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    for _ in 0..3 {
+        suspended(&program);
+        program.does("check 0");
+        let status = program.status();
+        assert!(!status.is_asleep && !status.is_suspended, "{status:?}");
+    }
+}
+
+#[test]
+fn a_program_that_is_suspended_already_stays_so() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    assert_eq!(program.ask(Ask::Suspend), Answer::Asleep);
+    assert_eq!(program.ask(Ask::Sleep), Answer::Asleep);
+    assert_eq!(program.ask(Ask::Release { to: None }), Answer::Asleep);
+    assert!(program.status().is_suspended);
+    program.does("check 0");
+}
+
+#[test]
+fn a_quiet_call_that_would_wait_resumes_the_program_which_sleeps_on() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    program.does("free 0");
+    let status = program.status();
+    assert!(status.is_asleep && !status.is_suspended, "{status:?}");
+}
+
+#[test]
+fn whoever_asks_a_suspended_program_for_the_end_of_its_work_is_told_that_all_is_done() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    program.does("poll");
+    assert!(program.status().is_suspended, "a poller does not bring it back");
+    program.does("check 0");
+}
+
+#[test]
+fn somebody_else_resumes_a_program_and_wakes_it() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    let Answer::Resumed(resumed) = program.ask(Ask::Resume) else { panic!("it stays suspended") };
+    let steps: Vec<Step> = resumed.steps.iter().map(|step| step.step).collect();
+    assert_eq!(steps, [Step::Restore, Step::Unlock]);
+    assert!(program.status().is_asleep);
+    suspended_again(&program);
+    assert!(matches!(program.ask(Ask::Wake), Answer::Woken(_)));
+    assert!(!program.status().is_asleep);
+    program.does("check 0");
+}
+
+/// Suspends a program that sleeps.
+fn suspended_again(program: &Program) {
+    let Answer::Suspended { receipts, .. } = program.ask(Ask::Suspend) else {
+        panic!("{:?}", program.status())
+    };
+    assert!(receipts.is_empty(), "it slept already");
+}
+
+#[test]
+fn an_idle_program_is_suspended_by_itself_and_again_after_a_quiet_call() {
+    let world = World::new();
+    let mut program =
+        started(&world, &[("LOWTIDE_FREE_ON_IDLE", "50ms"), ("LOWTIDE_IDLE_TO", "suspend")]);
+    program.does("alloc 1 2097152");
+    for turn in ["check 0", "free 1", "check 0"] {
+        let began = Instant::now();
+        while !program.status().is_suspended {
+            assert!(began.elapsed() < LIMIT, "{:?}", program.status());
+        }
+        program.does(turn);
+    }
+}
+
+#[test]
+fn a_program_that_exits_while_it_is_suspended_ends_as_it_would() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    program.end_of_input();
+    assert_eq!(program.exit_code(), Some(0), "{}", world.said());
+}
+
+#[test]
+fn a_program_without_a_helper_says_so_and_stays_awake() {
+    let world = World::new();
+    let nowhere = world.folder().join("nowhere");
+    let variables = [("LOWTIDE_HELPER_PROGRAM", nowhere.to_str().expect("a path of letters"))];
+    let mut program = started(&world, &variables);
+    let Answer::Refused { reason } = program.ask(Ask::Suspend) else { panic!("it is suspended") };
+    assert!(reason.contains("the helper did not start") && reason.contains("nowhere"), "{reason}");
+    assert!(!program.status().is_asleep);
+    program.does("check 0");
+}

@@ -1,0 +1,310 @@
+//! `lowtide suspend` and `lowtide resume`: takes a process off the device and brings it back, by the helper.
+
+use std::env;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::helper::{
+    Answer, Ask, Connection, DeviceBytes, DeviceChange, Helper, Refusal, Resume, Resumed, StepTime,
+    Suspend, Suspended, Target,
+};
+use lowtide_release::parse_time;
+use lowtide_types::Bytes;
+use serde::Serialize;
+
+use crate::commands::agents;
+use crate::ending::Ending;
+use crate::page::{self, Page};
+
+/// The time that a checkpoint or a restore may take: the driver copies about 2 GiB in a second.
+const LIMIT: Duration = Duration::from_secs(900);
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The process uses no device memory while it is suspended: its context leaves, too. It lives on, and \
+                  waits in its next CUDA call until `lowtide resume`. The driver copies its device memory to host \
+                  memory, at about 2 GiB/s. A program that was started with `lowtide run` sleeps first, which is \
+                  faster, and comes back by itself at its next use of the device.\n\n\
+                  A helper process of this user does it, with the driver's process checkpoint (driver 570 or newer, \
+                  Linux). It is started if it does not run.\n\n\
+                  Ends with 0 if the process is off the device by the driver's numbers, with 1 if that is not \
+                  confirmed or the process was busy, with 3 if it cannot be suspended.\n\n\
+                  Example:\n  lowtide suspend 4711 && lowtide ps && lowtide resume 4711"
+)]
+pub(crate) struct SuspendOptions {
+    /// The number of a process of this user.
+    pid: u32,
+    /// How long to wait for the work that the process has on the device; then it runs on.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    lock_timeout: Duration,
+    /// Suspend it although it uses NCCL or NVSHMEM. A checkpoint can hang while such a library communicates.
+    /// Frameworks such as `PyTorch` load NCCL at their start, used or not.
+    #[arg(long)]
+    force: bool,
+    /// Print the helper's answer as JSON; docs/json.md lists the keys.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The process comes back only if the memory that it needs is free; `lowtide ps` shows how much that is, \
+                  and which processes use the device.\n\n\
+                  Ends with 0 if the process runs, with 1 if there is no room for it (it stays suspended, and nothing \
+                  is lost), with 3 if it cannot be resumed.\n\n\
+                  Example:\n  lowtide resume 4711 --wait 5m"
+)]
+pub(crate) struct ResumeOptions {
+    /// The number of a process that is suspended.
+    pid: u32,
+    /// How long to wait for room on the device.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    wait: Duration,
+    /// Print the helper's answer as JSON; docs/json.md lists the keys.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes a process off the device.
+pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
+    let target = target(options.pid)?;
+    if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
+        return suspended_by_agent(options, answer);
+    }
+    let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
+    let ask = Ask::Suspend(Suspend { target, lock_limit_ms, limit_ms, force: options.force });
+    let answer = connect()?.ask(ask).context("suspending it")?;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Answer::Suspended(suspended) => {
+            if !options.json {
+                receipt(&suspended).print()?;
+            }
+            match suspended.verdict {
+                verdict if verdict.is_proved() => Ok(Ending::Proved),
+                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
+            }
+        }
+        other => refused(other),
+    }
+}
+
+/// Says what an agent answered, which put its program to sleep before it asked the helper.
+fn suspended_by_agent(
+    options: &SuspendOptions,
+    answer: lowtide_proto::Answer,
+) -> anyhow::Result<Ending> {
+    use lowtide_proto::Answer as Agent;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Agent::Suspended { receipts, suspended } => {
+            if !options.json {
+                agents::print_receipts(&receipts)?;
+                receipt(&suspended).print()?;
+            }
+            match suspended.verdict {
+                verdict if verdict.is_proved() => Ok(Ending::Proved),
+                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
+            }
+        }
+        Agent::Asleep => {
+            if !options.json {
+                let mut page = Page::default();
+                page.line(&format!("process {} is suspended already", options.pid));
+                page.print()?;
+            }
+            Ok(Ending::Proved)
+        }
+        Agent::Slept { receipts } => {
+            if !options.json {
+                agents::print_receipts(&receipts)?;
+            }
+            Ok(Ending::NotProved { what: "the program did not fall asleep".to_owned() })
+        }
+        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+/// Says what an agent answered, whose program is on the device again and sleeps on.
+fn resumed_by_agent(
+    options: &ResumeOptions,
+    answer: lowtide_proto::Answer,
+) -> anyhow::Result<Ending> {
+    use lowtide_proto::Answer as Agent;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Agent::Resumed(resumed) => {
+            if !options.json {
+                let mut page = Page::default();
+                let (pid, took_s) = (options.pid, resumed.took_s);
+                page.line(&if resumed.steps.is_empty() {
+                    format!("process {pid} was not suspended")
+                } else {
+                    format!(
+                        "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next \
+                         use of the device"
+                    )
+                });
+                page.print()?;
+            }
+            Ok(Ending::Proved)
+        }
+        Agent::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
+        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
+        other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+/// Brings a process back to the device.
+pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
+    let target = target(options.pid)?;
+    if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
+        return resumed_by_agent(options, answer);
+    }
+    let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
+    let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
+    let answer = connect()?.ask(ask).context("resuming it")?;
+    if options.json {
+        page::print_json(&answer)?;
+    }
+    match answer {
+        Answer::Resumed(resumed) => {
+            if !options.json {
+                resumed_page(&resumed).print()?;
+            }
+            Ok(Ending::Proved)
+        }
+        other => refused(other),
+    }
+}
+
+fn refused(answer: Answer) -> anyhow::Result<Ending> {
+    let Answer::Refused { refusal } = answer else {
+        bail!("the helper answered something else: {}", answer.to_line())
+    };
+    match refusal {
+        Refusal::Busy { .. }
+        | Refusal::UnderWay { .. }
+        | Refusal::DeviceTaken { .. }
+        | Refusal::MachineTaken { .. }
+        | Refusal::Unfinished { .. }
+        | Refusal::NoRoom { .. } => Ok(Ending::NotProved { what: refusal.to_string() }),
+        refusal => Err(refusal.into()),
+    }
+}
+
+fn target(pid: u32) -> anyhow::Result<Target> {
+    Target::of(pid).with_context(|| format!("there is no process {pid}; `lowtide ps` lists them"))
+}
+
+/// Returns the helper of this user.
+pub(crate) fn helper() -> anyhow::Result<Helper> {
+    let program = env::current_exe().context("finding this program")?;
+    let program = program.canonicalize().unwrap_or(program);
+    Ok(Helper::new(PrivateFolder::of_user()?.path(), Helper::find_program(&program)?))
+}
+
+fn connect() -> anyhow::Result<Connection> {
+    Ok(helper()?.connect()?)
+}
+
+fn ms(time: Duration) -> u64 {
+    time.as_millis() as u64
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_time(text).ok_or_else(|| format!("{text:?} is not a time; write 500ms, 30s or 5m"))
+}
+
+fn receipt(suspended: &Suspended) -> Page {
+    let (mut page, target) = (Page::default(), suspended.target);
+    if suspended.was_suspended {
+        page.line(&format!("{target} was suspended already"));
+    } else {
+        let (verdict, times) = (suspended.verdict, times(&suspended.steps));
+        page.line(&format!("{target}: {verdict}, off the device in {times}"));
+    }
+    changes(&mut page, &suspended.devices);
+    for need in &suspended.needs {
+        page.line(&format!("  to come back: {} must be free on {}", need.bytes, need.uuid));
+    }
+    page.line(&format!("  → lowtide resume {}", target.pid));
+    page
+}
+
+fn resumed_page(resumed: &Resumed) -> Page {
+    let (mut page, target) = (Page::default(), resumed.target);
+    if resumed.was_running {
+        page.line(&format!("{target} was not suspended"));
+        return page;
+    }
+    let times = times(&resumed.steps);
+    page.line(&format!("{target}: runs, back on the device in {times}"));
+    changes(&mut page, &resumed.devices);
+    page
+}
+
+fn times(steps: &[StepTime]) -> String {
+    let total: f64 = steps.iter().map(|time| time.took_s).sum();
+    let each = steps.iter().map(|time| format!("{} {:.3} s", time.step.as_str(), time.took_s));
+    format!("{total:.3} s ({})", each.collect::<Vec<_>>().join(", "))
+}
+
+fn changes(page: &mut Page, devices: &[DeviceChange]) {
+    let told = |bytes: Option<Bytes>| bytes.map_or("not told".to_owned(), |it| it.to_string());
+    for device in devices {
+        let (before, after) = (told(device.process_before), told(device.process_after));
+        let (all_before, all_after) = (device.before.in_use(), device.after.in_use());
+        page.line(&format!(
+            "  {}: {before} → {after} by the process, {all_before} → {all_after} by all",
+            device.uuid
+        ));
+    }
+}
+
+/// A process that is suspended, for `ps` and `status`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SuspendedProcess {
+    /// The process.
+    pub(crate) pid: u32,
+    /// The step that was begun last; `None` if nothing is under way.
+    pub(crate) step: Option<&'static str>,
+    /// The memory that must be free before it can come back, by device.
+    pub(crate) needs: Vec<DeviceBytes>,
+}
+
+impl SuspendedProcess {
+    /// Returns the need in words.
+    pub(crate) fn need(&self) -> String {
+        let needs: Vec<String> =
+            self.needs.iter().map(|need| format!("{} on {}", need.bytes, need.uuid)).collect();
+        match (self.step, needs.as_slice()) {
+            (Some(step), _) => format!("on its way ({step})"),
+            (None, []) => "suspended; what it needs to come back is not known".to_owned(),
+            (None, needs) => format!("suspended; needs {} to come back", needs.join(", ")),
+        }
+    }
+}
+
+/// Returns the processes of this user that are suspended or on their way, by the helper's journal. Asks no
+/// driver and starts nothing.
+pub(crate) fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
+    let records = lowtide_helper::records(PrivateFolder::of_user()?.path())?;
+    let alive = records
+        .into_iter()
+        .filter(|record| Target::of(record.target.pid).is_ok_and(|target| target == record.target));
+    let process = |record: lowtide_helper::Record| SuspendedProcess {
+        pid: record.target.pid,
+        step: record.step.map(lowtide_proto::helper::Step::as_str),
+        needs: record.needs,
+    };
+    Ok(alive.map(process).collect())
+}

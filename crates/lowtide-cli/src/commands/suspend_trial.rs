@@ -1,0 +1,98 @@
+//! Whether a process can be suspended here, found out on a disposable one.
+//!
+//! A helper of its own does it, in a folder that is removed afterwards: `doctor` leaves no process behind. The
+//! disposable process is no child of that helper, as programs of people are none.
+
+use std::env;
+use std::fs;
+
+use anyhow::{Context, bail};
+use lowtide_device::DeviceId;
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_device::survey::Capability;
+use lowtide_proto::helper::{Answer, Ask, Helper, HelperError, Refusal, Resume, Suspend, Target};
+
+use crate::floor;
+
+/// The times that the trial took, in seconds.
+struct Trial {
+    out_s: f64,
+    back_s: f64,
+}
+
+/// Tries it, and notes the result with a capability that the driver announces.
+pub(crate) fn note(capability: &mut Capability, id: DeviceId) {
+    if !capability.works {
+        return;
+    }
+    match attempt(id) {
+        Ok(Some(Trial { out_s, back_s })) => {
+            capability.detail = format!(
+                "a process was taken off the device in {out_s:.2} s and came back in {back_s:.2} s"
+            );
+            capability.advice = None;
+        }
+        Ok(None) => {
+            capability
+                .detail
+                .push_str("; not tried: the helper is not installed beside this program");
+        }
+        Err(error) => {
+            capability.works = false;
+            capability.detail = format!("tried, and failed: {error:#}");
+            capability.advice = advice(&error);
+        }
+    }
+}
+
+fn advice(error: &anyhow::Error) -> Option<String> {
+    let advice = match error.downcast_ref::<Refusal>()? {
+        Refusal::Forbidden { .. } => {
+            "programs that are started with `lowtide run` name the helper as their tracer; for others, as root: \
+             sysctl kernel.yama.ptrace_scope=0"
+        }
+        Refusal::NoRoom { .. } => "`lowtide ps` shows what else uses the device",
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+/// Suspends and resumes a process with a bare context; `None` if the helper is not installed.
+fn attempt(id: DeviceId) -> anyhow::Result<Option<Trial>> {
+    let program = env::current_exe().context("finding this program")?;
+    let program = match Helper::find_program(&program.canonicalize().unwrap_or(program)) {
+        Ok(program) => program,
+        Err(HelperError::NotInstalled { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let name = format!("trial-{}", std::process::id());
+    let folder = PrivateFolder::create(&PrivateFolder::of_user()?.path().join(name))?;
+    let helper = Helper::new(folder.path(), program);
+    let tried = floor::with_bare_process(id, |pid| with_helper(&helper, Target::of(pid)?));
+    // The helper ends when its socket is gone.
+    fs::remove_dir_all(folder.path()).context("removing the trial's folder")?;
+    tried.map(Some)
+}
+
+fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
+    let mut connection = helper.connect()?;
+    let (lock_limit_ms, limit_ms, maps) = (10_000, 60_000, Vec::new());
+    let suspend = Suspend { target, lock_limit_ms, limit_ms, force: true };
+    let out_s = match connection.ask(Ask::Suspend(suspend))? {
+        Answer::Suspended(suspended) => suspended.steps.iter().map(|time| time.took_s).sum(),
+        answer => return refused(answer),
+    };
+    let resume = Resume { target, maps, wait_ms: 10_000, limit_ms };
+    let back_s = match connection.ask(Ask::Resume(resume))? {
+        Answer::Resumed(resumed) => resumed.steps.iter().map(|time| time.took_s).sum(),
+        answer => return refused(answer),
+    };
+    Ok(Trial { out_s, back_s })
+}
+
+fn refused<T>(answer: Answer) -> anyhow::Result<T> {
+    match answer {
+        Answer::Refused { refusal } => Err(refusal.into()),
+        answer => bail!("the helper answered something else: {}", answer.to_line()),
+    }
+}

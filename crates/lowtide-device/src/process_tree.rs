@@ -1,0 +1,201 @@
+//! Ending a process with all that it started, and proof that they ended.
+//!
+//! The kernel gives numbers again, so every process is held by a descriptor (`pidfd`) from the moment it is
+//! found: a signal reaches that process or nobody. Children are found by their parents, whatever group or
+//! session they are in. One whose parent ended before it was found belongs to nobody any more, and is not.
+#![allow(unsafe_code, reason = "std has no pidfd")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+use std::{io, process, thread};
+
+use crate::{Error, Result};
+
+/// The time in which killed processes end.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The end of a process and of all that it started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TreeEnd {
+    /// The processes that ended, by number.
+    pub ended: Vec<u32>,
+    /// Those of them that did not end when they were asked to, and were killed.
+    pub killed: Vec<u32>,
+    /// The processes that are still there.
+    pub left: Vec<u32>,
+}
+
+/// Ends a process and all that it started: asks them (`SIGTERM`), waits for up to `grace`, then kills the rest
+/// (`SIGKILL`), and waits until they are gone. A process that has ended already is no error.
+///
+/// # Errors
+/// [`Error::Os`] if the tree has this process in it, or if a process may not be signalled.
+pub fn end(pid: u32, grace: Duration) -> Result<TreeEnd> {
+    let mut tree = Tree::default();
+    tree.add(pid);
+    tree.look()?;
+    tree.signal(libc::SIGTERM)?;
+    let asked_until = Instant::now() + grace;
+    while !tree.has_ended() && Instant::now() < asked_until {
+        thread::sleep(PAUSE);
+        tree.look()?;
+    }
+    let killed = tree.living();
+    let killed_until = Instant::now() + KILL_LIMIT;
+    while !tree.has_ended() && Instant::now() < killed_until {
+        // Again and again: a process may start another one until it is killed itself.
+        tree.signal(libc::SIGKILL)?;
+        thread::sleep(PAUSE);
+        tree.look()?;
+    }
+    let left = tree.living();
+    let ended = tree.members.keys().copied().filter(|pid| !left.contains(pid)).collect();
+    Ok(TreeEnd { ended, killed, left })
+}
+
+/// The processes that were found.
+#[derive(Default)]
+struct Tree {
+    members: BTreeMap<u32, OwnedFd>,
+}
+
+impl Tree {
+    fn add(&mut self, pid: u32) {
+        if let Some(handle) = open(pid) {
+            self.members.insert(pid, handle);
+        }
+    }
+
+    /// Finds what the members have started since the last look.
+    fn look(&mut self) -> Result<()> {
+        let parents = parents();
+        loop {
+            let is_new = |(pid, parent): &(u32, u32)| {
+                !self.members.contains_key(pid)
+                    && self.members.get(parent).is_some_and(|handle| !is_over(handle))
+            };
+            let found: Vec<u32> = parents.iter().copied().filter(is_new).map(|it| it.0).collect();
+            if self.members.contains_key(&process::id()) || found.contains(&process::id()) {
+                let source = io::Error::other("it would end this process, too");
+                return Err(Error::Os { operation: "ending a process", source });
+            }
+            let before = self.members.len();
+            for pid in found {
+                self.add(pid);
+            }
+            if self.members.len() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        for handle in self.members.values().filter(|handle| !is_over(handle)) {
+            let (none, flags) = (std::ptr::null::<libc::siginfo_t>(), 0);
+            let fd = handle.as_raw_fd();
+            // SAFETY: the descriptor is of a process; no information goes with the signal.
+            let sent =
+                unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, none, flags) };
+            let error = io::Error::last_os_error();
+            if sent != 0 && error.raw_os_error() != Some(libc::ESRCH) {
+                return Err(Error::Os { operation: "signalling a process", source: error });
+            }
+        }
+        Ok(())
+    }
+
+    fn living(&self) -> Vec<u32> {
+        let living = self.members.iter().filter(|(_, handle)| !is_over(handle));
+        living.map(|(pid, _)| *pid).collect()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.members.values().all(is_over)
+    }
+}
+
+/// Returns every process with its parent.
+fn parents() -> Vec<(u32, u32)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(std::result::Result::ok);
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let with_parent = |pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(')')?;
+        Some((pid, rest.split_ascii_whitespace().nth(1)?.parse().ok()?))
+    };
+    pids.filter_map(with_parent).collect()
+}
+
+fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = libc::c_long::from(i32::try_from(pid).ok()?);
+    // SAFETY: takes numbers, and opens a descriptor that is closed on exec.
+    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let opened = i32::try_from(opened).ok().filter(|opened| *opened >= 0)?;
+    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+    Some(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+/// Returns whether a process has ended, waited for or not.
+fn is_over(handle: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, and no wait.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// Starts a shell that has started others, and waits until it says their numbers.
+    fn tree(script: &str, count: usize) -> (Child, Vec<u32>) {
+        let mut shell = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(shell.stdout.take().unwrap()).lines().take(count);
+        let pids = lines.map(|line| line.unwrap().trim().parse().unwrap()).collect();
+        (shell, pids)
+    }
+
+    #[test]
+    fn a_process_ends_with_what_it_started_in_other_groups_too() {
+        let script = "setsid sh -c 'sleep 600 & echo $!; wait' & sleep 600 & echo $!; wait";
+        let (mut shell, pids) = tree(script, 2);
+        let end = end(shell.id(), Duration::from_secs(60)).unwrap();
+        assert!(pids.iter().all(|pid| end.ended.contains(pid)), "{end:?} {pids:?}");
+        assert!(end.ended.contains(&shell.id()) && end.ended.len() >= 4, "{end:?}");
+        assert!(end.killed.is_empty() && end.left.is_empty(), "{end:?}");
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn what_does_not_end_when_asked_is_killed() {
+        let script = "trap '' TERM; echo $$; while :; do sleep 600; done";
+        let (mut shell, pids) = tree(script, 1);
+        let end = end(pids[0], Duration::from_millis(50)).unwrap();
+        assert!(end.killed.contains(&pids[0]) && end.left.is_empty(), "{end:?}");
+        shell.wait().unwrap();
+        let again = super::end(pids[0], Duration::ZERO).unwrap();
+        assert!(again.left.is_empty(), "{again:?}");
+    }
+
+    #[test]
+    fn this_process_is_in_no_tree_that_ends() {
+        let error = end(process::id(), Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("this process"), "{error}");
+        let parent = std::os::unix::process::parent_id();
+        if parent > 1 {
+            assert!(end(parent, Duration::ZERO).is_err(), "nobody was signalled");
+        }
+    }
+}

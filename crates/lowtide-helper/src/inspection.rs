@@ -1,0 +1,248 @@
+//! Whether a process may be suspended at all, by what the kernel says about it.
+#![allow(unsafe_code, reason = "std has no pidfd_open and no poll")]
+
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use lowtide_device::private_files::effective_user;
+use lowtide_proto::helper::{Refusal, Target};
+use lowtide_types::Bytes;
+
+/// Libraries whose communicators may have live multicast objects, on which a checkpoint hangs.
+const COMMUNICATING: [&str; 2] = ["libnccl", "libnvshmem"];
+
+/// A process that was found, kept so that its number cannot come to mean another one unnoticed.
+#[derive(Debug)]
+pub(crate) struct Found {
+    target: Target,
+    /// `None` on kernels without it: then the time of its start is compared.
+    handle: Option<OwnedFd>,
+}
+
+impl Found {
+    /// Finds a process that belongs to this user and is no thread.
+    pub(crate) fn find(target: Target) -> Result<Found, Refusal> {
+        let pid = target.pid;
+        if pid == std::process::id() {
+            return Err(Refusal::Helper { pid });
+        }
+        let found = Found { target, handle: handle(pid) };
+        // Read after the handle was taken: the handle is of the process that this is about.
+        let status = Status::read(pid)?;
+        if let Some(process) = status.process.filter(|process| *process != pid) {
+            return Err(Refusal::Thread { pid, process });
+        }
+        found.check_alive()?;
+        let user = effective_user();
+        if let Some(owner) = status.users.iter().copied().find(|owner| *owner != user) {
+            return Err(Refusal::OtherUser { pid, owner, user });
+        }
+        Ok(found)
+    }
+
+    /// Checks that the process has not ended.
+    pub(crate) fn check_alive(&self) -> Result<(), Refusal> {
+        let pid = self.target.pid;
+        let has_ended = self.handle.as_ref().is_some_and(has_ended);
+        let is_it = Target::of(pid).is_ok_and(|now| now == self.target);
+        if has_ended || !is_it || !is_alive(pid) { Err(Refusal::Ended { pid }) } else { Ok(()) }
+    }
+
+    /// Checks that the driver's calls on the process will not hang: it is neither stopped nor frozen.
+    pub(crate) fn check_moving(&self) -> Result<(), Refusal> {
+        self.check_alive()?;
+        let pid = self.target.pid;
+        if is_stopped(pid) { Err(Refusal::Stopped { pid }) } else { Ok(()) }
+    }
+
+    /// Checks that the process can be suspended.
+    pub(crate) fn check_suspendable(&self, force: bool) -> Result<(), Refusal> {
+        self.check_moving()?;
+        let pid = self.target.pid;
+        // The kernel gives the files of a process that may not be traced to root.
+        let owner = fs::metadata(format!("/proc/{pid}")).map_err(|_| Refusal::Ended { pid })?.uid();
+        if owner != effective_user() {
+            return Err(Refusal::NotDumpable { pid });
+        }
+        if force {
+            return Ok(());
+        }
+        let maps =
+            fs::read(format!("/proc/{pid}/maps")).map_err(|_| Refusal::NotDumpable { pid })?;
+        match communicating(&String::from_utf8_lossy(&maps)) {
+            Some(library) => Err(Refusal::Library { pid, library }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the host memory of the process.
+    pub(crate) fn resident(&self) -> Bytes {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.target.pid));
+        let status = status.unwrap_or_default();
+        let kib = |name| field(&status, name).and_then(|it| it.first()?.parse::<u64>().ok());
+        let kib = ["VmRSS", "VmSwap"].into_iter().filter_map(kib).sum::<u64>();
+        Bytes(kib << 10)
+    }
+}
+
+/// Returns whether a process of this number exists and has not ended.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    state_letter(pid).is_some_and(|letter| !"ZXx".contains(letter))
+}
+
+/// Returns what is known about the kernel's rules for tracing, and what to do.
+pub(crate) fn about_tracing() -> String {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => "it may belong to another user, or be in a container that forbids tracing \
+                     (docker: --cap-add=SYS_PTRACE)"
+            .to_owned(),
+        "1" => "Yama's ptrace_scope is 1, so a process must name its tracer; start it with `lowtide run`, or as root: \
+                sysctl kernel.yama.ptrace_scope=0"
+            .to_owned(),
+        scope => format!(
+            "Yama's ptrace_scope is {scope}, so only root may trace, or nobody; as root: sysctl \
+             kernel.yama.ptrace_scope=0"
+        ),
+    }
+}
+
+/// What the kernel says about a process.
+struct Status {
+    /// The process, for a thread's number too.
+    process: Option<u32>,
+    /// The real, effective and saved user.
+    users: Vec<u32>,
+}
+
+impl Status {
+    fn read(pid: u32) -> Result<Status, Refusal> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status"));
+        let text = text.map_err(|_| Refusal::Ended { pid })?;
+        let numbers = |name| -> Vec<u32> {
+            let words = field(&text, name).unwrap_or_default();
+            words.iter().filter_map(|word| word.parse().ok()).collect()
+        };
+        let users = numbers("Uid").into_iter().take(3).collect();
+        Ok(Status { process: numbers("Tgid").first().copied(), users })
+    }
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<Vec<&'a str>> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.split_ascii_whitespace().collect())
+}
+
+fn state_letter(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Returns whether a process is stopped by a signal or a tracer, or frozen with its control group.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    state_letter(pid).is_some_and(|letter| "Tt".contains(letter)) || is_frozen(pid)
+}
+
+fn is_frozen(pid: u32) -> bool {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let unified = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    unified.is_some_and(|group| {
+        let events = fs::read_to_string(format!("/sys/fs/cgroup{group}/cgroup.events"));
+        events.is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+    })
+}
+
+fn communicating(maps: &str) -> Option<String> {
+    let mut files = maps.lines().filter_map(|line| line.rsplit('/').next());
+    let is_one = |file: &&str| COMMUNICATING.iter().any(|name| file.starts_with(name));
+    files.find(is_one).map(str::to_owned)
+}
+
+fn handle(pid: u32) -> Option<OwnedFd> {
+    let pid = libc::c_long::from(i32::try_from(pid).ok()?);
+    // SAFETY: takes numbers, and opens a descriptor that is closed on exec.
+    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let opened = i32::try_from(opened).ok().filter(|opened| *opened >= 0)?;
+    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+    Some(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+fn has_ended(handle: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, and no wait.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn sleeper() -> std::process::Child {
+        Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("sleep runs")
+    }
+
+    fn signal(pid: u32, signal: i32) {
+        // SAFETY: a child of this test.
+        assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+    }
+
+    #[test]
+    fn a_process_is_told_from_threads_others_and_the_dead() {
+        let mut child = sleeper();
+        let pid = child.id();
+        let target = Target::of(pid).expect("it runs");
+        let found = Found::find(target).expect("it is this user's");
+        found.check_suspendable(false).expect("nothing is in the way");
+        assert!(found.resident() > Bytes::ZERO);
+        let older = Target { start_ticks: target.start_ticks - 1, ..target };
+        assert_eq!(Found::find(older).expect_err("another one"), Refusal::Ended { pid });
+        signal(pid, libc::SIGSTOP);
+        while !is_stopped(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(found.check_suspendable(true), Err(Refusal::Stopped { pid }));
+        child.kill().expect("a child of ours");
+        while is_alive(pid) {
+            std::thread::yield_now();
+        }
+        // It has not been waited for: its number is still taken.
+        assert_eq!(found.check_alive(), Err(Refusal::Ended { pid }));
+        child.wait().expect("it ended");
+        assert_eq!(Found::find(target).expect_err("it ended"), Refusal::Ended { pid });
+        let this = std::process::id();
+        let own = Found::find(Target::of(this).expect("it runs")).expect_err("this process");
+        assert_eq!(own, Refusal::Helper { pid: this });
+    }
+
+    #[test]
+    fn a_threads_number_is_refused_with_its_process() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: returns a number.
+            sender.send(unsafe { libc::gettid() }.cast_unsigned()).expect("the test waits");
+            let _ended = ended.recv();
+        });
+        let pid = receiver.recv().expect("a number");
+        let refused = Found::find(Target::of(pid).expect("it runs")).expect_err("a thread");
+        assert_eq!(refused, Refusal::Thread { pid, process: std::process::id() });
+        drop(end);
+        thread.join().expect("it ends");
+    }
+
+    #[test]
+    fn a_library_that_communicates_is_found_by_its_file() {
+        let line = |file: &str| format!("7f00-7f01 r-xp 00000000 08:01 99   {file}\n");
+        let maps = line("/usr/lib/libc.so.6") + &line("/opt/nccl/x/libnccl.so.2.29");
+        assert_eq!(communicating(&maps).as_deref(), Some("libnccl.so.2.29"));
+        assert_eq!(
+            communicating(&line("/a/libnvshmem_host.so")).as_deref(),
+            Some("libnvshmem_host.so")
+        );
+        assert_eq!(communicating(&line("/libnccl/libm.so")), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Locks on files: one helper for each user, and one operation at a time on a device of this machine.
+#![allow(unsafe_code, reason = "std's lock of a file has no limit in time")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_proto::helper::Refusal;
+
+/// The folders for locks of the machine, in the order to try: each is for everybody and belongs to root.
+const PLACES: [&str; 2] = ["/run/lock", "/tmp"];
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Locks a file without waiting; false if somebody else has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: the descriptor is open as long as `file`.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// The locks of the machine's devices. They keep the helpers of several users from giving the same room to
+/// two processes. Where no folder for them can be used, or in containers that share none, there is no such
+/// lock, and admission relies on the device's numbers alone.
+#[derive(Debug)]
+pub(crate) struct MachineLocks {
+    folder: Option<PathBuf>,
+}
+
+impl MachineLocks {
+    /// Chooses the folder: the one given, or the first that is for everybody.
+    pub(crate) fn new(given: Option<PathBuf>) -> MachineLocks {
+        let usual = || PLACES.into_iter().map(PathBuf::from).find(|place| is_for_everybody(place));
+        MachineLocks { folder: given.or_else(usual) }
+    }
+
+    /// Locks devices, in order, so that two helpers never wait for each other. Waits up to a moment.
+    pub(crate) fn take(&self, uuids: &[String], deadline: Instant) -> Result<Vec<File>, Refusal> {
+        let (mut sorted, mut locked) = (uuids.to_vec(), Vec::new());
+        sorted.sort_unstable();
+        sorted.dedup();
+        let began = Instant::now();
+        for device in sorted {
+            let Some(file) = self.file(&device) else { continue };
+            while !try_lock(&file).unwrap_or(true) {
+                if Instant::now() >= deadline {
+                    let limit_ms = began.elapsed().as_millis() as u64;
+                    return Err(Refusal::MachineTaken { device, limit_ms });
+                }
+                thread::sleep(PAUSE);
+            }
+            locked.push(file);
+        }
+        Ok(locked)
+    }
+
+    fn file(&self, uuid: &str) -> Option<File> {
+        let plain: String = uuid.chars().filter(char::is_ascii_alphanumeric).collect();
+        let path = self.folder.as_ref()?.join(format!("lowtide-{plain}.lock"));
+        let opened = open_shared(&path);
+        opened.inspect_err(|error| tracing::warn!(%error, path = %path.display(), "no lock")).ok()
+    }
+}
+
+fn is_for_everybody(folder: &Path) -> bool {
+    const EVERYBODY: u32 = 0o1002;
+    fs::metadata(folder).is_ok_and(|found| {
+        found.is_dir() && found.uid() == 0 && found.mode() & EVERYBODY == EVERYBODY
+    })
+}
+
+// A file in a folder for everybody may be another user's: it is only opened for reading and locked, never
+// written, and no link is followed. The kernel refuses to create over another user's file there.
+fn open_shared(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let open = || OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let create = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o644).custom_flags(flags).open(path)
+    };
+    let file = match open() {
+        Err(error) if error.kind() == ErrorKind::NotFound => match create() {
+            // Somebody was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => open()?,
+            created => created?,
+        },
+        opened => opened?,
+    };
+    if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::InvalidInput.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_locked_by_one_at_a_time() {
+        let place = tempfile::tempdir().expect("a folder");
+        let locks = MachineLocks::new(Some(place.path().to_owned()));
+        let (one, two) = ("GPU-1".to_owned(), "GPU-2".to_owned());
+        let now = Instant::now();
+        let held = locks.take(&[two.clone(), one.clone()], now).expect("both are free");
+        let refused = locks.take(std::slice::from_ref(&two), now).expect_err("it is taken");
+        assert!(matches!(refused, Refusal::MachineTaken { device, .. } if device == two));
+        drop(held);
+        locks.take(&[one], now).expect("it is free again");
+    }
+
+    #[test]
+    fn what_somebody_planted_is_not_followed_and_locks_nothing() {
+        let place = tempfile::tempdir().expect("a folder");
+        let locks = MachineLocks::new(Some(place.path().to_owned()));
+        let victim = place.path().join("victim");
+        std::os::unix::fs::symlink(&victim, place.path().join("lowtide-GPU1.lock"))
+            .expect("a link");
+        fs::create_dir(place.path().join("lowtide-GPU2.lock")).expect("a folder");
+        for device in ["GPU-1", "GPU-2"] {
+            let taken = locks.take(&[device.to_owned()], Instant::now()).expect("it goes on");
+            assert!(taken.is_empty(), "{device}");
+        }
+        assert!(!victim.exists());
+    }
+}

@@ -1,0 +1,13 @@
+//! The helper as a process, on the driver double.
+
+mod refusals;
+mod rungs;
+mod survival;
+mod suspending;
+mod world;
+
+/// Plays the program that is suspended, in a process of its own; does nothing as a test.
+#[test]
+fn the_program_that_is_suspended() {
+    world::play();
+}

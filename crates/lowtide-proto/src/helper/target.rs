@@ -1,0 +1,68 @@
+//! A process, named so that its number cannot come to mean another one.
+
+use std::{fmt, fs, io};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A process: its number and the time of its start. The kernel gives a number again after its process has
+/// ended; with the time of its start it stays one process's.
+///
+/// ```
+/// use lowtide_proto::helper::Target;
+///
+/// let this = Target::of(std::process::id())?;
+/// assert_eq!(this, Target::of(std::process::id())?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Target {
+    /// The number of the process.
+    pub pid: u32,
+    /// The time of its start since the boot, in the kernel's clock ticks.
+    pub start_ticks: u64,
+}
+
+impl Target {
+    /// Looks up the process of this number.
+    ///
+    /// # Errors
+    /// Those of reading `/proc`; [`io::ErrorKind::NotFound`] if there is none of this number.
+    pub fn of(pid: u32) -> io::Result<Target> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let start_ticks = start_in(&stat).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: {stat:?}"))
+        })?;
+        Ok(Target { pid, start_ticks })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)
+    }
+}
+
+// The second field is the name, in parentheses, and may have anything in it. The start is field 22.
+fn start_in(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_is_found_behind_any_name() {
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
+        for name in ["cat", "a b", "x) R 1 (", "))"] {
+            assert_eq!(start_in(&format!("77 ({name}) {fields}")), Some(4711), "{name}");
+        }
+        assert_eq!(start_in("77 (cat) S 1"), None);
+        assert_eq!(start_in(""), None);
+        assert!(Target::of(u32::MAX).is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    }
+}

@@ -1,0 +1,224 @@
+"""Suspends a PyTorch program that nobody changed, and brings it back; beside it, the driver's checkpoint alone.
+
+    python3 suspend.py --lowtide ./lowtide --results suspend.json [--turns 50]
+
+The program has 15 GiB of weights, 20 GiB that it has freed and that PyTorch still caches, and a captured graph. It is
+suspended and brought back several times. Each time the device must have 0 MiB of it meanwhile, and its weights and
+the graph's result must be the same. Then the same program runs without the agent, and the driver copies all of its
+memory. With `--turns N`, a program under `lowtide run --idle 1s --to suspend` works every four seconds.
+Exits 0 only if every result is right and the device was empty each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIMIT_S = 120
+EVERY_S = 4.0
+PROGRAM = r"""
+import hashlib, sys, time
+import torch
+GIB = 1 << 30
+mode = sys.argv[1]
+torch.manual_seed(16)
+weights = [torch.randint(0, 1 << 62, (GIB // 8,), device="cuda") for _ in range(15 if mode == "large" else 1)]
+small = torch.randn(1024, 1024, device="cuda")
+if mode == "large":
+    cache = [torch.empty(GIB, dtype=torch.uint8, device="cuda") for _ in range(20)]
+    del cache
+static = small.clone()
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    out = torch.relu(static @ small)
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = torch.relu(static @ small)
+graph.replay()
+torch.cuda.synchronize()
+def answer():
+    graph.replay()
+    sums = [str(int(one.sum())) for one in weights]
+    return hashlib.sha256((",".join(sums) + str(float(out.double().sum()))).encode()).hexdigest()[:16]
+print(answer(), flush=True)
+for line in sys.stdin:
+    if line.strip() == "touch":
+        began = time.perf_counter()
+        int(small.view(-1)[0].item() == 0)
+        print(time.perf_counter() - began, flush=True)
+    elif line.strip() == "answer":
+        print(answer(), flush=True)
+"""
+
+
+class Target:
+    """The program, with or without an agent."""
+
+    def __init__(self, options: argparse.Namespace, mode: str, run: list[str] | None) -> None:
+        prefix = [] if run is None else [options.lowtide, "run", *run, "--"]
+        self.options = options
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", PROGRAM, mode],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.first = self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self, word: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return self.line()
+
+    def lowtide(self, verb: str, *more: str) -> tuple[float, dict[str, object]]:
+        """Runs a command about it; returns the seconds and the answer."""
+        began = time.perf_counter()
+        done = subprocess.run(
+            [self.options.lowtide, verb, str(self.process.pid), "--json", *more],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        took_s = time.perf_counter() - began
+        answer = json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr.strip()}
+        return took_s, dict(answer)
+
+    def used_mib(self) -> float:
+        """The process's memory on the device, by NVML; 0 if it is not listed."""
+        done = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        rows = [row.split(",") for row in done.stdout.splitlines() if "," in row]
+        return sum(float(row[1]) for row in rows if int(row[0]) == self.process.pid)
+
+    def end(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(timeout=LIMIT_S)
+
+
+def device_mib() -> float:
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return float(done.stdout.split()[0])
+
+
+def with_agent(options: argparse.Namespace, empty_mib: float) -> dict[str, object]:
+    target = Target(options, "large", ["--idle", "1h", "--to", "suspend"])
+    turns: list[dict[str, object]] = []
+    failures: list[str] = []
+    awake_mib = target.used_mib()
+    for turn in range(options.repeats):
+        suspend_s, suspended = target.lowtide("suspend")
+        asleep_mib, whole_mib = target.used_mib(), device_mib() - empty_mib
+        touch_s = float(target.tell("touch"))
+        answer = target.tell("answer")
+        turns.append(
+            {
+                "suspend_command_s": suspend_s,
+                "answer": suspended,
+                "suspended_mib": asleep_mib,
+                "device_mib": whole_mib,
+                "touch_s": touch_s,
+            }
+        )
+        if suspended.get("answer") != "suspended":
+            failures.append(f"turn {turn}: {json.dumps(suspended)[:300]}")
+        if asleep_mib or whole_mib:
+            failures.append(f"turn {turn}: {asleep_mib} MiB of it, {whole_mib} MiB in all")
+        if answer != target.first:
+            failures.append(f"turn {turn}: {answer} instead of {target.first}")
+    return {"awake_mib": awake_mib, "turns": turns, "exit": target.end(), "failures": failures}
+
+
+def checkpoint_alone(options: argparse.Namespace) -> dict[str, object]:
+    target = Target(options, "large", None)
+    suspend_s, suspended = target.lowtide("suspend", "--force")
+    suspended_mib = target.used_mib()
+    resume_s, resumed = target.lowtide("resume")
+    answer = target.tell("answer")
+    failures = [] if answer == target.first else [f"{answer} instead of {target.first}"]
+    if suspended_mib:
+        failures.append(f"{suspended_mib} MiB of it are on the device")
+    return {
+        "suspend_command_s": suspend_s,
+        "resume_command_s": resume_s,
+        "suspended": suspended,
+        "resumed": resumed,
+        "suspended_mib": suspended_mib,
+        "exit": target.end(),
+        "failures": failures,
+    }
+
+
+def idle_turns(options: argparse.Namespace) -> dict[str, object]:
+    target = Target(options, "small", ["--idle", "1s", "--to", "suspend"])
+    used: list[float] = []
+    touches: list[float] = []
+    right = 0
+    for _ in range(options.turns):
+        time.sleep(EVERY_S)
+        used.append(target.used_mib())
+        touches.append(float(target.tell("touch")))
+        right += target.tell("answer") == target.first
+    code = target.end()
+    failures = [] if right == options.turns else [f"{right} of {options.turns} results are right"]
+    if any(used):
+        failures.append(f"{sum(map(bool, used))} of {options.turns} times not off the device")
+    return {
+        "right": right,
+        "used_mib": used,
+        "touch_s": touches,
+        "exit": code,
+        "failures": failures,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser.add_argument("--results", required=True, help="where the figures go, as JSON")
+    parser.add_argument("--repeats", type=int, default=4, help="how often it is suspended")
+    parser.add_argument("--turns", type=int, default=0, help="how many idle turns")
+    parser.add_argument("--only-turns", action="store_true", help="nothing but the idle turns")
+    options = parser.parse_args()
+    options.lowtide = os.path.abspath(options.lowtide)
+    result: dict[str, dict[str, object]] = {}
+    if not options.only_turns:
+        result["with the agent"] = with_agent(options, device_mib())
+        result["checkpoint alone"] = checkpoint_alone(options)
+    if options.turns:
+        result["idle"] = idle_turns(options)
+    Path(options.results).write_text(json.dumps(result, indent=1))
+    failures = [str(one) for part in result.values() for one in list(part["failures"])]  # type: ignore[call-overload]
+    for name, part in result.items():
+        print(name, json.dumps({key: part[key] for key in part if key != "turns"})[:600])
+        for turn in part.get("turns", []):  # type: ignore[attr-defined]
+            print(" ", json.dumps({**turn, "answer": None}))
+    for failure in failures:
+        print(f"failed: {failure}")
+    sys.exit(bool(failures))
+
+
+main()
