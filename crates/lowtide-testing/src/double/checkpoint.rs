@@ -58,7 +58,8 @@ entry! {
     fn cuCheckpointProcessGetState(pid: i32, state: Out<i32>) {
         let now = match state_of(target(pid)?) {
             CHECKPOINTING => LOCKED,
-            RESTORING => CHECKPOINTED,
+            // Of a process that a restore without room has lost, the driver says the same as before it.
+            RESTORING | FAILED => CHECKPOINTED,
             LOCKING.. => RUNNING,
             now => now,
         };
@@ -91,7 +92,10 @@ entry! {
     }
 
     fn cuCheckpointProcessRestore(pid: i32, _args: usize) {
-        let (slot, _) = rested(pid)?;
+        let (slot, now) = rested(pid)?;
+        if now == FAILED {
+            return Err(OPERATING_SYSTEM);
+        }
         let machine = machine::get().locked();
         if machine.has_room_for(slot) {
             drop(machine);

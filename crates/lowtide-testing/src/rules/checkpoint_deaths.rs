@@ -196,17 +196,26 @@ fn a_killed_waiter(_gpu: &Fixture) {
     assert_eq!(target.byte(), 7);
 }
 
-// Not asked of a GPU yet: the code and the state are what was read of it.
+// It is lost although the state does not say so: there is room again, and nothing brings it back.
 fn no_room(gpu: &Fixture) {
     const OUT_OF_MEMORY: i32 = 2;
-    const FAILED: i32 = 3;
     let target = Target::start();
     let mut other = Locker::of(target.child.id(), "");
     assert_eq!((other.ask("lock"), other.ask("checkpoint")), (SUCCESS, SUCCESS));
+    let mut handles = Vec::new();
     for pages in [512, 64, 8, 1] {
-        while gpu.raw.cuMemCreate(&mut 0, pages * PAGE, &Properties::default(), 0) == SUCCESS {}
+        let mut handle = 0;
+        while gpu.raw.cuMemCreate(&mut handle, pages * PAGE, &Properties::default(), 0) == SUCCESS {
+            handles.push(handle);
+        }
     }
-    assert_eq!((other.ask("restore"), other.ask("state")), (OUT_OF_MEMORY, FAILED));
+    let refused = (other.ask("restore"), other.ask("state"), other.ask("unlock"));
+    for handle in handles {
+        assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    }
+    assert_eq!(refused, (OUT_OF_MEMORY, CHECKPOINTED, ILLEGAL_STATE));
+    let again = (other.ask("restore"), other.ask("state"), other.ask("unlock"));
+    assert_eq!(again, (OPERATING_SYSTEM, CHECKPOINTED, ILLEGAL_STATE));
 }
 
 /// Another process with a context.
