@@ -23,8 +23,6 @@ use crate::{arrays, attributes, gate, loader, obstacles, pools, primaries, surro
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
 const NOT_FOUND: i32 = 500;
-/// The attribute of a device that has virtual memory.
-const HAS_VIRTUAL_MEMORY: i32 = 102;
 
 /// Defines functions of the driver. The body sees `real`, the driver's own function. A touch is inside
 /// the gate for as long as the body runs, and a quiet call keeps the process from being suspended. `answered`
@@ -65,17 +63,6 @@ hooks! {
         let code = real(flags);
         if code == SUCCESS {
             quietly(agent::start);
-        }
-        code
-    };
-
-    /// XLA makes its memory itself where the device has virtual memory, and asks the driver for plain memory where
-    /// it has none. Plain memory can sleep, so XLA is told that there is none.
-    answered cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) |real| {
-        let code = real(value, attribute, device);
-        if attribute == HAS_VIRTUAL_MEMORY && code == SUCCESS && quietly(surroundings::has_xla) == Some(true) {
-            // SAFETY: the driver has written it.
-            unsafe { value.write(0) };
         }
         code
     };
@@ -142,10 +129,11 @@ hooks! {
     quiet cuPointerGetAttributes(
         count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
     ) |real| {
-        let Some(found) = around(at) else { return real(count, kinds, data, at) };
+        let is_list = count > 0 && !kinds.is_null() && !data.is_null();
+        let Some(found) = around(at).filter(|_| is_list) else { return real(count, kinds, data, at) };
         // SAFETY: the arguments of this very function.
         let write = || unsafe { attributes::write_all(&found, at, count, kinds, data) };
-        if count > 0 && !kinds.is_null() && !data.is_null() && write() {
+        if write() {
             return SUCCESS;
         }
         // What the driver says of virtual memory is then corrected.

@@ -1,4 +1,4 @@
-//! What no driver call shows: other ways to the program's device memory, which are reasons not to sleep, and XLA.
+//! Reasons not to sleep that no driver call shows: other ways to the program's device memory.
 //!
 //! A network card or a disk controller that was told about device memory goes on using it by its physical
 //! address, so that memory must not leave. The libraries that do this are often loaded and not used, so the
@@ -28,9 +28,6 @@ const LIBRARIES: [(&str, Obstacle); 4] = [
     ("nvshmem_bootstrap", Obstacle::Nvshmem),
     ("nvshmem_transport", Obstacle::Nvshmem),
 ];
-
-/// XLA's own library, by how the name of its file begins: JAX's plug-in, and JAX before it had one.
-const XLA: [&str; 2] = ["xla_cuda_plugin", "xla_extension"];
 
 /// Where the multi-process service listens, unless a variable says another folder.
 const MPS_FOLDER: &str = "/tmp/nvidia-mps";
@@ -65,15 +62,6 @@ pub(crate) fn names() -> Vec<String> {
         add(Obstacle::Mps, &format!("{}/control exists", folder.display()));
     }
     found
-}
-
-/// Returns whether XLA is loaded, the part of JAX that takes its memory. Asked for one attribute only.
-pub(crate) fn has_xla() -> bool {
-    let is_xla = |path: &String| {
-        let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
-        XLA.iter().any(|start| name.starts_with(start))
-    };
-    libraries().iter().any(is_xla)
 }
 
 /// Returns whether `LOWTIDE_DESPITE` says that an obstacle is none.

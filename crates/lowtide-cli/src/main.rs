@@ -42,6 +42,7 @@ pub(crate) struct Arguments {
 }
 
 fn main() -> ExitCode {
+    out_of_memory::end_without_memory_for_threads();
     let filter = EnvFilter::try_from_env("LOWTIDE_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
     // A log that cannot be written is no reason to end: by default the subscriber panics then.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "an allocator is unsafe to write; this one asks the system's")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::panic;
 
 use crate::ending;
 
@@ -41,6 +42,20 @@ fn checked(at: *mut u8) -> *mut u8 {
         end();
     }
     at
+}
+
+/// Ends the program the same way where a thread cannot be started for want of memory.
+///
+/// A new thread maps a stack for its signal handlers before it runs any code of ours. Where that fails,
+/// the standard library panics, and nothing but the hook of panics hears of it first.
+pub(crate) fn end_without_memory_for_threads() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |raised| {
+        if raised.location().is_some_and(|place| place.file().ends_with("/stack_overflow.rs")) {
+            end();
+        }
+        before(raised);
+    }));
 }
 
 // Allocates nothing, and runs no exit handlers, which might.

@@ -51,6 +51,12 @@ impl Reading {
         self.devices.iter().any(|device| device.lists(pid))
     }
 
+    /// Returns whether NVML tells the memory of the process wherever it is.
+    pub(crate) fn tells(&self, pid: u32) -> bool {
+        let mut on = self.devices.iter().filter(|device| device.lists(pid)).peekable();
+        on.peek().is_some() && on.all(|device| device.memory_of(pid).is_some())
+    }
+
     /// Returns the memory that must be free before a process can come back that is on the device now. Where
     /// NVML does not tell its memory, all that is in use is the most that it can have.
     pub(crate) fn needs_of(&self, pid: u32) -> Vec<DeviceBytes> {

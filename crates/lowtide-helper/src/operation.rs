@@ -165,28 +165,38 @@ impl Office {
     ) -> Result<Suspended, Refusal> {
         let target = doing.record.target;
         let pid = target.pid;
-        let state = self.steps.state(pid)?;
-        if state != ProcessState::Checkpointed {
-            return Err(Refusal::WrongState { pid, state });
+        match self.steps.state(pid) {
+            Ok(ProcessState::Checkpointed) => {}
+            Ok(state) => return Err(Refusal::WrongState { pid, state }),
+            Err(refusal) => {
+                if matches!(refusal, Refusal::Ended { .. }) {
+                    self.journal.remove(target);
+                }
+                return Err(refusal);
+            }
         }
-        let (mut after, end) = (Reading::now()?, Instant::now() + SETTLE);
-        while before.verdict(&after, pid, uuids) != Verdict::Released
-            && before.lists(pid)
-            && Instant::now() < end
-        {
+        // It is off the device by the driver's word. Without numbers that is not proved.
+        let (mut after, end) = (Reading::now().ok(), Instant::now() + SETTLE);
+        let verdict = |after: &Option<Reading>| {
+            let judge = |after| before.verdict(after, pid, uuids);
+            after.as_ref().map_or(Verdict::Unverified, judge)
+        };
+        while verdict(&after) != Verdict::Released && before.tells(pid) && Instant::now() < end {
             thread::sleep(PAUSE);
-            after = Reading::now()?;
+            after = Reading::now().ok();
         }
-        if !before.lists(pid) {
-            doing.record.needs = fallen(before, &after, &doing.record.needs);
+        if let Some(after) = after.as_ref().filter(|_| !before.tells(pid)) {
+            doing.record.needs = fallen(before, after, &doing.record.needs);
         }
         doing.is_suspended()?;
+        let verdict = verdict(&after);
+        let after = after.unwrap_or_else(|| before.clone());
         Ok(Suspended {
             target,
             was_suspended: false,
             steps: doing.times.clone(),
             devices: before.changes(&after, pid, uuids),
-            verdict: before.verdict(&after, pid, uuids),
+            verdict,
             needs: doing.record.needs.clone(),
         })
     }
@@ -242,7 +252,8 @@ impl Office {
             state => return Err(Refusal::WrongState { pid, state }),
         }
         doing.bring_back()?;
-        let after = Reading::now()?;
+        // It runs, whether its numbers can be read or not.
+        let after = Reading::now().unwrap_or_else(|_| before.clone());
         let uuids: Vec<String> = admitted.needs.iter().map(|need| need.uuid.clone()).collect();
         let devices = before.changes(&after, pid, &uuids);
         Ok(Resumed { target, was_running: false, waited_s, steps: doing.times.clone(), devices })
@@ -352,4 +363,18 @@ fn fallen(before: &Reading, after: &Reading, most: &[DeviceBytes]) -> Vec<Device
         DeviceBytes { uuid: need.uuid.clone(), bytes }
     };
     most.iter().map(need).filter(|need| need.bytes > Bytes::ZERO).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_does_not_fit_in_host_memory_is_refused_with_both_numbers() {
+        let need = |bytes| vec![DeviceBytes { uuid: "GPU-0".to_owned(), bytes }];
+        check_host_memory(&need(Bytes::ZERO)).expect("nothing is copied");
+        let needed = Bytes::gib(1 << 20);
+        let refused = check_host_memory(&need(needed)).expect_err("no machine has as much");
+        assert!(matches!(refused, Refusal::NoHostMemory { needed: told, .. } if told == needed));
+    }
 }

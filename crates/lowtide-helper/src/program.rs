@@ -81,7 +81,7 @@ fn start_clean(path: &OsString) -> io::Result<()> {
         return Ok(());
     }
     let kept = env::vars_os().filter(|(name, _)| is_kept(name));
-    Err(Command::new("/proc/self/exe").arg(path).env_clear().envs(kept).exec())
+    Err(Command::new(env::current_exe()?).arg(path).env_clear().envs(kept).exec())
 }
 
 /// Closes the files of the process that started this one: a resident process would keep them open.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import lowtide
 import pytest
 import torch
+from alone import alone_with_torch
 from kernel import MIB, SIZE, Caching, in_use, is_about, weights
 from lowtide._devices import choose
 
@@ -152,12 +150,14 @@ def test_the_fixture_skips_without_a_device(tmp_path: object) -> None:
     path = f"{tmp_path}/test_fixture.py"
     with open(path, "w") as file:
         file.write(code)
-    command = [sys.executable, "-m", "pytest", "-rs", "-q", "-p", "no:cacheprovider", path]
-    kept = {name: value for name, value in os.environ.items() if name != "LOWTIDE_DEVICE"}
-    done = subprocess.run(
-        command, env=kept, capture_output=True, text=True, timeout=120, check=False
+    said = alone_with_torch(
+        f"""
+        import os, pytest
+        os.environ.pop("LOWTIDE_DEVICE", None)
+        pytest.main(["-rs", "-q", "-p", "no:cacheprovider", {path!r}])
+        """
     )
-    assert "1 skipped" in done.stdout and "no device reports" in done.stdout, done.stdout
+    assert "1 skipped" in said and "no device reports" in said, said
 
 
 def test_r45_release_of_everything_claims_everything() -> None:

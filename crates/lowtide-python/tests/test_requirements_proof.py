@@ -7,8 +7,6 @@ import importlib.metadata
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -17,7 +15,7 @@ from pathlib import Path
 import lowtide
 import pytest
 import torch
-from alone import ended_with_torch
+from alone import alone_with_torch, ended_with_torch
 from kernel import MIB, PATIENCE_S, SIZE, Caching, Piece, in_use, is_about, until, weights
 from lowtide._frozen import frozen_count
 
@@ -375,8 +373,8 @@ def test_the_fixture_fails_a_test_that_leaves_memory_behind(tmp_path: Path) -> N
     # Under the name that it was installed by, where it was: pytest takes it from there by itself.
     installed = importlib.metadata.entry_points(group="pytest11", name="lowtide")
     plugin = "lowtide" if installed else "lowtide.pytest_plugin"
-    options = ["-p", plugin, "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path]
-    command = [sys.executable, "-m", "pytest", *map(str, options), str(test)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "1 failed, 3 passed, 1 error" in done.stdout, done.stdout
-    assert "ERROR at teardown of test_bad" in done.stdout
+    options = ["-p", plugin, "-p", "no:cacheprovider", "-q", "-W", "ignore", "--rootdir"]
+    arguments = [*options, str(tmp_path), str(test)]
+    said = alone_with_torch(f"import pytest; pytest.main({arguments!r})")
+    assert "1 failed, 3 passed, 1 error" in said, said
+    assert "ERROR at teardown of test_bad" in said

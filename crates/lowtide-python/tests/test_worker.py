@@ -376,9 +376,11 @@ def test_a_worker_that_dies_while_it_is_sent_to_is_noticed_although_its_fork_liv
     assert worker.size(b"ab") == 2
 
 
-def test_a_thread_that_goes_on_calling_does_not_keep_the_program_from_ending() -> None:
+def test_a_thread_that_goes_on_calling_does_not_keep_the_program_from_ending(
+    tmp_path: Path,
+) -> None:
     program = """
-    import atexit, multiprocessing.util, sys, threading, time
+    import atexit, multiprocessing.util, os, sys, threading, time
     sys.path.insert(0, {tests!r})
     import lowtide
     from workers import Holder, MIB
@@ -391,15 +393,16 @@ def test_a_thread_that_goes_on_calling_does_not_keep_the_program_from_ending() -
     def serve():
         while not said.is_set():
             try:
-                worker.slow(600)
+                worker.says_and_waits({begun!r})
             except lowtide.WorkerError as error:
                 print(error, flush=True)
                 if "the program ends" in str(error):
                     said.set()
 
     threading.Thread(target=serve, daemon=True).start()
-    while not worker._lock.locked():
+    while not os.path.exists({begun!r}):
         time.sleep(0.01)
     """
-    said = alone(program.format(tests=str(Path(__file__).parent)))
+    tests, begun = str(Path(__file__).parent), str(tmp_path / "begun")
+    said = alone(program.format(tests=tests, begun=begun))
     assert "during a call" in said and "the program ends" in said

@@ -34,6 +34,10 @@ class Holder:
         time.sleep(seconds)
         return "done"
 
+    def says_and_waits(self, file: str) -> None:
+        open(file, "w").close()
+        time.sleep(600)
+
     def wait_for(self, file: str) -> str:
         while not os.path.exists(file):
             time.sleep(0.01)

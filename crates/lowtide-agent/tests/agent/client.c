@@ -33,7 +33,7 @@ DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapt
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
 DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
-DECLARE(cuPointerGetAttributes) DECLARE(cuDeviceGetAttribute)
+DECLARE(cuPointerGetAttributes)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -256,11 +256,6 @@ int main(int count, char **arguments) {
             void *places[2] = {&values[0], &values[1]};
             code = CALL(cuPointerGetAttributes, 2u, kinds, places, at[a] + 5);
             if (code == 0) { printf("%lu\n", (unsigned long)values[0]); continue; }
-        }
-        if (!strcmp(word, "virtual")) {
-            int value = -1;
-            code = CALL(cuDeviceGetAttribute, &value, 102, 0);
-            if (code == 0) { printf("%d\n", value); continue; }
         }
         if (!strcmp(word, "unknown")) {
             uint64_t sum = 0;

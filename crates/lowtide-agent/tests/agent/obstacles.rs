@@ -46,18 +46,6 @@ fn libraries_that_share_memory_behind_the_driver_are_named() {
     }
 }
 
-// JAX then takes plain memory, which can sleep; with virtual memory it makes its own, which stays.
-#[test]
-fn xla_is_told_that_the_device_has_no_virtual_memory() {
-    let world = World::new();
-    let mut program = started(&world, &[]);
-    assert_eq!(program.number("virtual"), 1, "other programs are told the truth");
-    program.does(&format!("load {}", world.plugin("xla_cuda_plugin.so").display()));
-    assert_eq!(program.number("virtual"), 0);
-    slept(&program);
-    program.does("check 0");
-}
-
 #[test]
 fn a_library_that_is_only_loaded_is_no_obstacle() {
     let world = World::new();

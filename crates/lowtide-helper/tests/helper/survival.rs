@@ -1,8 +1,10 @@
 //! Helpers and programs that are killed, and two questions at once. Each has a defined end.
 
+use std::process::Command;
 use std::thread;
 
 use lowtide_proto::helper::{Answer, Ask, Helper, ProcessState, Refusal};
+use lowtide_testing::double::Double;
 
 use crate::world::{Program, World, ask, kill, refused, state, until};
 
@@ -135,6 +137,35 @@ fn clients_that_start_it_at_once_find_the_same_helper() {
         all.into_iter().map(|one| one.join().expect("no panic")).collect()
     });
     assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+}
+
+#[test]
+fn it_leaves_its_starter_and_takes_neither_preloaded_libraries_nor_files_along() {
+    let world = World::new();
+    let helper = world.helper();
+    // As a shell starts it: with a preloaded library, and with a file that is open as number 9.
+    let script = "exec 9>\"$1/held\"; exec \"$2\" \"$1\"";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, "sh"])
+        .arg(world.sockets())
+        .arg(env!("CARGO_BIN_EXE_lowtide-helper"));
+    std::fs::create_dir_all(world.sockets()).expect("a folder");
+    let started =
+        command.env("LD_PRELOAD", Double::path()).env("CUDA_VISIBLE_DEVICES", "").status();
+    assert!(started.expect("it starts").success(), "its first process ends at once");
+    let pid = helper.connect().expect("it listens").pid();
+    let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).expect("it runs");
+    let variables = String::from_utf8_lossy(&read("environ")).into_owned();
+    assert!(!variables.contains("LD_PRELOAD") && !variables.contains("CUDA_"), "{variables}");
+    let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+    assert_ne!(fields[1], std::process::id().to_string(), "it is no child of this process");
+    assert_eq!(fields[3], fields[2], "it has a session and a group of its own: {stat}");
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+    let open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let held: Vec<_> = open.filter(|path| path.ends_with("held")).collect();
+    assert!(held.is_empty(), "{held:?}");
 }
 
 #[test]

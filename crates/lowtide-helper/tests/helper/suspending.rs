@@ -96,6 +96,24 @@ fn a_resume_waits_for_room_and_for_no_longer_than_it_was_told() {
 }
 
 #[test]
+fn where_the_driver_does_not_name_processes_the_fall_of_its_number_counts() {
+    // As in another PID namespace, and as in containers that hide what each process uses.
+    for settings in ["pid_offset=100000", "accounting=off"] {
+        let world = World::new();
+        let (helper, mut program) = (world.helper_with(settings), world.program(100));
+        let other = world.program(50);
+        let Answer::Suspended(suspended) = ask(&helper, program.suspend()) else {
+            panic!("refused")
+        };
+        assert_eq!(suspended.verdict, Verdict::Unverified, "{settings}: {suspended:?}");
+        assert_eq!(suspended.needs[0].bytes, Bytes::mib(164), "{settings}");
+        assert!(matches!(ask(&helper, program.resume(0)), Answer::Resumed(_)), "{settings}");
+        program.is_right();
+        drop(other);
+    }
+}
+
+#[test]
 fn it_ends_when_nobody_needs_it_and_stays_while_somebody_is_suspended() {
     let world = World::new();
     let (helper, mut program) = (world.helper(), world.program(8));

@@ -144,6 +144,9 @@ impl Program {
         let pid = self.target.pid.to_string();
         let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
         assert!(sent.success());
+        // The kernel stops a process a moment later.
+        let is_as_told = || (signal == "-STOP") == (letter(self.target.pid) == Some('T'));
+        until("the signal has come", is_as_told);
     }
 
     pub(crate) fn suspend(&self) -> Ask {
@@ -177,8 +180,13 @@ pub(crate) fn kill(pid: u32) {
 
 /// Returns whether a process has ended, waited for or not.
 pub(crate) fn has_ended(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+    letter(pid).is_none_or(|letter| "ZX".contains(letter))
+}
+
+/// Returns the kernel's letter for the state of a process.
+fn letter(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Waits until something is so.

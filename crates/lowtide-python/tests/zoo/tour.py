@@ -65,7 +65,8 @@ class Warm:
     def run(self, name: str, mode: str) -> tuple[dict[str, Any], str]:
         """One visit in a fork: its result, and all that it printed."""
         process = self._with(name in COMPILED)
-        ended = process.run(_VISIT.format(name) + alone.END_AT_ONCE, mode)
+        program = _VISIT.format(name) + alone.END_AT_ONCE
+        ended = process.run(_FREEZE + program if mode == "cure" else program, mode)
         return _result(name, mode, ended.status, ended.output + ended.errors)
 
     def _with(self, compiler: bool) -> alone.Warm:
@@ -85,6 +86,9 @@ COMPILED = {"compiled_function", "compiled_model", "optimizer_state"}
 
 
 _MODULES = ("zoo.visitors", "lowtide._why.why", "lowtide._rungs.all")
+_FREEZE = "import gc; gc.freeze()"
+"""Has the collector look at the plant alone: torch's objects cannot hold it without what holds it by hand.
+Not for visits of lowtide, which tells what is frozen."""
 _VISIT = """
 import runpy
 runpy.run_module("zoo.{}", run_name="__main__", alter_sys=True)

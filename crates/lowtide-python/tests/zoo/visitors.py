@@ -121,7 +121,7 @@ def by_why(visit: Visit) -> None:
 
 
 def by_cut(visit: Visit) -> None:
-    """The answer's first statement, executed as it stands; until nothing large is held."""
+    """The answer's first statement, executed as it stands; until nothing stays, or nothing is held."""
     lowtide: Any = importlib.import_module("lowtide")
     for _ in range(_MOST_CUTS):
         held = _largest(visit, lowtide)
@@ -133,7 +133,7 @@ def by_cut(visit: Visit) -> None:
         for statement in _statements(held):
             print("executed:", statement)
             exec(statement, visit.scope)
-        if held is None:
+        if held is None or not visit.what_stays():
             break
     _empty_cache()
     left = visit.what_stays()

@@ -243,6 +243,16 @@ impl Target {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
         assert!(sent.success(), "kill {signal} {pid}");
+        // The kernel stops a process a moment later.
+        while (signal == "-STOP") != self.is_stopped() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let stat = stat.expect("it has not been waited for");
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
 }
 
