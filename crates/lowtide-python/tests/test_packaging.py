@@ -59,10 +59,10 @@ def test_the_programs_are_in_the_wheel_and_in_its_record(tmp_path: Path) -> None
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("lowtide/__init__.py", "")
         file.writestr("lowtide-1.2.3.dist-info/RECORD", "lowtide-1.2.3.dist-info/RECORD,,\n")
-    for name in ("lowtide", "liblowtide_agent.so"):
-        (tmp_path / name).write_bytes(name.encode())
     command = [sys.executable, str(PACKAGING / "wheel_file.py"), str(wheel)]
-    command += [str(tmp_path / "lowtide"), str(tmp_path / "liblowtide_agent.so")]
+    for name in ("lowtide", "liblowtide_agent.so", "lowtide-helper"):
+        (tmp_path / name).write_bytes(name.encode())
+        command.append(str(tmp_path / name))
     subprocess.run(command, check=True, timeout=60)
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
@@ -72,8 +72,9 @@ def test_the_programs_are_in_the_wheel_and_in_its_record(tmp_path: Path) -> None
             found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
             assert (digest, int(size)) == (f"sha256={found.rstrip('=')}", len(content))
             names.discard(path)
-        mode = file.getinfo("lowtide-1.2.3.data/scripts/lowtide").external_attr >> 16
-    assert mode & 0o111
+        for path in ("scripts/lowtide", "data/lib/lowtide/lowtide-helper"):
+            mode = file.getinfo(f"lowtide-1.2.3.data/{path}").external_attr >> 16
+            assert mode & 0o111, path
     assert names == {"lowtide/__init__.py", "lowtide-1.2.3.dist-info/RECORD"}
 
 
