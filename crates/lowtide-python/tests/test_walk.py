@@ -174,6 +174,41 @@ def test_tensors_that_are_made_all_the_time_do_not_keep_it_from_answering() -> N
     assert _native.examine(question).held[0].reached
 
 
+def test_our_own_arrays_are_no_reason_for_a_second_walk() -> None:
+    """Python is asked for the layout of a structured array that was met, and the walk is repeated."""
+    said = alone_with_torch(
+        """
+        import gc, torch, numpy, lowtide
+        from lowtide import _native
+        from lowtide._why.question import Question
+
+        walks, layouts = [], []
+
+        def ask():
+            question = Question([kept], most=1)
+            real, layout = question.interpreter, question.layout
+
+            class Counting(real):
+                @staticmethod
+                def get_freeze_count():
+                    walks.append(1)
+                    return real.get_freeze_count()
+
+            question.interpreter = Counting
+            question.layout = lambda dtype: layouts.append(dtype.names) or layout(dtype)
+            walks.clear(), layouts.clear()
+            assert _native.examine(question).held[0].reached
+            print(len(walks), layouts)
+
+        kept = torch.zeros(4)
+        ask()
+        array = numpy.zeros(1, [("model", "O")])
+        ask()
+        """
+    )
+    assert said.splitlines() == ["1 []", "2 [('model',)]"]
+
+
 def test_a_tuple_that_is_being_made_is_shown_to_nobody() -> None:
     """Its empty places would end whoever reads them, so it runs by itself."""
     code = """

@@ -141,7 +141,9 @@ class _Arrays:
         self.base = ndarray((1,), "b")
         self.view = ndarray.view(self.base)
         self.row_class = void
-        self.rows = ndarray((1,), [("x", "b")])
+        # Over the memory of another object: the walk asks for the layout of a structured array that
+        # has its items itself, and is repeated.
+        self.rows = ndarray((1,), [("x", "b")], bytearray(1))
         self.row = self.rows[0]
 
 
