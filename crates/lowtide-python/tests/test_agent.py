@@ -1,4 +1,4 @@
-"""`status`, `sleep` and `wake`: a program without an agent, and one with the agent on the driver double."""
+"""`status`, `sleep`, `suspend` and `wake`: a program without an agent, and one with the agent on the driver double."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 BUILT = ROOT / "target" / "debug" / "deps"
 AGENT, DOUBLE = BUILT / "liblowtide_agent.so", BUILT / "liblowtide_testing.so"
+HELPER = BUILT.parent / "lowtide-helper"
 
 PROGRAM = """
 import ctypes, lowtide
@@ -43,6 +44,17 @@ lowtide.sleep()
 assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
 assert found.raw == data and not lowtide.status().is_asleep
 
+suspended = lowtide.suspend()
+assert suspended["verdict"] == "released", suspended
+assert [step["step"] for step in suspended["steps"]] == ["lock", "checkpoint"]
+status = lowtide.status()
+assert status.is_suspended and status.is_asleep and "suspended" in repr(status)
+assert lowtide.suspend() is None
+assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
+assert found.raw == data and not lowtide.status().is_suspended
+lowtide.suspend()
+assert lowtide.wake() == size
+
 # A torch that uses the device is asked for its cache first.
 import torch
 asked = []
@@ -59,7 +71,7 @@ assert asked == [True], asked
 """
 
 
-@pytest.mark.parametrize("ask", [lowtide.status, lowtide.sleep, lowtide.wake])
+@pytest.mark.parametrize("ask", [lowtide.status, lowtide.sleep, lowtide.suspend, lowtide.wake])
 def test_a_program_without_an_agent_is_told_how_to_get_one(
     ask: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +83,7 @@ def test_a_program_without_an_agent_is_told_how_to_get_one(
 
 def is_current() -> bool:
     """Whether the agent is built from the source that is here."""
-    if not AGENT.exists() or not DOUBLE.exists():
+    if not (AGENT.exists() and DOUBLE.exists() and HELPER.exists()):
         return False
     sources = [
         *(ROOT / "crates/lowtide-agent/src").rglob("*.rs"),
@@ -93,6 +105,9 @@ def test_a_program_asks_its_own_agent(tmp_path: Path) -> None:
         "LOWTIDE_DOUBLE_STATE": str(tmp_path / "state"),
         "LOWTIDE_NVML_LIBRARY": str(DOUBLE),
         "XDG_RUNTIME_DIR": str(run),
+        "LOWTIDE_HELPER_PROGRAM": str(HELPER),
+        # It ends soon after the test.
+        "LOWTIDE_HELPER": f"idle_ms=3000,locks={tmp_path}",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     command = [sys.executable, "-c", PROGRAM]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import _native
 from ._native import AgentStatus, Receipt
 
@@ -21,6 +23,16 @@ def sleep() -> list[Receipt]:
     sleeps already. Raises AgentError if it cannot sleep now, for example because work is running.
     """
     return _native.agent_sleep()
+
+
+def suspend() -> dict[str, Any] | None:
+    """Takes this program off its devices altogether, with its context, until its next use of a device.
+
+    It sleeps first, so that the driver has little to copy. Returns the verdict, the steps with their
+    times, and the devices' numbers before and after; None if the program is suspended already. Raises
+    AgentError if it cannot be suspended now. `wake()` brings it back, too.
+    """
+    return _native.agent_suspend()
 
 
 def wake() -> int:

@@ -32,6 +32,12 @@ impl AgentStatus {
         self.0.is_asleep
     }
 
+    /// Whether it is off the devices altogether; the rest is then as it was before.
+    #[getter]
+    fn is_suspended(&self) -> bool {
+        self.0.is_suspended
+    }
+
     /// The time without a use of the device after which it falls asleep; None if it does not by itself.
     #[getter]
     fn idle_s(&self) -> Option<f64> {
@@ -86,7 +92,11 @@ impl AgentStatus {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.0.is_asleep { "asleep" } else { "awake" };
+        let state = match (self.0.is_suspended, self.0.is_asleep) {
+            (true, _) => "suspended",
+            (false, true) => "asleep",
+            (false, false) => "awake",
+        };
         format!("<AgentStatus {state}, {} bytes that can sleep>", self.bytes())
     }
 }
@@ -108,6 +118,16 @@ pub(crate) fn agent_sleep(py: Python<'_>) -> PyResult<Vec<Receipt>> {
             Ok(receipts.into_iter().map(|receipt| Receipt(Arc::new(receipt))).collect())
         }
         Answer::Asleep => Ok(Vec::new()),
+        other => Err(refused(&other)),
+    }
+}
+
+/// Takes this process off its devices. Returns what the helper did; `None` if it is suspended already.
+#[pyfunction]
+pub(crate) fn agent_suspend(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
+    match asked(py, Ask::Suspend)? {
+        Answer::Suspended { suspended, .. } => json::as_python(py, &suspended).map(Some),
+        Answer::Asleep => Ok(None),
         other => Err(refused(&other)),
     }
 }

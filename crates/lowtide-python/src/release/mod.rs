@@ -32,7 +32,9 @@ mod restored;
 mod stages;
 mod values;
 
-pub(crate) use agent::{AgentError, AgentStatus, agent_sleep, agent_status, agent_wake};
+pub(crate) use agent::{
+    AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,
+};
 pub(crate) use gate::{Gate, GateState, Pass};
 pub(crate) use hooks::HookPoint;
 pub(crate) use idle::{Idle, Tick, Working};
