@@ -174,8 +174,8 @@ def test_tensors_that_are_made_all_the_time_do_not_keep_it_from_answering() -> N
     assert _native.examine(question).held[0].reached
 
 
-def test_our_own_arrays_are_no_reason_for_a_second_walk() -> None:
-    """Python is asked for the layout of a structured array that was met, and the walk is repeated."""
+def test_only_structures_with_objects_are_a_reason_for_a_second_walk() -> None:
+    """Python is asked where they have the objects, and the walk is repeated."""
     said = alone_with_torch(
         """
         import gc, torch, numpy, lowtide
@@ -202,11 +202,16 @@ def test_our_own_arrays_are_no_reason_for_a_second_walk() -> None:
 
         kept = torch.zeros(4)
         ask()
+        plain = [numpy.zeros(3, [("x", code), ("y", "b", 3)]) for code in ("b", "h", "d", "S5", "V2")]
+        ask()
         array = numpy.zeros(1, [("model", "O")])
+        ask()
+        inside = numpy.zeros(1, [("x", "b"), ("pair", [("y", "b"), ("model", "O", 2)])])
+        array = inside
         ask()
         """
     )
-    assert said.splitlines() == ["1 []", "2 [('model',)]"]
+    assert said.splitlines() == ["1 []", "1 []", "2 [('model',)]", "2 [('x', 'pair')]"]
 
 
 def test_a_tuple_that_is_being_made_is_shown_to_nobody() -> None:

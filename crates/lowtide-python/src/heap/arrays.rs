@@ -26,6 +26,10 @@ const TYPE_NUMBER: usize = 28;
 const OBJECTS: i32 = 17;
 /// The number of structures.
 const STRUCTURES: i32 = 20;
+/// Where a dtype may have its flags: since numpy 2, and before.
+const DTYPE_FLAGS: [usize; 2] = [32, 27];
+/// The flag of a dtype with objects.
+const HAS_OBJECTS: u8 = 1;
 /// The flag of an array that has its elements itself.
 const OWNS_DATA: i32 = 4;
 /// numpy allows 64.
@@ -42,6 +46,9 @@ pub(crate) struct Arrays<'py> {
     row_class: Bound<'py, PyType>,
     row: Bound<'py, PyAny>,
     rows: Bound<'py, PyAny>,
+    /// Dtypes of structures without objects, and with objects.
+    plain: Vec<Bound<'py, PyAny>>,
+    mixed: Vec<Bound<'py, PyAny>>,
 }
 
 impl Arrays<'_> {
@@ -60,6 +67,16 @@ impl Arrays<'_> {
             && base(self.row.as_ptr()) == self.rows.as_ptr();
         is_right.then(|| self.row_class.as_type_ptr())
     }
+
+    /// Returns where dtypes have the flags that say whether they have objects, or `None` if it is
+    /// not known. In the wrong place is a size, and the examples have odd and even ones.
+    pub(crate) fn dtype_flags(&self) -> Option<usize> {
+        let has = |dtype: &Bound<'_, PyAny>, at| has_objects(dtype.as_ptr().cast::<u8>(), at);
+        DTYPE_FLAGS.into_iter().find(|at| {
+            self.plain.iter().all(|dtype| !has(dtype, *at))
+                && self.mixed.iter().all(|dtype| has(dtype, *at))
+        })
+    }
 }
 
 fn read<T: Copy>(at: *const u8, offset: usize) -> T {
@@ -73,6 +90,11 @@ pub(crate) fn base(array: *mut PyObject) -> *mut PyObject {
     read(array.cast::<u8>(), BASE)
 }
 
+/// Returns whether a dtype has objects, by its flags.
+fn has_objects(dtype: *const u8, flags: usize) -> bool {
+    read::<u8>(dtype, flags) & HAS_OBJECTS != 0
+}
+
 /// Where an item of an array has its objects.
 #[derive(FromPyObject)]
 pub(crate) struct Layout {
@@ -82,20 +104,22 @@ pub(crate) struct Layout {
     objects: Vec<usize>,
 }
 
-/// The layouts of structures, by the address of their dtype. Only Python can tell them: it is asked
-/// after a walk has met such an array, and the walk is repeated.
+/// The layouts of structures with objects, by the address of their dtype. Only Python can tell them:
+/// it is asked after a walk has met such an array, and the walk is repeated.
 pub(crate) struct Layouts {
     known: HashMap<usize, Layout>,
     /// The dtypes that were met and are not known.
     unknown: HashSet<usize>,
     object: Layout,
+    /// Where dtypes have their flags. If it is not known, Python is asked about every structure.
+    pub(crate) flags: Option<usize>,
 }
 
 impl Layouts {
     /// Creates a table without structures.
     pub(crate) fn new() -> Layouts {
         let object = Layout { size: size_of::<usize>(), objects: vec![0] };
-        Layouts { known: HashMap::new(), unknown: HashSet::new(), object }
+        Layouts { known: HashMap::new(), unknown: HashSet::new(), object, flags: None }
     }
 
     /// Returns the dtypes that were met and are not known, and forgets them.
@@ -113,6 +137,7 @@ impl Layouts {
     fn of(&mut self, dtype: *const u8) -> Option<&Layout> {
         match read::<i32>(dtype, TYPE_NUMBER) {
             OBJECTS => Some(&self.object),
+            STRUCTURES if self.flags.is_some_and(|at| !has_objects(dtype, at)) => None,
             STRUCTURES => {
                 let found = self.known.get(&dtype.addr());
                 if found.is_none() {

@@ -134,6 +134,7 @@ impl<'py> Question<'py> {
         let mut kinds = Kinds::new(&told.kinds, &told.sample, knows_layout);
         kinds.array = told.arrays.as_ref().and_then(Arrays::class);
         kinds.row = told.arrays.as_ref().and_then(Arrays::row_class);
+        kinds.layouts.flags = told.arrays.as_ref().and_then(Arrays::dtype_flags);
         let node = told.node.and_then(|node| traverse(node.as_type_ptr()));
         kinds.node = node.map_or(0, |traverse| traverse as usize);
         Ok((question, kinds))

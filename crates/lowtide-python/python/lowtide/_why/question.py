@@ -145,6 +145,10 @@ class _Arrays:
         # has its items itself, and is repeated.
         self.rows = ndarray((1,), [("x", "b")], bytearray(1))
         self.row = self.rows[0]
+        # Structures without objects and with objects, with odd and even sizes.
+        small, wide = [("x", "b")], [("x", "h")]
+        self.plain = [ndarray((1,), one).dtype for one in (small, wide)]
+        self.mixed = [ndarray((1,), [*one, ("y", "O")]).dtype for one in (small, wide)]
 
 
 def _arrays() -> _Arrays | None:
