@@ -55,6 +55,17 @@ assert found.raw == data and not lowtide.status().is_suspended
 lowtide.suspend()
 assert lowtide.wake() == size
 
+# Idle, the program leaves its devices after the release.
+import time
+with lowtide.idle("50ms", to="suspend") as idle:
+    with idle.work():
+        assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
+    while not lowtide.status().is_suspended:
+        time.sleep(0.01)
+    with idle.work():
+        assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
+        assert found.raw == data and not lowtide.status().is_suspended
+
 # A torch that uses the device is asked for its cache first.
 import torch
 asked = []
@@ -79,6 +90,16 @@ def test_a_program_without_an_agent_is_told_how_to_get_one(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(lowtide.AgentError, match="lowtide run"):
         ask()
+
+
+def test_an_idle_program_without_an_agent_says_that_it_is_not_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with lowtide.idle("1h", to="suspend") as idle:
+        idle._released(lowtide.release())
+    assert "is not suspended" in caplog.text and "lowtide run" in caplog.text
 
 
 def is_current() -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ._exit import has_exit_begun
 from ._log import log_restored, log_summary, logger
+from ._native import AgentError, Working, agent_suspend
 from ._native import Idle as NativeIdle
-from ._native import Working
 from ._releasers import releaser_of
 from ._waiting import in_thread, is_in_event_loop
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ._native import Receipt, Restored
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
+SUSPEND = "suspend"
 
 
 def idle(
@@ -36,7 +37,9 @@ def idle(
     `after` is a text such as "30s", or a number of seconds; "task" releases at the end of each task
     at once, if no other task is active. The environment variable LOWTIDE_FREE_ON_IDLE overrides it:
     "off", "on", a time or "task". With `after=None`, only the variable decides. `to` is the target;
-    the default is the floor.
+    the default is the floor. With `to="suspend"` the release is followed by `lowtide.suspend()`: nothing
+    of the program is on a device until its next use of one. The program has to be started with
+    `lowtide run` for that.
     """
     if has_exit_begun():
         return Idle("off")
@@ -54,7 +57,9 @@ class Idle:
     """Free-on-idle for one device. Put `with idle.work():` around each task; `close()` ends it."""
 
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
-        self._native = NativeIdle(releaser_of(device), switch, to=to)
+        self._suspends = to == SUSPEND
+        target = None if self._suspends else to
+        self._native = NativeIdle(releaser_of(device), switch, to=target)
         self.last: Receipt | None = None
         """The receipt of the last idle release."""
         self.restored: Restored | None = None
@@ -100,6 +105,8 @@ class Idle:
     def _released(self, receipt: Receipt | None) -> Receipt | None:
         if receipt is not None:
             self.last = log_summary(receipt)
+            if self._suspends:
+                _suspend()
         return receipt
 
     def _watch(self) -> None:
@@ -246,6 +253,15 @@ class _Watcher:
                 log_summary(receipt)
         except Exception as failure:  # noqa: BLE001 - the watch goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
+
+
+def _suspend() -> None:
+    """Takes the program off its devices. A task that has begun meanwhile brings it back at its first
+    use of one."""
+    try:
+        agent_suspend()
+    except AgentError as refusal:
+        logger().warning("the idle program is not suspended: %s", refusal)
 
 
 def _end_ambient() -> None:
