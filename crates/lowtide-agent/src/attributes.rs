@@ -68,7 +68,7 @@ pub(crate) unsafe fn write(
     }
 }
 
-/// Writes a list of attributes, those that [`write`] knows; false if there are others.
+/// Writes a list of attributes, those that [`write()`] knows; false if there are others.
 ///
 /// # Safety
 /// The lists have `count` entries, and each place that is not null has room for its attribute.
