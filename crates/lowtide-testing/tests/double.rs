@@ -588,18 +588,24 @@ mod processes {
     }
 
     #[test]
-    fn a_restore_without_room_leaves_the_process_failed() {
-        const FAILED: i32 = 3;
+    fn a_process_is_lost_after_a_restore_without_room() {
+        const CHECKPOINTED: i32 = 2;
+        const OPERATING_SYSTEM: i32 = 304;
         let machine = machine();
         let mut target = Actor::started(&machine, "total=1GiB");
         target.expect("create_mib 600", OK);
         let (mut helper, pid) = (Actor::started(&machine, ""), target.child.id());
         helper.expect(&format!("lock {pid}"), OK);
         helper.expect(&format!("checkpoint {pid}"), OK);
-        helper.expect("create_mib 600", OK);
+        let mut other = Actor::started(&machine, "");
+        other.expect("create_mib 600", OK);
         helper.expect(&format!("restore {pid}"), OUT_OF_MEMORY);
-        helper.expect(&format!("state {pid}"), FAILED);
+        helper.expect(&format!("state {pid}"), CHECKPOINTED);
         helper.expect(&format!("unlock {pid}"), ILLEGAL_STATE);
+        // There is room again.
+        drop(other);
+        helper.expect(&format!("restore {pid}"), OPERATING_SYSTEM);
+        helper.expect(&format!("state {pid}"), CHECKPOINTED);
     }
 
     #[test]
