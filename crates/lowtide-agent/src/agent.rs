@@ -15,7 +15,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
-use crate::suspending::{self, Suspending};
+use crate::suspending::Suspending;
 use crate::worker::{Job, Worker};
 use crate::{control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
 
@@ -89,14 +89,13 @@ pub(crate) fn start() {
     }
     let Some(driver) = driver() else { return };
     AGENT.get_or_init(|| {
-        suspending::watch_exit();
         let idle = idle::policy();
         Agent {
             driver,
             memory: Memory::default(),
             captures: Mutex::default(),
             worker: Worker::start(idle.clone()),
-            suspending: Suspending::default(),
+            suspending: Suspending::new(),
             idle,
             wake_timeout: wake_timeout(),
             told: Mutex::default(),

@@ -44,8 +44,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
 
 /// How this process is suspended, and what is known of it meanwhile.
-#[derive(Default)]
 pub(crate) struct Suspending {
+    /// The reason instead, where there is no helper. Found once: the program may change its variables later,
+    /// and nobody can read them meanwhile.
+    helper: Result<Helper, String>,
     known: Mutex<Option<Known>>,
 }
 
@@ -58,6 +60,22 @@ struct Known {
 }
 
 impl Suspending {
+    /// Finds the helper, and has the process resumed before it exits. Starts nothing.
+    pub(crate) fn new() -> Suspending {
+        watch_exit();
+        Suspending { helper: helper(), known: Mutex::default() }
+    }
+
+    /// Connects to the helper, and lets it attach to this process where the system asks for that.
+    fn connect(&self) -> Result<(helper::Connection, Target), String> {
+        let connection = self.helper.as_ref().map_err(Clone::clone)?.connect();
+        let connection = connection.map_err(|error| with_causes(&error))?;
+        // SAFETY: takes a number. Fails where nothing restricts tracing.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(connection.pid())) };
+        let target = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
+        Ok((connection, target))
+    }
+
     fn known(&self) -> MutexGuard<'_, Option<Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,8 +113,8 @@ impl Agent {
             return refused("the process is about to end".to_owned());
         }
         // Before the gate closes: a helper that has to be started takes its time.
-        let mut connection = match connect() {
-            Ok(connection) => connection,
+        let (mut connection, target) = match self.suspending.connect() {
+            Ok(connected) => connected,
             Err(why) => return refused(why),
         };
         let receipts = match self.sleep() {
@@ -114,14 +132,14 @@ impl Agent {
             );
         }
         let suspend = Suspend {
-            target: connection.1,
+            target,
             lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
             limit_ms: LIMIT.as_millis() as u64,
             // A library that may hang a checkpoint is only loaded here: what it would do is an obstacle, which
             // this process would not have slept with.
             force: true,
         };
-        match connection.0.ask(helper::Ask::Suspend(suspend)) {
+        match connection.ask(helper::Ask::Suspend(suspend)) {
             Ok(helper::Answer::Suspended(suspended)) => Answer::Suspended { receipts, suspended },
             // It goes on; the next call that needs the device waits for it.
             Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
@@ -143,17 +161,17 @@ impl Agent {
         if !gate::is_suspended() {
             return Answer::Resumed(Resumed { took_s: 0.0, steps: Vec::new() });
         }
-        let mut connection = match connect() {
-            Ok(connection) => connection,
+        let (mut connection, target) = match self.suspending.connect() {
+            Ok(connected) => connected,
             Err(why) => return refused(why),
         };
         let (maps, device) = match &*self.suspending.known() {
             Some(known) => (known.maps.clone(), known.device),
             None => (Vec::new(), None),
         };
-        let (target, limit_ms) = (connection.1, LIMIT.as_millis() as u64);
+        let limit_ms = LIMIT.as_millis() as u64;
         let resume = Resume { target, maps, wait_ms: 0, limit_ms };
-        match connection.0.ask(helper::Ask::Resume(resume)) {
+        match connection.ask(helper::Ask::Resume(resume)) {
             Ok(helper::Answer::Resumed(resumed)) => {
                 gate::fall_asleep();
                 let took_s = began.elapsed().as_secs_f64();
@@ -178,16 +196,10 @@ fn maps_of(home: &Home) -> Option<DeviceBytes> {
     (bytes > Bytes::ZERO).then_some(DeviceBytes { uuid, bytes })
 }
 
-/// Connects to the helper, and lets it attach to this process where the system asks for that.
-fn connect() -> Result<(helper::Connection, Target), String> {
+fn helper() -> Result<Helper, String> {
     let folder = PrivateFolder::of_user().map_err(|error| with_causes(&error))?;
     let program = Helper::find_program(&own_path()).map_err(|error| with_causes(&error))?;
-    let connection =
-        Helper::new(folder.path(), program).connect().map_err(|error| with_causes(&error))?;
-    // SAFETY: takes a number. Fails where nothing restricts tracing.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(connection.pid())) };
-    let target = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
-    Ok((connection, target))
+    Ok(Helper::new(folder.path(), program))
 }
 
 /// Returns the file of this library.
@@ -211,7 +223,7 @@ unsafe extern "C" {
 }
 
 /// Has the process resumed before it exits: what the driver does at exit comes after what is registered here.
-pub(crate) fn watch_exit() {
+fn watch_exit() {
     // SAFETY: the function lives as long as this library, which is never unloaded.
     unsafe { on_exit(before_exit, ptr::null_mut()) };
 }

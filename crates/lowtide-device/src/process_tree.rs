@@ -130,7 +130,9 @@ fn parents() -> Vec<(u32, u32)> {
     pids.filter_map(with_parent).collect()
 }
 
-fn open(pid: u32) -> Option<OwnedFd> {
+/// Opens a handle of a process, by which its number cannot come to mean another one; `None` if the process has
+/// ended, or on kernels without such handles.
+pub fn open(pid: u32) -> Option<OwnedFd> {
     let pid = libc::c_long::from(i32::try_from(pid).ok()?);
     // SAFETY: takes numbers, and opens a descriptor that is closed on exec.
     let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -139,8 +141,8 @@ fn open(pid: u32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
-/// Returns whether a process has ended, waited for or not.
-fn is_over(handle: &OwnedFd) -> bool {
+/// Returns whether the process of a handle has ended, waited for or not.
+pub fn is_over(handle: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, and no wait.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };

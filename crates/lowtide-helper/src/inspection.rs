@@ -1,11 +1,11 @@
 //! Whether a process may be suspended at all, by what the kernel says about it.
-#![allow(unsafe_code, reason = "std has no pidfd_open and no poll")]
 
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use lowtide_device::private_files::effective_user;
+use lowtide_device::process_tree;
 use lowtide_proto::helper::{Refusal, Target};
 use lowtide_types::Bytes;
 
@@ -27,7 +27,7 @@ impl Found {
         if pid == std::process::id() {
             return Err(Refusal::Helper { pid });
         }
-        let found = Found { target, handle: handle(pid) };
+        let found = Found { target, handle: process_tree::open(pid) };
         // Read after the handle was taken: the handle is of the process that this is about.
         let status = Status::read(pid)?;
         if let Some(process) = status.process.filter(|process| *process != pid) {
@@ -44,7 +44,7 @@ impl Found {
     /// Checks that the process has not ended.
     pub(crate) fn check_alive(&self) -> Result<(), Refusal> {
         let pid = self.target.pid;
-        let has_ended = self.handle.as_ref().is_some_and(has_ended);
+        let has_ended = self.handle.as_ref().is_some_and(process_tree::is_over);
         let is_it = Target::of(pid).is_ok_and(|now| now == self.target);
         if has_ended || !is_it || !is_alive(pid) { Err(Refusal::Ended { pid }) } else { Ok(()) }
     }
@@ -159,23 +159,8 @@ fn communicating(maps: &str) -> Option<String> {
     files.find(is_one).map(str::to_owned)
 }
 
-fn handle(pid: u32) -> Option<OwnedFd> {
-    let pid = libc::c_long::from(i32::try_from(pid).ok()?);
-    // SAFETY: takes numbers, and opens a descriptor that is closed on exec.
-    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let opened = i32::try_from(opened).ok().filter(|opened| *opened >= 0)?;
-    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
-    Some(unsafe { OwnedFd::from_raw_fd(opened) })
-}
-
-fn has_ended(handle: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure, and no wait.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    ready > 0
-}
-
 #[cfg(test)]
+#[allow(unsafe_code, reason = "sends signals, and asks for a thread's number")]
 mod tests {
     use std::process::{Command, Stdio};
 
