@@ -192,7 +192,7 @@ impl Agent {
 }
 
 fn maps_of(home: &Home) -> Option<DeviceBytes> {
-    let (uuid, bytes) = (home.device.info().uuid.clone()?, home.pool.counts().asleep);
+    let (uuid, bytes) = (home.device.info().uuid.clone()?, home.asleep());
     (bytes > Bytes::ZERO).then_some(DeviceBytes { uuid, bytes })
 }
 
