@@ -36,7 +36,10 @@ pub(super) struct Handle {
     pub(super) device: usize,
     pub(super) bytes: u64,
     pub(super) extent: Arc<Extent>,
-    pub(super) is_released: bool,
+    /// What it was made with, as the caller gave it.
+    pub(super) properties: [u32; 8],
+    /// The creation and each retain, less the releases.
+    pub(super) references: u32,
     pub(super) mappings: u32,
 }
 
