@@ -42,6 +42,7 @@ __all__ = [
     "Pass",
     "Pauses",
     "ProcessMemory",
+    "ProcessTree",
     "ProcessUsage",
     "Reading",
     "Receipt",
@@ -66,6 +67,7 @@ __all__ = [
     "Working",
     "WouldNotFit",
     "__version__",
+    "agent_is_suspended",
     "agent_sleep",
     "agent_status",
     "agent_suspend",
@@ -125,6 +127,11 @@ class AllocatorCounts:
     def allocated_bytes(self) -> int: ...
     @property
     def reserved_bytes(self) -> int: ...
+
+@final
+class ProcessTree:
+    def __new__(cls, pid: int) -> ProcessTree: ...
+    def kill(self, within_s: float) -> list[int]: ...
 
 @final
 class ProcessUsage:
@@ -198,6 +205,8 @@ class HookPoint:
     LIBRARIES: ClassVar[HookPoint]
     CONTEXT_RESET: ClassVar[HookPoint]
     FALLBACK: ClassVar[HookPoint]
+    EXIT: ClassVar[HookPoint]
+    SUSPEND: ClassVar[HookPoint]
     def __int__(self) -> int: ...
 
 @final
@@ -584,6 +593,7 @@ def tag_refusal() -> str | None: ...
 def tags() -> list[TagStatus]: ...
 def tags_sleep(names: Sequence[str], *, discard: bool = False) -> list[Receipt]: ...
 def tags_wake(names: Sequence[str]) -> int: ...
+def agent_is_suspended() -> bool: ...
 def agent_sleep() -> list[Receipt]: ...
 def agent_status() -> AgentStatus: ...
 def agent_suspend() -> dict[str, Any] | None: ...
