@@ -47,9 +47,14 @@ impl Row<'_> {
                 other => panic!("`{line}`: there is no `{other}`"),
             }
         }
+        // The driver does not know the agent's numbers for handles.
+        assert!(
+            is_own || !letters.contains('h'),
+            "`{line}`: takes a handle, so it has to be `own`"
+        );
         let letters = letters.trim_matches('-').chars();
         let arguments = letters.map(|letter| match letter {
-            'w' => "usize",
+            'w' | 'h' => "usize",
             'f' => "f32",
             's' => "Structure",
             other => panic!("`{line}`: no argument is a `{other}`"),

@@ -23,7 +23,7 @@ for name in ${*:-sleep many loops frameworks idle quiet every suspend away}; do
     sleep) part sleep 200 "$here/agent.py" --pairs 0 --turns 0 --results "$out/sleep.json" ;;
     many) part many 200 "$here/agent.py" --count 1792 --mib 20 --pairs 0 --turns 0 --results "$out/many.json" ;;
     loops) part loops 400 "$here/agent.py" --only-loops --cost "$here/cost" --turns 0 --results "$out/loops.json" ;;
-    frameworks) part frameworks 400 "$here/frameworks.py" --results "$out/frameworks.json" ;;
+    frameworks) part frameworks 580 "$here/frameworks.py" --results "$out/frameworks.json" ;;
     idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
     quiet) LD_PRELOAD="$LOWTIDE_AGENT_LIBRARY" part quiet 120 "$here/quiet.py" ;;
     every)

@@ -3,7 +3,8 @@
     python3 frameworks.py --lowtide ./lowtide --results frameworks.json [NAME ...]
 
 Each program does the same work twice: alone, and under `lowtide run` while this script asks for sleeps. Both must
-print the same digests. With `--turns N` each program runs once more under `lowtide run --idle 500ms`, works every
+print the same digests. Then it runs once more, is put to sleep between two steps, and this script notes how much
+device memory it has awake and asleep. With `--turns N` each program runs once more under `lowtide run --idle 500ms`, works every
 two seconds, and must be asleep before each turn; the programs of all frameworks share the device then.
 Exits 0 only if all results are the same and every program slept.
 """
@@ -130,8 +131,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Steps], dict[str, str]]] = {
     "jax": (jax_steps, {}),
     "cupy": (cupy_steps, {}),
 }
-# The driver's own virtual memory stays where it is.
-NEVER_SLEEP = {"torch, expandable segments"}
+# Device memory that a sleeping program may have: its context, code and libraries, and small allocations.
+ASLEEP_MOST_MIB = 2048
 
 
 def work(name: str, count: int, paced: bool) -> None:
@@ -210,6 +211,41 @@ def used(options: argparse.Namespace, pid: int) -> int | None:
     return None
 
 
+def sleeps_once(options: argparse.Namespace, name: str) -> dict[str, object]:
+    """Puts a program to sleep between its second and its third step."""
+    steps = 3
+    alone = start(options, name, [], "--count", str(steps)).communicate(timeout=LIMIT_S)[0].split()
+    prefix = [options.lowtide, "run", "--"]
+    program = start(options, name, prefix, "--paced", "--count", str(steps))
+    assert program.stdout is not None and program.stdin is not None
+    seen, times = [], {}
+    for step in range(steps):
+        began = time.monotonic()
+        if step:
+            program.stdin.write("\n")
+            program.stdin.flush()
+        seen.append(program.stdout.readline().strip())
+        times[f"step_{step}_s"] = time.monotonic() - began
+        if step == 1:
+            awake, began = used(options, program.pid), time.monotonic()
+            code, answer, error = ask(options, "sleep", program.pid)
+            times["sleep_s"] = time.monotonic() - began
+            asleep, status = used(options, program.pid), ask(options, "status", program.pid)[1]
+    program.communicate(input="\n", timeout=60)
+    return {
+        "same": seen == alone,
+        "exit": program.returncode,
+        "sleep": code,
+        "error": error,
+        "is_asleep": status.get("is_asleep"),
+        "awake_mib": None if awake is None else awake / MIB,
+        "asleep_mib": None if asleep is None else asleep / MIB,
+        "staying": status.get("staying"),
+        "receipts": answer.get("receipts"),
+        **times,
+    }
+
+
 def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[str, object]]:
     """All programs at once, each with work every two seconds."""
     alone = {}
@@ -284,8 +320,14 @@ def main() -> None:
             print(f"{name}: {json.dumps({**result, 'status': None})}", flush=True)
             if not result["same"] or result["exit"] != 0:
                 failures.append(f"{name}: other results with the agent")
-            if not result["slept"] and name not in NEVER_SLEEP:
+            if not result["slept"]:
                 failures.append(f"{name}: never slept")
+            once = result["once"] = sleeps_once(options, name)
+            print(f"{name}, once: {json.dumps({**once, 'receipts': None})}", flush=True)
+            if not (once["same"] and once["is_asleep"] and once["exit"] == 0):
+                failures.append(f"{name}: not asleep between two steps, or other results")
+            if (once["asleep_mib"] or 0) > ASLEEP_MOST_MIB:
+                failures.append(f"{name}: {once['asleep_mib']} MiB are left asleep")
         if options.turns:
             turns = found["idle"] = idle_turns(options, ["torch", "jax", "cupy"])
             for name, result in turns.items():

@@ -16,13 +16,14 @@ use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 use crate::memory::{Allocation, Home, Memory};
 use crate::obstacles::say;
 use crate::suspending::Suspending;
+use crate::virtual_memory::{self, VirtualMemory};
 use crate::worker::{Job, Worker};
 use crate::{control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
 /// The driver's code for an error that it has no name for.
-const UNKNOWN: i32 = 999;
+pub(crate) const UNKNOWN: i32 = 999;
 
 /// The time that calls of other threads have to return before a sleep gives up.
 const CLOSING_LIMIT: Duration = Duration::from_millis(5);
@@ -44,6 +45,7 @@ static IS_FORKED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Agent {
     pub(crate) driver: Arc<Driver>,
     pub(crate) memory: Memory,
+    pub(crate) virtual_memory: VirtualMemory,
     captures: Mutex<Captures>,
     worker: Worker,
     pub(crate) suspending: Suspending,
@@ -93,6 +95,7 @@ pub(crate) fn start() {
         Agent {
             driver,
             memory: Memory::default(),
+            virtual_memory: VirtualMemory::default(),
             captures: Mutex::default(),
             worker: Worker::start(idle.clone()),
             suspending: Suspending::new(),
@@ -242,6 +245,7 @@ impl Agent {
                 Ok(()) => {}
             }
         }
+        self.virtual_memory.leave(context);
         self.memory.forget(context);
     }
 
@@ -289,6 +293,7 @@ impl Agent {
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
         quiet::prepare();
         pools::prepare();
+        virtual_memory::prepare();
         for home in &homes {
             home.prepare();
         }
@@ -302,20 +307,49 @@ impl Agent {
         for home in &homes {
             pools::trim(home.device.id());
         }
+        let taken =
+            homes.iter().try_for_each(|home| self.virtual_memory.take_mappings_away(home.context));
+        if let Err(error) = taken {
+            self.settle(false, &homes);
+            return Err(format!("virtual memory of the program stays mapped: {error}"));
+        }
         let receipts: Vec<Receipt> = homes.iter().map(|home| home.release(name, to)).collect();
         let is_asleep = if to.is_some() {
             // A context may stay awake: the target was met without it.
             homes.iter().any(|home| home.has_sleeping())
         } else {
-            // Where one failed the others come back, and the receipts say why.
-            homes.iter().all(|home| home.is_asleep()) || wake_all(&homes).is_err()
+            homes.iter().all(|home| home.is_asleep())
         };
-        if is_asleep {
+        self.settle(is_asleep, &homes);
+        Ok(receipts)
+    }
+
+    /// Ends an attempt to sleep. Where it failed, everything comes back and the gate opens. Where even that fails, the
+    /// process is asleep, and its next touch tries again.
+    fn settle(&self, is_asleep: bool, homes: &[Arc<Home>]) {
+        if is_asleep || self.wake_all(homes).is_err() {
             gate::fall_asleep();
         } else {
             gate::open();
         }
-        Ok(receipts)
+    }
+
+    /// Wakes every context, or none: where one cannot wake, those that woke go back to sleep. Nobody has used them
+    /// meanwhile.
+    fn wake_all(&self, homes: &[Arc<Home>]) -> lowtide_pool::Result<Bytes> {
+        let mut bytes = Bytes::ZERO;
+        for (number, home) in homes.iter().enumerate() {
+            match home.wake(&self.virtual_memory) {
+                Ok(woken) => bytes += woken,
+                Err(error) => {
+                    for woken in &homes[..=number] {
+                        woken.sleep_again(&self.virtual_memory);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// Returns why the device is not idle. The gate is closed, so nothing is added.
@@ -339,7 +373,7 @@ impl Agent {
                 answer => return answer,
             }
         }
-        match wake_all(&self.memory.homes()) {
+        match self.wake_all(&self.memory.homes()) {
             Ok(bytes) => {
                 gate::open();
                 *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -359,9 +393,10 @@ impl Agent {
         }
         let (homes, idle) = (self.memory.homes(), self.idle.as_ref());
         let of = |home: &Arc<Home>| {
-            let (blocks, bytes) = self.memory.sum(home.context);
-            let on_device = home.pool.counts().physical;
-            ContextStatus { device: home.device.id(), blocks, bytes, on_device }
+            let plain = self.memory.sum(home.context);
+            let own = self.virtual_memory.sum(home.context);
+            let (blocks, bytes) = (plain.0 + own.0, plain.1 + own.1);
+            ContextStatus { device: home.device.id(), blocks, bytes, on_device: home.on_device() }
         };
         Status {
             pid: std::process::id(),
@@ -399,22 +434,6 @@ fn give_back(allocation: &Allocation) -> lowtide_pool::Result<()> {
         allocation.home.device.synchronize()?;
     }
     allocation.give_back()
-}
-
-/// Wakes every context, or none: where one cannot wake, those that woke before it go back to sleep. Nobody has
-/// used them meanwhile.
-fn wake_all(homes: &[Arc<Home>]) -> lowtide_pool::Result<Bytes> {
-    let mut bytes = Bytes::ZERO;
-    for (number, home) in homes.iter().enumerate() {
-        match home.wake() {
-            Ok(woken) => bytes += woken,
-            Err(error) => {
-                homes[..number].iter().for_each(|woken| woken.sleep_again());
-                return Err(error);
-            }
-        }
-    }
-    Ok(bytes)
 }
 
 fn refused(reason: &str) -> Answer {

@@ -47,3 +47,14 @@ fn bytes(sides: [usize; 3], format: u32, channels: u32) -> usize {
     let elements = sides.into_iter().map(|side| side.max(1)).fold(1, usize::saturating_mul);
     elements.saturating_mul(element).saturating_mul(channels as usize)
 }
+
+/// A tile of a sparse array and the memory under it: `CUarrayMapInfo`. Only the handle matters here.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ArrayMapping {
+    /// The array, the tile, what to do, and the type of the handle.
+    before: [u64; 8],
+    pub(crate) handle: u64,
+    /// The offset in the memory, devices, flags.
+    after: [u64; 3],
+}

@@ -13,6 +13,7 @@
 //! | `unknown` | functions that are not in the table |
 //! | `hooks` | the functions that the agent answers or notes itself |
 //! | `memory` | the program's allocations, by context |
+//! | `virtual_memory` | virtual memory that the program makes itself |
 //! | `attributes`, `arrays`, `primaries` | what the driver says of addresses, arrays and contexts |
 //! | `obstacles` | what keeps the process from sleeping |
 //! | `surroundings` | the same, where no driver call shows it |
@@ -46,4 +47,5 @@ mod surroundings;
 mod suspending;
 mod thread;
 mod unknown;
+mod virtual_memory;
 mod worker;

@@ -19,6 +19,7 @@ use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPo
 use crate::obstacles::say;
 use crate::quiet::Question;
 use crate::staying::{self, Kind};
+use crate::virtual_memory::{ProgramsPool, Properties, VirtualMemory};
 use crate::{agent, suspending};
 
 /// Allocations of at least this size can sleep: the page of virtual memory.
@@ -48,6 +49,8 @@ pub(crate) struct Home {
     pub(crate) question: Question,
     /// Held while an allocation is made or freed, so that none is given what another is about to return.
     changing: Mutex<()>,
+    /// Pools for the program's own virtual memory, by what it is made with.
+    programs: Mutex<BTreeMap<Properties, ProgramsPool>>,
 }
 
 /// An allocation of the program.
@@ -121,7 +124,7 @@ impl Memory {
 
     /// Returns whether some memory that can sleep is on a device.
     pub(crate) fn is_on_device(&self) -> bool {
-        self.homes().iter().any(|home| home.pool.counts().physical > Bytes::ZERO)
+        self.homes().iter().any(|home| home.on_device() > Bytes::ZERO)
     }
 
     /// Returns the number of allocations of a context, and their bytes.
@@ -129,6 +132,25 @@ impl Memory {
         let tables = self.tables();
         let own = tables.allocations.values().filter(|one| one.home.context == context);
         own.fold((0, Bytes::ZERO), |(count, sum), one| (count + 1, Bytes(sum.0 + one.bytes)))
+    }
+
+    /// Returns a home on a device: that of the current context if it is on this device, otherwise another of the
+    /// program's; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of the pool.
+    pub(crate) fn home_on(
+        &self,
+        driver: &Arc<Driver>,
+        current: Option<(NonNull<c_void>, DeviceId)>,
+        device: DeviceId,
+    ) -> lowtide_pool::Result<Option<Arc<Home>>> {
+        match current {
+            Some((context, of_current)) if of_current == device => {
+                self.home(driver, context).map(Some)
+            }
+            _ => Ok(self.homes().into_iter().find(|home| home.device.id() == device)),
+        }
     }
 
     fn home(
@@ -154,6 +176,7 @@ impl Memory {
             releaser,
             question: Question::default(),
             changing: Mutex::default(),
+            programs: Mutex::default(),
         });
         // Another thread may have been faster; its home is as good.
         Ok(Arc::clone(self.tables().homes.entry(key).or_insert(home)))
@@ -186,7 +209,7 @@ fn add_accounts(releaser: &Releaser, context: usize, device: DeviceId) {
         let homes = agent::get().map(|agent| agent.memory.homes()).unwrap_or_default();
         let others = homes.iter().filter(|home| home.context != context);
         let others = others.filter(|home| home.device.id() == device);
-        others.map(|home| home.pool.counts().physical).sum()
+        others.map(|home| home.on_device()).sum()
     };
     releaser.add_account(LedgerKind::Live, "other contexts of the program", others).keep();
 }
@@ -201,23 +224,59 @@ impl Allocation {
 }
 
 impl Home {
-    fn changing(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the pool for virtual memory of the program with these properties.
+    ///
+    /// # Errors
+    /// Those of the pool.
+    pub(crate) fn programs_pool(
+        &self,
+        properties: Properties,
+    ) -> lowtide_pool::Result<ProgramsPool> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = programs.get(&properties) {
+            return Ok(known.clone());
+        }
+        let made = ProgramsPool::new(&self.device, properties, policy())?;
+        self.releaser.add_pool(&made.pool);
+        programs.insert(properties, made.clone());
+        Ok(made)
+    }
+
+    /// Returns all its pools.
+    fn pools(&self) -> Vec<Pool> {
+        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let programs = programs.values().map(|one| one.pool.clone());
+        std::iter::once(self.pool.clone()).chain(programs).collect()
+    }
+
+    /// Returns its memory that is on the device and can sleep.
+    pub(crate) fn on_device(&self) -> Bytes {
+        self.pools().iter().map(|pool| pool.counts().physical).sum()
+    }
+
+    /// Returns its memory that sleeps.
+    pub(crate) fn asleep(&self) -> Bytes {
+        self.pools().iter().map(|pool| pool.counts().asleep).sum()
     }
 
     /// Makes what a sleep needs and reads the numbers that it will read, which loads NVML. What is made
     /// takes device memory, so it is there before the first number is read.
     pub(crate) fn prepare(&self) {
-        // The sleep tries on its own, and its receipt says what failed.
-        let _refused = self.pool.prepare_sleep();
+        for pool in self.pools() {
+            // The sleep tries on its own, and its receipt says what failed.
+            let _refused = pool.prepare_sleep();
+        }
         self.releaser.inventory().read();
     }
 
     /// Moves memory of the context off the device: all of it, or none if the target is met before.
     pub(crate) fn release(&self, name: &str, to: Option<Target>) -> Receipt {
         let ladder = Ladder::of(vec![Arc::new(lowtide_release::rungs::Sleep)]);
-        let claim = self.pool.counts().physical;
-        let mut request = Request::new(name, ladder).claiming(claim);
+        let mut request = Request::new(name, ladder).claiming(self.on_device());
         if let Some(to) = to {
             request = request.to(to);
         }
@@ -231,25 +290,38 @@ impl Home {
 
     /// Returns whether none of its memory is on the device.
     pub(crate) fn is_asleep(&self) -> bool {
-        let tags = self.pool.snapshot().tags;
-        tags.iter().all(|tag| tag.phase == Phase::Asleep || tag.physical_bytes == Bytes::ZERO)
+        let tags = self.pools().into_iter().flat_map(|pool| pool.snapshot().tags);
+        tags.into_iter().all(|tag| tag.phase == Phase::Asleep || tag.physical_bytes == Bytes::ZERO)
     }
 
     /// Returns whether some of its memory sleeps.
     pub(crate) fn has_sleeping(&self) -> bool {
-        self.pool.snapshot().tags.iter().any(|tag| tag.phase == Phase::Asleep)
+        let mut tags = self.pools().into_iter().flat_map(|pool| pool.snapshot().tags);
+        tags.any(|tag| tag.phase == Phase::Asleep)
     }
 
     /// Puts memory that woke, and that nobody has used since, back to sleep.
-    pub(crate) fn sleep_again(&self) {
-        if let Err(error) = self.pool.sleep_quiet(Scope::Whole, Limit::NONE) {
+    pub(crate) fn sleep_again(&self, mappings: &VirtualMemory) {
+        if let Err(error) = self.try_sleep_again(mappings) {
             say!("memory of a context that woke stays on the device: {error}");
         }
     }
 
-    /// Wakes all memory of the context.
-    pub(crate) fn wake(&self) -> lowtide_pool::Result<Bytes> {
-        let report = self.pool.wake(Scope::Whole)?;
-        Ok(report.mapped)
+    fn try_sleep_again(&self, mappings: &VirtualMemory) -> lowtide_pool::Result<()> {
+        mappings.take_mappings_away(self.context)?;
+        for pool in self.pools() {
+            pool.sleep_quiet(Scope::Whole, Limit::NONE)?;
+        }
+        Ok(())
+    }
+
+    /// Wakes all memory of the context, and makes the program's mappings of it again.
+    pub(crate) fn wake(&self, mappings: &VirtualMemory) -> lowtide_pool::Result<Bytes> {
+        let mut bytes = Bytes::ZERO;
+        for pool in self.pools() {
+            bytes += pool.wake(Scope::Whole)?.mapped;
+        }
+        mappings.bring_mappings_back(self.context)?;
+        Ok(bytes)
     }
 }

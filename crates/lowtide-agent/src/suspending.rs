@@ -192,7 +192,7 @@ impl Agent {
 }
 
 fn maps_of(home: &Home) -> Option<DeviceBytes> {
-    let (uuid, bytes) = (home.device.info().uuid.clone()?, home.pool.counts().asleep);
+    let (uuid, bytes) = (home.device.info().uuid.clone()?, home.asleep());
     (bytes > Bytes::ZERO).then_some(DeviceBytes { uuid, bytes })
 }
 
@@ -216,6 +216,13 @@ fn own_path() -> PathBuf {
     // SAFETY: the loader's C string.
     let name = unsafe { CStr::from_ptr(name) };
     Path::new(OsStr::from_bytes(name.to_bytes())).to_owned()
+}
+
+/// Returns 1 if this process is suspended, else 0, for code in the process that can ask another process instead
+/// of the driver: its own question would bring the process back.
+#[unsafe(no_mangle)]
+extern "C" fn lowtide_is_suspended() -> c_int {
+    c_int::from(gate::is_suspended())
 }
 
 unsafe extern "C" {

@@ -5,7 +5,7 @@ for it, or `?`.
 
 INCLUDE_FOLDER has cuda.h, as the Python package nvidia-cuda-runtime brings them.
 The arguments are letters: `w` for a word (an integer, an enum, a handle or a pointer), `f` for a float,
-`s` for a structure of 64 bytes. A row with `?` does not compile: somebody has to decide.
+`s` for a structure of 64 bytes, `h` for a handle of virtual memory. A row with `?` does not compile: somebody has to decide.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-BY_VALUE = {"float": "f", "CUipcMemHandle": "s", "CUipcEventHandle": "s"}
+BY_VALUE = {
+    "float": "f",
+    "CUipcMemHandle": "s",
+    "CUipcEventHandle": "s",
+    "CUmemGenericAllocationHandle": "h",
+}
 MODES = ([], ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"], ["-D__CUDA_API_VERSION_INTERNAL"])
 
 

@@ -31,11 +31,11 @@ mod _native {
     use super::release::{
         AgentError, AgentStatus, AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint,
         Idle, Ladder, Ledger, LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses,
-        ProcessMemory, ProcessUsage, Reading, Receipt, Releaser, Restored, Resumed, RungReceipt,
-        StageReport, Stages, StagesReport, Tick, Touch, Trend, TrendWarning, Usage, Working,
-        WouldNotFit, agent_sleep, agent_status, agent_suspend, agent_wake, empty_receipt,
-        malloc_counts, malloc_trim, malloc_trimmable, memory_of_process, nvml_memory, nvml_usage,
-        parse_bytes, parse_seconds, process_memory,
+        ProcessMemory, ProcessTree, ProcessUsage, Reading, Receipt, Releaser, Restored, Resumed,
+        RungReceipt, StageReport, Stages, StagesReport, Tick, Touch, Trend, TrendWarning, Usage,
+        Working, WouldNotFit, agent_is_suspended, agent_sleep, agent_status, agent_suspend,
+        agent_wake, empty_receipt, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
+        nvml_memory, nvml_usage, parse_bytes, parse_seconds, process_memory,
     };
 
     #[pymodule_init]

@@ -33,7 +33,9 @@ DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapt
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
 DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
-DECLARE(cuPointerGetAttributes)
+DECLARE(cuPointerGetAttributes) DECLARE(cuMemAddressReserve) DECLARE(cuMemAddressFree) DECLARE(cuMemMap) DECLARE(cuMemUnmap)
+DECLARE(cuMemSetAccess) DECLARE(cuMemGetAccess) DECLARE(cuMemRetainAllocationHandle) DECLARE(cuMemGetAllocationPropertiesFromHandle)
+DECLARE(cuMemExportToShareableHandle)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -60,6 +62,8 @@ static size_t bytes[MOST];
 static unsigned seeds[MOST];
 static void *context;
 static uint64_t stream, graph, exec;
+static uint64_t handles[MOST];
+struct properties { int type, handles, location, id; void *windows; unsigned char flags[8]; };
 
 static void fill(unsigned char *to, size_t count, unsigned seed) {
     for (size_t i = 0; i < count; i++) {
@@ -187,20 +191,51 @@ int main(int count, char **arguments) {
     }
     while (fgets(line, sizeof line, stdin)) {
         char word[32] = "";
-        unsigned long a = 0, b = 0;
+        unsigned long a = 0, b = 0, c = 0, d = 0;
         int code = -3;
-        sscanf(line, "%31s %lu %lu", word, &a, &b);
+        sscanf(line, "%31s %lu %lu %lu %lu", word, &a, &b, &c, &d);
         if (!strcmp(word, "second")) { void *other; code = CALL(cuCtxCreate_v2, &other, 0, 0); }
         if (!strcmp(word, "start")) code = start();
         if (!strcmp(word, "alloc")) { bytes[a] = b; code = CALL(cuMemAlloc_v2, &at[a], (size_t)b); }
+        // Virtual memory: `create HANDLE BYTES [TYPES [FLAGS]]`, `reserve BLOCK BYTES`, `inside BLOCK RESERVED OFFSET`,
+        // `map BLOCK HANDLE`, `grant BLOCK FLAGS`.
         if (!strcmp(word, "create")) {
-            struct { int type, handles, location, id; void *windows; unsigned char flags[8]; } how = {1, 0, 1, 0};
-            bytes[a] = b;
-            code = CALL(cuMemCreate, &at[a], (size_t)b, &how, (uint64_t)0);
+            struct properties how = {1, (int)c, 1, 0, NULL, {d & 255, d >> 8}};
+            code = CALL(cuMemCreate, &handles[a], (size_t)b, &how, (uint64_t)0);
         }
-        if (!strcmp(word, "uncreate")) code = CALL(cuMemRelease, at[a]);
+        if (!strcmp(word, "uncreate")) code = CALL(cuMemRelease, handles[a]);
+        if (!strcmp(word, "reserve")) { bytes[a] = b; code = CALL(cuMemAddressReserve, &at[a], (size_t)b, (size_t)0, (uint64_t)0, (uint64_t)0); }
+        if (!strcmp(word, "unreserve")) code = CALL(cuMemAddressFree, at[a], bytes[a]);
+        if (!strcmp(word, "inside")) { at[a] = at[b] + c; bytes[a] = d; code = 0; }
+        if (!strcmp(word, "map")) code = CALL(cuMemMap, at[a], bytes[a], (size_t)0, handles[b], (uint64_t)0);
+        if (!strcmp(word, "unmap")) code = CALL(cuMemUnmap, at[a], bytes[a]);
+        if (!strcmp(word, "grant")) {
+            struct { int location, id, flags; } how = {1, 0, (int)b};
+            code = CALL(cuMemSetAccess, at[a], bytes[a], &how, (size_t)1);
+        }
+        if (!strcmp(word, "access")) {
+            struct { int location, id; } where = {1, 0};
+            uint64_t flags = 0;
+            code = CALL(cuMemGetAccess, &flags, &where, at[a]);
+            if (code == 0) { printf("%lu\n", (unsigned long)flags); continue; }
+        }
+        if (!strcmp(word, "retain")) {  // Prints whether it is handle B.
+            uint64_t handle = 0;
+            code = CALL(cuMemRetainAllocationHandle, &handle, at[a] + 5);
+            if (code == 0) { printf("%d\n", handle == handles[b]); continue; }
+        }
+        if (!strcmp(word, "properties")) {
+            struct properties how = {0};
+            code = CALL(cuMemGetAllocationPropertiesFromHandle, &how, handles[a]);
+            if (code == 0) { printf("%d %d %d %d %d\n", how.type, how.handles, how.location, how.id, how.flags[0] + 256 * how.flags[1]); continue; }
+        }
+        if (!strcmp(word, "export")) {
+            uint64_t shared = 0;
+            code = CALL(cuMemExportToShareableHandle, &shared, handles[a], 1, (uint64_t)0);
+        }
         if (!strcmp(word, "free")) code = CALL(cuMemFree_v2, at[a]);
         if (!strcmp(word, "write")) code = write_block(a, b);
+        if (!strcmp(word, "same")) { seeds[a] = seeds[b]; code = 0; }  // Block A has what block B had.
         if (!strcmp(word, "check")) code = check_block(a);
         if (!strcmp(word, "capture")) code = capture(a);
         if (!strcmp(word, "end-capture")) code = end_capture();

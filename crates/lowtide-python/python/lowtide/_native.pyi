@@ -42,6 +42,7 @@ __all__ = [
     "Pass",
     "Pauses",
     "ProcessMemory",
+    "ProcessTree",
     "ProcessUsage",
     "Reading",
     "Receipt",
@@ -63,6 +64,7 @@ __all__ = [
     "Working",
     "WouldNotFit",
     "__version__",
+    "agent_is_suspended",
     "agent_sleep",
     "agent_status",
     "agent_suspend",
@@ -116,6 +118,11 @@ class AllocatorCounts:
     def allocated_bytes(self) -> int: ...
     @property
     def reserved_bytes(self) -> int: ...
+
+@final
+class ProcessTree:
+    def __new__(cls, pid: int) -> ProcessTree: ...
+    def kill(self, within_s: float) -> list[int]: ...
 
 @final
 class ProcessUsage:
@@ -189,6 +196,8 @@ class HookPoint:
     LIBRARIES: ClassVar[HookPoint]
     CONTEXT_RESET: ClassVar[HookPoint]
     FALLBACK: ClassVar[HookPoint]
+    EXIT: ClassVar[HookPoint]
+    SUSPEND: ClassVar[HookPoint]
     def __int__(self) -> int: ...
 
 @final
@@ -545,6 +554,7 @@ class AgentStatus:
     def ledgers(self) -> list[Ledger]: ...
     def to_dict(self) -> dict[str, object]: ...
 
+def agent_is_suspended() -> bool: ...
 def agent_sleep() -> list[Receipt]: ...
 def agent_status() -> AgentStatus: ...
 def agent_suspend() -> dict[str, Any] | None: ...

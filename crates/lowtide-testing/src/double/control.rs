@@ -61,7 +61,7 @@ fn live() -> Live {
     Live {
         reservations: state.reservations.len(),
         handles: state.handles.len(),
-        unreleased_handles: state.handles.values().filter(|handle| !handle.is_released).count(),
+        unreleased_handles: state.handles.values().filter(|handle| handle.references > 0).count(),
         mappings,
         plain_allocations: state.regions.len() - mappings,
         host_allocations,

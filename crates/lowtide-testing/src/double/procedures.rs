@@ -57,6 +57,16 @@ procedures! {
     "cuGraphInstantiateWithFlags" = cuGraphInstantiateWithFlags,
     "cuGraphLaunch" = cuGraphLaunch,
     "cuMemCreate" = cuMemCreate,
+    "cuMemRelease" = cuMemRelease,
+    "cuMemAddressReserve" = cuMemAddressReserve,
+    "cuMemAddressFree" = cuMemAddressFree,
+    "cuMemMap" = cuMemMap,
+    "cuMemUnmap" = cuMemUnmap,
+    "cuMemSetAccess" = cuMemSetAccess,
+    "cuMemGetAccess" = cuMemGetAccess,
+    "cuMemRetainAllocationHandle" = cuMemRetainAllocationHandle,
+    "cuMemGetAllocationPropertiesFromHandle" = cuMemGetAllocationPropertiesFromHandle,
+    "cuMemExportToShareableHandle" = cuMemExportToShareableHandle,
     "cuLowtideDoubleOnly" = cuLowtideDoubleOnly,
 }
 

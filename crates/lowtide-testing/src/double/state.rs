@@ -138,7 +138,7 @@ impl State {
 
     /// Frees a handle's memory once it is neither held nor mapped.
     pub(super) fn drop_handle_if_unused(&mut self, id: u64) {
-        let unused = |handle: &Handle| handle.is_released && handle.mappings == 0;
+        let unused = |handle: &Handle| handle.references == 0 && handle.mappings == 0;
         if self.handles.get(&id).is_some_and(unused)
             && let Some(handle) = self.handles.remove(&id)
         {

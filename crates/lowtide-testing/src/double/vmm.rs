@@ -65,6 +65,23 @@ impl AllocationProp {
     fn device(self) -> CallResult<usize> {
         if self.kind == PINNED { self.location.device() } else { Err(INVALID_VALUE) }
     }
+
+    fn words(self) -> [u32; 8] {
+        let AllocationProp { kind, handle_types, location, windows_data, flags: f } = self;
+        let flags = [[f[0], f[1], f[2], f[3]], [f[4], f[5], f[6], f[7]]].map(u32::from_ne_bytes);
+        let windows = windows_data as u64;
+        let place = location.id.cast_unsigned();
+        [
+            kind,
+            handle_types,
+            location.kind,
+            place,
+            windows as u32,
+            (windows >> 32) as u32,
+            flags[0],
+            flags[1],
+        ]
+    }
 }
 
 /// Checks that a size is one that virtual memory can have.
@@ -142,14 +159,45 @@ entry! {
         let extent = new_extent(device, whole_pages(bytes)?)?;
         let mut state = state::lock();
         let id = state.new_id();
-        state.handles.insert(id, Handle { device, bytes, extent, is_released: false, mappings: 0 });
+        let (properties, references) = (prop.words(), 1);
+        let made = Handle { device, bytes, extent, properties, references, mappings: 0 };
+        state.handles.insert(id, made);
         handle.put(id)
+    }
+
+    // No GPU was asked for the codes of its refusals.
+    fn cuMemRetainAllocationHandle(handle: Out<u64>, at: u64) {
+        let mut state = state::lock();
+        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
+        let RegionKind::Mapped(id) = state.regions[&found].kind else { return Err(INVALID_VALUE) };
+        state.handles.get_mut(&id).ok_or(INVALID_VALUE)?.references += 1;
+        handle.put(id)
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<[u32; 8]>, handle: u64) {
+        properties.put(state::lock().handles.get(&handle).ok_or(INVALID_VALUE)?.properties)
+    }
+
+    // Gives the number of the handle, which nobody can import.
+    fn cuMemExportToShareableHandle(shared: Out<u64>, handle: u64, kind: u32, _flags: u64) {
+        let state = state::lock();
+        let held = state.handles.get(&handle).ok_or(INVALID_VALUE)?;
+        if held.properties[1] & kind == 0 {
+            return Err(INVALID_VALUE);
+        }
+        shared.put(handle)
+    }
+
+    fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, at: u64) {
+        let (device, state) = (location.get()?.device()?, state::lock());
+        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
+        flags.put(state.regions[&found].access[device].into())
     }
 
     fn cuMemRelease(handle: u64) {
         let mut state = state::lock();
-        let held = state.handles.get_mut(&handle).filter(|handle| !handle.is_released);
-        held.ok_or(INVALID_VALUE)?.is_released = true;
+        let held = state.handles.get_mut(&handle).filter(|handle| handle.references > 0);
+        held.ok_or(INVALID_VALUE)?.references -= 1;
         state.drop_handle_if_unused(handle);
         Ok(())
     }

@@ -20,6 +20,7 @@ from .._native import (
     NvmlUsage,
     ProcessUsage,
     Usage,
+    agent_is_suspended,
     nvml_memory,
     nvml_usage,
 )
@@ -47,6 +48,7 @@ class CudaDevice(Device):
         super().__init__(name, index)
         self._uuid: str | None = None
         self._knows_workers = False
+        self._knows_own = False
         self._listed: tuple[float, NvmlUsage | None] = (0.0, None)
 
     def uuid(self) -> str:
@@ -88,6 +90,10 @@ class CudaDevice(Device):
             return None
         self._listed = (time.monotonic(), nvml)
         theirs = sum(self._by_worker(nvml).values())
+        # A suspended process is not listed, and has nothing.
+        self._knows_own = self._knows_own or nvml.own_bytes is not None
+        if self._knows_own and self.is_away():
+            return theirs
         # This process has no number before it uses the device, and where NVML does not know the
         # numbers of processes. That it knows a worker's tells them apart.
         if nvml.own_bytes is None and not self._knows_workers:
@@ -129,6 +135,9 @@ class CudaDevice(Device):
             for other, pid in zip(others, numbers, strict=True)
             if worker_of(pid, workers) is None
         ]
+
+    def is_away(self) -> bool:
+        return agent_is_suspended()
 
     def has_context(self) -> bool:
         """Returns whether this process has a context on the device. Creates none."""

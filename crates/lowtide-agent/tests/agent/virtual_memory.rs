@@ -1,0 +1,223 @@
+//! Virtual memory that the program makes itself, as JAX and torch's expandable segments do.
+
+use lowtide_proto::{Answer, Ask};
+use lowtide_types::Bytes;
+
+use crate::program::{Program, Route, World};
+use crate::{MIB, ROUTES, sleep, slept};
+
+/// Makes memory as a program does: a handle, addresses, a mapping, access.
+fn made(program: &mut Program, number: u64, bytes: u64) {
+    program.does(&format!("create {number} {bytes}"));
+    program.does(&format!("reserve {number} {bytes}"));
+    program.does(&format!("map {number} {number}"));
+    program.does(&format!("grant {number} 3"));
+}
+
+fn started(world: &World, route: Route) -> Program {
+    let mut program = world.start(route);
+    program.does("start");
+    program
+}
+
+#[test]
+fn virtual_memory_of_a_program_leaves_the_device_and_comes_back_by_every_route() {
+    for route in ROUTES {
+        let world = World::new();
+        let mut program = started(&world, route);
+        let bare = program.number("info");
+        made(&mut program, 0, 8 * MIB);
+        made(&mut program, 1, 2 * MIB);
+        program.does("write 0 5");
+        program.does("write 1 6");
+        assert_eq!(program.number("info") - bare, 10 * MIB, "{route:?}");
+        let status = program.status();
+        assert!(status.staying.is_empty(), "{route:?}: {status:?}");
+        assert_eq!((status.contexts[0].blocks, status.contexts[0].bytes), (2, Bytes::mib(10)));
+        assert_eq!(status.contexts[0].on_device, Bytes::mib(10));
+        slept(&program);
+        let asleep = program.number("info") - bare;
+        assert!(asleep <= 4 * MIB, "{route:?}: {asleep} bytes are left");
+        assert!(program.status().is_asleep, "{route:?}");
+        program.does("check 0");
+        program.does("check 1");
+        assert!(!program.status().is_asleep, "{route:?}");
+        assert!(program.status().obstacles.is_empty(), "{route:?}");
+    }
+}
+
+#[test]
+fn segments_grow_and_shrink_between_sleeps() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    let bare = program.number("info");
+    // PyTorch reserves much, maps handles one behind the other, and takes some away again.
+    program.does(&format!("reserve 60 {}", 64 * MIB));
+    for number in 0..8 {
+        program.does(&format!("inside {number} 60 {} {}", number * 2 * MIB, 2 * MIB));
+        program.does(&format!("create {number} {}", 2 * MIB));
+        program.does(&format!("map {number} {number}"));
+        program.does(&format!("grant {number} 3"));
+        program.does(&format!("write {number} {number}"));
+        if number % 3 == 0 {
+            slept(&program);
+        }
+    }
+    slept(&program);
+    // A trim does not wake the program.
+    for number in [1, 6] {
+        program.does(&format!("unmap {number}"));
+        program.does(&format!("uncreate {number}"));
+    }
+    assert!(program.status().is_asleep, "a free does not wake");
+    assert_eq!(program.status().contexts[0].bytes, Bytes::mib(12));
+    let rest = [0, 2, 3, 4, 5, 7];
+    for number in rest {
+        program.does(&format!("check {number}"));
+    }
+    program.tell("check 1");
+    assert_eq!(program.answer(), "error 1", "nothing is mapped there");
+    slept(&program);
+    program.does(&format!("create 1 {}", 2 * MIB));
+    program.does("map 1 1");
+    program.does("grant 1 3");
+    program.does("write 1 77");
+    slept(&program);
+    for number in [0, 1, 2, 3, 4, 5, 7] {
+        program.does(&format!("check {number}"));
+        program.does(&format!("unmap {number}"));
+        program.does(&format!("uncreate {number}"));
+    }
+    program.does("unreserve 60");
+    let left = program.number("info") - bare;
+    assert!(left <= 4 * MIB, "{left} bytes are left");
+    assert_eq!(program.status().contexts[0].blocks, 0);
+}
+
+#[test]
+fn a_handle_lives_while_it_is_referenced_or_mapped() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 2 * MIB);
+    let bare = program.number("info") - 2 * MIB;
+    program.does("write 0 9");
+    // Released right after it was mapped, and retained by its address, as XLA frees.
+    program.does("uncreate 0");
+    slept(&program);
+    program.does("check 0");
+    assert_eq!(program.number("retain 0 0"), 1, "the same handle");
+    slept(&program);
+    program.does("unmap 0");
+    assert!(program.status().is_asleep);
+    assert_eq!(program.status().contexts[0].blocks, 1, "it is still referenced");
+    program.does("map 0 0");
+    program.does("grant 0 3");
+    program.does("check 0");
+    program.does("unmap 0");
+    program.does("uncreate 0");
+    program.does("unreserve 0");
+    assert_eq!(program.number("info"), bare);
+    program.tell("uncreate 0");
+    assert_eq!(program.answer(), "error 1", "it was released");
+    program.tell("map 0 0");
+    assert_eq!(program.answer(), "error 1", "it is gone");
+}
+
+#[test]
+fn a_handle_in_two_places_and_one_in_none_keep_their_bytes() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 4 * MIB);
+    program.does(&format!("reserve 1 {}", 4 * MIB));
+    program.does("map 1 0");
+    program.does("grant 1 1");
+    program.does("write 0 8");
+    made(&mut program, 2, 2 * MIB);
+    program.does("write 2 4");
+    program.does("unmap 2");
+    slept(&program);
+    program.does("check 0");
+    slept(&program);
+    program.does(&format!("reserve 3 {}", 2 * MIB));
+    program.does("map 3 2");
+    program.does("grant 3 3");
+    program.does("same 3 2");
+    program.does("check 3");
+    program.does("same 1 0");
+    program.does("check 1");
+    slept(&program);
+    assert_eq!(program.number("access 1"), 1, "it may be read there, as before");
+    assert_eq!(program.number("access 0"), 3);
+    program.tell("write 1 3");
+    assert_eq!(program.answer(), "error 1");
+}
+
+#[test]
+fn the_rules_of_the_driver_hold_asleep() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 4 * MIB);
+    program.does("write 0 8");
+    slept(&program);
+    program.tell("unreserve 0");
+    assert_eq!(program.answer(), "error 1", "something is mapped there");
+    program.does(&format!("inside 1 0 {} {}", 2 * MIB, 2 * MIB));
+    program.tell("unmap 1");
+    assert_eq!(program.answer(), "error 1", "a mapping is not unmapped in part");
+    assert_eq!(program.text("properties 0"), "1 0 1 0 0");
+    assert!(program.status().is_asleep);
+    assert_eq!(program.number("range 0 7"), 1);
+    slept(&program);
+    assert_eq!(program.number("attribute 0 18"), 4 * MIB);
+    program.does("check 0");
+}
+
+#[test]
+fn memory_keeps_the_properties_that_it_was_made_with() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    let bare = program.number("info");
+    // A file descriptor may be asked for, and another process's network card.
+    program.does(&format!("create 0 {} 1 0", 2 * MIB));
+    program.does(&format!("create 1 {} 0 256", 2 * MIB));
+    for number in [0, 1] {
+        program.does(&format!("reserve {number} {}", 2 * MIB));
+        program.does(&format!("map {number} {number}"));
+        program.does(&format!("grant {number} 3"));
+        program.does(&format!("write {number} {number}"));
+    }
+    slept(&program);
+    assert!(program.number("info") - bare <= 4 * MIB);
+    program.does("check 0");
+    program.does("check 1");
+    assert_eq!(program.text("properties 0"), "1 1 1 0 0");
+    // Somebody else may use it from now on, so the process stays awake.
+    program.does("export 0");
+    let Answer::Refused { reason } = sleep(&program) else { panic!() };
+    assert!(reason.contains("cuMemExportToShareableHandle"), "{reason}");
+    program.does("check 0");
+}
+
+#[test]
+fn memory_that_is_compressed_stays_and_is_named() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    program.does(&format!("create 0 {} 0 1", 2 * MIB));
+    let staying = program.status().staying;
+    assert_eq!((staying[0].count, staying[0].bytes), (1, Bytes::mib(2)), "{staying:?}");
+    program.does("uncreate 0");
+    assert!(program.status().staying.is_empty());
+}
+
+#[test]
+fn a_release_that_needs_nothing_leaves_it_mapped() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 4 * MIB);
+    program.does("write 0 8");
+    let Answer::Released { .. } = program.ask(Ask::Release { to: Some(Bytes::gib(1)) }) else {
+        panic!()
+    };
+    assert!(!program.status().is_asleep);
+    program.does("check 0");
+}
