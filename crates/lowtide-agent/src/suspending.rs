@@ -218,6 +218,13 @@ fn own_path() -> PathBuf {
     Path::new(OsStr::from_bytes(name.to_bytes())).to_owned()
 }
 
+/// Returns 1 if this process is suspended, else 0, for code in the process that can ask another process instead
+/// of the driver: its own question would bring the process back.
+#[unsafe(no_mangle)]
+extern "C" fn lowtide_is_suspended() -> c_int {
+    c_int::from(gate::is_suspended())
+}
+
 unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }

@@ -35,9 +35,7 @@ pub struct TreeEnd {
 /// # Errors
 /// [`Error::Os`] if the tree has this process in it, or if a process may not be signalled.
 pub fn end(pid: u32, grace: Duration) -> Result<TreeEnd> {
-    let mut tree = Tree::default();
-    tree.add(pid);
-    tree.look()?;
+    let mut tree = ProcessTree::of(pid)?;
     tree.signal(libc::SIGTERM)?;
     let asked_until = Instant::now() + grace;
     while !tree.has_ended() && Instant::now() < asked_until {
@@ -45,25 +43,45 @@ pub fn end(pid: u32, grace: Duration) -> Result<TreeEnd> {
         tree.look()?;
     }
     let killed = tree.living();
-    let killed_until = Instant::now() + KILL_LIMIT;
-    while !tree.has_ended() && Instant::now() < killed_until {
-        // Again and again: a process may start another one until it is killed itself.
-        tree.signal(libc::SIGKILL)?;
-        thread::sleep(PAUSE);
-        tree.look()?;
-    }
-    let left = tree.living();
+    let left = tree.kill(KILL_LIMIT)?;
     let ended = tree.members.keys().copied().filter(|pid| !left.contains(pid)).collect();
     Ok(TreeEnd { ended, killed, left })
 }
 
-/// The processes that were found.
-#[derive(Default)]
-struct Tree {
+/// A process and all that it started, as far as they were found. They stay found when their parents end.
+#[derive(Debug, Default)]
+pub struct ProcessTree {
     members: BTreeMap<u32, OwnedFd>,
 }
 
-impl Tree {
+impl ProcessTree {
+    /// Finds a process and all that it has started.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if this process is one of them.
+    pub fn of(pid: u32) -> Result<ProcessTree> {
+        let mut tree = ProcessTree::default();
+        tree.add(pid);
+        tree.look()?;
+        Ok(tree)
+    }
+
+    /// Kills them all, with what they start meanwhile, and waits until they have ended, up to a limit. Returns
+    /// those that are still there.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if one of them may not be signalled.
+    pub fn kill(&mut self, limit: Duration) -> Result<Vec<u32>> {
+        let until = Instant::now() + limit;
+        while !self.has_ended() && Instant::now() < until {
+            // Again and again: a process may start another one until it is killed itself.
+            self.signal(libc::SIGKILL)?;
+            thread::sleep(PAUSE);
+            self.look()?;
+        }
+        Ok(self.living())
+    }
+
     fn add(&mut self, pid: u32) {
         if let Some(handle) = open(pid) {
             self.members.insert(pid, handle);

@@ -2,7 +2,7 @@
 
 use lowtide_device::nvml::{Nvml, ProcessMemory};
 use lowtide_device::processes;
-use lowtide_proto::helper::{DeviceBytes, DeviceChange, Refusal};
+use lowtide_proto::helper::{DeviceBytes, DeviceChange, DeviceNumbers, ProcessBytes, Refusal};
 use lowtide_types::{Bytes, Usage, Verdict};
 
 /// The number of tries to get readings that match.
@@ -37,6 +37,18 @@ impl Reading {
         };
         // Without numbers nobody knows whether there is room for a process to come back.
         read().map_err(|error| Refusal::NoDriver { why: error.to_string() })
+    }
+
+    /// Returns the numbers for whoever asks.
+    pub(crate) fn numbers(self) -> Vec<DeviceNumbers> {
+        let process =
+            |process: ProcessMemory| ProcessBytes { pid: process.pid, bytes: process.used };
+        let device = |device: DeviceReading| DeviceNumbers {
+            uuid: device.uuid,
+            usage: device.usage,
+            processes: device.processes.into_iter().map(process).collect(),
+        };
+        self.devices.into_iter().map(device).collect()
     }
 
     /// Returns the devices on which the process has memory; all of them where NVML lists it nowhere, as in

@@ -20,6 +20,7 @@ use lowtide_device::private_files::effective_user;
 use lowtide_proto::helper::{Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, Target};
 
 use crate::desk::Work;
+use crate::devices::Reading;
 use crate::operation::Office;
 
 /// The time for which a connection may be silent.
@@ -126,6 +127,7 @@ fn reply(ask: Ask, office: &Arc<Office>) -> Result<Answer, Refusal> {
             office.state(target).map(Answer::State)
         }),
         Ask::List => Ok(Answer::List { processes: office.list() }),
+        Ask::Devices => Ok(Answer::Devices { devices: Reading::now()?.numbers() }),
     }
 }
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import lowtide
 import pytest
+from lowtide._devices.cuda import CudaDevice
+from lowtide._native import Usage
 
 ROOT = Path(__file__).parents[3]
 BUILT = ROOT / "target" / "debug" / "deps"
@@ -82,6 +84,76 @@ assert asked == [True], asked
 """
 
 
+ZERO = """
+import ctypes, lowtide
+from lowtide._devices.cuda import CudaDevice
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+context, at, size = ctypes.c_void_p(), ctypes.c_uint64(), 4 << 20
+data, found = bytes(range(256)) * (size // 256), ctypes.create_string_buffer(size)
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)) == 0
+assert cuda.cuMemcpyHtoD_v2(at, data, ctypes.c_size_t(size)) == 0
+handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+assert nvml.nvmlInit_v2() == 0
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert nvml.nvmlDeviceGetUUID(handle, uuid, 96) == 0
+# The CPU build of torch has no CUDA to ask for it.
+device = CudaDevice("cuda:0", 0)
+device._uuid = uuid.value.decode()
+
+# A target that needs no suspend does not bring one.
+receipt = lowtide.release(to="1 GiB", device=device)
+assert receipt.verdict == "released" and not receipt.rungs, receipt
+assert not lowtide.status().is_suspended
+
+for _ in range(3):
+    receipt = lowtide.release(to=0, device=device)
+    assert receipt.verdict == "released", receipt
+    last = receipt.rungs[-1]
+    assert (last.rung, last.freed_bytes) == ("suspend", (64 << 20) + size), receipt
+    assert (receipt.before.own_bytes, receipt.after.own_bytes) == ((64 << 20) + size, 0), receipt
+    assert "until its next use" in last.touched[0].what, last
+    assert lowtide.status().is_suspended
+
+    # Nothing is left to do, and asking for it does not bring the program back.
+    again = lowtide.release(to="0 MiB", device=device)
+    assert again.verdict == "released" and not again.rungs, again
+    assert lowtide.status().is_suspended
+    assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
+    assert found.raw == data and not lowtide.status().is_suspended
+"""
+
+
+def test_a_release_to_zero_suspends_the_program_and_its_next_use_brings_it_back(
+    tmp_path: Path,
+) -> None:
+    run_on_double(ZERO, tmp_path)
+
+
+def test_a_release_to_zero_without_an_agent_says_why_the_context_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gpu(CudaDevice):
+        def usage(self) -> Usage:
+            return Usage(8 << 30, 7 << 30)
+
+        def own(self) -> int:
+            return 600 << 20
+
+        def uuid(self) -> str:
+            return "GPU-none"
+
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    receipt = lowtide.release(to=0, device=Gpu("cuda:0", 0))
+    assert receipt.verdict == "no-effect", receipt
+    suspend = next(rung for rung in receipt.rungs if rung.rung == "suspend")
+    assert suspend.outcome == "skipped", suspend
+    assert "lowtide run" in str(suspend.why), suspend
+
+
 @pytest.mark.parametrize("ask", [lowtide.status, lowtide.sleep, lowtide.suspend, lowtide.wake])
 def test_a_program_without_an_agent_is_told_how_to_get_one(
     ask: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,9 +169,15 @@ def test_an_idle_program_without_an_agent_says_that_it_is_not_suspended(
 ) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with lowtide.idle("1h", to="suspend") as idle:
+    for to in ("suspend", 0, "0 MiB"):
+        caplog.clear()
+        with lowtide.idle("1h", to=to) as idle:
+            idle._released(lowtide.release())
+        assert "is not suspended" in caplog.text and "lowtide run" in caplog.text
+    caplog.clear()
+    with lowtide.idle("1h", to="floor") as idle:
         idle._released(lowtide.release())
-    assert "is not suspended" in caplog.text and "lowtide run" in caplog.text
+    assert "suspended" not in caplog.text
 
 
 def is_current() -> bool:
@@ -114,9 +192,15 @@ def is_current() -> bool:
 
 
 def test_a_program_asks_its_own_agent(tmp_path: Path) -> None:
+    run_on_double(PROGRAM, tmp_path)
+
+
+def run_on_double(program: str, tmp_path: Path) -> None:
+    """Runs a program with the agent, on the driver double."""
     if not is_current():
         pytest.skip("the agent is not built: `cargo test -p lowtide-agent --no-run` builds it")
-    (tmp_path / "libcuda.so.1").symlink_to(DOUBLE)
+    for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / library).symlink_to(DOUBLE)
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     environment = {
@@ -131,7 +215,7 @@ def test_a_program_asks_its_own_agent(tmp_path: Path) -> None:
         "LOWTIDE_HELPER": f"idle_ms=3000,locks={tmp_path}",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", program]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -78,10 +78,13 @@ class TestList:
             HookPoint.COLLECT,
             HookPoint.CONTEXT_RESET,
             HookPoint.FALLBACK,
+            HookPoint.EXIT,
         }
         names = [hook.name for hook in hooks if hook.point == HookPoint.LIBRARIES]
         assert names[0] == "process groups", "communicators before what they use"
         assert all(hook.limit_s > 0 and hook.name for hook in hooks)
+        on_gpu = hooks_of(CudaDevice("cuda:0", 0))
+        assert on_gpu[-1].point == HookPoint.SUSPEND, "nothing follows the suspend of this process"
 
     def test_what_does_not_apply_says_why(self) -> None:
         missing = {hook.name: hook.missing() for hook in hooks_of(CPU)}

@@ -235,10 +235,11 @@ def test_calls_of_many_threads_come_one_after_another(worker: lowtide.Worker) ->
 
 
 def test_what_it_has_started_ends_with_it(worker: lowtide.Worker) -> None:
-    other = worker.starts_another()
-    assert is_running(other)
-    idle_release()
-    until(lambda: not is_running(other))
+    for alone in (False, True):  # In its group, and in a session of its own.
+        other = worker.starts_another(alone=alone)
+        assert is_running(other)
+        idle_release()
+        assert not is_running(other), "a release proves that it ended"
     other = worker.starts_another()
     with pytest.raises(lowtide.WorkerError):
         worker.dies()

@@ -61,8 +61,8 @@ class Holder:
     def unpicklable(self) -> object:
         return lambda: None
 
-    def starts_another(self) -> int:
-        return subprocess.Popen(["sleep", "600"]).pid
+    def starts_another(self, *, alone: bool = False) -> int:
+        return subprocess.Popen(["sleep", "600"], start_new_session=alone).pid
 
     def forks(self) -> int:
         child = os.fork()

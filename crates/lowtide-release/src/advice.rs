@@ -101,7 +101,7 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
     line(ledger.of(LedgerKind::Libraries), "belong to libraries: the rung `libraries` frees some");
     line(
         ledger.of(LedgerKind::Context),
-        "are the bare context: only a suspended or ended process frees it (suspend is a later rung)",
+        "are the bare context: only a suspended or ended process frees it",
     );
     line(
         ledger.of(LedgerKind::ContextAndLibraries),

@@ -60,14 +60,16 @@ pub(crate) fn outside_growth(inventory: &Inventory, earlier: &Reading, now: &Rea
     grown.map_or(Bytes::ZERO, |(now, earlier)| now.saturating_sub(earlier))
 }
 
-/// Names the hooks that apply and that the rungs of a ladder do not run.
+/// Names the hooks that apply and that the rungs of a ladder do not run. Those that take whole processes off
+/// the device are asked for by a target of zero alone, so no release is told that it left them out.
 pub(crate) fn hooks_not_run(request: &Request, inventory: &Inventory) -> Vec<String> {
     let run: Vec<Arc<Hook>> = {
         let rungs = request.ladder.rungs().iter();
         rungs.flat_map(|placed| placed.rung.hooks(inventory)).collect()
     };
     let mut not_run = Vec::new();
-    for point in HookPoint::ALL {
+    let whole = [HookPoint::Suspend, HookPoint::Exit];
+    for point in HookPoint::ALL.into_iter().filter(|point| !whole.contains(point)) {
         let hooks = inventory.hooks(point).into_iter();
         let left_out = hooks.filter(|hook| !run.iter().any(|other| Arc::ptr_eq(hook, other)));
         let applying = left_out.filter(|hook| hook.applies());

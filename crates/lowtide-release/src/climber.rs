@@ -157,6 +157,7 @@ impl Climber<'_> {
 
     fn climb_ladder(&self, progress: &mut Progress) {
         let Climber { request, climb, .. } = self;
+        let was_away = self.is_away();
         for attempt in 1..=request.ladder.most_attempts() {
             let at_its_start = progress.last;
             for placed in request.ladder.rungs() {
@@ -183,7 +184,8 @@ impl Climber<'_> {
                     progress.settling = rung.settling;
                 }
                 progress.rungs.push(rung);
-                if progress.stopped_at.is_some() {
+                // A further rung could bring a process back that has just left the device.
+                if progress.stopped_at.is_some() || (!was_away && self.is_away()) {
                     return;
                 }
             }
@@ -279,6 +281,10 @@ impl Climber<'_> {
 
     fn is_met(&self, reading: &Reading) -> Option<bool> {
         self.request.to.and_then(|to| to.is_met(reading, self.inventory.floor()))
+    }
+
+    fn is_away(&self) -> bool {
+        self.inventory.gauge().is_some_and(Gauge::is_away)
     }
 
     fn read(&self) -> (Reading, Settling) {

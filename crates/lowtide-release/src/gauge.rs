@@ -34,6 +34,12 @@ pub trait Gauge: Send + Sync {
     /// Returns the memory of other processes, where the device reports it: a name and a size each.
     fn others(&self) -> Vec<(String, Bytes)>;
 
+    /// Returns whether this process is off the device altogether. It has nothing to free there then, and
+    /// a rung could bring it back.
+    fn is_away(&self) -> bool {
+        false
+    }
+
     /// Returns by how much the numbers move while nothing happens. A difference of that size proves
     /// nothing. Drivers count exactly; the number that a kernel reports for a whole process moves.
     fn noise(&self) -> Bytes {

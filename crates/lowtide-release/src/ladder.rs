@@ -36,19 +36,23 @@ pub enum LadderName {
     /// Every rung, gentle ones first, each only while the target is missed (R30): the ladder of a
     /// release with a target.
     Gradual,
+    /// The rungs of [`LadderName::Gradual`], then exit and suspend: the ladder of a release to zero bytes. No
+    /// other ladder takes whole processes off the device.
+    Zero,
     /// The ladder of an idle process: the eight steps of R27, and sleep before the last two.
     Idle,
-    /// Every rung, in the order of the design.
+    /// Every rung that leaves processes on the device, in the order of the design.
     Whole,
 }
 
 impl LadderName {
     /// Every ladder.
-    pub const ALL: [LadderName; 6] = [
+    pub const ALL: [LadderName; 7] = [
         LadderName::Cache,
         LadderName::Between,
         LadderName::Shutdown,
         LadderName::Gradual,
+        LadderName::Zero,
         LadderName::Idle,
         LadderName::Whole,
     ];
@@ -60,6 +64,7 @@ impl LadderName {
             LadderName::Between => "between",
             LadderName::Shutdown => "shutdown",
             LadderName::Gradual => "gradual",
+            LadderName::Zero => "zero",
             LadderName::Idle => "idle",
             LadderName::Whole => "whole",
         }
@@ -67,8 +72,8 @@ impl LadderName {
 
     fn rungs(self) -> &'static [RungName] {
         use RungName::{
-            Caches, Collect, ContextReset, Drop, Fallback, Fraction, Libraries, Quiesce, Sessions,
-            Sleep, ToHost, Trim,
+            Caches, Collect, ContextReset, Drop, Exit, Fallback, Fraction, Libraries, Quiesce,
+            Sessions, Sleep, Suspend, ToHost, Trim,
         };
         match self {
             LadderName::Cache => &[Collect, Trim],
@@ -88,6 +93,23 @@ impl LadderName {
                 ContextReset,
                 Fallback,
             ],
+            // `suspend` is last: a process that is off the device frees nothing more there.
+            LadderName::Zero => &[
+                Quiesce,
+                Drop,
+                Collect,
+                Trim,
+                Caches,
+                Libraries,
+                ToHost,
+                Sessions,
+                Fraction,
+                Sleep,
+                ContextReset,
+                Fallback,
+                Exit,
+                Suspend,
+            ],
             LadderName::Idle => &[
                 Quiesce,
                 ToHost,
@@ -100,7 +122,6 @@ impl LadderName {
                 ContextReset,
                 Fallback,
             ],
-            // `suspend` and `exit` will follow `sleep`.
             LadderName::Whole => &[
                 Quiesce,
                 Drop,
@@ -120,7 +141,7 @@ impl LadderName {
 
     fn attempts(self) -> u32 {
         match self {
-            LadderName::Gradual | LadderName::Idle => ATTEMPTS,
+            LadderName::Gradual | LadderName::Zero | LadderName::Idle => ATTEMPTS,
             LadderName::Cache | LadderName::Between | LadderName::Shutdown | LadderName::Whole => 1,
         }
     }
@@ -144,7 +165,7 @@ impl FromStr for LadderName {
 /// Text that names no ladder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no ladder {value:?}; the ladders are cache, between, shutdown, gradual, idle and whole"
+    "there is no ladder {value:?}; the ladders are cache, between, shutdown, gradual, zero, idle and whole"
 )]
 pub struct ParseLadderError {
     /// The text.
@@ -222,6 +243,11 @@ impl Ladder {
     /// Returns [`LadderName::Gradual`].
     pub fn gradual() -> Ladder {
         Ladder::named(LadderName::Gradual)
+    }
+
+    /// Returns [`LadderName::Zero`].
+    pub fn zero() -> Ladder {
+        Ladder::named(LadderName::Zero)
     }
 
     /// Returns [`LadderName::Idle`].
@@ -367,11 +393,22 @@ mod tests {
         }
         for ladder in [Ladder::whole(), Ladder::gradual()] {
             let names = ladder.names();
-            // The rungs of whole processes are added by callers that have some.
+            // Only a release to zero bytes climbs the rungs of whole processes.
             let own = RungName::ALL.into_iter();
             let own = own.filter(|name| ![RungName::Suspend, RungName::Exit].contains(name));
             assert_eq!(names.len(), own.clone().count(), "{names:?}");
             assert!(own.into_iter().all(|name| names.contains(&name)), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn zero_is_gradual_and_then_whole_processes_with_this_one_last() {
+        let (zero, gradual) = (Ladder::zero().names(), Ladder::gradual().names());
+        assert_eq!(zero[..gradual.len()], gradual);
+        assert_eq!(zero[gradual.len()..], [RungName::Exit, RungName::Suspend]);
+        for name in LadderName::ALL.into_iter().filter(|name| *name != LadderName::Zero) {
+            let names = Ladder::named(name).names();
+            assert!(!names.contains(&RungName::Suspend) && !names.contains(&RungName::Exit));
         }
     }
 

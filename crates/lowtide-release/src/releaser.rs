@@ -308,8 +308,11 @@ impl Releaser {
             closed.mark_asleep();
         }
         let mut receipt = self.climb(request, Some(&inner.gate));
-        // Work that the rungs gave to the device has ended when the gate opens.
-        if let Err(error) = gauge.synchronize() {
+        // Work that the rungs gave to the device has ended when the gate opens. A process that has left the
+        // device has none.
+        if !gauge.is_away()
+            && let Err(error) = gauge.synchronize()
+        {
             receipt.advice.push(format!("the device could not be waited for: {error}"));
         }
         inner.keep_closed(&closed);

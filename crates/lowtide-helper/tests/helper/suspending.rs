@@ -24,6 +24,10 @@ fn a_process_leaves_the_device_and_comes_back() {
         [DeviceBytes { uuid: device.uuid.clone(), bytes: Bytes::mib(228) }]
     );
 
+    let Answer::Devices { devices } = ask(&helper, Ask::Devices) else { panic!("no numbers") };
+    assert_eq!((&devices[0].uuid, devices[0].usage), (&device.uuid, device.after));
+    assert!(devices[0].processes.is_empty(), "{devices:?}");
+
     assert_eq!(state(&helper, &program), ProcessState::Checkpointed);
     let Answer::List { processes } = ask(&helper, Ask::List) else { panic!("no list") };
     assert_eq!(processes.len(), 1);

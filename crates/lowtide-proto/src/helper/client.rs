@@ -270,7 +270,7 @@ fn patience(ask: &Ask) -> Duration {
     let limits_ms = match ask {
         Ask::Suspend(suspend) => suspend.lock_limit_ms.saturating_add(suspend.limit_ms),
         Ask::Resume(resume) => resume.wait_ms.saturating_add(resume.limit_ms),
-        Ask::State { .. } | Ask::List => 0,
+        Ask::State { .. } | Ask::List | Ask::Devices => 0,
     };
     ANSWER_SLACK.saturating_add(Duration::from_millis(limits_ms))
 }

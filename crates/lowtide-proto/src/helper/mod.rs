@@ -13,6 +13,7 @@
 //! | [`Ask::Resume`] | waits for room, restores and unlocks the process |
 //! | [`Ask::State`] | asks the driver for the state of the process |
 //! | [`Ask::List`] | lists the processes that it suspended |
+//! | [`Ask::Devices`] | reads all GPUs, which a suspended process cannot do itself |
 
 mod client;
 mod connecting;
@@ -74,6 +75,8 @@ pub enum Ask {
     },
     /// Asks for the processes that this helper or an earlier one suspended. Changes nothing.
     List,
+    /// Asks for the numbers of all GPUs. Changes nothing.
+    Devices,
 }
 
 /// The question to take a process off the device.
@@ -129,6 +132,11 @@ pub enum Answer {
     List {
         /// The processes.
         processes: Vec<ProcessStatus>,
+    },
+    /// The numbers of all GPUs.
+    Devices {
+        /// The GPUs.
+        devices: Vec<DeviceNumbers>,
     },
     /// The process is not in the state that was asked for. It is as the reason says.
     Refused {
@@ -216,6 +224,26 @@ pub struct DeviceChange {
     pub before: Usage,
     /// The device's numbers afterwards.
     pub after: Usage,
+}
+
+/// The numbers of one device, as NVML reports them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceNumbers {
+    /// The UUID of the GPU.
+    pub uuid: String,
+    /// The memory of the whole device.
+    pub usage: Usage,
+    /// The processes on it.
+    pub processes: Vec<ProcessBytes>,
+}
+
+/// The memory of one process on a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProcessBytes {
+    /// The number of the process.
+    pub pid: u32,
+    /// Its memory; `None` where NVML does not report it.
+    pub bytes: Option<Bytes>,
 }
 
 /// The result of taking a process off the device.
@@ -324,6 +352,7 @@ mod tests {
             Ask::Resume(Resume { target, maps, wait_ms: 3, limit_ms: 4 }),
             Ask::State { target },
             Ask::List,
+            Ask::Devices,
         ];
         for ask in all {
             let line = Request::line(ask.clone());

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ._exit import has_exit_begun
 from ._log import log_restored, log_summary, logger
-from ._native import AgentError, Working, agent_suspend
+from ._native import AgentError, Working, agent_suspend, parse_bytes
 from ._native import Idle as NativeIdle
 from ._releasers import releaser_of
 from ._waiting import in_thread, is_in_event_loop
@@ -37,8 +37,8 @@ def idle(
     `after` is a text such as "30s", or a number of seconds; "task" releases at the end of each task
     at once, if no other task is active. The environment variable LOWTIDE_FREE_ON_IDLE overrides it:
     "off", "on", a time or "task". With `after=None`, only the variable decides. `to` is the target;
-    the default is the floor. With `to="suspend"` the release is followed by `lowtide.suspend()`: nothing
-    of the program is on a device until its next use of one. The program has to be started with
+    the default is the floor. With `to="suspend"`, or `to=0`, the release is followed by
+    `lowtide.suspend()`: nothing of the program is on a device until its next use of one. The program has to be started with
     `lowtide run` for that.
     """
     if has_exit_begun():
@@ -57,7 +57,7 @@ class Idle:
     """Free-on-idle for one device. Put `with idle.work():` around each task; `close()` ends it."""
 
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
-        self._suspends = to == SUSPEND
+        self._suspends = to == SUSPEND or is_zero(to)
         target = None if self._suspends else to
         self._native = NativeIdle(releaser_of(device), switch, to=target)
         self.last: Receipt | None = None
@@ -253,6 +253,14 @@ class _Watcher:
                 log_summary(receipt)
         except Exception as failure:  # noqa: BLE001 - the watch goes on after any error.
             logger().error("free on idle failed: %s: %s", type(failure).__name__, failure)
+
+
+def is_zero(to: str | int | None) -> bool:
+    """Returns whether a target is a program without anything on the device."""
+    try:
+        return to is not None and parse_bytes(to) == 0
+    except ValueError:
+        return False  # "floor", or "free 2 GiB".
 
 
 def _suspend() -> None:

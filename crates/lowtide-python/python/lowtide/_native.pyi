@@ -42,6 +42,7 @@ __all__ = [
     "Pass",
     "Pauses",
     "ProcessMemory",
+    "ProcessTree",
     "ProcessUsage",
     "Reading",
     "Receipt",
@@ -54,6 +55,9 @@ __all__ = [
     "StageReport",
     "Stages",
     "StagesReport",
+    "TagError",
+    "TagScope",
+    "TagStatus",
     "Tick",
     "Touch",
     "Trend",
@@ -63,6 +67,7 @@ __all__ = [
     "Working",
     "WouldNotFit",
     "__version__",
+    "agent_is_suspended",
     "agent_sleep",
     "agent_status",
     "agent_suspend",
@@ -90,6 +95,11 @@ __all__ = [
     "process_memory",
     "referents",
     "refers",
+    "tag_at",
+    "tag_refusal",
+    "tags",
+    "tags_sleep",
+    "tags_wake",
     "thread_state",
 ]
 
@@ -97,6 +107,7 @@ __version__: str
 
 class AgentError(RuntimeError): ...
 class Busy(RuntimeError): ...
+class TagError(RuntimeError): ...
 class WouldNotFit(MemoryError): ...
 
 # Values that Python reports and reads.
@@ -116,6 +127,11 @@ class AllocatorCounts:
     def allocated_bytes(self) -> int: ...
     @property
     def reserved_bytes(self) -> int: ...
+
+@final
+class ProcessTree:
+    def __new__(cls, pid: int) -> ProcessTree: ...
+    def kill(self, within_s: float) -> list[int]: ...
 
 @final
 class ProcessUsage:
@@ -189,6 +205,8 @@ class HookPoint:
     LIBRARIES: ClassVar[HookPoint]
     CONTEXT_RESET: ClassVar[HookPoint]
     FALLBACK: ClassVar[HookPoint]
+    EXIT: ClassVar[HookPoint]
+    SUSPEND: ClassVar[HookPoint]
     def __int__(self) -> int: ...
 
 @final
@@ -545,6 +563,37 @@ class AgentStatus:
     def ledgers(self) -> list[Ledger]: ...
     def to_dict(self) -> dict[str, object]: ...
 
+@final
+class TagScope:
+    def __new__(cls, name: str, policy: str, device: int) -> TagScope: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+@final
+class TagStatus:
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def policy(self) -> str: ...
+    @property
+    def is_asleep(self) -> bool: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def on_device_bytes(self) -> int: ...
+    @property
+    def backup_bytes(self) -> int: ...
+    @property
+    def open_scopes(self) -> int: ...
+
+def tag_at(address: int) -> tuple[str, bool] | None: ...
+def tag_refusal() -> str | None: ...
+def tags() -> list[TagStatus]: ...
+def tags_sleep(names: Sequence[str], *, discard: bool = False) -> list[Receipt]: ...
+def tags_wake(names: Sequence[str]) -> int: ...
+def agent_is_suspended() -> bool: ...
 def agent_sleep() -> list[Receipt]: ...
 def agent_status() -> AgentStatus: ...
 def agent_suspend() -> dict[str, Any] | None: ...

@@ -62,7 +62,10 @@ def release(
     With an object, everything that only this object holds is dropped first, as `shutdown` does.
     Without one, it claims all memory that the framework has taken on the device.
     `to` is the target: at most "512 MiB" (or a number of bytes) in use, "free 2 GiB", or "floor";
-    stronger rungs follow while it is missed. `unfreeze` unfreezes what `gc.freeze()` hid from the
+    stronger rungs follow while it is missed. `to=0` asks for a program without anything on the device:
+    idle workers end, and at last the program itself is suspended, as `lowtide.suspend()` does, until its
+    next use of the device. That needs a program that was started with `lowtide run`; in any other the
+    receipt says so, and the context stays. `unfreeze` unfreezes what `gc.freeze()` hid from the
     collector. `process_groups` destroys communicators. `wait` limits how long to wait for running
     work.
     """

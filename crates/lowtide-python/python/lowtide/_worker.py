@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._exit import has_exit_begun
 from ._log import logger
+from ._native import ProcessTree
 from ._rungs import registry
 from ._worker_child import CALL, DONE, LOAD, LOOK_S, serve
 
@@ -273,12 +274,14 @@ class Child:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def end(self, *, kill: bool = False) -> None:
-        """Ends the process and those that it has started, and waits for it.
+        """Ends the process and those that it has started, and waits for them.
 
-        Without `kill` it may end by itself first. Raises RuntimeError if it cannot be ended.
+        Without `kill` it may end by itself first. Raises RuntimeError if one of them cannot be ended.
         """
         if self._is_over:
             return
+        # Found now: those in sessions of their own have no way back to it after its end.
+        started = _tree_of(self.pid)
         self._pipe.close()
         if not kill and not self._has_ended(END_S):
             logger().warning("a worker did not end by itself in %g s and is killed", END_S)
@@ -289,6 +292,9 @@ class Child:
             raise RuntimeError(f"process {self.pid} was killed and has not ended")
         self._is_over = True
         self._process.join()
+        left = started.kill(KILL_S) if started is not None else []
+        if left:
+            raise RuntimeError(f"processes {left} of a worker were killed and have not ended")
 
     def forget(self) -> None:
         """Closes the pipe to a process that is not this one's: it would not notice its parent's end."""
@@ -313,6 +319,14 @@ class Child:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
         return True
+
+
+def _tree_of(pid: int) -> ProcessTree | None:
+    """Returns a process and what it has started, where the kernel tells."""
+    try:
+        return ProcessTree(pid)
+    except OSError:
+        return None
 
 
 def _kill_group(pid: int) -> None:

@@ -106,6 +106,12 @@ impl Gauge for PythonDevice {
         })
     }
 
+    fn is_away(&self) -> bool {
+        self.ask_or("whether this process has left it", false, |device| {
+            device.call_method0("is_away")?.extract()
+        })
+    }
+
     fn synchronize(&self) -> Result<(), DeviceError> {
         let ask = |device: &Bound<'_, PyAny>| device.call_method0("synchronize").map(|_| ());
         self.ask(ask).map_err(self.error("when its work ends"))

@@ -37,6 +37,10 @@ pub(crate) enum HookPoint {
     ContextReset,
     /// Runs when nothing else has helped.
     Fallback,
+    /// Processes end, with all that they started.
+    Exit,
+    /// Whole processes are taken off the device and live on.
+    Suspend,
 }
 
 impl From<HookPoint> for lowtide::release::HookPoint {
@@ -49,6 +53,8 @@ impl From<HookPoint> for lowtide::release::HookPoint {
             HookPoint::Libraries => lowtide::release::HookPoint::Libraries,
             HookPoint::ContextReset => lowtide::release::HookPoint::ContextReset,
             HookPoint::Fallback => lowtide::release::HookPoint::Fallback,
+            HookPoint::Exit => lowtide::release::HookPoint::Exit,
+            HookPoint::Suspend => lowtide::release::HookPoint::Suspend,
         }
     }
 }

@@ -5,10 +5,12 @@
 use std::ffi::CStr;
 use std::fs;
 
-use lowtide_device::nvml::Nvml;
+use lowtide_device::nvml::{self, Nvml};
+use lowtide_proto::helper::ProcessBytes;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
+use super::suspended::{agent_is_suspended, numbers_of};
 use super::values::{AllocatorCounts, ProcessUsage, Usage};
 
 /// Host memory, as the kernel reports it.
@@ -119,24 +121,30 @@ pub(crate) struct NvmlUsage {
 /// Returns the memory of the GPU with this UUID, without its processes: listing those takes longer.
 #[pyfunction]
 pub(crate) fn nvml_memory(py: Python<'_>, uuid: String) -> PyResult<Usage> {
-    let asked = py.detach(move || Nvml::kept()?.usage(&uuid));
-    let usage =
-        asked.map_err(|error: lowtide_device::Error| PyRuntimeError::new_err(error.to_string()))?;
-    let total_bytes = usage.total.saturating_sub(usage.reserved).0;
-    Ok(Usage { total_bytes, free_bytes: usage.free.0 })
+    let asked = py.detach(move || {
+        if agent_is_suspended() {
+            return Ok(numbers_of(&uuid)?.usage);
+        }
+        Nvml::kept().and_then(|nvml| nvml.usage(&uuid)).map_err(|error| error.to_string())
+    });
+    Ok(Usage::of(asked.map_err(PyRuntimeError::new_err)?))
 }
 
 /// Returns what NVML reports about the GPU with this UUID.
 #[pyfunction]
 pub(crate) fn nvml_usage(py: Python<'_>, uuid: String) -> PyResult<NvmlUsage> {
     let asked = py.detach(move || {
-        let nvml = Nvml::kept()?;
-        let usage = nvml.usage(&uuid)?;
+        if agent_is_suspended() {
+            let numbers = numbers_of(&uuid)?;
+            let process = |it: ProcessBytes| nvml::ProcessMemory { pid: it.pid, used: it.bytes };
+            return Ok((numbers.usage, numbers.processes.into_iter().map(process).collect()));
+        }
+        let nvml = Nvml::kept().map_err(|error| error.to_string())?;
+        let usage = nvml.usage(&uuid).map_err(|error| error.to_string())?;
         // If the processes may not be listed, the usage is known all the same.
         Ok((usage, nvml.processes(&uuid).unwrap_or_default()))
     });
-    let (usage, processes) =
-        asked.map_err(|error: lowtide_device::Error| PyRuntimeError::new_err(error.to_string()))?;
+    let (usage, processes) = asked.map_err(PyRuntimeError::new_err::<String>)?;
     let own_pid = std::process::id();
     let own = processes.iter().find(|process| process.pid == own_pid).and_then(|it| it.used);
     let others = processes.iter().filter(|process| process.pid != own_pid);
@@ -145,7 +153,13 @@ pub(crate) fn nvml_usage(py: Python<'_>, uuid: String) -> PyResult<NvmlUsage> {
         Some(Py::new(py, ProcessUsage { name, bytes }))
     });
     let others = others.collect::<PyResult<_>>()?;
-    let total_bytes = usage.total.saturating_sub(usage.reserved).0;
-    let usage = Py::new(py, Usage { total_bytes, free_bytes: usage.free.0 })?;
+    let usage = Py::new(py, Usage::of(usage))?;
     Ok(NvmlUsage { usage, own_bytes: own.map(|bytes| bytes.0), others })
+}
+
+impl Usage {
+    fn of(usage: lowtide_device::Usage) -> Usage {
+        let total_bytes = usage.total.saturating_sub(usage.reserved).0;
+        Usage { total_bytes, free_bytes: usage.free.0 }
+    }
 }

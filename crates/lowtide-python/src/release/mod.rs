@@ -9,8 +9,8 @@
 //! - a call of the main thread is done by another thread, so that Ctrl-C is noticed.
 //!
 //! From the ground up: `values`, `ledger`, `receipt` (data), `attached`, `json`, `parse`, `call`,
-//! `climb` (tools), `device`, `hooks`, `request` (what Python provides), `releaser`, and `gate`,
-//! `pauses`, `idle`, `stages` on top of it. `agent` asks the agent of this process.
+//! `climb` (tools), `device`, `hooks`, `request` (what Python provides), `tree` (processes that end), `releaser`, and `gate`,
+//! `pauses`, `idle`, `stages` on top of it. `agent` asks the agent of this process, `suspended` the helper while the process is suspended.
 
 mod agent;
 mod attached;
@@ -30,11 +30,14 @@ mod releaser;
 mod request;
 mod restored;
 mod stages;
+mod suspended;
+mod tree;
 mod values;
 
 pub(crate) use agent::{
     AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,
 };
+pub(crate) use call::{CallClock, waiting};
 pub(crate) use gate::{Gate, GateState, Pass};
 pub(crate) use hooks::HookPoint;
 pub(crate) use idle::{Idle, Tick, Working};
@@ -50,4 +53,6 @@ pub(crate) use releaser::Releaser;
 pub(crate) use request::Ladder;
 pub(crate) use restored::Restored;
 pub(crate) use stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
+pub(crate) use suspended::agent_is_suspended;
+pub(crate) use tree::ProcessTree;
 pub(crate) use values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage};

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lowtide::device::Bytes;
 use lowtide::release::rungs::Parts;
 use lowtide::release::{
-    Climb, Climbed, Expectation, Failure, Inventory, Request, Rung, RungName, Touch, WhenBusy,
+    Climb, Climbed, Expectation, Failure, Inventory, Request, Rung, RungName, Target, Touch,
+    WhenBusy,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -102,7 +103,12 @@ pub(crate) fn request(
     options: Options<'_>,
     device: Option<&Arc<PythonDevice>>,
 ) -> PyResult<Request> {
-    let mut rungs = ladder.rungs();
+    let to = options.to.as_ref().map(target).transpose()?;
+    let mut rungs = match (ladder, to) {
+        // Only a process that is suspended or has ended uses nothing.
+        (Ladder::Gradual, Some(Target::Under(Bytes::ZERO))) => lowtide::release::Ladder::zero(),
+        _ => ladder.rungs(),
+    };
     let mut is_alone = false;
     if let Some(hooks) = &options.libraries {
         let hooks = hooks.try_iter()?.map(|object| Ok(hook(&object?)?.1));
@@ -133,8 +139,8 @@ pub(crate) fn request(
         wait_s => WhenBusy::Wait(seconds(wait_s)?),
     };
     request.planned = seconds(options.planned_s)?;
-    if let Some(to) = &options.to {
-        request = request.to(target(to)?);
+    if let Some(to) = to {
+        request = request.to(to);
     }
     if let Some(claimed) = options.claim_bytes {
         request = request.claiming(Bytes(claimed));

@@ -56,16 +56,18 @@ pub const LIBRARIES: Hooked = Hooked {
     is_cheap: false,
 };
 
-/// Takes whole processes off the device; they live on. No named ladder has it: a caller adds it for
-/// processes that can be suspended.
+/// Takes whole processes off the device; they live on. Of the named ladders, [`LadderName::Zero`] has it.
+///
+/// [`LadderName::Zero`]: crate::LadderName::Zero
 pub const SUSPEND: Hooked = Hooked {
     name: RungName::Suspend,
     point: HookPoint::Suspend,
     none: "no process is registered that can be suspended",
     is_cheap: false,
 };
-/// Ends processes, with all that they started. No named ladder has it: a caller adds it for processes that
-/// may end.
+/// Ends processes, with all that they started. Of the named ladders, [`LadderName::Zero`] has it.
+///
+/// [`LadderName::Zero`]: crate::LadderName::Zero
 pub const EXIT: Hooked = Hooked {
     name: RungName::Exit,
     point: HookPoint::Exit,

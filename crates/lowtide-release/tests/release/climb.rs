@@ -1,16 +1,16 @@
 //! Climbs that ask for climbs, climbs that are stopped, and the loop that watches for idle time.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Usage};
 use lowtide_pool::{Block, Phase, Pool, Tag};
 use lowtide_release::{
-    Climb, Climbed, Clock, Expectation, Failure, Hook, HookPoint, Idle, Idling, Inventory, Ladder,
-    LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName, RungOutcome, Step,
-    Target, Tick, Verdict, rungs,
+    Climb, Climbed, Clock, Expectation, Failure, Gauge, Hook, HookPoint, Idle, Idling, Inventory,
+    Ladder, LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName, RungOutcome,
+    Step, Target, Tick, Verdict, rungs,
 };
 
 struct World {
@@ -399,4 +399,68 @@ fn a_watch_ticks_until_it_is_told_to_stop_and_hands_every_receipt_on() {
     // Work finds its memory awake, and the next finds nothing to wake.
     drop(idling.work().unwrap());
     assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
+}
+
+/// A device that this process can leave, as a suspended process has.
+struct Leaving {
+    device: Device,
+    is_away: AtomicBool,
+}
+
+impl Gauge for Leaving {
+    fn id(&self) -> DeviceId {
+        self.device.id()
+    }
+
+    fn usage(&self) -> lowtide_device::Result<Usage> {
+        self.device.usage()
+    }
+
+    fn own(&self) -> Option<Bytes> {
+        if self.is_away() { Some(Bytes::ZERO) } else { Gauge::own(&self.device) }
+    }
+
+    fn is_away(&self) -> bool {
+        self.is_away.load(SeqCst)
+    }
+
+    fn synchronize(&self) -> lowtide_device::Result<()> {
+        assert!(!self.is_away(), "nobody waits for a device without this process");
+        Ok(())
+    }
+
+    fn others(&self) -> Vec<(String, Bytes)> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_release_to_zero_bytes_ends_with_the_suspend_of_this_process() {
+    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
+    let device = Device::host(options).unwrap();
+    let pool = Pool::new(&device).unwrap();
+    let _live = pool.block(Bytes::mib(4)).unwrap();
+    let gauge = Arc::new(Leaving { device, is_away: AtomicBool::new(false) });
+    let clock = Arc::new(ManualClock::default());
+    let releaser = Releaser::with_gauge(Some(Arc::clone(&gauge) as _), clock);
+    let leaves = Hook::new("this process", move |_| {
+        gauge.is_away.store(true, SeqCst);
+        Ok(vec!["this process, suspended".into()])
+    });
+    let _hook = releaser.add_hook(HookPoint::Suspend, leaves);
+    let to = |ladder| Request::new("release", ladder).to(Target::Under(Bytes::ZERO));
+    let receipt = releaser.release(to(Ladder::gradual()));
+    assert_ne!(receipt.verdict, Verdict::Released, "only a ladder to zero reaches it: {receipt}");
+    assert_eq!(receipt.not_run, [] as [&str; 0], "and no other is told that it left it out");
+    let receipt = releaser.release(to(Ladder::zero()));
+    assert_eq!(receipt.verdict, Verdict::Released, "{receipt}");
+    let last = receipt.rungs.last().expect("rungs");
+    assert_eq!((last.rung.clone(), last.attempt), (RungName::Suspend, 1));
+    assert_eq!(last.freed_bytes, Some(4 << 20), "the rung that brought the bytes says so");
+    let receipt = releaser.release(to(Ladder::zero()));
+    assert_eq!(receipt.verdict, Verdict::Released);
+    assert!(
+        receipt.rungs.is_empty(),
+        "nothing is left to do, and nothing brings it back: {receipt}"
+    );
 }

@@ -20,8 +20,10 @@ from .._native import (
     NvmlUsage,
     ProcessUsage,
     Usage,
+    agent_is_suspended,
     nvml_memory,
     nvml_usage,
+    tags,
 )
 from .._torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
@@ -47,6 +49,7 @@ class CudaDevice(Device):
         super().__init__(name, index)
         self._uuid: str | None = None
         self._knows_workers = False
+        self._knows_own = False
         self._listed: tuple[float, NvmlUsage | None] = (0.0, None)
 
     def uuid(self) -> str:
@@ -88,6 +91,10 @@ class CudaDevice(Device):
             return None
         self._listed = (time.monotonic(), nvml)
         theirs = sum(self._by_worker(nvml).values())
+        # A suspended process is not listed, and has nothing.
+        self._knows_own = self._knows_own or nvml.own_bytes is not None
+        if self._knows_own and self.is_away():
+            return theirs
         # This process has no number before it uses the device, and where NVML does not know the
         # numbers of processes. That it knows a worker's tells them apart.
         if nvml.own_bytes is None and not self._knows_workers:
@@ -130,6 +137,9 @@ class CudaDevice(Device):
             if worker_of(pid, workers) is None
         ]
 
+    def is_away(self) -> bool:
+        return agent_is_suspended()
+
     def has_context(self) -> bool:
         """Returns whether this process has a context on the device. Creates none."""
         module = initialised()
@@ -153,7 +163,10 @@ class CudaDevice(Device):
             return AllocatorCounts(0, 0)
         # Nested, as torch has them: flattening the whole table costs more than reading it.
         stats = module.cuda.memory_stats_as_nested_dict(self.index)
-        return AllocatorCounts(current(stats, "allocated_bytes"), current(stats, "reserved_bytes"))
+        # torch counts the memory of tags that sleep, too; it is not on the device.
+        asleep = sum(tag.bytes for tag in tags() if tag.is_asleep and tag.device == self.name)
+        allocated, reserved = current(stats, "allocated_bytes"), current(stats, "reserved_bytes")
+        return AllocatorCounts(max(0, allocated - asleep), max(0, reserved - asleep))
 
     def counters(self) -> tuple[int, int] | None:
         module = initialised()

@@ -53,6 +53,10 @@ class Device:
         """Returns what all workers use. It is part of `own`."""
         return sum(self.worker_memory(pid) or 0 for pid in pids())
 
+    def is_away(self) -> bool:
+        """Returns whether this process is suspended, so that nothing of it is on the device."""
+        return False
+
     def synchronize(self) -> None:
         """Waits for all work on the device. Does nothing if the device was never used."""
 

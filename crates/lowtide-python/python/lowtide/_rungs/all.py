@@ -18,6 +18,7 @@ from .libraries import FftPlans, IpcLeftovers, Workspaces
 from .lru_caches import LruCaches
 from .process_groups import group_hooks
 from .sessions import Sessions
+from .this_process import ThisProcess
 from .to_host import ModelsToHost
 from .tracebacks import StoredTracebacks
 from .workers import Workers
@@ -46,4 +47,6 @@ def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:
         Collector(device),
         Workers(device),
         Workspaces(device, point=HookPoint.FALLBACK),
+        Workers(device, point=HookPoint.EXIT),
+        *([ThisProcess(device)] if device.kind == "cuda" else []),
     ]

@@ -1,5 +1,5 @@
 """Workers that a release ends: the seventh of the eight steps (R27), for processes that are disposable
-(R28)."""
+(R28). A release to zero bytes looks at them once more: those that were at work may be idle by then."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class Workers(Hook):
     """Ends every worker that is idle and uses memory of the device."""
 
-    point = HookPoint.CONTEXT_RESET
     name = "workers"
     limit_s = 40.0
     disposable = True
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, point: HookPoint = HookPoint.CONTEXT_RESET) -> None:
         self._device = device
+        self.point = point
 
     def missing(self) -> str | None:
         running = [worker for worker in workers() if worker.pid is not None]
