@@ -1,4 +1,4 @@
-"""Compiles kernels/digest.cu to PTX with NVRTC from the Python registry. Run by `cargo xtask ptx`."""
+"""Compiles the kernels to PTX with NVRTC from the Python registry. Run by `cargo xtask ptx`."""
 
 import ctypes
 import pathlib
@@ -31,17 +31,22 @@ def fnv1a(data):
     return state
 
 
-def main():
-    nvrtc = load()
-    source = (KERNELS / "digest.cu").read_bytes()
+def compile_to_ptx(nvrtc, path):
+    source = path.read_bytes()
     program = ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"digest.cu", 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, path.name.encode(), 0, None, None)
     options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
     if nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options) != 0:
         raise SystemExit(text(nvrtc, program, "ProgramLog"))
     # A test compares this line with the source, so that the two cannot drift apart.
-    header = f"// compiled from digest.cu, FNV-1a {fnv1a(source):016x}\n"
-    (KERNELS / "digest.ptx").write_text(header + text(nvrtc, program, "PTX"))
+    header = f"// compiled from {path.name}, FNV-1a {fnv1a(source):016x}\n"
+    path.with_suffix(".ptx").write_text(header + text(nvrtc, program, "PTX"))
+
+
+def main():
+    nvrtc = load()
+    for path in sorted(KERNELS.glob("*.cu")):
+        compile_to_ptx(nvrtc, path)
 
 
 main()

@@ -1,4 +1,4 @@
-//! Compiling the digest kernel: NVIDIA's runtime compiler, an old one on purpose, so that the PTX
+//! Compiling the kernels: NVIDIA's runtime compiler, an old one on purpose, so that the PTX
 //! loads with every driver since CUDA 11.8.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::steps::{python, run};
 
 const COMPILER: &str = "nvidia-cuda-nvrtc-cu11==11.8.89";
 
-/// Compiles `kernels/digest.cu` to the PTX beside it.
+/// Compiles each kernel source to the PTX beside it.
 pub(crate) fn compile() -> anyhow::Result<()> {
     let python = python(Path::new("target/ptx-environment"))?;
     run("compiler", Command::new(&python).args(["-m", "pip", "install", "--quiet", COMPILER]))?;

@@ -71,6 +71,14 @@ pub unsafe trait Backend: Send + Sync {
     fn prepare_digests(&self) -> Result<()> {
         Ok(())
     }
+    /// Returns whether streams of the device pack pages to and from registered host memory.
+    fn packs(&self) -> bool {
+        true
+    }
+    /// Loads what packing needs, if it is not loaded.
+    fn prepare_packing(&self) -> Result<()> {
+        Ok(())
+    }
     /// Creates a stream of the device.
     fn stream(&self) -> Result<Box<dyn BackendStream>>;
     /// Waits for everything that was given to any stream of the device so far.
@@ -109,6 +117,24 @@ pub unsafe trait BackendStream: Send + Sync {
         out: *mut Digest,
         count: usize,
         keys: &Keys,
+    ) -> Result<()>;
+
+    /// Writes the look at each of `count` pages, whose addresses lie at `pages`, to `out`, as
+    /// [`Look::to_word`](crate::packing::Look::to_word) does. Both lie in staging memory.
+    unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()>;
+    /// Packs neighbouring pages to neighbouring packed pages on the host, with a base for each: at
+    /// most [`PACKED_AT_ONCE`](crate::packing::PACKED_AT_ONCE).
+    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()>;
+    /// Unpacks neighbouring pages from the host.
+    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()>;
+    /// Compares packed pages with their pages. Writes four words for each page to `out`, in staging
+    /// memory: not zero where a segment differs.
+    unsafe fn differs(
+        &self,
+        packed: *const u8,
+        pages: Address,
+        count: usize,
+        out: *mut u32,
     ) -> Result<()>;
 
     /// Marks the point up to which work has been given.

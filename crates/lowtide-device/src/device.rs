@@ -195,6 +195,21 @@ impl Device {
         self.shared.backend.prepare_digests()
     }
 
+    /// Returns whether streams of this device pack pages ([`crate::packing`]). A GPU does where it can
+    /// use registered host memory under the addresses of the host.
+    pub fn packs(&self) -> bool {
+        self.shared.backend.packs()
+    }
+
+    /// Loads what packing needs, which the first look does otherwise.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn prepare_packing(&self) -> Result<()> {
+        self.shared.check_process()?;
+        self.shared.backend.prepare_packing()
+    }
+
     /// Allocates host memory for copies at full speed: huge pages, prepared by several threads,
     /// registered with the device, left out of forks and core dumps.
     ///

@@ -103,6 +103,9 @@ pub enum SizeRule {
     Offset(Bytes),
     /// Digests cover ranges of whole pages of this size.
     DigestPages(Bytes),
+    /// Pages are packed and unpacked so many at once at most, at offsets of 4 KiB in host memory and
+    /// within one registration of it.
+    PackedPages(usize),
     /// Host memory has at least one byte.
     NotEmpty,
     /// A budget is a multiple of the page, up to the memory of the machine.
@@ -126,6 +129,10 @@ impl fmt::Display for SizeRule {
             SizeRule::DigestPages(page) => {
                 write!(f, "digests cover ranges of whole pages of {page}")
             }
+            SizeRule::PackedPages(most) => write!(
+                f,
+                "1 to {most} pages are packed at once, at multiples of 4 KiB in one registration"
+            ),
             SizeRule::NotEmpty => f.write_str("host memory has at least one byte"),
             SizeRule::Budget { page, most } => {
                 write!(f, "a budget is a multiple of {page}, up to the {most} of this machine")

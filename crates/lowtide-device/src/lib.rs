@@ -14,6 +14,7 @@
 //! | [`HostPages`] | plain host memory in huge pages, for backups |
 //! | [`Stream`] | work in order, done later; it keeps alive what the work uses |
 //! | [`digest`] | 128 bits per page that tell whether the page changed |
+//! | [`packing`] | pages of bf16 values in three quarters of their bytes |
 //! | [`private_files`] | files that no other user can plant, exchange or read |
 //! | [`process`] | how something notices that it is in a forked child |
 //! | [`process_tree`] | a process and all that it started, ended and proved to be gone |
@@ -70,6 +71,7 @@ mod info;
 mod library;
 mod mapping_table;
 pub mod nvml;
+pub mod packing;
 mod parent;
 pub mod private_files;
 pub mod process;
@@ -96,4 +98,4 @@ pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use mapping_table::Mapping;
 pub use parent::end_with_parent;
 pub use reservation::{NotMapped, NotUnmapped, Reservation};
-pub use stream::{Mark, PendingDigests, Stream};
+pub use stream::{Mark, PendingDifferences, PendingDigests, PendingLooks, Stream};

@@ -58,6 +58,19 @@ impl Staging {
         unsafe { std::slice::from_raw_parts(self.digests(), count) }.to_vec()
     }
 
+    /// Returns where words go: four for each page, in the place of its digest.
+    pub(crate) fn words(&self) -> *mut u32 {
+        self.at.cast()
+    }
+
+    /// Reads words, once the work that writes them is done.
+    pub(crate) fn read_words(&self, count: usize) -> Vec<u32> {
+        assert!(count <= 4 * self.pages, "no more than four words for each page");
+        // SAFETY: inside the allocation by the assertion; every bit pattern is a word, and the back end
+        // wrote them before the caller's wait returned.
+        unsafe { std::slice::from_raw_parts(self.words(), count) }.to_vec()
+    }
+
     /// Gives the memory back to the back end.
     pub(crate) fn give_back(&self, backend: &dyn Backend) -> Result<()> {
         // SAFETY: this owns the memory; the caller does not use it again once this succeeded.

@@ -8,6 +8,8 @@
 //! graph capture in it.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
+mod packed;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use crate::in_flight::{InFlight, Pins, WorkNumber};
 use crate::shared::Shared;
 use crate::staging::Staging;
 use crate::{Bytes, Error, HostMemory, Reservation, Result};
+
+pub use packed::{PendingDifferences, PendingLooks};
 
 /// A queue of device work. Dropping it waits for the work it was given.
 ///
@@ -53,7 +57,10 @@ pub struct Mark {
 }
 
 /// Digests that a stream is computing. Dropping them waits for the stream.
-pub struct PendingDigests<'a> {
+pub struct PendingDigests<'a>(Pending<'a>);
+
+/// Results of pages that a stream is computing. Dropping them waits for the stream.
+struct Pending<'a> {
     stream: &'a Stream,
     /// `None` if there are no pages.
     staging: Option<Staging>,
@@ -177,38 +184,59 @@ impl Stream {
         ranges: &[Range<u64>],
         keys: &Keys,
     ) -> Result<PendingDigests<'_>> {
-        of.space.same_device("digest", "stream", &self.device)?;
+        let launch = |staging: &Staging, count| {
+            // SAFETY: the pages are pinned; the staging lives until the pending digests have waited.
+            unsafe { self.raw.digest(staging.list(), staging.digests(), count, keys) }
+        };
+        self.of_pages("digest", of, ranges, launch).map(PendingDigests)
+    }
+
+    // Gives work on every page of some ranges, whose results come through staging memory.
+    fn of_pages(
+        &self,
+        operation: &'static str,
+        of: &Reservation,
+        ranges: &[Range<u64>],
+        launch: impl Fn(&Staging, usize) -> Result<()>,
+    ) -> Result<Pending<'_>> {
+        of.space.same_device(operation, "stream", &self.device)?;
         let (mut pins, mut pages) = (Vec::with_capacity(ranges.len()), Vec::new());
         for range in ranges {
-            let size = self.whole_pages(range)?;
-            pins.push(of.space.pin("digest", Bytes(range.start), size)?);
+            let size = self.whole_pages(operation, range)?;
+            pins.push(of.space.pin(operation, Bytes(range.start), size)?);
             let offsets = range.clone().step_by(PAGE_BYTES);
             pages.extend(offsets.map(|offset| of.space.address_of(Bytes(offset))));
         }
         let count = pages.len();
         if count == 0 {
-            return Ok(PendingDigests { stream: self, staging: None, pages: 0 });
+            return Ok(Pending { stream: self, staging: None, pages: 0 });
         }
         let mut staging = self.device.take_staging(count)?;
         staging.write(&pages);
-        let (list, out) = (staging.list(), staging.digests());
-        // From here on the staging comes back through the pending digests, whatever happens.
-        let pending = PendingDigests { stream: self, staging: Some(staging), pages: count };
-        self.give(Pins { ranges: pins, host: None }, || {
-            // SAFETY: the pages are pinned; the staging lives until the pending digests have waited.
-            unsafe { self.raw.digest(list, out, count, keys) }
-        })?;
+        self.give_staged(Pins { ranges: pins, host: None }, staging, count, launch)
+    }
+
+    // From here on the staging comes back through the pending results, whatever happens.
+    fn give_staged(
+        &self,
+        pins: Pins,
+        staging: Staging,
+        pages: usize,
+        launch: impl Fn(&Staging, usize) -> Result<()>,
+    ) -> Result<Pending<'_>> {
+        let pending = Pending { stream: self, staging: Some(staging), pages };
+        self.give(pins, || pending.staging.iter().try_for_each(|staging| launch(staging, pages)))?;
         Ok(pending)
     }
 
-    fn whole_pages(&self, range: &Range<u64>) -> Result<Bytes> {
+    fn whole_pages(&self, operation: &'static str, range: &Range<u64>) -> Result<Bytes> {
         let page = Bytes(PAGE_BYTES as u64);
         let size = range.end.checked_sub(range.start).map(Bytes);
         match size.filter(|_| Bytes(range.start).is_multiple_of(page)) {
             Some(size) if size.is_multiple_of(page) => Ok(size),
             _ => Err(Error::BadSize {
                 device: self.device.id(),
-                operation: "digest",
+                operation,
                 size: size.unwrap_or_default(),
                 rule: SizeRule::DigestPages(page),
             }),
@@ -322,16 +350,22 @@ impl PendingDigests<'_> {
     ///
     /// # Errors
     /// The error of the stream's work.
-    pub fn wait(mut self) -> Result<Vec<Digest>> {
-        self.stream.synchronize()?;
-        let Some(staging) = self.staging.take() else { return Ok(Vec::new()) };
-        let digests = staging.read(self.pages);
-        self.stream.device.keep_staging(staging);
-        Ok(digests)
+    pub fn wait(self) -> Result<Vec<Digest>> {
+        self.0.wait(Staging::read)
     }
 }
 
-impl Drop for PendingDigests<'_> {
+impl Pending<'_> {
+    fn wait<T>(mut self, read: impl FnOnce(&Staging, usize) -> Vec<T>) -> Result<Vec<T>> {
+        self.stream.synchronize()?;
+        let Some(staging) = self.staging.take() else { return Ok(Vec::new()) };
+        let results = read(&staging, self.pages);
+        self.stream.device.keep_staging(staging);
+        Ok(results)
+    }
+}
+
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
         let Some(staging) = self.staging.take() else { return };
         if !self.stream.device.takes_back() {

@@ -4,6 +4,7 @@
 pub mod conformance;
 mod dice;
 pub mod double;
+pub mod figures;
 pub mod forks;
 mod keys;
 pub mod raw;
@@ -13,6 +14,7 @@ pub mod rules;
 mod share;
 mod strikes;
 pub mod suite;
+pub mod weights;
 
 pub use dice::Dice;
 pub use share::{is_long_run, share};

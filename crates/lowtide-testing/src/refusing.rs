@@ -256,6 +256,10 @@ unsafe impl Backend for Refusing {
     }
 }
 
+fn pages(count: usize) -> Bytes {
+    Bytes((count * PAGE_BYTES) as u64)
+}
+
 /// A stream that has done each copy and each digest before it returns, so that something can be done
 /// right afterwards.
 struct RefusingStream {
@@ -306,6 +310,34 @@ unsafe impl BackendStream for RefusingStream {
         unsafe { self.real.digest(pages, out, count, keys) }?;
         // The list is staging memory, which stays as it is until the digests were waited for.
         self.done(Moment::Digested(unsafe { std::slice::from_raw_parts(pages, count) }))
+    }
+
+    unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()> {
+        self.faults.strike(Call::Digest)?;
+        unsafe { self.real.look(pages, out, count) }
+    }
+
+    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+        self.faults.strike(Call::Copy)?;
+        unsafe { self.real.pack(from, to, bases) }?;
+        self.done(Moment::CopiedOut(from, pages(bases.len())))
+    }
+
+    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+        self.faults.strike(Call::Copy)?;
+        unsafe { self.real.unpack(from, to, count) }?;
+        self.done(Moment::CopiedIn(to, pages(count)))
+    }
+
+    unsafe fn differs(
+        &self,
+        packed: *const u8,
+        pages: Address,
+        count: usize,
+        out: *mut u32,
+    ) -> Result<()> {
+        self.faults.strike(Call::Digest)?;
+        unsafe { self.real.differs(packed, pages, count, out) }
     }
 
     fn mark(&self) -> Result<RawMark> {

@@ -24,6 +24,8 @@ pub(crate) struct Card {
     pub(crate) compute_capability: (i32, i32),
     pub(super) multiprocessors: i32,
     pub(crate) virtual_memory: bool,
+    /// Set where kernels use registered host memory under the addresses of the host.
+    pub(super) same_addresses: bool,
 }
 
 impl Driver {
@@ -75,6 +77,9 @@ impl Driver {
             multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             virtual_memory: attribute(
                 Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            )? != 0,
+            same_addresses: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
             )? != 0,
         })
     }

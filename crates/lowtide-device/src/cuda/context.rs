@@ -10,17 +10,16 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys::{CUcontext, CUfunction, CUmodule};
+use cudarc::driver::sys::{CUcontext, CUfunction};
 
 use super::card::Card;
 use super::driver::Driver;
 use super::entry_points::CoreCalls;
+use super::kernels::{Kernel, Kernels};
 use crate::process::Generation;
 use crate::sync::lock;
 use crate::{DeviceId, Error, Result, exit};
 
-/// Compiled from `kernels/digest.cu`; `cargo xtask ptx` makes it anew.
-const DIGEST_PTX: &str = concat!(include_str!("../../kernels/digest.ptx"), "\0");
 /// The driver's number for `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: u32 = 2;
 
@@ -63,17 +62,10 @@ pub(super) struct Session {
     context: CUcontext,
     /// True for the primary context, which this session retains.
     is_retained: bool,
-    kernel: Mutex<Option<Kernel>>,
+    kernels: Mutex<Kernels>,
     made_in: Generation,
     /// Calls made in the context; what makes it current is not counted.
     calls: AtomicU64,
-}
-
-/// The digest kernel, as the driver names it.
-#[derive(Clone, Copy)]
-pub(super) struct Kernel {
-    module: CUmodule,
-    pub(super) function: CUfunction,
 }
 
 // SAFETY: contexts, modules and functions are names that the driver accepts from any thread.
@@ -100,9 +92,9 @@ impl Session {
             Context::Primary(_) => (retain_primary(&driver, id, &card)?, true),
             Context::Borrowed(context) => (context.0.as_ptr().cast(), false),
         };
-        let (kernel, calls) = (Mutex::default(), AtomicU64::new(0));
+        let (kernels, calls) = (Mutex::default(), AtomicU64::new(0));
         let made_in = Generation::current();
-        Ok(Session { driver, id, card, context, is_retained, kernel, made_in, calls })
+        Ok(Session { driver, id, card, context, is_retained, kernels, made_in, calls })
     }
 
     /// Makes one driver call in the context, and restores what the caller had.
@@ -121,37 +113,9 @@ impl Session {
         self.calls.load(Relaxed)
     }
 
-    /// Returns the digest kernel, loaded when it is first needed: a module takes device memory.
-    pub(super) fn kernel(&self) -> Result<Kernel> {
-        let mut loaded = lock(&self.kernel);
-        if let Some(kernel) = *loaded {
-            return Ok(kernel);
-        }
-        let calls = self.driver.kernels()?;
-        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
-        self.call("cuModuleLoadData", |_| {
-            // SAFETY: writes one pointer; the image is PTX text ended by a zero.
-            unsafe { (calls.cuModuleLoadData)(&raw mut module, DIGEST_PTX.as_ptr().cast()) }
-        })?;
-        let found = self.call("cuModuleGetFunction", |_| {
-            // SAFETY: writes one pointer; the module was just loaded.
-            unsafe {
-                (calls.cuModuleGetFunction)(&raw mut function, module, c"lowtide_digest".as_ptr())
-            }
-        });
-        if let Err(error) = found {
-            self.unload(module);
-            return Err(error);
-        }
-        Ok(*loaded.insert(Kernel { module, function }))
-    }
-
-    fn unload(&self, module: CUmodule) {
-        twice("cuModuleUnload", || {
-            let calls = self.driver.kernels()?;
-            // SAFETY: loaded by `kernel`, and nothing is running: streams hold the session.
-            self.call("cuModuleUnload", |_| unsafe { (calls.cuModuleUnload)(module) })
-        });
+    /// Returns a kernel, loaded with its module when it is first needed: a module takes device memory.
+    pub(super) fn function(&self, kernel: Kernel) -> Result<CUfunction> {
+        lock(&self.kernels).function(kernel, self)
     }
 }
 
@@ -160,10 +124,8 @@ impl Drop for Session {
         if !self.made_in.is_current() || exit::has_begun() {
             return;
         }
-        let kernel = lock(&self.kernel).take();
-        if let Some(kernel) = kernel {
-            self.unload(kernel.module);
-        }
+        let mut kernels = std::mem::take(&mut *lock(&self.kernels));
+        kernels.unload(self);
         if self.is_retained {
             twice("cuDevicePrimaryCtxRelease", || {
                 let calls = self.driver.primary_context()?;
@@ -255,19 +217,4 @@ fn pop(driver: &Driver, id: Option<DeviceId>) {
         let code = unsafe { (driver.core().cuCtxPopCurrent_v2)(&raw mut popped) };
         driver.check("cuCtxPopCurrent_v2", id, code)
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::DIGEST_PTX;
-
-    #[test]
-    fn the_ptx_was_compiled_from_the_source_beside_it() {
-        let source = include_bytes!("../../kernels/digest.cu");
-        let hash = source.iter().fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
-            (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        let expected = format!("// compiled from digest.cu, FNV-1a {hash:016x}");
-        assert_eq!(DIGEST_PTX.lines().next(), Some(expected.as_str()), "run `cargo xtask ptx`");
-    }
 }

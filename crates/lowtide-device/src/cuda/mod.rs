@@ -8,7 +8,8 @@
 //! | `checkpoint` | another process taken off the device and put back |
 //! | `card` | a GPU's description of itself |
 //! | `context` | the context to work in, and how a call is made in it |
-//! | `stream` | streams, events and the digest |
+//! | `kernels` | lowtide's own kernels, loaded when they are first needed |
+//! | `stream` | streams, events and launches |
 #![allow(unsafe_code, reason = "calls the driver")]
 
 mod card;
@@ -16,6 +17,7 @@ mod checkpoint;
 mod context;
 mod driver;
 mod entry_points;
+mod kernels;
 mod stream;
 pub(crate) mod version;
 
@@ -39,6 +41,7 @@ pub use entry_points::{
     CallClass, CheckpointCalls, CoreCalls, ENTRY_POINTS, EntryGroup, EntryPoint, KernelCalls,
     MulticastCalls, PrimaryContextCalls,
 };
+use kernels::Kernel;
 pub use version::CudaVersion;
 
 const PORTABLE: u32 = cudarc::driver::sys::CU_MEMHOSTREGISTER_PORTABLE;
@@ -189,11 +192,19 @@ unsafe impl Backend for CudaBackend {
         Ok(Box::new(stream::CudaStream::new(&self.session)?))
     }
 
-    // The context is the frameworks' too, so their streams are waited for with ours.
     fn prepare_digests(&self) -> Result<()> {
-        self.session.kernel().map(drop)
+        self.session.function(Kernel::Digest).map(drop)
     }
 
+    fn packs(&self) -> bool {
+        self.session.card.same_addresses
+    }
+
+    fn prepare_packing(&self) -> Result<()> {
+        self.session.function(Kernel::Pack).map(drop)
+    }
+
+    // The context is the frameworks' too, so their streams are waited for with ours.
     fn synchronize(&self) -> Result<()> {
         // SAFETY: takes nothing; waits for the context that is current, which is ours.
         self.session.call("cuCtxSynchronize", |api| unsafe { (api.cuCtxSynchronize)() })

@@ -1,4 +1,4 @@
-//! A stream of a CUDA device, and the launch of the digest on it.
+//! A stream of a CUDA device, and the launch of kernels on it.
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::c_void;
@@ -9,9 +9,10 @@ use cudarc::driver::sys::{CUevent, CUstream};
 
 use super::context::{Session, twice};
 use super::driver;
+use super::kernels::Kernel;
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys};
-use crate::{Address, Bytes, Result};
+use crate::{Address, Bytes, Result, packing};
 
 /// The flag of a stream that neither waits for the legacy default stream nor holds it up.
 const NON_BLOCKING: u32 = 1;
@@ -52,6 +53,38 @@ impl CudaStream {
         }
         Ok(made)
     }
+
+    // Enough blocks for so many pages, one for each, or as many as the device holds at once.
+    fn resident(&self, pages: u64) -> u32 {
+        let resident =
+            self.session.card.multiprocessors.cast_unsigned() * BLOCKS_PER_MULTIPROCESSOR;
+        u32::try_from(pages).unwrap_or(u32::MAX).min(resident.max(1))
+    }
+
+    // The parameters are those of the kernel, and what they name stays valid until the work is done.
+    unsafe fn launch(
+        &self,
+        kernel: Kernel,
+        blocks: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<()> {
+        let (function, calls) = (self.session.function(kernel)?, self.session.driver.kernels()?);
+        let (stream, parameters) = (self.stream, parameters.as_mut_ptr());
+        self.session.call("cuLaunchKernel", |_| {
+            let none = ptr::null_mut();
+            // SAFETY: by the caller; the parameters are read before the call returns.
+            unsafe {
+                (calls.cuLaunchKernel)(
+                    function, blocks, 1, 1, LANES, 1, 1, 0, stream, parameters, none,
+                )
+            }
+        })
+    }
+}
+
+// One block for each segment of so many pages.
+fn segments(pages: usize) -> u32 {
+    (pages * packing::SEGMENTS) as u32
 }
 
 // SAFETY: the driver's own promise for streams and events.
@@ -91,10 +124,6 @@ unsafe impl BackendStream for CudaStream {
         if count == 0 {
             return Ok(());
         }
-        let (kernel, calls) = (self.session.kernel()?, self.session.driver.kernels()?);
-        let resident =
-            self.session.card.multiprocessors.cast_unsigned() * BLOCKS_PER_MULTIPROCESSOR;
-        let blocks = u32::try_from(count).unwrap_or(u32::MAX).min(resident.max(1));
         let count = count as u64;
         let mut parameters: [*mut c_void; 4] = [
             (&raw const pages).cast_mut().cast(),
@@ -102,25 +131,60 @@ unsafe impl BackendStream for CudaStream {
             (&raw const count).cast_mut().cast(),
             ptr::from_ref(keys).cast_mut().cast(),
         ];
-        self.session.call("cuLaunchKernel", |_| {
-            // SAFETY: four parameters of the kernel's types, read before the call returns; the
-            // staged memory and the pages stay valid until the work is done, by the contract.
-            unsafe {
-                (calls.cuLaunchKernel)(
-                    kernel.function,
-                    blocks,
-                    1,
-                    1,
-                    LANES,
-                    1,
-                    1,
-                    0,
-                    self.stream,
-                    parameters.as_mut_ptr(),
-                    ptr::null_mut(),
-                )
-            }
-        })
+        // SAFETY: four parameters of the kernel's types; the staged memory and the pages stay valid
+        // until the work is done, by the contract.
+        unsafe { self.launch(Kernel::Digest, self.resident(count), &mut parameters) }
+    }
+
+    unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let count = count as u64;
+        let mut parameters: [*mut c_void; 3] = [
+            (&raw const pages).cast_mut().cast(),
+            (&raw const out).cast_mut().cast(),
+            (&raw const count).cast_mut().cast(),
+        ];
+        // SAFETY: as in `digest`, with three parameters.
+        unsafe { self.launch(Kernel::Look, self.resident(count), &mut parameters) }
+    }
+
+    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+        let mut packed_bases = [0; packing::PACKED_AT_ONCE];
+        packed_bases[..bases.len()].copy_from_slice(bases);
+        let packed_bases = u64::from_le_bytes(packed_bases);
+        let mut parameters: [*mut c_void; 3] = [
+            (&raw const from.0).cast_mut().cast(),
+            (&raw const to).cast_mut().cast(),
+            (&raw const packed_bases).cast_mut().cast(),
+        ];
+        // SAFETY: three parameters of the kernel's types; both ranges stay valid until the work is
+        // done, and host memory has the same address on the device: `packs` says so.
+        unsafe { self.launch(Kernel::Pack, segments(bases.len()), &mut parameters) }
+    }
+
+    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+        let mut parameters: [*mut c_void; 2] =
+            [(&raw const from).cast_mut().cast(), (&raw const to.0).cast_mut().cast()];
+        // SAFETY: as in `pack`, with two parameters.
+        unsafe { self.launch(Kernel::Unpack, segments(count), &mut parameters) }
+    }
+
+    unsafe fn differs(
+        &self,
+        packed: *const u8,
+        pages: Address,
+        count: usize,
+        out: *mut u32,
+    ) -> Result<()> {
+        let mut parameters: [*mut c_void; 3] = [
+            (&raw const packed).cast_mut().cast(),
+            (&raw const pages.0).cast_mut().cast(),
+            (&raw const out).cast_mut().cast(),
+        ];
+        // SAFETY: as in `pack`; the staged memory stays valid, too.
+        unsafe { self.launch(Kernel::Differs, segments(count), &mut parameters) }
     }
 
     fn mark(&self) -> Result<RawMark> {

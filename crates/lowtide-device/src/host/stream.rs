@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use super::page_locks::{PageLocks, by_page};
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys, PAGE_BYTES};
+use crate::packing::{self, PACKED_BYTES};
 use crate::sync::{lock, wait};
 use crate::{Address, Bytes, Error, Result};
 
@@ -46,6 +47,10 @@ enum Work {
     Copy { from: *const u8, to: *mut u8, size: usize },
     Fill { at: *mut u8, byte: u8, size: usize },
     Digest { pages: *const Address, out: *mut Digest, count: usize, keys: Box<Keys> },
+    Look { pages: *const Address, out: *mut u32, count: usize },
+    Pack { from: *const u8, to: *mut u8, base: u8 },
+    Unpack { from: *const u8, to: *mut u8 },
+    Differs { packed: *const u8, page: *const u8, out: *mut u32 },
 }
 
 // SAFETY: the pointers are valid until the work is done, whichever thread does it; that is the
@@ -145,6 +150,46 @@ unsafe impl BackendStream for HostStream {
         Ok(())
     }
 
+    unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()> {
+        self.give(Work::Look { pages, out, count });
+        Ok(())
+    }
+
+    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+        for (page, base) in bases.iter().enumerate() {
+            // SAFETY: so many packed pages are valid, by the contract of `BackendStream`.
+            let to = unsafe { to.add(page * PACKED_BYTES) };
+            self.give(Work::Pack { from: page_at(from, page), to, base: *base });
+        }
+        Ok(())
+    }
+
+    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+        for page in 0..count {
+            // SAFETY: as in `pack`.
+            let from = unsafe { from.add(page * PACKED_BYTES) };
+            self.give(Work::Unpack { from, to: page_at(to, page) });
+        }
+        Ok(())
+    }
+
+    unsafe fn differs(
+        &self,
+        packed: *const u8,
+        pages: Address,
+        count: usize,
+        out: *mut u32,
+    ) -> Result<()> {
+        for page in 0..count {
+            // SAFETY: as in `pack`.
+            let packed = unsafe { packed.add(page * PACKED_BYTES) };
+            // SAFETY: the staging has room for four words of each page.
+            let out = unsafe { out.add(page * packing::SEGMENTS) };
+            self.give(Work::Differs { packed, page: page_at(pages, page), out });
+        }
+        Ok(())
+    }
+
     fn mark(&self) -> Result<RawMark> {
         self.count();
         Ok(RawMark(self.progress.counts().given))
@@ -228,6 +273,51 @@ impl Work {
                     unsafe { slot.write(digest) };
                 }
             }
+            Work::Look { pages, out, count } => {
+                for index in 0..count {
+                    // SAFETY: `pages` has `count` entries.
+                    let entry = unsafe { pages.add(index) };
+                    // SAFETY: staged before this work was given, and not written since.
+                    let at = pointer(unsafe { entry.read() }).cast_const();
+                    let locked = locks.lock(&range(at, PAGE_BYTES), &(0..0));
+                    // SAFETY: as for a digest.
+                    let bytes = unsafe { std::slice::from_raw_parts(at, PAGE_BYTES) };
+                    let look = packing::look(bytes);
+                    drop(locked);
+                    // SAFETY: `out` has room for `count` words.
+                    let slot = unsafe { out.add(index) };
+                    // SAFETY: as for a digest.
+                    unsafe { slot.write(look.to_word()) };
+                }
+            }
+            Work::Pack { from, to, base } => {
+                let _locked = locks.lock(&range(from, PAGE_BYTES), &range(to, PACKED_BYTES));
+                // SAFETY: a mapped, open page, valid until this is done, which no stream writes now.
+                let page = unsafe { std::slice::from_raw_parts(from, PAGE_BYTES) };
+                // SAFETY: a packed page in host memory, which nobody else uses now.
+                let packed = unsafe { std::slice::from_raw_parts_mut(to, PACKED_BYTES) };
+                packing::pack(page, base, packed);
+            }
+            Work::Unpack { from, to } => {
+                let _locked = locks.lock(&range(from, PACKED_BYTES), &range(to, PAGE_BYTES));
+                // SAFETY: as for `Pack`, the other way round.
+                let packed = unsafe { std::slice::from_raw_parts(from, PACKED_BYTES) };
+                // SAFETY: as for `Pack`, the other way round.
+                let page = unsafe { std::slice::from_raw_parts_mut(to, PAGE_BYTES) };
+                packing::unpack(packed, page);
+            }
+            Work::Differs { packed, page, out } => {
+                let (read, also) = (range(packed, PACKED_BYTES), range(page, PAGE_BYTES));
+                let locked = locks.lock_read(&[read, also]);
+                // SAFETY: as for `Pack`; both are only read.
+                let packed = unsafe { std::slice::from_raw_parts(packed, PACKED_BYTES) };
+                // SAFETY: as above.
+                let page = unsafe { std::slice::from_raw_parts(page, PAGE_BYTES) };
+                let differs = packing::differs(packed, page).map(u32::from);
+                drop(locked);
+                // SAFETY: the staging has room for four words of each page; its reader waits.
+                unsafe { out.cast::<[u32; packing::SEGMENTS]>().write(differs) };
+            }
         }
     }
 }
@@ -235,6 +325,10 @@ impl Work {
 fn range(at: *const u8, size: usize) -> Range<u64> {
     let start = at.addr() as u64;
     start..start + size as u64
+}
+
+fn page_at(first: Address, page: usize) -> *mut u8 {
+    pointer(Address(first.0 + (page * PAGE_BYTES) as u64))
 }
 
 fn pointer(at: Address) -> *mut u8 {

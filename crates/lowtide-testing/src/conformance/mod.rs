@@ -11,6 +11,7 @@ mod handed_over;
 mod mappings;
 mod memory;
 mod neighbours;
+mod packing;
 mod streams;
 
 use crate::suite::{Case, Target};
@@ -22,6 +23,7 @@ pub fn cases(target: Target) -> Vec<Case> {
     cases.extend(mappings::CASES);
     cases.extend(copies::CASES);
     cases.extend(digests::CASES);
+    cases.extend(packing::CASES);
     cases.extend(streams::CASES);
     if target != Target::Host {
         cases.extend(neighbours::CASES);

@@ -68,7 +68,7 @@ entry! {
             16 => 4,  // multiprocessors
             75 => 9,  // compute capability 9.0
             76 => 0,
-            102 => 1, // virtual memory
+            91 | 102 => 1, // registered host memory has the same addresses; virtual memory
             _ => return Err(INVALID_VALUE),
         })
     }

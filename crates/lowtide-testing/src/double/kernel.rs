@@ -1,8 +1,8 @@
 //! Modules and launches.
 //!
-//! The double runs no PTX. A module is the set of `.entry` names in its text, and the one kernel with
-//! a host implementation is lowtide's own page digest. Its arguments are copied at the launch; the
-//! memory they name is looked up when it runs.
+//! The double runs no PTX. A module is the set of `.entry` names in its text, and the kernels with a
+//! host implementation are lowtide's own. Their arguments are copied at the launch; the memory they
+//! name is looked up when they run.
 
 use std::sync::Arc;
 
@@ -75,14 +75,33 @@ entry! {
         if threads == 0 || threads > MAX_BLOCK_THREADS || blocks.contains(&0) || extra != 0 {
             return Err(INVALID_VALUE);
         }
-        if state.functions.get(&function).ok_or(INVALID_HANDLE)?.name != "lowtide_digest" {
-            return Err(INVALID_DEVICE_FUNCTION);
-        }
-        let launch = Launch {
-            pages: params.get(0)?,
-            out: params.get(1)?,
-            count: params.get(2)?,
-            keys: params.get(3)?,
+        let count = u64::from(grid_x) / 4;
+        let launch = match state.functions.get(&function).ok_or(INVALID_HANDLE)?.name.as_str() {
+            "lowtide_digest" => Launch::Digest {
+                pages: params.get(0)?,
+                out: params.get(1)?,
+                count: params.get(2)?,
+                keys: Box::new(params.get(3)?),
+            },
+            "lowtide_look" => {
+                Launch::Look { pages: params.get(0)?, out: params.get(1)?, count: params.get(2)? }
+            }
+            "lowtide_pack" => Launch::Pack {
+                pages: params.get(0)?,
+                packed: params.get(1)?,
+                bases: params.get(2)?,
+                count,
+            },
+            "lowtide_unpack" => {
+                Launch::Unpack { packed: params.get(0)?, pages: params.get(1)?, count }
+            }
+            "lowtide_differs" => Launch::Differs {
+                packed: params.get(0)?,
+                pages: params.get(1)?,
+                out: params.get(2)?,
+                count,
+            },
+            _ => return Err(INVALID_DEVICE_FUNCTION),
         };
         state.submit(current, stream, Work::Launch(Arc::new(launch))).map(drop)
     }

@@ -2,7 +2,7 @@
 //! memory, so that every CUDA path can be tested where there is no GPU.
 //!
 //! **It is a test tool.** It says so wherever a device name is asked for, runs no
-//! kernels but lowtide's own digest, and tells nothing about speed. Load it in place of
+//! kernels but lowtide's own, and tells nothing about speed. Load it in place of
 //! the driver (`LOWTIDE_CUDA_LIBRARY`), drive it through [`Double`] or, for a program of
 //! its own, by `LOWTIDE_DOUBLE` (settings and faults, listed in `settings`).
 //! Processes that name the same file in `LOWTIDE_DOUBLE_STATE` are on one machine;
@@ -81,6 +81,7 @@ mod entry;
 mod faults;
 mod gate;
 mod kernel;
+mod launch;
 mod loaded;
 mod machine;
 mod memory;

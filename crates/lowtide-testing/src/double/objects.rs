@@ -129,13 +129,14 @@ pub(super) enum CopyEnd {
     Staged(Arc<[u8]>),
 }
 
-/// `lowtide_digest(const u64 *pages, u64 *out, u64 count, Keys keys)`, with the arguments as they
-/// were at the launch.
-pub(super) struct Launch {
-    pub(super) pages: u64,
-    pub(super) out: u64,
-    pub(super) count: u64,
-    pub(super) keys: Keys,
+/// A kernel of lowtide's, with the arguments as they were at the launch. Where a block works on a
+/// quarter of a page, the count follows from the number of blocks.
+pub(super) enum Launch {
+    Digest { pages: u64, out: u64, count: u64, keys: Box<Keys> },
+    Look { pages: u64, out: u64, count: u64 },
+    Pack { pages: u64, packed: u64, bases: u64, count: u64 },
+    Unpack { packed: u64, pages: u64, count: u64 },
+    Differs { packed: u64, pages: u64, out: u64, count: u64 },
 }
 
 /// A capture in progress, of the stream that holds it.

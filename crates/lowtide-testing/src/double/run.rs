@@ -1,4 +1,4 @@
-//! The execution of work: copies, fills, graphs and lowtide's digest.
+//! The execution of work: copies, fills and graphs.
 //!
 //! Addresses are checked twice, as on the GPU. At the call, a device range that is not wholly mapped
 //! with access is an invalid value. When the work runs, memory that went away in between loses the
@@ -8,19 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_device::digest::PAGE_BYTES;
-
-use super::code::{ILLEGAL_ADDRESS, LAUNCH_FAILED};
-use super::objects::{CopyEnd, Launch, READ, READ_WRITE, Work};
+use super::code::LAUNCH_FAILED;
+use super::objects::{CopyEnd, READ, READ_WRITE, Work};
 use super::pointers::CallResult;
 use super::state::{self, View, to_usize};
 use super::{faults, memory};
 
 /// The bytes that move at once, through a buffer: a copy may cross several extents.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// A count of pages beyond this is a wild argument.
-const MAX_PAGES: u64 = 1 << 32;
 
 /// An end of a copy, or memory of a kernel, while work runs on it.
 pub(super) enum Opened {
@@ -122,30 +117,4 @@ fn run_fill(device: usize, at: u64, byte: u8, bytes: u64) -> Option<()> {
         to.write(offset, &buffer[..(bytes - offset).min(CHUNK_BYTES)]).then_some(())?;
     }
     to.is_still_there().then_some(())
-}
-
-impl Launch {
-    /// Runs it; memory that is not there is an illegal address.
-    fn run(&self, device: usize) -> CallResult {
-        self.digest_all(device).ok_or(ILLEGAL_ADDRESS)
-    }
-
-    fn digest_all(&self, device: usize) -> Option<()> {
-        let count = Some(self.count).filter(|count| *count <= MAX_PAGES)?;
-        let list = Opened::by_kernel(device, self.pages, count * 8, READ)?;
-        let out = Opened::by_kernel(device, self.out, count * 16, READ_WRITE)?;
-        let mut content = vec![0; PAGE_BYTES];
-        for index in 0..to_usize(count) {
-            let mut address = [0; 8];
-            list.read(index * 8, &mut address).then_some(())?;
-            let address = u64::from_ne_bytes(address);
-            let page = Opened::by_kernel(device, address, PAGE_BYTES as u64, READ)?;
-            page.read(0, &mut content).then_some(())?;
-            let halves = self.keys.digest(&content).0;
-            let halves: Vec<u8> = halves.iter().flat_map(|half| half.to_ne_bytes()).collect();
-            out.write(index * 16, &halves).then_some(())?;
-            page.is_still_there().then_some(())?;
-        }
-        (list.is_still_there() && out.is_still_there()).then_some(())
-    }
 }

@@ -59,6 +59,8 @@ fn scenario() -> Result<()> {
     let mark = stream.mark()?;
     stream.copy_in((&memory, START), (&reservation, PAGE), PAGE)?;
     stream.wait(&mark)?;
+    let look = stream.look_ranges(&reservation, &[0..PAGE.0])?.wait()?[0];
+    stream.pack((&reservation, START), (&memory, START), &[look.base])?;
     device.synchronize()?;
     stream.synchronize()?;
     let chunks = reservation.unmap(START, Bytes(PAGE.0 * 6))?;

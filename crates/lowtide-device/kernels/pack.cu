@@ -1,0 +1,363 @@
+// Packed pages: 2 MiB of bf16 values in 1.51 MiB, packed and unpacked where the page is.
+//
+// The format is written down once, in `src/packing.rs`; this file and that one write the same bytes,
+// and a conformance test holds them together. A packed page lies in host memory that the device
+// knows: the kernels read and write it over the link, so that packing takes no device memory.
+//
+// Four blocks share a page, one for each segment. A block takes tiles of 4,096 values, one behind the
+// other, 16 values a lane; so the escapes of a segment come in the order of their positions, and a
+// prefix sum over the lanes says where each goes.
+//
+// Regenerate the PTX beside this file with `cargo xtask ptx`.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define LANES 256
+#define WARPS (LANES / 32)
+#define PAGE_BYTES (2u << 20)
+#define VALUES (PAGE_BYTES / 2)
+#define SEGMENTS 4
+#define SEGMENT_VALUES (VALUES / SEGMENTS)
+#define LANE_VALUES 16
+#define TILE_VALUES (LANES * LANE_VALUES)
+#define TILES (SEGMENT_VALUES / TILE_VALUES)
+#define ESCAPES_MOST 764u
+
+#define ESCAPES_AT (SEGMENTS * 16)
+#define BYTES_AT (ESCAPES_AT + SEGMENTS * ESCAPES_MOST * 4)
+#define CODES_AT (BYTES_AT + VALUES)
+#define PACKED_BYTES (CODES_AT + VALUES / 2)
+
+#define MARK (0x4c000000u | (PACKED_BYTES / 4096) << 12)
+#define POSITION (SEGMENT_VALUES - 1)
+
+#define WINDOW 14u
+#define ZERO 14u
+#define ESCAPE 15u
+#define BASE_LEAST WINDOW
+
+#define SAMPLED_PART (128u << 10)
+
+// The indices of words in a checksum.
+#define CODE_WORDS_AT (SEGMENT_VALUES / 4)
+#define ESCAPE_WORDS_AT (CODE_WORDS_AT + SEGMENT_VALUES / 8)
+#define MARK_WORD (ESCAPE_WORDS_AT + ESCAPES_MOST)
+#define COUNT_WORD (MARK_WORD + 1)
+
+#define ALL 0xffffffffu
+
+__device__ __forceinline__ uint4 load_once(const uint4 *at) {
+    uint4 v;
+    asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
+    return v;
+}
+
+__device__ __forceinline__ uint2 load_once(const uint2 *at) {
+    uint2 v;
+    asm volatile("ld.global.cs.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+    return v;
+}
+
+__device__ __forceinline__ u64 weighted(u32 word, u32 index) {
+    return (u64)word * (2 * index + 1);
+}
+
+__device__ __forceinline__ u32 exponent_of(u32 value) {
+    return value >> 7 & 0xff;
+}
+
+__device__ __forceinline__ u32 code_of(u32 exponent, u32 base) {
+    const u32 below = base - exponent;
+    const u32 code = below < WINDOW ? below : ESCAPE;
+    return exponent == 0 ? ZERO : code;
+}
+
+__device__ __forceinline__ u32 join(u32 byte, u32 exponent) {
+    return (byte & 0x80) << 8 | exponent << 7 | (byte & 0x7f);
+}
+
+// The value of a byte and a code; an escape has the exponent 0 until its entry is read.
+__device__ __forceinline__ u32 value_of(u32 byte, u32 code, u32 base) {
+    return join(byte, code >= ZERO ? 0 : (base - code) & 0xff);
+}
+
+// The sum over all lanes of the block, in every lane. Lanes wait for one another before and after.
+__device__ __forceinline__ u64 sum_of_block(u64 own, u64 *partial) {
+#pragma unroll
+    for (u32 step = 16; step > 0; step /= 2) {
+        own += __shfl_xor_sync(ALL, own, step);
+    }
+    if (threadIdx.x % 32 == 0) {
+        partial[threadIdx.x / 32] = own;
+    }
+    __syncthreads();
+    u64 total = 0;
+#pragma unroll
+    for (u32 warp = 0; warp < WARPS; warp++) {
+        total += partial[warp];
+    }
+    __syncthreads();
+    return total;
+}
+
+// pages: the device address of each page; out: the base and, above 8 bits, the escapes of the segment
+// that has most, for each page. One block for each page.
+extern "C" __global__ void __launch_bounds__(LANES)
+lowtide_look(const u64 *pages, u32 *out, u64 count) {
+    __shared__ u32 counts[256];
+    __shared__ u32 best;
+    __shared__ u32 escapes[SEGMENTS];
+    const u32 lane = threadIdx.x;
+
+    for (u64 page = blockIdx.x; page < count; page += gridDim.x) {
+        const uint4 *at = reinterpret_cast<const uint4 *>(pages[page]);
+        counts[lane] = 0;
+        if (lane < SEGMENTS) {
+            escapes[lane] = 0;
+        }
+        best = 0;
+        __syncthreads();
+        for (u32 part = 0; part < PAGE_BYTES / SAMPLED_PART; part++) {
+            const uint4 v = at[part * (SAMPLED_PART / 16) + lane];
+            const u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                atomicAdd(&counts[exponent_of(words[i] & 0xffff)], 1);
+                atomicAdd(&counts[exponent_of(words[i] >> 16)], 1);
+            }
+        }
+        __syncthreads();
+        // Each lane tries the base of its number; the smallest of the best ones is taken. A sample
+        // has 32,768 values.
+        if (lane >= BASE_LEAST) {
+            u32 covered = 0;
+            for (u32 code = 0; code < WINDOW; code++) {
+                covered += counts[lane - code];
+            }
+            atomicMax(&best, covered << 8 | (255 - lane));
+        }
+        __syncthreads();
+        const u32 base = 255 - (best & 0xff);
+        for (u32 segment = 0; segment < SEGMENTS; segment++) {
+            u32 found = 0;
+#pragma unroll 4
+            for (u32 tile = 0; tile < SEGMENT_VALUES / 8 / LANES; tile++) {
+                const uint4 v = load_once(at + segment * (SEGMENT_VALUES / 8) + tile * LANES + lane);
+                const u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    found += code_of(exponent_of(words[i] & 0xffff), base) == ESCAPE;
+                    found += code_of(exponent_of(words[i] >> 16), base) == ESCAPE;
+                }
+            }
+#pragma unroll
+            for (u32 step = 16; step > 0; step /= 2) {
+                found += __shfl_down_sync(ALL, found, step);
+            }
+            if (lane % 32 == 0) {
+                atomicAdd(&escapes[segment], found);
+            }
+        }
+        __syncthreads();
+        if (lane == 0) {
+            u32 most = 0;
+            for (u32 segment = 0; segment < SEGMENTS; segment++) {
+                most = max(most, escapes[segment]);
+            }
+            out[page] = most << 8 | base;
+        }
+        __syncthreads();
+    }
+}
+
+// Packs neighbouring pages. bases: a byte for each. One block for each segment of each page.
+extern "C" __global__ void __launch_bounds__(LANES)
+lowtide_pack(const u8 *pages, u8 *packed, u64 bases) {
+    __shared__ u64 partial[WARPS];
+    __shared__ u32 of_warps[2][WARPS];
+    const u32 lane = threadIdx.x, page = blockIdx.x / SEGMENTS, segment = blockIdx.x % SEGMENTS;
+    const u32 base = bases >> 8 * page & 0xff;
+    const uint4 *from =
+        reinterpret_cast<const uint4 *>(pages + (u64)page * PAGE_BYTES + segment * (PAGE_BYTES / SEGMENTS));
+    packed += (u64)page * PACKED_BYTES;
+    uint4 *bytes = reinterpret_cast<uint4 *>(packed + BYTES_AT + segment * SEGMENT_VALUES);
+    uint2 *codes = reinterpret_cast<uint2 *>(packed + CODES_AT + segment * (SEGMENT_VALUES / 2));
+    u32 *escapes = reinterpret_cast<u32 *>(packed + ESCAPES_AT) + segment * ESCAPES_MOST;
+
+    u64 sum = 0;
+    u32 before = 0; // escapes of the tiles before
+    for (u32 tile = 0; tile < TILES; tile++) {
+        const u32 at = tile * LANES + lane;
+        const uint4 first = load_once(from + 2 * at), second = load_once(from + 2 * at + 1);
+        const u32 words[8] = {first.x,  first.y,  first.z,  first.w,
+                              second.x, second.y, second.z, second.w};
+        u32 byte_words[4] = {0, 0, 0, 0}, code_words[2] = {0, 0}, own = 0;
+#pragma unroll
+        for (u32 i = 0; i < LANE_VALUES; i++) {
+            const u32 value = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
+            const u32 code = code_of(exponent_of(value), base);
+            byte_words[i / 4] |= (value >> 8 & 0x80 | value & 0x7f) << 8 * (i % 4);
+            code_words[i / 8] |= code << 4 * (i % 8);
+            own += code == ESCAPE;
+        }
+        bytes[at] = make_uint4(byte_words[0], byte_words[1], byte_words[2], byte_words[3]);
+        codes[at] = make_uint2(code_words[0], code_words[1]);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            sum += weighted(byte_words[i], 4 * at + i);
+        }
+        sum += weighted(code_words[0], CODE_WORDS_AT + 2 * at);
+        sum += weighted(code_words[1], CODE_WORDS_AT + 2 * at + 1);
+
+        // The escapes of lanes before this one, within the warp, then of the warps before. Two halves
+        // take turns, so that a warp that is ahead does not write what another still reads.
+        u32 until = own;
+#pragma unroll
+        for (u32 step = 1; step < 32; step *= 2) {
+            const u32 other = __shfl_up_sync(ALL, until, step);
+            until += lane % 32 >= step ? other : 0;
+        }
+        if (lane % 32 == 31) {
+            of_warps[tile % 2][lane / 32] = until;
+        }
+        __syncthreads();
+        u32 next = before + until - own;
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) {
+            const u32 of_warp = of_warps[tile % 2][warp];
+            next += warp < lane / 32 ? of_warp : 0;
+            before += of_warp;
+        }
+        if (own > 0) {
+#pragma unroll
+            for (u32 i = 0; i < LANE_VALUES; i++) {
+                const u32 value = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
+                const u32 exponent = exponent_of(value);
+                if (code_of(exponent, base) == ESCAPE) {
+                    if (next < ESCAPES_MOST) {
+                        const u32 escape = exponent << 24 | (at * LANE_VALUES + i);
+                        escapes[next] = escape;
+                        sum += weighted(escape, ESCAPE_WORDS_AT + next);
+                    }
+                    next++;
+                }
+            }
+        }
+    }
+    for (u32 unused = before + lane; unused < ESCAPES_MOST; unused += LANES) {
+        escapes[unused] = 0;
+    }
+    const u64 total = sum_of_block(sum, partial);
+    if (lane == 0) {
+        const u32 mark = MARK | segment << 8 | base;
+        const u64 checksum = total + weighted(mark, MARK_WORD) + weighted(before, COUNT_WORD);
+        reinterpret_cast<uint4 *>(packed)[segment] =
+            make_uint4(mark, before, (u32)checksum, (u32)(checksum >> 32));
+    }
+}
+
+// Unpacks neighbouring pages. Every write is inside the block's own segment of a page, whatever is in
+// the packed ones. One block for each segment of each page.
+extern "C" __global__ void __launch_bounds__(LANES)
+lowtide_unpack(const u8 *packed, u8 *pages) {
+    const u32 lane = threadIdx.x, page = blockIdx.x / SEGMENTS, segment = blockIdx.x % SEGMENTS;
+    u8 *to = pages + (u64)page * PAGE_BYTES + segment * (PAGE_BYTES / SEGMENTS);
+    packed += (u64)page * PACKED_BYTES;
+    const u8 *own_bytes = packed + BYTES_AT + segment * SEGMENT_VALUES;
+    const uint4 *bytes = reinterpret_cast<const uint4 *>(own_bytes);
+    const uint2 *codes =
+        reinterpret_cast<const uint2 *>(packed + CODES_AT + segment * (SEGMENT_VALUES / 2));
+    const u32 *escapes = reinterpret_cast<const u32 *>(packed + ESCAPES_AT) + segment * ESCAPES_MOST;
+    const u32 *record = reinterpret_cast<const u32 *>(packed) + 4 * segment;
+    const u32 base = record[0] & 0xff, count = min(record[1], ESCAPES_MOST);
+
+    // Several tiles are asked for before the first is used: the link is far away.
+    const u32 ahead = 4;
+    for (u32 tile = 0; tile < TILES; tile += ahead) {
+        uint4 b[ahead];
+        uint2 c[ahead];
+#pragma unroll
+        for (u32 i = 0; i < ahead; i++) {
+            b[i] = load_once(bytes + (tile + i) * LANES + lane);
+            c[i] = load_once(codes + (tile + i) * LANES + lane);
+        }
+#pragma unroll
+        for (u32 i = 0; i < ahead; i++) {
+            const u32 byte_words[4] = {b[i].x, b[i].y, b[i].z, b[i].w};
+            const u32 code_words[2] = {c[i].x, c[i].y};
+            u32 words[8];
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) {
+                const u32 two = byte_words[j / 2] >> 16 * (j % 2);
+                const u32 both = code_words[j / 4] >> 8 * (j % 4);
+                words[j] = value_of(two & 0xff, both & 0xf, base) |
+                           value_of(two >> 8 & 0xff, both >> 4 & 0xf, base) << 16;
+            }
+            uint4 *at = reinterpret_cast<uint4 *>(to) + 2 * ((tile + i) * LANES + lane);
+            at[0] = make_uint4(words[0], words[1], words[2], words[3]);
+            at[1] = make_uint4(words[4], words[5], words[6], words[7]);
+        }
+    }
+    __syncthreads();
+    for (u32 i = lane; i < count; i += LANES) {
+        const u32 escape = escapes[i], position = escape & POSITION;
+        reinterpret_cast<u16 *>(to)[position] = join(own_bytes[position], escape >> 24);
+    }
+}
+
+// Compares packed pages with the pages they were made of. out: a word for each segment, not zero where
+// unpacking would give another one. One block for each segment of each page.
+extern "C" __global__ void __launch_bounds__(LANES)
+lowtide_differs(const u8 *packed, const u8 *pages, u32 *out) {
+    __shared__ u64 partial[WARPS];
+    const u32 lane = threadIdx.x, page = blockIdx.x / SEGMENTS, segment = blockIdx.x % SEGMENTS;
+    const u8 *of = pages + (u64)page * PAGE_BYTES + segment * (PAGE_BYTES / SEGMENTS);
+    packed += (u64)page * PACKED_BYTES;
+    const uint4 *bytes =
+        reinterpret_cast<const uint4 *>(packed + BYTES_AT + segment * SEGMENT_VALUES);
+    const u8 *own_codes = packed + CODES_AT + segment * (SEGMENT_VALUES / 2);
+    const uint2 *codes = reinterpret_cast<const uint2 *>(own_codes);
+    const u32 *escapes = reinterpret_cast<const u32 *>(packed + ESCAPES_AT) + segment * ESCAPES_MOST;
+    const u32 *record = reinterpret_cast<const u32 *>(packed) + 4 * segment;
+    const u32 mark = record[0], base = mark & 0xff, stated = record[1];
+    const u32 count = min(stated, ESCAPES_MOST);
+
+    u32 wrong = (mark & ~0xffu) != (MARK | segment << 8) || base < BASE_LEAST || stated > ESCAPES_MOST;
+    u32 coded = 0;
+    for (u32 tile = 0; tile < TILES; tile++) {
+        const u32 at = tile * LANES + lane;
+        const uint4 b = load_once(bytes + at);
+        const uint2 c = load_once(codes + at);
+        const uint4 *values = reinterpret_cast<const uint4 *>(of) + 2 * at;
+        const uint4 first = load_once(values), second = load_once(values + 1);
+        const u32 words[8] = {first.x,  first.y,  first.z,  first.w,
+                              second.x, second.y, second.z, second.w};
+        const u32 byte_words[4] = {b.x, b.y, b.z, b.w};
+        const u32 code_words[2] = {c.x, c.y};
+#pragma unroll
+        for (u32 i = 0; i < LANE_VALUES; i++) {
+            const u32 value = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
+            const u32 code = code_words[i / 8] >> 4 * (i % 8) & 0xf;
+            const u32 unpacked = value_of(byte_words[i / 4] >> 8 * (i % 4) & 0xff, code, base);
+            // The exponent of an escape is in the list.
+            wrong |= ((value ^ unpacked) & (code == ESCAPE ? 0x807f : 0xffff)) != 0;
+            coded += code == ESCAPE;
+        }
+    }
+    for (u32 i = lane; i < count; i += LANES) {
+        const u32 escape = escapes[i], position = escape & POSITION;
+        const u32 code = own_codes[position / 2] >> 4 * (position % 2) & 0xf;
+        wrong |= code != ESCAPE;
+        wrong |= exponent_of(reinterpret_cast<const u16 *>(of)[position]) != escape >> 24;
+        wrong |= i > 0 && (escapes[i - 1] & POSITION) >= position;
+    }
+    const u64 total = sum_of_block((u64)coded | (u64)(wrong != 0) << 32, partial);
+    if (lane == 0) {
+        out[SEGMENTS * page + segment] = total >> 32 != 0 || (u32)total != stated;
+    }
+}

@@ -1,0 +1,168 @@
+//! Packing on a stream: looks, packing, unpacking, and comparing what was packed.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Pending, Stream};
+use crate::digest::PAGE_BYTES;
+use crate::facts::SizeRule;
+use crate::in_flight::Pins;
+use crate::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES, SEGMENTS};
+use crate::staging::Staging;
+use crate::{Bytes, Error, HostMemory, Reservation, Result};
+
+/// Looks that a stream is taking. Dropping them waits for the stream.
+pub struct PendingLooks<'a>(Pending<'a>);
+
+/// Comparisons that a stream is making. Dropping them waits for the stream.
+pub struct PendingDifferences<'a>(Pending<'a>);
+
+/// The host side of packed pages: their address and what pins them.
+struct Packed {
+    at: *mut u8,
+    pins: Pins,
+}
+
+impl Stream {
+    /// Looks at every page of several ranges of bytes, in their order, later: whether it packs.
+    ///
+    /// # Errors
+    /// As [`Stream::digest_ranges`].
+    pub fn look_ranges(&self, of: &Reservation, ranges: &[Range<u64>]) -> Result<PendingLooks<'_>> {
+        let pending = self.of_pages("look", of, ranges, |staging, count| {
+            // SAFETY: the pages are pinned; the staging lives until the pending looks have waited.
+            unsafe { self.raw.look(staging.list(), staging.words(), count) }
+        });
+        pending.map(PendingLooks)
+    }
+
+    /// Packs neighbouring pages of the device to neighbouring packed pages on the host, later, each with
+    /// the base of its look.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_out`]; [`Error::BadSize`] for more than [`PACKED_AT_ONCE`] pages, or packed
+    /// pages that do not begin at a multiple of 4 KiB.
+    ///
+    /// ```
+    /// use lowtide_device::packing::PACKED_BYTES;
+    /// use lowtide_device::{Bytes, Device, HostOptions};
+    /// # fn main() -> lowtide_device::Result<()> {
+    /// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
+    /// let (reservation, stream) = (device.reserve(Bytes::mib(2))?, device.stream()?);
+    /// reservation.map(Bytes::ZERO, device.create(Bytes::mib(2))?)?;
+    /// reservation.open(Bytes::ZERO, Bytes::mib(2))?;
+    /// let (page, packed) = ((&reservation, Bytes::ZERO), device.host_memory(Bytes(PACKED_BYTES as u64))?);
+    /// let look = stream.look_ranges(&reservation, &[0..Bytes::mib(2).0])?.wait()?[0];
+    /// if look.packs() {
+    ///     stream.pack(page, (&packed, Bytes::ZERO), &[look.base])?;
+    ///     stream.unpack((&packed, Bytes::ZERO), page, 1)?;
+    /// }
+    /// stream.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pack(
+        &self,
+        (from, offset): (&Reservation, Bytes),
+        (to, host_offset): (&Arc<HostMemory>, Bytes),
+        bases: &[u8],
+    ) -> Result<()> {
+        let count = bases.len();
+        let Packed { at, pins } = self.packed("pack", (from, offset), (to, host_offset), count)?;
+        self.give(pins, || {
+            // SAFETY: both ranges are pinned until the stream has passed.
+            unsafe { self.raw.pack(from.space.address_of(offset), at, bases) }
+        })
+    }
+
+    /// Unpacks neighbouring pages, later. Nothing but these pages is written, whatever the packed ones
+    /// hold; whether they are right, their digests tell.
+    ///
+    /// # Errors
+    /// As [`Stream::pack`].
+    pub fn unpack(
+        &self,
+        (from, host_offset): (&Arc<HostMemory>, Bytes),
+        (to, offset): (&Reservation, Bytes),
+        count: usize,
+    ) -> Result<()> {
+        let Packed { at, pins } =
+            self.packed("unpack", (to, offset), (from, host_offset), count)?;
+        self.give(pins, || {
+            // SAFETY: both ranges are pinned until the stream has passed.
+            unsafe { self.raw.unpack(at, to.space.address_of(offset), count) }
+        })
+    }
+
+    /// Compares packed pages with the pages they were made of, on the device, later. Takes no device
+    /// memory: what would be unpacked is only compared.
+    ///
+    /// # Errors
+    /// As [`Stream::pack`].
+    pub fn differs(
+        &self,
+        (packed, host_offset): (&Arc<HostMemory>, Bytes),
+        (of, offset): (&Reservation, Bytes),
+        count: usize,
+    ) -> Result<PendingDifferences<'_>> {
+        let Packed { at, pins } =
+            self.packed("differs", (of, offset), (packed, host_offset), count)?;
+        let staging = self.device.take_staging(count)?;
+        let pending = self.give_staged(pins, staging, count, |staging, count| {
+            let page = of.space.address_of(offset);
+            // SAFETY: both ranges are pinned; the staging lives until the pending results have waited.
+            unsafe { self.raw.differs(at, page, count, staging.words()) }
+        });
+        pending.map(PendingDifferences)
+    }
+
+    fn packed(
+        &self,
+        operation: &'static str,
+        (pages, offset): (&Reservation, Bytes),
+        (packed, host_offset): (&Arc<HostMemory>, Bytes),
+        count: usize,
+    ) -> Result<Packed> {
+        pages.space.same_device(operation, "stream", &self.device)?;
+        pages.space.same_device(operation, "host memory", packed.device())?;
+        let bad = || Error::BadSize {
+            device: self.device.id(),
+            operation,
+            size: Bytes((count * PAGE_BYTES) as u64),
+            rule: SizeRule::PackedPages(PACKED_AT_ONCE),
+        };
+        if count == 0 || count > PACKED_AT_ONCE || !host_offset.is_multiple_of(Bytes::kib(4)) {
+            return Err(bad());
+        }
+        let size = Bytes((count * PACKED_BYTES) as u64);
+        let range = pages.space.pin(operation, offset, Bytes((count * PAGE_BYTES) as u64))?;
+        let host = packed.pin(operation, host_offset, size)?;
+        let mut pieces = host.pieces(host_offset, size).into_iter();
+        let (Some(piece), None) = (pieces.next(), pieces.next()) else { return Err(bad()) };
+        let at = piece.at;
+        drop(pieces);
+        Ok(Packed { at, pins: Pins { ranges: vec![range], host: Some(host) } })
+    }
+}
+
+impl PendingLooks<'_> {
+    /// Waits for the stream and reads the looks, page by page.
+    ///
+    /// # Errors
+    /// The error of the stream's work.
+    pub fn wait(self) -> Result<Vec<Look>> {
+        let words = self.0.wait(Staging::read_words)?;
+        Ok(words.into_iter().map(Look::from_word).collect())
+    }
+}
+
+impl PendingDifferences<'_> {
+    /// Waits for the stream and returns whether each page would be another one after unpacking.
+    ///
+    /// # Errors
+    /// The error of the stream's work.
+    pub fn wait(self) -> Result<Vec<bool>> {
+        let words = self.0.wait(|staging, pages| staging.read_words(SEGMENTS * pages))?;
+        Ok(words.chunks(SEGMENTS).map(|page| page.iter().any(|word| *word != 0)).collect())
+    }
+}
