@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 MIB = 1 << 20
 LIMIT_S = 300
@@ -39,7 +39,8 @@ class Torch:
         self.torch = torch
         self.blocks: list[object] = []
         self.sums: list[int] = []
-        self.graph = None
+        self.graph: Any = None
+        self.additions: Any = None
 
     def fill(self, count: int, mib: int) -> None:
         torch = self.torch
@@ -123,11 +124,7 @@ class Torch:
 
     def replays(self, count: int) -> float:
         torch = self.torch
-        number = torch.zeros(1024, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(20):
-                number.add_(1)
+        graph = self.twenty_additions()
         count = count // 20 + 1
         for _ in range(count // 10):
             graph.replay()
@@ -137,6 +134,15 @@ class Torch:
             graph.replay()
         torch.cuda.synchronize()
         return (time.perf_counter() - began) / count
+
+    def twenty_additions(self) -> Any:
+        if self.additions is None:
+            self.number = self.torch.zeros(1024, device="cuda")
+            self.additions = self.torch.cuda.CUDAGraph()
+            with self.torch.cuda.graph(self.additions):
+                for _ in range(20):
+                    self.number.add_(1)
+        return self.additions
 
 
 class Driver:
@@ -227,9 +233,11 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def loop(options: argparse.Namespace) -> None:
-    """Prints the seconds of one turn of each loop."""
+    """Runs the loop that each line of standard input names, and answers with the seconds of one turn."""
+    os.sched_setaffinity(0, {options.core})
     memory = backend(options)
-    print(json.dumps({name: getattr(memory, name)(options.loops) for name in LOOPS}))
+    for line in sys.stdin:
+        print(getattr(memory, line.strip())(options.loops), flush=True)
 
 
 class Program:
@@ -366,35 +374,67 @@ def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, ob
     return {"turns": options.turns, "asleep": asleep, "right": right, "used_afterwards": used}
 
 
-def loops(command: list[str], with_agent: str | None) -> dict[str, float]:
-    environment = {**os.environ, **({"LD_PRELOAD": with_agent} if with_agent else {})}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{command}: {done.stderr}")
-    return dict(json.loads(done.stdout))
+class Loops:
+    """A process that runs loops, with the agent or without it."""
+
+    def __init__(self, command: list[str], with_agent: str | None) -> None:
+        environment = {**os.environ, **({"LD_PRELOAD": with_agent} if with_agent else {})}
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, name: str) -> float:
+        to, answers = self.process.stdin, self.process.stdout
+        assert to is not None and answers is not None
+        to.write(name + "\n")
+        to.flush()
+        return float(read_line(answers, name))
+
+    def end(self) -> None:
+        self.process.communicate(timeout=60)
+
+
+def pair(options: argparse.Namespace, number: int) -> dict[str, list[tuple[float, float]]]:
+    """Runs the loops without and with the agent: two processes on one core, a block of each in turn.
+
+    A process of its own is up to a third faster or slower than the next one on a shared machine. Blocks that follow
+    each other at once see the same machine.
+    """
+    agent, command = os.environ["LOWTIDE_AGENT_LIBRARY"], itself(options, "loops")
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[number % len(cores)]
+    both = [Loops([*command, "--core", str(core)], preload) for preload in (None, agent)]
+    blocks: dict[str, list[tuple[float, float]]] = {}
+    for name in LOOPS:
+        for process in both:
+            process.run(name)
+        for block in range(options.blocks):
+            # Each is first in every second block.
+            order = both if block % 2 == 0 else both[::-1]
+            took = {process: process.run(name) for process in order}
+            blocks.setdefault(name, []).append((took[both[0]], took[both[1]]))
+    for process in both:
+        process.end()
+    return blocks
 
 
 def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """Runs the loops without and with the agent in turn. A ratio is one of speeds: 1 is no cost."""
-    agent, command = os.environ["LOWTIDE_AGENT_LIBRARY"], itself(options, "loops")
-    runs = []
-    for number in range(options.pairs):
-        # Each is first in every second pair.
-        both = [loops(command, preload) for preload in ([None, agent], [agent, None])[number % 2]]
-        runs.append(both if number % 2 == 0 else both[::-1])
+    """Runs pairs of processes. A ratio is one of speeds: 1 is no cost. That of a pair is of its blocks' medians."""
+    runs = [pair(options, number) for number in range(options.pairs)]
     found: dict[str, dict[str, object]] = {}
     for name in LOOPS if runs else []:
-        ratios = sorted(without[name] / with_it[name] for without, with_it in runs)
+        medians = [
+            [statistics.median(side) for side in zip(*run[name], strict=True)] for run in runs
+        ]
+        ratios = sorted(without / with_it for without, with_it in medians)
         middle = statistics.median(ratios)
-        found[name] = {
-            "without": [without[name] for without, _ in runs],
-            "with": [with_it[name] for _, with_it in runs],
-            "ratio": middle,
-        }
+        found[name] = {"blocks_s": [run[name] for run in runs], "ratios": ratios, "ratio": middle}
         spread = f"{ratios[0]:.4f} to {ratios[-1]:.4f}"
-        print(f"{name}: speed {middle:.4f} of that without ({spread})", flush=True)
+        turn_us = statistics.median(without for without, _ in medians) * 1e6
+        print(
+            f"{name}: speed {middle:.4f} of that without ({spread}); {turn_us:.2f} µs a turn without",
+            flush=True,
+        )
     return found
 
 
@@ -424,7 +464,9 @@ def main() -> None:
         "--pairs", type=int, default=10, help="pairs of runs, without and with the agent"
     )
     parser.add_argument("--only-loops", action="store_true", help="no sleep and wake")
-    parser.add_argument("--loops", type=int, default=200_000, help="launches in a run")
+    parser.add_argument("--loops", type=int, default=20_000, help="launches in a block")
+    parser.add_argument("--blocks", type=int, default=15, help="blocks of each loop in a run")
+    parser.add_argument("--core", type=int, help="the core of the part `loops`")
     parser.add_argument("--part", choices=["all", "serve", "loops"], default="all")
     options = parser.parse_args()
     if options.part == "serve":

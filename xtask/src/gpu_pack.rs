@@ -24,7 +24,7 @@ const COMMIT: &str = "commit.txt";
 const AGENT: &str = "liblowtide_agent.so";
 /// The program that suspends others; `lowtide` finds it beside itself.
 const HELPER: &str = "lowtide-helper";
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 11] = [
     "run.sh",
     "python.sh",
     "storm.sh",
@@ -35,6 +35,7 @@ const SCRIPTS: [&str; 10] = [
     "quiet.py",
     "every_quiet.py",
     "suspend.py",
+    "tag.py",
 ];
 /// The table of the driver's functions, and how it is read, for `every_quiet.py`.
 const TABLE: [&str; 2] = ["driver.tsv", "from_header.py"];

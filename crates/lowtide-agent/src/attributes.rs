@@ -12,7 +12,7 @@ const MEMORY_TYPE: i32 = 2;
 const DEVICE_POINTER: i32 = 3;
 /// Whether every operation on the memory is synchronous.
 pub(crate) const SYNC_MEMOPS: i32 = 6;
-const BUFFER_ID: i32 = 7;
+pub(crate) const BUFFER_ID: i32 = 7;
 const IS_MANAGED: i32 = 8;
 const DEVICE_ORDINAL: i32 = 9;
 const IS_LEGACY_IPC_CAPABLE: i32 = 10;

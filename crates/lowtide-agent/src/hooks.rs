@@ -7,21 +7,17 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
-use lowtide_proto::Obstacle;
-use lowtide_types::{Bytes, DeviceId};
+use lowtide_types::Bytes;
 
-use crate::agent::{self, OUT_OF_MEMORY, UNKNOWN};
-use crate::arrays::ArrayMapping;
+use crate::agent::{self, OUT_OF_MEMORY};
 use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
 use crate::obstacles::say;
 use crate::staying::{self, Key, Kind};
-use crate::virtual_memory::{Access, Properties, VirtualMemory};
-use crate::{arrays, attributes, gate, loader, obstacles, pools, primaries, surroundings};
+use crate::{arrays, gate, loader, obstacles, pools, primaries};
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -60,6 +56,12 @@ macro_rules! hooks {
     };
     (@answered $body:expr) => { $body };
 }
+
+mod handles;
+mod pointers;
+
+pub(crate) use handles::*;
+pub(crate) use pointers::*;
 
 hooks! {
     quiet cuInit(flags: u32) |real| {
@@ -103,60 +105,6 @@ hooks! {
     };
     quiet cuMemFree_v2(at: u64) |real| {
         free_or(at, || real(at))
-    };
-    answered cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
-        match around(at) {
-            Some(found) => {
-                if !base.is_null() {
-                    // SAFETY: the caller's place for an address.
-                    unsafe { base.write(found.at) };
-                }
-                if !bytes.is_null() {
-                    // SAFETY: the caller's place for a size.
-                    unsafe { bytes.write(found.bytes as usize) };
-                }
-                SUCCESS
-            }
-            None => known_to_driver(at, || real(base, bytes, at)),
-        }
-    };
-    answered cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
-        let Some(found) = around(at).filter(|_| !data.is_null()) else {
-            return known_to_driver(at, || real(data, attribute, at));
-        };
-        // SAFETY: the caller's place for this attribute.
-        if unsafe { attributes::write(&found, attribute, at, data) } {
-            SUCCESS
-        } else {
-            awake(|| real(data, attribute, at))
-        }
-    };
-    quiet cuPointerGetAttributes(
-        count: u32, kinds: *const i32, data: *mut *mut c_void, at: u64
-    ) |real| {
-        let is_list = count > 0 && !kinds.is_null() && !data.is_null();
-        let Some(found) = around(at).filter(|_| is_list) else {
-            return known_to_driver(at, || real(count, kinds, data, at));
-        };
-        // SAFETY: the arguments of this very function.
-        let write = || unsafe { attributes::write_all(&found, at, count, kinds, data) };
-        if write() {
-            return SUCCESS;
-        }
-        // What the driver says of virtual memory is then corrected.
-        let code = awake(|| real(count, kinds, data, at));
-        if code == SUCCESS {
-            write();
-        }
-        code
-    };
-    touch cuPointerSetAttribute(value: *const c_void, attribute: i32, at: u64) |real| {
-        // SAFETY: the driver reads an int there for this attribute.
-        let is_asked = attribute == attributes::SYNC_MEMOPS && !value.is_null() && unsafe { *value.cast::<i32>() } != 0;
-        if is_asked && !surroundings::is_ignored(Obstacle::SyncMemops) {
-            obstacles::add("SYNC_MEMOPS (cuPointerSetAttribute)");
-        }
-        real(value, attribute, at)
     };
 
     touch cuStreamBeginCapture(stream: usize) |real| {
@@ -226,60 +174,6 @@ hooks! {
         real(device)
     };
 
-    touch cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) |real| {
-        let is_asked = !handle.is_null() && !properties.is_null() && flags == 0;
-        // SAFETY: the driver reads it, too.
-        let ours = || create(bytes as u64, unsafe { *properties });
-        match if is_asked { quietly(ours).flatten() } else { None } {
-            Some(Ok(number)) => {
-                // SAFETY: the caller's place for a handle.
-                unsafe { handle.write(number) };
-                SUCCESS
-            }
-            Some(Err(code)) => code,
-            None => taken(Kind::Virtual, handle, bytes, real(handle, bytes, properties, flags)),
-        }
-    };
-    quiet cuMemRelease(handle: u64) |real| {
-        let ours = agent::get().and_then(|agent| quietly(|| agent.virtual_memory.release(handle)));
-        match ours.flatten() {
-            Some(code) => code,
-            None => staying::give_back(Key::Handle(handle), || real(handle)),
-        }
-    };
-    touch cuMemMap(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |real| {
-        with_virtual_memory(
-            |ours| ours.map(at, Bytes(bytes as u64), handle, |handle| real(at, bytes, offset, handle, flags)),
-            || real(at, bytes, offset, handle, flags),
-        )
-    };
-    quiet cuMemUnmap(at: u64, bytes: usize) |real| {
-        with_virtual_memory(|ours| ours.unmap(range(at, bytes), || real(at, bytes)), || real(at, bytes))
-    };
-    touch cuMemSetAccess(at: u64, bytes: usize, access: *const Access, count: usize) |real| {
-        let call = || real(at, bytes, access, count);
-        if access.is_null() || count == 0 {
-            return call();
-        }
-        // SAFETY: the driver reads them, too.
-        let list = unsafe { std::slice::from_raw_parts(access, count) };
-        with_virtual_memory(|ours| ours.set_access(range(at, bytes), list, call), call)
-    };
-    quiet cuMemAddressFree(at: u64, bytes: usize) |real| {
-        let call = || real(at, bytes);
-        with_virtual_memory(|ours| ours.free_addresses(&range(at, bytes), call), call)
-    };
-    answered cuMemGetAllocationPropertiesFromHandle(properties: *mut Properties, handle: u64) |real| {
-        let ours = agent::get().and_then(|agent| agent.virtual_memory.properties(handle));
-        match ours.filter(|_| !properties.is_null()) {
-            Some(known) => {
-                // SAFETY: the caller's place for them.
-                unsafe { properties.write(known) };
-                SUCCESS
-            }
-            None => real(properties, handle),
-        }
-    };
     touch cuMemAllocManaged(at: *mut u64, bytes: usize, flags: u32) |real| {
         taken(Kind::Managed, at, bytes, real(at, bytes, flags))
     };
@@ -335,65 +229,6 @@ hooks! {
     touch cuIpcOpenMemHandle_v2(at: usize, handle: Structure, flags: u32) |real| {
         obstacles::add("cuIpcOpenMemHandle");
         real(at, handle, flags)
-    };
-    touch cuMemExportToShareableHandle(shared: usize, handle: u64, kind: i32, flags: u64) |real| {
-        obstacles::add("cuMemExportToShareableHandle");
-        with_real(handle, |handle| real(shared, handle, kind, flags))
-    };
-    touch cuMemImportFromShareableHandle(handle: usize, shared: usize, kind: i32) |real| {
-        obstacles::add("cuMemImportFromShareableHandle");
-        real(handle, shared, kind)
-    };
-    touch cuMemRetainAllocationHandle(handle: *mut u64, at: u64) |real| {
-        let ours = agent::get().filter(|_| !handle.is_null());
-        if let Some(number) = ours.and_then(|agent| quietly(|| agent.virtual_memory.retain(at))).flatten() {
-            // SAFETY: the caller's place for a handle.
-            unsafe { handle.write(number) };
-            return SUCCESS;
-        }
-        obstacles::add("cuMemRetainAllocationHandle");
-        real(handle, at)
-    };
-    touch cuMemGetHandleForAddressRange(
-        handle: usize, at: u64, bytes: usize, kind: i32, flags: u64
-    ) |real| {
-        obstacles::add("cuMemGetHandleForAddressRange");
-        real(handle, at, bytes, kind, flags)
-    };
-    touch cuMulticastCreate(handle: usize, properties: usize) |real| {
-        obstacles::add("cuMulticastCreate");
-        real(handle, properties)
-    };
-    touch cuMulticastAddDevice(group: u64, device: i32) |real| {
-        with_real(group, |group| real(group, device))
-    };
-    touch cuMulticastBindMem(
-        group: u64, at: usize, handle: u64, offset: usize, bytes: usize, flags: u64
-    ) |real| {
-        with_real(handle, |handle| with_real(group, |group| real(group, at, handle, offset, bytes, flags)))
-    };
-    touch cuMulticastBindMem_v2(
-        group: u64, device: i32, at: usize, handle: u64, offset: usize, bytes: usize, flags: u64
-    ) |real| {
-        let bind = |group, handle| real(group, device, at, handle, offset, bytes, flags);
-        with_real(handle, |handle| with_real(group, |group| bind(group, handle)))
-    };
-    touch cuMulticastBindAddr(group: u64, offset: usize, at: u64, bytes: usize, flags: u64) |real| {
-        with_real(group, |group| real(group, offset, at, bytes, flags))
-    };
-    touch cuMulticastBindAddr_v2(
-        group: u64, device: i32, offset: usize, at: u64, bytes: usize, flags: u64
-    ) |real| {
-        with_real(group, |group| real(group, device, offset, at, bytes, flags))
-    };
-    quiet cuMulticastUnbind(group: u64, device: i32, offset: usize, bytes: usize) |real| {
-        with_real(group, |group| real(group, device, offset, bytes))
-    };
-    touch cuMemMapArrayAsync(list: *mut ArrayMapping, count: u32, stream: usize) |real| {
-        with_tiles(list, count, |list| real(list, count, stream))
-    };
-    touch cuMemMapArrayAsync_ptsz(list: *mut ArrayMapping, count: u32, stream: usize) |real| {
-        with_tiles(list, count, |list| real(list, count, stream))
     };
 }
 
@@ -459,19 +294,6 @@ fn current_context() -> Option<NonNull<c_void>> {
     NonNull::new(context).filter(|_| code == SUCCESS)
 }
 
-fn current_device() -> Option<DeviceId> {
-    let address = ENTRIES[row::cuCtxGetDevice].real();
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: the driver's function of this name has this type.
-    let get: unsafe extern "C" fn(*mut i32) -> i32 = unsafe { transmute(address) };
-    let mut device = -1;
-    // SAFETY: writes one int.
-    let code = unsafe { get(&raw mut device) };
-    u32::try_from(device).ok().filter(|_| code == SUCCESS).map(DeviceId::Cuda)
-}
-
 /// Frees memory of ours, or leaves it to the driver.
 fn free_or(at: u64, real: impl FnOnce() -> i32) -> i32 {
     match quietly(|| free(at)).flatten() {
@@ -489,86 +311,6 @@ fn free(at: u64) -> Option<i32> {
         Err(lowtide_pool::Error::Device(lowtide_device::Error::Driver { code, .. })) => code,
         Err(_) => INVALID_VALUE,
     })
-}
-
-/// Calls the driver about memory of ours, which it knows only while the process is awake.
-fn awake(call: impl FnOnce() -> i32) -> i32 {
-    match gate::enter() {
-        Ok(_pass) => call(),
-        Err(code) => code,
-    }
-}
-
-/// Calls the driver about an address. The driver knows virtual memory of the program only while the process is awake.
-fn known_to_driver(at: u64, call: impl FnOnce() -> i32) -> i32 {
-    let is_away = agent::get().is_some_and(|agent| agent.virtual_memory.is_away(at));
-    if is_away { awake(call) } else { call() }
-}
-
-/// Makes virtual memory of the program that can sleep, and returns our number for it; `None` to leave it to the
-/// driver.
-fn create(bytes: u64, properties: Properties) -> Option<Result<u64, i32>> {
-    let (agent, device) = (agent::get()?, properties.device()?);
-    if bytes == 0 || !bytes.is_multiple_of(LEAST.0) {
-        return None;
-    }
-    let current = current_context().zip(current_device());
-    let home = agent.memory.home_on(&agent.driver, current, device);
-    let made = home.and_then(|home| {
-        home.map_or(Ok(None), |home| agent.virtual_memory.create(&home, Bytes(bytes), properties))
-    });
-    match made {
-        Ok(made) => made.map(Ok),
-        Err(error) if is_out_of_memory(&error) => Some(Err(OUT_OF_MEMORY)),
-        Err(error) => {
-            say!("virtual memory of {} stays on the device: {error}", Bytes(bytes));
-            None
-        }
-    }
-}
-
-/// Has the agent's tables follow a call about virtual memory; makes the plain call where there is no agent.
-fn with_virtual_memory(
-    ours: impl FnOnce(&VirtualMemory) -> i32,
-    plain: impl FnOnce() -> i32,
-) -> i32 {
-    match agent::get() {
-        Some(agent) => quietly(|| ours(&agent.virtual_memory)).unwrap_or(UNKNOWN),
-        None => plain(),
-    }
-}
-
-/// Calls the driver with its own handle for a handle of the program.
-fn with_real(handle: u64, call: impl FnOnce(u64) -> i32) -> i32 {
-    match agent::get() {
-        Some(agent) => agent.virtual_memory.real(handle).map_or(INVALID_VALUE, call),
-        None => call(handle),
-    }
-}
-
-/// Calls the driver with a list of tiles of sparse arrays, in which its own handles stand for the program's. Memory
-/// under an array is in no table of ours, so the process stays awake.
-fn with_tiles(
-    list: *mut ArrayMapping,
-    count: u32,
-    call: impl FnOnce(*mut ArrayMapping) -> i32,
-) -> i32 {
-    let Some(agent) = agent::get().filter(|_| !list.is_null()) else { return call(list) };
-    // SAFETY: the driver reads them, too.
-    let mut tiles = unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec();
-    for tile in &mut tiles {
-        let real = agent.virtual_memory.real(tile.handle);
-        if real != Some(tile.handle) {
-            obstacles::add("cuMemMapArrayAsync");
-        }
-        let Some(real) = real else { return INVALID_VALUE };
-        tile.handle = real;
-    }
-    call(tiles.as_mut_ptr())
-}
-
-fn range(at: u64, bytes: usize) -> Range<u64> {
-    at..at.saturating_add(bytes as u64)
 }
 
 fn around(at: u64) -> Option<Allocation> {

@@ -88,6 +88,8 @@ struct ProgramMapping {
     handle: u64,
     access: Vec<Access>,
     state: MappingState,
+    /// The driver's number of the memory, once the program has asked for it.
+    buffer_id: Option<u64>,
 }
 
 /// What the driver has of a mapping.
@@ -220,12 +222,8 @@ impl VirtualMemory {
         };
         let code = call(real);
         if code == SUCCESS {
-            let mapping = ProgramMapping {
-                bytes,
-                handle: number,
-                access: Vec::new(),
-                state: MappingState::Whole,
-            };
+            let (access, state) = (Vec::new(), MappingState::Whole);
+            let mapping = ProgramMapping { bytes, handle: number, access, state, buffer_id: None };
             tables.mappings.insert(at, mapping);
             tables.handles.entry(number).and_modify(|handle| handle.mappings += 1);
         }
@@ -308,6 +306,20 @@ impl VirtualMemory {
     /// Returns whether the program has mapped memory here that sleeps: the driver knows nothing of it.
     pub(crate) fn is_away(&self, at: u64) -> bool {
         self.tables().mapping_at(at).is_some_and(|(_, mapping)| mapping.state == MappingState::Away)
+    }
+
+    /// Returns whether the program has mapped memory here that can sleep.
+    pub(crate) fn is_mapped(&self, at: u64) -> bool {
+        self.tables().mapping_at(at).is_some()
+    }
+
+    /// Returns the number that the driver first gave for the memory at an address; `now` if this is the first.
+    pub(crate) fn buffer_id(&self, at: u64, now: Option<u64>) -> Option<u64> {
+        let mut tables = self.tables();
+        let (start, _) = tables.mapping_at(at)?;
+        let mapping = tables.mappings.get_mut(&start)?;
+        mapping.buffer_id = mapping.buffer_id.or(now);
+        mapping.buffer_id
     }
 
     /// Returns the number of handles of a context, and their bytes.

@@ -77,6 +77,11 @@ impl fmt::Debug for Generation {
     }
 }
 
+/// Returns whether this process exits: drivers tear themselves down now, and must not be called.
+pub fn has_exit_begun() -> bool {
+    crate::exit::has_begun()
+}
+
 /// The page, once it is mapped.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// Stands in for the page where none can be had; then only the C library's forks are noticed.

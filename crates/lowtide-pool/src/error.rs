@@ -65,6 +65,16 @@ pub enum Error {
         /// The policy that was asked for now.
         wanted: SleepPolicy,
     },
+    /// The tag sleeps, and its content is where its policy had it put.
+    #[error("tag {name:?} is asleep with policy {known:?}: wake it before it becomes {wanted:?}")]
+    PolicyWhileAsleep {
+        /// The name of the tag.
+        name: String,
+        /// The policy that the tag sleeps with.
+        known: SleepPolicy,
+        /// The policy that was asked for now.
+        wanted: SleepPolicy,
+    },
     /// The pool has as many tags as it can have; each takes address space.
     #[error("no more tags: a pool has at most {most}")]
     TooManyTags {

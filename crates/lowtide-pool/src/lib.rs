@@ -50,6 +50,7 @@ mod state;
 mod streams;
 mod sync;
 mod tag;
+mod tag_policy;
 mod tags;
 pub mod trace;
 mod trim;

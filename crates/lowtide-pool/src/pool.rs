@@ -175,6 +175,14 @@ impl Pool {
         Ok(tag)
     }
 
+    /// Returns the tag of this name, if there is one.
+    ///
+    /// # Errors
+    /// As [`Pool::health`].
+    pub fn find_tag(&self, name: &str) -> Result<Option<Tag>> {
+        Ok(self.state()?.tags.find(name))
+    }
+
     #[inline]
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.shared.monitor.lock()

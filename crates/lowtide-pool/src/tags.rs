@@ -69,13 +69,19 @@ impl Tags {
         Tag::of_pool(index, if index == 0 { 0 } else { self.pool })
     }
 
+    /// Returns the tag of this name, if there is one.
+    pub fn find(&self, name: &str) -> Option<Tag> {
+        let index = self.known.iter().position(|known| &*known.name == name);
+        index.map(|index| self.tag(index))
+    }
+
     /// Returns the tag of this name, if there is one; refuses where it has another policy.
     pub fn known_as(&self, name: &str, wanted: SleepPolicy) -> Result<Option<Tag>> {
-        let Some(index) = self.known.iter().position(|known| &*known.name == name) else {
+        let Some(tag) = self.find(name) else {
             return Ok(None);
         };
-        match self.known[index].policy {
-            known if known == wanted => Ok(Some(self.tag(index))),
+        match self[tag].policy {
+            known if known == wanted => Ok(Some(tag)),
             known => Err(Error::OtherPolicy { name: name.to_owned(), known, wanted }),
         }
     }

@@ -1,11 +1,12 @@
-//! The native part of the Python package `lowtide`: walking the heap of the interpreter, and
-//! releases.
+//! The native part of the Python package `lowtide`: walking the heap of the interpreter, releases, and
+//! memory that torch allocates in tags.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
 mod heap;
 mod huge;
 mod printable;
 mod release;
+mod tagged;
 
 use pyo3::prelude::*;
 
@@ -36,6 +37,10 @@ mod _native {
         Working, WouldNotFit, agent_is_suspended, agent_sleep, agent_status, agent_suspend,
         agent_wake, empty_receipt, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
         nvml_memory, nvml_usage, parse_bytes, parse_seconds, process_memory,
+    };
+    #[pymodule_export]
+    use super::tagged::{
+        TagError, TagScope, TagStatus, tag_at, tag_refusal, tags, tags_sleep, tags_wake,
     };
 
     #[pymodule_init]

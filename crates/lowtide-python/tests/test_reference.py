@@ -44,6 +44,25 @@ def test_dict_values_and_keys() -> None:
     assert holder == {3: other}
 
 
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset, collections.deque, dict.fromkeys])
+def test_no_python_runs_for_each_value_of_a_container_that_does_not_have_it(kind: Any) -> None:
+    holder, lines = kind(range(100_000)), 0
+
+    def count(*_: object) -> Any:
+        nonlocal lines
+        lines += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        found = references(holder, Held())
+    finally:
+        sys.settrace(before)
+    assert found == []
+    assert lines < 10_000
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

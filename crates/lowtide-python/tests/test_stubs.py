@@ -23,8 +23,8 @@ def test_every_class_of_the_native_part_is_wrapped_or_public() -> None:
     # What people hold is public. The rest is behind a class of Python, or what the package tells the
     # native part and hears from it.
     wrapped = {"Gate", "Idle", "Stages", "Opened", "Pauses", "Releaser", "Pass", "Working", "Tick"}
+    wrapped |= {"Alone", "Examining", "Resumed", "TagScope", "TrendWarning"}
     wrapped |= {"ProcessTree"}
-    wrapped |= {"Alone", "Examining", "Resumed", "TrendWarning"}
     devices = {"Usage", "AllocatorCounts", "ProcessMemory", "ProcessUsage", "NvmlUsage"}
     releases = {"GateState", "HookPoint", "Ladder"}
     heap = {"CutEdge", "DeadCycle", "Examination", "HeapCut", "HeapPath", "HeldObject", "Lead"}

@@ -91,6 +91,16 @@ static int check_block(int i) {
     return code;
 }
 
+// Fills a block with zeros, or checks that it has nothing else.
+static int zeros(int i, int checks) {
+    unsigned char *data = calloc(bytes[i], 1);
+    int code = checks ? CALL(cuMemcpyDtoH_v2, data, at[i], bytes[i]) : CALL(cuMemcpyHtoD_v2, at[i], data, bytes[i]);
+    for (size_t b = 0; code == 0 && b < bytes[i]; b++)
+        if (data[b]) code = -2;
+    free(data);
+    return code;
+}
+
 static volatile int stop;
 static void *work(void *argument) {
     long i = (long)argument, code = 0;
@@ -153,6 +163,39 @@ static void *launch(void *argument) {
     return (void *)code;
 }
 
+static int create(int i, size_t size, int types, int flags) {
+    struct properties how = {1, types, 1, 0, NULL, {flags & 255, flags >> 8}};
+    return CALL(cuMemCreate, &handles[i], size, &how, (uint64_t)0);
+}
+
+static int grant(int i, int flags) {
+    struct { int location, id, flags; } how = {1, 0, flags};
+    return CALL(cuMemSetAccess, at[i], bytes[i], &how, (size_t)1);
+}
+
+// Each thread makes virtual memory, uses it, and gives it back in one of the orders that programs have.
+static void *segment(void *argument) {
+    long i = (long)argument, code = 0;
+    CALL(cuCtxSetCurrent, context);
+    bytes[i] = 4 << 20;
+    code = CALL(cuMemAddressReserve, &at[i], bytes[i], (size_t)0, (uint64_t)0, (uint64_t)0);
+    for (unsigned turn = 0; !stop && code == 0; turn++) {
+        int is_released = turn % 2;
+        code = create(i, bytes[i], 0, 0);
+        if (code == 0) code = CALL(cuMemMap, at[i], bytes[i], (size_t)0, handles[i], (uint64_t)0);
+        if (code == 0 && is_released) code = CALL(cuMemRelease, handles[i]);
+        if (code == 0) code = grant(i, 3);
+        if (code == 0) code = write_block(i, 1000 * i + turn);
+        if (code == 0) code = check_block(i);
+        if (code == 0 && turn % 3 == 0) usleep(500);
+        if (code == 0 && turn % 3 == 0) code = check_block(i);
+        if (code == 0) code = CALL(cuMemUnmap, at[i], bytes[i]);
+        if (code == 0 && !is_released) code = CALL(cuMemRelease, handles[i]);
+    }
+    if (code == 0) code = CALL(cuMemAddressFree, at[i], bytes[i]);
+    return (void *)code;
+}
+
 static int in_threads(void *(*work)(void *), int threads, int ms) {
     pthread_t all[MOST];
     long worst = 0;
@@ -169,6 +212,7 @@ static int in_threads(void *(*work)(void *), int threads, int ms) {
 }
 
 static int storm(int threads, int ms) { return in_threads(work, threads, ms); }
+static int segments(int threads, int ms) { return in_threads(segment, threads, ms); }
 static int launches(int threads, int ms) { return in_threads(launch, threads, ms); }
 
 // A library that touches the device while it is loaded calls this.
@@ -199,20 +243,14 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "alloc")) { bytes[a] = b; code = CALL(cuMemAlloc_v2, &at[a], (size_t)b); }
         // Virtual memory: `create HANDLE BYTES [TYPES [FLAGS]]`, `reserve BLOCK BYTES`, `inside BLOCK RESERVED OFFSET`,
         // `map BLOCK HANDLE`, `grant BLOCK FLAGS`.
-        if (!strcmp(word, "create")) {
-            struct properties how = {1, (int)c, 1, 0, NULL, {d & 255, d >> 8}};
-            code = CALL(cuMemCreate, &handles[a], (size_t)b, &how, (uint64_t)0);
-        }
+        if (!strcmp(word, "create")) code = create(a, b, c, d);
         if (!strcmp(word, "uncreate")) code = CALL(cuMemRelease, handles[a]);
         if (!strcmp(word, "reserve")) { bytes[a] = b; code = CALL(cuMemAddressReserve, &at[a], (size_t)b, (size_t)0, (uint64_t)0, (uint64_t)0); }
         if (!strcmp(word, "unreserve")) code = CALL(cuMemAddressFree, at[a], bytes[a]);
         if (!strcmp(word, "inside")) { at[a] = at[b] + c; bytes[a] = d; code = 0; }
         if (!strcmp(word, "map")) code = CALL(cuMemMap, at[a], bytes[a], (size_t)0, handles[b], (uint64_t)0);
         if (!strcmp(word, "unmap")) code = CALL(cuMemUnmap, at[a], bytes[a]);
-        if (!strcmp(word, "grant")) {
-            struct { int location, id, flags; } how = {1, 0, (int)b};
-            code = CALL(cuMemSetAccess, at[a], bytes[a], &how, (size_t)1);
-        }
+        if (!strcmp(word, "grant")) code = grant(a, b);
         if (!strcmp(word, "access")) {
             struct { int location, id; } where = {1, 0};
             uint64_t flags = 0;
@@ -235,6 +273,8 @@ int main(int count, char **arguments) {
         }
         if (!strcmp(word, "free")) code = CALL(cuMemFree_v2, at[a]);
         if (!strcmp(word, "write")) code = write_block(a, b);
+        if (!strcmp(word, "zero")) code = zeros(a, 0);
+        if (!strcmp(word, "zeros")) code = zeros(a, 1);
         if (!strcmp(word, "same")) { seeds[a] = seeds[b]; code = 0; }  // Block A has what block B had.
         if (!strcmp(word, "check")) code = check_block(a);
         if (!strcmp(word, "capture")) code = capture(a);
@@ -253,6 +293,7 @@ int main(int count, char **arguments) {
             touched = -4;
             code = dlopen(line + 5, RTLD_NOW | RTLD_LOCAL) ? touched : -5;
         }
+        if (!strcmp(word, "segments")) code = segments(a, b);
         if (!strcmp(word, "launches")) code = launches(a, b);
         if (!strcmp(word, "fault")) {
             line[strcspn(line, "\n")] = 0;

@@ -13,8 +13,20 @@ fn started(world: &World) -> Program {
     program.does("start");
     program.does("alloc 0 2097152");
     program.does("alloc 1 2100000");
-    program.does("write 0 5");
-    program.does("write 1 6");
+    // Virtual memory of its own, in two places, and some that is mapped nowhere.
+    for number in [2, 3] {
+        program.does(&format!("create {number} 4194304"));
+        program.does(&format!("reserve {number} 4194304"));
+        program.does(&format!("map {number} {number}"));
+        program.does(&format!("grant {number} 3"));
+    }
+    program.does("reserve 4 4194304");
+    program.does("map 4 2");
+    program.does("grant 4 1");
+    for (block, seed) in [(0, 5), (1, 6), (2, 7), (3, 8)] {
+        program.does(&format!("write {block} {seed}"));
+    }
+    program.does("unmap 3");
     program
 }
 
@@ -24,9 +36,11 @@ fn calls_of(program: &mut Program, what: impl Fn(&mut Program)) -> Vec<(String, 
     what(program);
     let calls: Vec<(String, u64)> =
         serde_json::from_str(&program.text("calls")).expect("a list of names and counts");
-    // The first call of each name, and the last.
+    // The first call of each name, and the last; all of those that pools and the agent share.
     let spread = |(name, count): (String, u64)| {
-        BTreeSet::from([1, count]).into_iter().map(move |nth| (name.clone(), nth))
+        let is_shared = ["cuMemMap", "cuMemUnmap", "cuMemSetAccess"].contains(&name.as_str());
+        let all = if is_shared { (1..=count).collect() } else { BTreeSet::from([1, count]) };
+        all.into_iter().map(move |nth| (name.clone(), nth))
     };
     calls.into_iter().flat_map(spread).collect()
 }
@@ -34,9 +48,11 @@ fn calls_of(program: &mut Program, what: impl Fn(&mut Program)) -> Vec<(String, 
 /// Wakes the program if it sleeps, without faults, and looks at its data.
 fn finds_its_data(program: &mut Program, after: &str) {
     program.does("clear-faults");
-    for block in ["check 0", "check 1"] {
-        program.tell(block);
-        assert_eq!(program.answer(), "ok", "{block} after {after}");
+    program.does("same 4 2");
+    let twice = ["check 4", "map 3 3", "grant 3 3", "check 3", "unmap 3"];
+    for line in ["check 0", "check 1", "check 2"].into_iter().chain(twice) {
+        program.tell(line);
+        assert_eq!(program.answer(), "ok", "{line} after {after}");
     }
 }
 
@@ -54,7 +70,7 @@ fn every_call_of_a_sleep_may_fail() {
     let live = program.text("live");
     for (number, (name, nth)) in calls.iter().enumerate() {
         let fault = format!("fail={name}@{nth}:{}", REFUSALS[number % 2]);
-        program.does(&format!("write 0 {number}"));
+        program.does(&format!("write {} {number}", number % 3));
         program.does(&format!("fault {fault}"));
         let answer = program.ask(Ask::Sleep);
         finds_its_data(&mut program, &format!("{fault}: {answer:?}"));
@@ -76,10 +92,10 @@ fn every_call_of_a_wake_may_fail() {
     let live = program.text("live");
     for (number, (name, nth)) in calls.iter().enumerate() {
         let fault = format!("fail={name}@{nth}:{}", REFUSALS[number % 2]);
-        program.does(&format!("write 1 {number}"));
+        program.does(&format!("write {} {number}", number % 3));
         program.ask(Ask::Sleep);
         program.does(&format!("fault {fault}"));
-        program.tell("check 0");
+        program.tell(["check 2", "check 0"][number % 2]);
         let answer = program.answer();
         assert!(answer == "ok" || answer.starts_with("error "), "{answer}");
         assert_ne!(answer, "error -2", "other data after {fault}");

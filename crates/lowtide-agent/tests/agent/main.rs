@@ -292,7 +292,7 @@ fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
 
 #[test]
 fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_wake_it() {
-    for what in ["storm 4 700", "launches 4 700"] {
+    for what in ["storm 4 700", "launches 4 700", "segments 4 700"] {
         let world = World::new();
         let mut program = world.start(Route::Dlsym);
         program.does("start");
@@ -319,6 +319,7 @@ fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_
             });
             assert_eq!(program.answer(), "ok", "{what}");
         }
+        assert!(program.status().obstacles.is_empty(), "{what}: {:?}", program.status());
     }
 }
 

@@ -221,3 +221,142 @@ fn a_release_that_needs_nothing_leaves_it_mapped() {
     assert!(!program.status().is_asleep);
     program.does("check 0");
 }
+
+#[test]
+fn a_destroyed_context_leaves_handles_that_can_be_given_back() {
+    for is_asleep in [false, true] {
+        let world = World::new();
+        let mut program = started(&world, Route::Dlsym);
+        made(&mut program, 0, 4 * MIB);
+        program.does("write 0 8");
+        program.does(&format!("create 1 {}", 2 * MIB));
+        if is_asleep {
+            slept(&program);
+        }
+        program.does("release");
+        assert!(program.status().contexts.is_empty());
+        program.does("start");
+        if !is_asleep {
+            // The driver's handles outlive a context.
+            program.does("check 0");
+            let staying = program.status().staying;
+            assert_eq!((staying[0].count, staying[0].bytes), (2, Bytes::mib(6)), "{staying:?}");
+        }
+        made(&mut program, 2, 2 * MIB);
+        program.does("write 2 3");
+        slept(&program);
+        program.does("unmap 0");
+        program.does("uncreate 0");
+        program.does("unreserve 0");
+        program.does("uncreate 1");
+        assert!(program.status().staying.is_empty());
+        program.does("check 2");
+        program.does("unmap 2");
+        program.does("uncreate 2");
+        let live = program.text("live");
+        assert!(live.contains("\"handles\":0,") && live.contains("\"mappings\":0,"), "{live}");
+    }
+}
+
+#[test]
+fn a_wake_without_room_leaves_it_asleep_and_whole() {
+    let world = World::new();
+    let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_WAKE_TIMEOUT", "0s")]);
+    program.does("start");
+    made(&mut program, 0, 4 * MIB);
+    program.does("write 0 8");
+    program.does("alloc 1 4194304");
+    program.does("write 1 9");
+    slept(&program);
+    // Room for one of the two.
+    let foreign = (4 << 30) - program.number("info") - 6 * MIB;
+    program.does(&format!("fault foreign=7:{foreign}"));
+    for _ in 0..2 {
+        program.tell("check 0");
+        assert_eq!(program.answer(), "error 2");
+        assert!(program.status().is_asleep);
+    }
+    program.does("fault foreign=off");
+    program.does("check 0");
+    program.does("check 1");
+}
+
+#[test]
+fn a_forked_child_and_a_second_context_do_no_harm() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 4 * MIB);
+    program.does("write 0 8");
+    program.does("second");
+    made(&mut program, 1, 2 * MIB);
+    program.does("write 1 9");
+    assert_eq!(program.status().contexts.len(), 2);
+    slept(&program);
+    program.does("fork");
+    assert!(program.status().is_asleep, "the child has not woken its parent");
+    program.does("check 1");
+    program.does("check 0");
+    program.does("fork");
+    slept(&program);
+    program.does("unmap 0");
+    program.does("uncreate 0");
+    program.does("check 1");
+}
+
+#[test]
+fn a_graph_that_uses_it_runs_after_a_sleep() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 4 * MIB);
+    program.does("capture 0");
+    // Segments grow and shrink during a capture, too.
+    made(&mut program, 1, 2 * MIB);
+    program.does("unmap 1");
+    program.does("uncreate 1");
+    program.does("end-capture");
+    slept(&program);
+    program.does("replay 0");
+}
+
+#[test]
+fn memory_that_was_never_written_needs_no_memory_of_the_host() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 64 * MIB);
+    program.does("zero 0");
+    let Answer::Slept { receipts } = sleep(&program) else { panic!() };
+    let text = serde_json::to_string(&receipts).expect("a text");
+    let nothing = "0.0 MiB copied, 0.0 MiB unchanged\",\"bytes\":67108864";
+    assert!(text.contains(nothing), "{text}");
+    program.does("zeros 0");
+}
+
+#[test]
+fn its_number_stays_the_same() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    made(&mut program, 0, 2 * MIB);
+    made(&mut program, 1, 2 * MIB);
+    let numbers = [0, 1].map(|block| program.number(&format!("attribute {block} 7")));
+    assert_ne!(numbers[0], numbers[1]);
+    slept(&program);
+    let asleep = [0, 1].map(|block| program.number(&format!("attribute {block} 7")));
+    assert_eq!(asleep, numbers);
+    assert!(program.status().is_asleep, "a question that was asked before does not wake");
+    program.does("zero 0");
+    assert_eq!(program.number("attribute 0 7"), numbers[0]);
+    assert_eq!(program.number("attribute 1 7"), numbers[1]);
+}
+
+#[test]
+fn plain_memory_has_no_handle_and_asking_for_it_does_no_harm() {
+    let world = World::new();
+    let mut program = started(&world, Route::Dlsym);
+    program.does("alloc 0 4194304");
+    program.does("reserve 1 4194304");
+    program.tell("retain 0 0");
+    assert_eq!(program.answer(), "error 1");
+    program.tell("retain 1 0");
+    assert_eq!(program.answer(), "error 1");
+    slept(&program);
+}

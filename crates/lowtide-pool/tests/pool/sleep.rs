@@ -98,6 +98,44 @@ fn a_discarded_tag_gets_memory_under_its_addresses_again() {
 }
 
 #[test]
+fn a_tag_may_be_discarded_awake_or_asleep_and_is_saved_again_later() {
+    let device = host(Bytes::mib(64));
+    let pool = pool_on(&device, Policy::default());
+    let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
+    let other = Written::new(&pool, Bytes::mib(5), Tag::default(), 1);
+    let block = Written::new(&pool, Bytes::mib(9), weights, 2);
+    // Once saved, once given up while it sleeps: the other tag's backup stays.
+    pool.sleep(Scope::Whole).unwrap();
+    let saved = pool.counts().backup;
+    pool.set_policy(weights, SleepPolicy::Discard).unwrap();
+    check(&pool);
+    assert!(pool.counts().backup < saved && pool.counts().backup >= Bytes::mib(5));
+    for wanted in [SleepPolicy::Offload, SleepPolicy::Keep] {
+        let refused = pool.set_policy(weights, wanted).unwrap_err();
+        assert!(matches!(refused, Error::PolicyWhileAsleep { .. }), "{refused}");
+    }
+    let woke = pool.wake(Scope::Whole).unwrap();
+    assert!(woke.copied < Bytes::mib(9), "only the other tag: {woke:?}");
+    other.assert_is_whole();
+    // Discarded awake.
+    block.write();
+    assert_eq!(pool.sleep(Scope::Tags(&[weights])).unwrap().copied, Bytes::ZERO);
+    pool.wake(Scope::Tags(&[weights])).unwrap();
+    // Saved again, as if nothing had been.
+    pool.set_policy(weights, SleepPolicy::Offload).unwrap();
+    block.write();
+    pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(in_use(&device), Bytes::ZERO);
+    check(&pool);
+    pool.wake(Scope::Whole).unwrap();
+    [block, other].iter().for_each(Written::assert_is_whole);
+    check(&pool);
+    let stranger = pool_on(&device, Policy::default());
+    let refused = stranger.set_policy(weights, SleepPolicy::Keep).unwrap_err();
+    assert!(matches!(refused, Error::UnknownTag { .. }), "{refused}");
+}
+
+#[test]
 fn sleeping_twice_and_waking_twice_is_harmless() {
     let device = host(Bytes::mib(32));
     let pool = pool_on(&device, Policy::default());

@@ -41,6 +41,8 @@ from ._native import (
     RungReceipt,
     StageReport,
     StagesReport,
+    TagError,
+    TagStatus,
     Touch,
     Trend,
     WouldNotFit,
@@ -53,10 +55,11 @@ from ._testing import assert_released
 if TYPE_CHECKING:
     from . import compat
     from ._adopt import Adopted, adopt
-    from ._agent import sleep, status, wake
+    from ._agent import sleep, status, suspend, wake
     from ._audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
     from ._rungs.restore import restore
+    from ._tag import Tag, discard, tag, tags
     from ._why.answer import Answer
     from ._why.why import why
     from ._worker import Worker, WorkerError, WorkerTraceback
@@ -84,6 +87,9 @@ __all__ = [
     "StageReport",
     "Stages",
     "StagesReport",
+    "Tag",
+    "TagError",
+    "TagStatus",
     "Touch",
     "Trend",
     "Work",
@@ -97,6 +103,7 @@ __all__ = [
     "assert_released",
     "audit",
     "compat",
+    "discard",
     "empty_device_cache",
     "idle",
     "register_cache",
@@ -110,6 +117,8 @@ __all__ = [
     "stage",
     "status",
     "suspend",
+    "tag",
+    "tags",
     "tasks",
     "wake",
     "why",
@@ -133,6 +142,10 @@ _LAZY = {
     "register_model": "_rungs.registry",
     "register_session": "_rungs.registry",
     "restore": "_rungs.restore",
+    "Tag": "_tag",
+    "discard": "_tag",
+    "tag": "_tag",
+    "tags": "_tag",
 }
 
 

@@ -1,4 +1,4 @@
-"""The agent of this process: it is there if the program was started with `lowtide run`."""
+"""Sleep and wake of this program: its tags (`lowtide.tag`), or all of it by its agent (`lowtide run`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ def status() -> AgentStatus:
     return _native.agent_status()
 
 
-def sleep() -> list[Receipt]:
-    """Moves this program's device memory to the host until its next use of the device.
+def sleep(*tags: str) -> list[Receipt]:
+    """Moves device memory of this program to the host. Addresses, graphs and tensors stay valid.
 
-    Addresses, graphs and tensors stay valid. Returns a receipt for each context; none if the program
-    sleeps already. Raises AgentError if it cannot sleep now, for example because work is running.
+    With names: the memory of these tags (`lowtide.tag`), until `lowtide.wake`. Nothing may use it
+    meanwhile. Returns a receipt for each device. Raises TagError for an unknown name, and if a scope of a
+    tag is open.
+
+    Without a name: the memory of all tags, if the program has any. Otherwise the agent moves all memory of
+    the program, until its next use of the device. Returns a receipt for each context; none if the program
+    sleeps already. Raises AgentError if it was not started with `lowtide run`, or cannot sleep now, for
+    example because work is running.
     """
+    if tags or _native.tags():
+        return _native.tags_sleep(list(tags))
     return _native.agent_sleep()
 
 
@@ -35,10 +43,13 @@ def suspend() -> dict[str, Any] | None:
     return _native.agent_suspend()
 
 
-def wake() -> int:
-    """Brings this program's device memory back. Its next use of the device does the same.
+def wake(*tags: str) -> int:
+    """Brings device memory of this program back. Returns the bytes that came back; 0 if it was awake.
 
-    Returns the bytes that came back; 0 if the program was awake. Raises AgentError if there is no
-    room on the device; the program stays asleep then.
+    With names: the memory of these tags, every page verified. Without a name: all tags, if the program has
+    any, and otherwise all memory that the agent has moved; the program's next use of the device does the
+    same. Raises TagError or AgentError if there is no room on the device; everything stays asleep then.
     """
+    if tags or _native.tags():
+        return _native.tags_wake(list(tags))
     return _native.agent_wake()

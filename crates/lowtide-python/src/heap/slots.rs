@@ -25,7 +25,9 @@ pub(super) const ENDED_MOST: usize = 1 << 16;
 #[pyfunction]
 pub(crate) fn refers(holder: &Bound<'_, PyAny>, held: &Bound<'_, PyAny>) -> bool {
     let mut search = Search { held: held.as_ptr(), found: false, ended: 0 };
-    visit(holder.as_ptr(), look, (&raw mut search).cast());
+    // SAFETY: it is alive.
+    let is_module = unsafe { ffi::PyModule_Check(holder.as_ptr()) } != 0;
+    visit(holder.as_ptr(), if is_module { look_live } else { look }, (&raw mut search).cast());
     search.found
 }
 
@@ -85,9 +87,23 @@ struct Search {
 unsafe extern "C" fn look(object: *mut PyObject, search: *mut c_void) -> c_int {
     // SAFETY: `refers` passed it, and nobody else uses it during the call.
     let search = unsafe { &mut *search.cast::<Search>() };
-    search.found |= object == search.held;
-    search.ended += usize::from(count_of(object) == 0);
-    c_int::from(search.found || search.ended > ENDED_MOST)
+    search.found = object == search.held;
+    c_int::from(search.found)
+}
+
+/// The same for the slots of modules. It reads every object, which takes long where there are
+/// millions.
+unsafe extern "C" fn look_live(object: *mut PyObject, search: *mut c_void) -> c_int {
+    {
+        // SAFETY: as in `look`.
+        let search = unsafe { &mut *search.cast::<Search>() };
+        search.ended += usize::from(count_of(object) == 0);
+        if search.ended > ENDED_MOST {
+            return 1;
+        }
+    }
+    // SAFETY: the arguments are those of this call.
+    unsafe { look(object, search) }
 }
 
 /// What a slot has shown.

@@ -37,6 +37,7 @@ mod values;
 pub(crate) use agent::{
     AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,
 };
+pub(crate) use call::{CallClock, waiting};
 pub(crate) use gate::{Gate, GateState, Pass};
 pub(crate) use hooks::HookPoint;
 pub(crate) use idle::{Idle, Tick, Working};

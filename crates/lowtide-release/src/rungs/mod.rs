@@ -21,7 +21,7 @@ pub use self::hooked::{
 };
 pub use self::last_resort::{ContextReset, Fallback};
 pub use self::quiesce::Quiesce;
-pub use self::sleep::Sleep;
+pub use self::sleep::{Sleep, SleepTags};
 pub use self::trim::Trim;
 use crate::rung::Rung;
 

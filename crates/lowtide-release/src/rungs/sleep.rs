@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lowtide_pool::{Error, Limit, Phase, Pool, Scope, SleepPolicy};
+use lowtide_pool::{Error, Limit, Phase, Pool, Scope, SleepPolicy, Tag, TagSnapshot};
 use lowtide_types::{Bytes, RungName, Touch};
 
 use crate::climb::Climb;
@@ -31,7 +31,7 @@ impl Rung for Sleep {
         if pools.is_empty() {
             return Expectation::Skip("no pool can sleep".to_owned());
         }
-        let bytes: Bytes = pools.iter().map(can_sleep).sum();
+        let bytes: Bytes = pools.iter().map(|pool| can_sleep(pool, |_| true)).sum();
         if bytes == Bytes::ZERO {
             return Expectation::Skip("nothing is awake that can sleep".to_owned());
         }
@@ -45,16 +45,48 @@ impl Rung for Sleep {
             if !climb.go_on() {
                 break;
             }
-            climbed.attempt_rung("pool", || sleep(&pool, climb));
+            climbed.attempt_rung("pool", || sleep(&pool, Scope::Whole, climb));
         }
         climbed.stopped |= !climb.go_on();
         Ok(climbed)
     }
 }
 
-fn sleep(pool: &Pool, climb: &Climb) -> Result<Climbed, Failure> {
+/// Moves the chunks of some tags of a pool off the device; their addresses stay.
+#[derive(Debug)]
+pub struct SleepTags {
+    /// The pool that has the tags.
+    pub pool: Pool,
+    /// The names of the tags that fall asleep. Names that the pool does not know are left out.
+    pub names: Vec<String>,
+}
+
+impl Rung for SleepTags {
+    fn name(&self) -> RungName {
+        RungName::Sleep
+    }
+
+    fn limit(&self) -> Duration {
+        SLEEP_LIMIT
+    }
+
+    fn expect(&self, _: &Inventory) -> Expectation {
+        match can_sleep(&self.pool, |tag| self.names.contains(&tag.name)) {
+            Bytes::ZERO => Expectation::Skip("nothing is awake that can sleep".to_owned()),
+            bytes => Expectation::Bytes(Some(bytes)),
+        }
+    }
+
+    fn climb(&self, _: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
+        let tags = self.names.iter().filter_map(|name| self.pool.find_tag(name).transpose());
+        let tags = tags.collect::<Result<Vec<Tag>, _>>()?;
+        sleep(&self.pool, Scope::Tags(&tags), climb)
+    }
+}
+
+fn sleep(pool: &Pool, scope: Scope<'_>, climb: &Climb) -> Result<Climbed, Failure> {
     let go_on = || climb.go_on();
-    let report = match pool.sleep_within(Scope::Whole, Limit::new(&go_on)) {
+    let report = match pool.sleep_within(scope, Limit::new(&go_on)) {
         Ok(report) => report,
         // Nothing failed: the pool is awake, with its data.
         Err(stopped @ Error::Stopped { .. }) => {
@@ -70,8 +102,8 @@ fn sleep(pool: &Pool, climb: &Climb) -> Result<Climbed, Failure> {
     Ok(Climbed { touched: vec![Touch::sized(what, report.freed)], ..Climbed::default() })
 }
 
-fn can_sleep(pool: &Pool) -> Bytes {
-    let tags = pool.snapshot().tags.into_iter();
+fn can_sleep(pool: &Pool, is_meant: impl Fn(&TagSnapshot) -> bool) -> Bytes {
+    let tags = pool.snapshot().tags.into_iter().filter(is_meant);
     tags.filter(|tag| tag.phase == Phase::Awake && tag.policy != SleepPolicy::Keep)
         .map(|tag| tag.physical_bytes)
         .sum()

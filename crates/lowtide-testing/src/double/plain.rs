@@ -16,6 +16,7 @@ const REGISTER_READ_ONLY: u32 = 8;
 
 /// Attributes of a pointer, by the driver's numbers.
 const ATTRIBUTE_CONTEXT: i32 = 1;
+const ATTRIBUTE_BUFFER_ID: i32 = 7;
 const ATTRIBUTE_SYNC_MEMOPS: i32 = 6;
 const ATTRIBUTE_RANGE_START: i32 = 11;
 const ATTRIBUTE_RANGE_BYTES: i32 = 12;
@@ -54,7 +55,7 @@ entry! {
         Ok(())
     }
 
-    // Of virtual memory only the size of its mapping was asked for.
+    // Of virtual memory only the size of its mapping and its number were asked for.
     fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
         let state = state::lock();
         let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
@@ -62,7 +63,14 @@ entry! {
         if attribute == ATTRIBUTE_MAPPING_BYTES {
             return data.put(region.bytes);
         }
-        let RegionKind::Plain(owner, _) = &region.kind else { return Err(NOT_SUPPORTED) };
+        let owner = match &region.kind {
+            // Another one each time the memory is made.
+            RegionKind::Mapped(handle) if attribute == ATTRIBUTE_BUFFER_ID => {
+                return data.put(*handle);
+            }
+            RegionKind::Mapped(_) => return Err(NOT_SUPPORTED),
+            RegionKind::Plain(owner, _) => owner,
+        };
         data.put(match attribute {
             ATTRIBUTE_CONTEXT => owner.context.0,
             ATTRIBUTE_RANGE_START => found,

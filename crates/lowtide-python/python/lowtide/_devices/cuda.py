@@ -23,6 +23,7 @@ from .._native import (
     agent_is_suspended,
     nvml_memory,
     nvml_usage,
+    tags,
 )
 from .._torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
@@ -162,7 +163,10 @@ class CudaDevice(Device):
             return AllocatorCounts(0, 0)
         # Nested, as torch has them: flattening the whole table costs more than reading it.
         stats = module.cuda.memory_stats_as_nested_dict(self.index)
-        return AllocatorCounts(current(stats, "allocated_bytes"), current(stats, "reserved_bytes"))
+        # torch counts the memory of tags that sleep, too; it is not on the device.
+        asleep = sum(tag.bytes for tag in tags() if tag.is_asleep and tag.device == self.name)
+        allocated, reserved = current(stats, "allocated_bytes"), current(stats, "reserved_bytes")
+        return AllocatorCounts(max(0, allocated - asleep), max(0, reserved - asleep))
 
     def counters(self) -> tuple[int, int] | None:
         module = initialised()

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from .._native import LedgerKind, LedgerLine
+from .._native import LedgerKind, LedgerLine, tag_at
 from .._torch import Torch, torch
 from .device import ledger_lines
 
@@ -35,6 +35,7 @@ class Segment(TypedDict):
     allocated_size: int
     active_size: int
     total_size: int
+    address: NotRequired[int]
     segment_pool_id: NotRequired[tuple[int, int]]
 
 
@@ -95,8 +96,18 @@ def lines_of(segments: list[Segment], graph_pools: Callable[[], set[PoolId]]) ->
     """Returns the ledger lines of some segments. The pool of captured graphs is one line."""
     allocated: dict[PoolId, int] = {}
     total: dict[PoolId, int] = {}
+    tagged: dict[str, tuple[int, int]] = {}
     for segment in segments:
         pool = pool_of(segment)
+        tag = None if pool == ORDINARY else tag_at(segment.get("address", 0))
+        if tag is not None:
+            name, is_asleep = tag
+            live, whole = tagged.get(name, (0, 0))
+            # torch does not know that a segment sleeps: then it has nothing on the device.
+            if not is_asleep:
+                live, whole = live + segment["allocated_size"], whole + segment["total_size"]
+            tagged[name] = live, whole
+            continue
         allocated[pool] = allocated.get(pool, 0) + segment["allocated_size"]
         total[pool] = total.get(pool, 0) + segment["total_size"]
     # Whether graphs share a (0, n) pool is known only from the graphs, and finding them costs a
@@ -114,4 +125,6 @@ def lines_of(segments: list[Segment], graph_pools: Callable[[], set[PoolId]]) ->
             lines.append(LedgerLine(LedgerKind.GRAPHS, name, total[pool]))
         else:
             lines += ledger_lines(f"torch MemPool {number}", allocated[pool], cached)
+    for name, (live, whole) in sorted(tagged.items()):
+        lines += ledger_lines(f"tag {name}", live, whole - live)
     return lines

@@ -34,6 +34,7 @@ from .look import (
     mro,
     overrides,
     pairs,
+    places,
     read,
 )
 from .reference import Act, Reference
@@ -43,6 +44,8 @@ _GC = ("gc",)
 
 def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
     """Yields values by their key, and keys themselves."""
+    if not refers(holder, held):
+        return
     for position, (key, value) in enumerate(pairs(holder)):
         if value is held:
             (reach, verb), act = spelling.item(holder, key, position), del_item(holder, key, held)
@@ -58,34 +61,31 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
 
 def read_list(holder: list[Any], held: object) -> Iterator[Reference]:
     """Yields elements by their index."""
-    for index, value in enumerate(list.__iter__(holder)):
-        if value is held:
-            act = del_list_element(holder, index, held)
-            reach, verb = spelling.element(holder, list, index)
-            yield Reference(f"[{index}]", "element", verb, act, reach=reach)
+    for index in places(holder, list.__iter__(holder), held):
+        act = del_list_element(holder, index, held)
+        reach, verb = spelling.element(holder, list, index)
+        yield Reference(f"[{index}]", "element", verb, act, reach=reach)
 
 
 def read_deque(holder: deque[Any], held: object) -> Iterator[Reference]:
     """Yields elements of a queue by their index."""
-    for index, value in enumerate(deque.__iter__(holder)):
-        if value is held:
-            act = del_deque_element(holder, index, held)
-            reach, verb = spelling.element(holder, deque, index)
-            imports = ("collections",) if "collections." in reach + verb else ()
-            yield Reference(f"[{index}]", "element", verb, act, reach=reach, imports=imports)
+    for index in places(holder, deque.__iter__(holder), held):
+        act = del_deque_element(holder, index, held)
+        reach, verb = spelling.element(holder, deque, index)
+        imports = ("collections",) if "collections." in reach + verb else ()
+        yield Reference(f"[{index}]", "element", verb, act, reach=reach, imports=imports)
 
 
 def read_tuple(holder: tuple[Any, ...], held: object) -> Iterator[Reference]:
     """Yields elements by index, or by field where the tuple has named ones."""
     names = _fields(type(holder))
-    for index, value in enumerate(tuple.__iter__(holder)):
-        if value is held:
-            step = f".{names[index]}" if index < len(names) else f"[{index}]"
-            reach = f"{{holder}}{step}"
-            if overrides(type(holder), tuple, "__getitem__", "__getattribute__"):
-                reach = f"tuple.__getitem__({{holder}}, {index})"
-            why = "a tuple cannot be changed: drop the tuple, or put another in its place"
-            yield Reference(step, "element", why_not=why, reach=reach)
+    for index in places(holder, tuple.__iter__(holder), held):
+        step = f".{names[index]}" if index < len(names) else f"[{index}]"
+        reach = f"{{holder}}{step}"
+        if overrides(type(holder), tuple, "__getitem__", "__getattribute__"):
+            reach = f"tuple.__getitem__({{holder}}, {index})"
+        why = "a tuple cannot be changed: drop the tuple, or put another in its place"
+        yield Reference(step, "element", why_not=why, reach=reach)
 
 
 def _fields(cls: type) -> list[str]:
@@ -98,24 +98,22 @@ def _fields(cls: type) -> list[str]:
 
 def read_set(holder: set[Any], held: object) -> Iterator[Reference]:
     """Yields an element of a set, which has no index or key."""
-    for position, value in enumerate(set.__iter__(holder)):
-        if value is held:
-            step, reach = f" (element {key_text(held)})", f"list({{holder}})[{position}]"
-            verb = f"{{holder}}.discard({reach})"
-            if overrides(type(holder), set, "__iter__", "discard"):
-                reach = f"list(set.__iter__({{holder}}))[{position}]"
-                verb = f"set.discard({{holder}}, {reach})"
-            act = discard(holder, held)
-            yield Reference(step, "element", verb, act, reach=reach)
+    for position in places(holder, set.__iter__(holder), held):
+        step, reach = f" (element {key_text(held)})", f"list({{holder}})[{position}]"
+        verb = f"{{holder}}.discard({reach})"
+        if overrides(type(holder), set, "__iter__", "discard"):
+            reach = f"list(set.__iter__({{holder}}))[{position}]"
+            verb = f"set.discard({{holder}}, {reach})"
+        act = discard(holder, held)
+        yield Reference(step, "element", verb, act, reach=reach)
 
 
 def read_frozenset(holder: frozenset[Any], held: object) -> Iterator[Reference]:
     """Yields an element that cannot be removed."""
-    for position, value in enumerate(frozenset.__iter__(holder)):
-        if value is held:
-            why = "a frozenset cannot be changed: drop the set"
-            step, reach = f" (element {key_text(held)})", f"list({{holder}})[{position}]"
-            yield Reference(step, "element", why_not=why, reach=reach)
+    for position in places(holder, frozenset.__iter__(holder), held):
+        why = "a frozenset cannot be changed: drop the set"
+        step, reach = f" (element {key_text(held)})", f"list({{holder}})[{position}]"
+        yield Reference(step, "element", why_not=why, reach=reach)
 
 
 def read_proxy(holder: MappingProxyType[Any, Any], held: object) -> Iterator[Reference]:
@@ -170,7 +168,7 @@ def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
     """Yields the values of a dict with weak keys, and the keys of one with weak values."""
     attributes = instance_dict(holder) or {}
     data = item(attributes, "data")
-    if data is held or not is_a(data, dict):
+    if data is held or not is_a(data, dict) or not refers(data, held):
         return
     via = (id(attributes), id(data))
     for position, (key, value) in enumerate(pairs(data)):
@@ -199,14 +197,14 @@ def read_weakref(holder: object, held: object) -> Iterator[Reference]:
 
 def read_hidden(holder: object, held: object) -> Iterator[Reference]:
     """Yields a reference that the collector sees and that has no name."""
-    for at, referent in enumerate(referents(holder)):
-        if referent is held:
-            name = full_type_name(type(holder))
-            why = f"no name leads into {name}: drop the {name}"
-            reach, remark = f"gc.get_referents({{holder}})[{at}]", f"inside {name}"
-            step = f" ({remark})"
-            yield Reference(step, "hidden", why_not=why, reach=reach, imports=_GC, remark=remark)
-            return
+    at = next(places(holder, iter(referents(holder)), held), None) if refers(holder, held) else None
+    if at is None:
+        return
+    name = full_type_name(type(holder))
+    why = f"no name leads into {name}: drop the {name}"
+    reach, remark = f"gc.get_referents({{holder}})[{at}]", f"inside {name}"
+    step = f" ({remark})"
+    yield Reference(step, "hidden", why_not=why, reach=reach, imports=_GC, remark=remark)
 
 
 def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:

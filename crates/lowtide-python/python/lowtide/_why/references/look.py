@@ -13,6 +13,8 @@ import keyword
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from itertools import compress, count, repeat
+from operator import is_
 from types import (
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -22,7 +24,7 @@ from types import (
 )
 from typing import Any, TypeAlias
 
-from ..._native import printable, referents
+from ..._native import printable, referents, refers
 
 AnyDict: TypeAlias = dict[Any, Any]
 """A dict of the program. Nothing is known of its keys and values."""
@@ -89,6 +91,16 @@ def pairs(mapping: AnyDict) -> Iterator[Item]:
     except RuntimeError:
         # The collector may have run a finaliser that changed the dict meanwhile: copy it first.
         yield from list(dict.items(mapping))
+
+
+def places(holder: object, values: Iterator[object], held: object) -> Iterator[int]:
+    """Yields where `held` is among the values of a container.
+
+    Most containers that are asked do not have it, and some have millions of values: no Python runs
+    for each of them.
+    """
+    if refers(holder, held):
+        yield from compress(count(), map(is_, values, repeat(held)))
 
 
 def item(mapping: AnyDict, name: str) -> Any:

@@ -1,0 +1,190 @@
+//! Sleep, wake and discard by tag, for Python.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lowtide::device::Bytes;
+use lowtide::pool::{Limit, Phase, Scope, SleepPolicy, TagSnapshot};
+use lowtide::release::{Clock, Ladder, Request, rungs};
+use pyo3::prelude::*;
+
+use super::entries::take_refusal;
+use super::error::Refusal;
+use super::home::{self, Home, word};
+use crate::release::{CallClock, Receipt, waiting};
+
+/// What a tag has on a device.
+#[pyclass(frozen, get_all, module = "lowtide._native")]
+pub(crate) struct TagStatus {
+    /// The name of the tag.
+    name: String,
+    /// The device, such as `cuda:0`.
+    device: String,
+    /// What a sleep does with it: `offload`, `discard` or `keep`.
+    policy: &'static str,
+    /// Whether its memory is off the device.
+    is_asleep: bool,
+    /// The memory that torch has in it, asleep or awake.
+    bytes: u64,
+    /// The part of it that is on the device now.
+    on_device_bytes: u64,
+    /// Host memory that holds its content, or a copy that a later sleep may use.
+    backup_bytes: u64,
+    /// The number of scopes that are open.
+    open_scopes: usize,
+}
+
+#[pymethods]
+impl TagStatus {
+    fn __repr__(&self) -> String {
+        let TagStatus { name, device, policy, bytes, on_device_bytes, .. } = self;
+        let state = if self.is_asleep { "asleep" } else { "awake" };
+        format!(
+            "<TagStatus {name} on {device}, {policy}, {state}: {bytes} bytes, {on_device_bytes} on the \
+             device>"
+        )
+    }
+}
+
+/// Returns the tags of this process, on every device.
+#[pyfunction]
+pub(crate) fn tags() -> Vec<TagStatus> {
+    let mut all = Vec::new();
+    for (number, home) in home::all() {
+        for TagSnapshot { name, phase, live_bytes, physical_bytes, backup_bytes, .. } in home.tags()
+        {
+            all.push(TagStatus {
+                device: format!("cuda:{number}"),
+                policy: word(home.declared(&name)),
+                is_asleep: phase == Phase::Asleep,
+                bytes: live_bytes.0,
+                on_device_bytes: physical_bytes.0,
+                backup_bytes: backup_bytes.0,
+                open_scopes: home.open_scopes(&name),
+                name,
+            });
+        }
+    }
+    all
+}
+
+/// Returns the tag of the allocation that begins at an address, and whether it is asleep.
+#[pyfunction]
+pub(crate) fn tag_at(address: u64) -> Option<(String, bool)> {
+    home::all().into_iter().find_map(|(_, home)| {
+        let name = home.name_at(address)?;
+        let tag = home.pool.find_tag(&name).ok()??;
+        Some((name.to_string(), home.pool.phase(tag).ok()? == Phase::Asleep))
+    })
+}
+
+/// Returns why the last allocation of this thread was refused, and forgets it.
+#[pyfunction]
+pub(crate) fn tag_refusal() -> Option<String> {
+    take_refusal()
+}
+
+/// Puts tags to sleep; all if no name is given. With `discard`, their content is lost. Returns a receipt
+/// for each device.
+#[pyfunction]
+#[pyo3(signature = (names, *, discard=false))]
+pub(crate) fn tags_sleep(
+    py: Python<'_>,
+    names: Vec<String>,
+    discard: bool,
+) -> PyResult<Vec<Receipt>> {
+    let work = move |clock: Arc<CallClock>| {
+        let mut receipts = Vec::new();
+        for Concerned { home, names } in concerned(&names)? {
+            receipts.push(sleep(&home, names, discard, &clock)?);
+        }
+        Ok::<_, Refusal>(receipts)
+    };
+    Ok(waiting(py, work)??)
+}
+
+fn sleep(
+    home: &Home,
+    names: Vec<String>,
+    discard: bool,
+    clock: &Arc<CallClock>,
+) -> Result<Receipt, Refusal> {
+    let turning = home.turn(names)?;
+    let tags = turning.tags()?;
+    if discard {
+        for tag in &tags {
+            home.pool.set_policy(*tag, SleepPolicy::Discard)?;
+        }
+    } else {
+        // What a sleep needs takes device memory, which the first reading counts. Where it is refused, the
+        // sleep tries on its own, and its receipt says what failed.
+        let _refused = home.pool.prepare_sleep();
+    }
+    let is_meant = |tag: &TagSnapshot| {
+        let sleeps = tag.phase == Phase::Awake && tag.policy != SleepPolicy::Keep;
+        sleeps && turning.names().contains(&tag.name)
+    };
+    let claim = home.tags().into_iter().filter(is_meant).map(|tag| tag.physical_bytes).sum();
+    let rung = rungs::SleepTags { pool: home.pool.clone(), names: turning.names().to_vec() };
+    let name = if discard { "discard" } else { "sleep" };
+    let name = format!("{name} {}", turning.names().join(", "));
+    let request = Request::new(name, Ladder::of(vec![Arc::new(rung)])).claiming(claim);
+    let receipt = home.releaser.with_clock(Arc::clone(clock) as _).release(request);
+    restore_policies(home, turning.names())?;
+    Ok(Receipt(receipt))
+}
+
+/// Wakes tags; all if no name is given. Returns the bytes that came back.
+#[pyfunction]
+pub(crate) fn tags_wake(py: Python<'_>, names: Vec<String>) -> PyResult<u64> {
+    let work = move |clock: Arc<CallClock>| {
+        let go_on = || !clock.is_interrupted();
+        let mut mapped = Bytes::ZERO;
+        for Concerned { home, names } in concerned(&names)? {
+            let turning = home.turn(names)?;
+            let tags = turning.tags()?;
+            mapped += home.pool.wake_within(Scope::Tags(&tags), Limit::new(&go_on))?.mapped;
+            restore_policies(&home, turning.names())?;
+        }
+        Ok::<_, Refusal>(mapped.0)
+    };
+    Ok(waiting(py, work)??)
+}
+
+/// Gives tags that are awake the policies that they were declared with.
+fn restore_policies(home: &Home, names: &[String]) -> Result<(), Refusal> {
+    for name in names {
+        if let Some(tag) = home.pool.find_tag(name)?
+            && home.pool.phase(tag)? == Phase::Awake
+        {
+            home.pool.set_policy(tag, home.declared(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A pool, and the tags of it that a call is about.
+struct Concerned {
+    home: Arc<Home>,
+    names: Vec<String>,
+}
+
+/// Returns the pools that have some of these tags, or all if no name is given; refuses an unknown name.
+fn concerned(names: &[String]) -> Result<Vec<Concerned>, Refusal> {
+    home::check_process()?;
+    let of_home = |(_, home): (u32, Arc<Home>)| {
+        let names = home.tags().into_iter().map(|tag| tag.name).collect();
+        Concerned { home, names }
+    };
+    let mut all: Vec<Concerned> = home::all().into_iter().map(of_home).collect();
+    let known: BTreeSet<String> = all.iter().flat_map(|one| one.names.clone()).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(*name)) {
+        let known = known.into_iter().collect();
+        return Err(Refusal::UnknownTag { name: name.clone(), known });
+    }
+    for one in &mut all {
+        one.names.retain(|name| names.is_empty() || names.contains(name));
+    }
+    all.retain(|one| !one.names.is_empty());
+    Ok(all)
+}
