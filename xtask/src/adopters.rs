@@ -16,6 +16,7 @@ use crate::steps::{python, run};
 const TO: &str = "target/adopters";
 const TOOLS: &str = "target/adopters/tools";
 const SCRIPTS: &str = "xtask/adopters";
+const DOUBLE: &str = "target/debug/liblowtide_testing.so";
 
 /// A project with an adapter.
 struct Adopter {
@@ -114,6 +115,10 @@ pub(crate) fn run_all(options: &Options) -> anyhow::Result<()> {
         options.names.is_empty() || options.names.iter().any(|name| name == adopter.name)
     };
     let wheel = wheel()?;
+    run(
+        "double",
+        Command::new("cargo").args(["build", "-q", "-p", "lowtide-testing", "--locked"]),
+    )?;
     let mut failed = Vec::new();
     for adopter in ADOPTERS.iter().filter(is_wanted) {
         let environment = Path::new(TO).join(adopter.name);
@@ -158,11 +163,19 @@ fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Resul
         fs::remove_dir_all(&work)?;
     }
     fs::create_dir_all(&work)?;
+    // Before anything is adopted, the project is as without lowtide.
+    let mut unchanged = Command::new(std::path::absolute(&python)?);
+    unchanged.arg(Path::new(SCRIPTS).join("unchanged.py")).arg(adopter.name);
+    run("unchanged", unchanged.env_remove("LOWTIDE_ADOPT"))?;
     let log = Path::new(TO).join(format!("{}.txt", adopter.name));
     let mut script = Command::new(std::path::absolute(&python)?);
     script
         .arg(Path::new(SCRIPTS).join(format!("try_{}.py", adopter.name.replace('-', "_"))))
         .arg(&work);
+    // For what a script does on the driver double. Without it, NVML is found or missing as usual.
+    if adopter.name == "vllm" {
+        script.env("LOWTIDE_NVML_LIBRARY", std::path::absolute(DOUBLE)?);
+    }
     let file = File::create(&log)?;
     script.stdout(file.try_clone()?).stderr(file);
     let began = Instant::now();

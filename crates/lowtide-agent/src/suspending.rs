@@ -90,6 +90,16 @@ impl Suspending {
     }
 }
 
+/// Has the helper try the driver on a disposable process, if nobody has. An idle program has the time for that,
+/// and it is not to be the first that a driver fails with.
+pub(crate) fn try_driver() {
+    let Some(agent) = agent::get() else { return };
+    if let Ok((mut connection, _)) = agent.suspending.connect() {
+        // The result is the helper's to remember.
+        let _tried = connection.ask(helper::Ask::Try);
+    }
+}
+
 /// Returns whether an idle program is to be suspended, as `LOWTIDE_IDLE_TO` says.
 pub(crate) fn is_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
@@ -135,9 +145,10 @@ impl Agent {
             target,
             lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
             limit_ms: LIMIT.as_millis() as u64,
-            // A library that may hang a checkpoint is only loaded here: what it would do is an obstacle, which
-            // this process would not have slept with.
-            force: true,
+            force: false,
+            // A library that communicates is only loaded here. What its communication needs, memory that others
+            // can reach, is an obstacle: with one this process would not have slept, and never gets here.
+            is_alone: true,
         };
         match connection.ask(helper::Ask::Suspend(suspend)) {
             Ok(helper::Answer::Suspended(suspended)) => Answer::Suspended { receipts, suspended },

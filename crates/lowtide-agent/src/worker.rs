@@ -114,7 +114,11 @@ fn sleep_if_due(watch: &Watch) {
         agent::get().is_some_and(on_device)
     };
     let Some(ticket) = watch.due(has_memory) else { return };
-    match run(if suspending::is_wanted() { Job::Suspend } else { Job::Sleep }) {
+    let job = if suspending::is_wanted() { Job::Suspend } else { Job::Sleep };
+    if job == Job::Suspend {
+        suspending::try_driver();
+    }
+    match run(job) {
         // A new attempt after another quiet time: work was in the way, or will have gone by then.
         Answer::Refused { .. } => ticket.put_back(),
         _ => ticket.done(),

@@ -126,6 +126,21 @@ impl Nvml {
         let mps = device.mps_running_compute_processes().unwrap_or_default();
         Ok(merge(compute.into_iter().chain(graphics).chain(mps)))
     }
+
+    /// Returns the processes that use a GPU through the multi-process service; none where the driver cannot
+    /// list them.
+    pub fn mps_clients(&self, uuid: &str) -> Vec<u32> {
+        let clients =
+            self.nvml.device_by_uuid(uuid).and_then(|it| it.mps_running_compute_processes());
+        clients.unwrap_or_default().into_iter().map(|process| process.pid).collect()
+    }
+
+    /// Returns whether a GPU is partitioned into instances (MIG).
+    pub fn is_partitioned(&self, uuid: &str) -> bool {
+        const ENABLED: u32 = 1;
+        let mode = self.nvml.device_by_uuid(uuid).and_then(|it| it.mig_mode());
+        mode.is_ok_and(|mode| mode.current == ENABLED)
+    }
 }
 
 impl Drop for Nvml {

@@ -161,6 +161,21 @@ impl DeviceReading {
     }
 }
 
+/// Checks that nothing is in force on these devices that the driver's checkpoint does not support. The driver
+/// would refuse too, after it has locked the process.
+pub(crate) fn check_modes(pid: u32, uuids: &[String]) -> Result<(), Refusal> {
+    let nvml = Nvml::kept().map_err(|error| Refusal::NoDriver { why: error.to_string() })?;
+    for uuid in uuids {
+        if nvml.is_partitioned(uuid) {
+            return Err(Refusal::Mig { device: uuid.clone() });
+        }
+        if nvml.mps_clients(uuid).contains(&pid) {
+            return Err(Refusal::Mps { pid });
+        }
+    }
+    Ok(())
+}
+
 /// Returns the processes that use a device, for people.
 pub(crate) fn holders(uuid: &str) -> String {
     let all = processes::gpus().map(|(devices, _)| devices).unwrap_or_default();

@@ -18,6 +18,7 @@
 //! | `journal` | what was begun, written before each step |
 //! | `recovery` | what an earlier helper left unfinished |
 //! | [`rungs`] | hooks for the rungs `suspend` and `exit` |
+//! | [`trial`] | whether this driver suspends processes, found out on a disposable one |
 //! | `locks` | locks on files, for one instance and for the machine |
 //!
 //! What always holds:
@@ -38,6 +39,7 @@ mod recovery;
 mod room;
 pub mod rungs;
 mod serving;
+pub mod trial;
 
 pub use self::journal::{Asked, Record, records};
 pub use self::program::main;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_device::headroom::HostHeadroom;
+use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{
     DeviceBytes, ProcessState, ProcessStatus, Refusal, Resume, Resumed, Step, StepTime, Suspend,
     Suspended, Target,
@@ -17,7 +18,7 @@ use lowtide_proto::helper::{
 use lowtide_types::{Bytes, Verdict};
 
 use crate::desk::{Desk, Key, Work};
-use crate::devices::Reading;
+use crate::devices::{self, Reading};
 use crate::driver::Steps;
 use crate::inspection::{self, Found};
 use crate::journal::{Asked, Journal, Record};
@@ -35,6 +36,8 @@ pub(crate) struct Office {
     pub(crate) desk: Arc<Desk>,
     pub(crate) journal: Journal,
     pub(crate) machine: MachineLocks,
+    /// The folder of the results of trials.
+    pub(crate) folder: PrivateFolder,
 }
 
 /// The steps of one operation, with the times that they took.
@@ -92,15 +95,19 @@ impl Office {
     ) -> Result<Suspended, Refusal> {
         let (target, pid) = (ask.target, ask.target.pid);
         let found = Found::find(target)?;
-        found.check_suspendable(ask.force)?;
+        found.check_suspendable(ask.force || ask.is_alone)?;
         let uuids = self.devices_of(target)?;
+        devices::check_modes(pid, &uuids)?;
+        if !ask.force {
+            self.check_trial()?;
+        }
         let _seat = self.desk.take(keys(pid, &uuids), work, deadline)?;
         let _locks = self.machine.take(&uuids, deadline)?;
         if work.is_left() {
             return Err(Refusal::UnderWay { pid });
         }
         // Another operation may have been at work on it meanwhile.
-        found.check_suspendable(ask.force)?;
+        found.check_suspendable(ask.force || ask.is_alone)?;
         let before = Reading::now()?;
         let record =
             Record { target, asked: Asked::Suspend, step: None, needs: before.needs_of(pid) };

@@ -22,7 +22,7 @@ use crate::driver::Steps;
 use crate::journal::{Journal, name_of_journal, name_of_socket};
 use crate::locks::{MachineLocks, try_lock};
 use crate::operation::Office;
-use crate::{recovery, serving};
+use crate::{recovery, serving, trial};
 
 /// The time without use after which the helper ends. Starting one anew takes up to three seconds.
 const IDLE: Duration = Duration::from_secs(600);
@@ -53,8 +53,13 @@ enum StartError {
 fn start() -> Result<(), StartError> {
     close_inherited();
     let mut arguments = env::args_os().skip(1);
-    let (Some(path), None) = (arguments.next(), arguments.next()) else {
-        return Err(StartError::Usage);
+    let path = match (arguments.next(), arguments.next()) {
+        (Some(path), None) => path,
+        (Some(role), Some(parent)) if role == trial::ROLE => {
+            trial::play(&parent.to_string_lossy());
+            return Ok(());
+        }
+        _ => return Err(StartError::Usage),
     };
     if !Path::new(&path).is_absolute() {
         return Err(StartError::Usage);
@@ -128,10 +133,16 @@ fn serve(folder: PrivateFolder) -> Result<(), StartError> {
     let Some(_instance) = only_instance(&folder)? else { return Ok(()) };
     // A helper that was killed has left it.
     folder.remove(&name_of_socket())?;
+    let trials = PrivateFolder::create(folder.path())?;
     let journal = Journal::open(folder, name_of_journal())?;
     let machine = MachineLocks::new(settings.locks);
-    let office =
-        Office { steps: Steps::default(), desk: Arc::new(Desk::default()), journal, machine };
+    let office = Office {
+        steps: Steps::default(),
+        desk: Arc::new(Desk::default()),
+        journal,
+        machine,
+        folder: trials,
+    };
     let office = Arc::new(office);
     recovery::begin(&office);
     let listener = UnixListener::bind(&path)?;

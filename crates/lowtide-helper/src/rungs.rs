@@ -28,8 +28,18 @@ pub fn suspend(name: impl Into<String>, helper: Helper, target: Target) -> Hook 
     let check = move || Found::find(target)?.check_suspendable(false);
     Hook::new(name, move |_| {
         let (lock_limit_ms, limit_ms) = (ms(LOCK_LIMIT), ms(LIMIT));
-        let ask = Ask::Suspend(Suspend { target, lock_limit_ms, limit_ms, force: false });
-        match helper.connect()?.ask(ask)? {
+        let ask = Ask::Suspend(Suspend {
+            target,
+            lock_limit_ms,
+            limit_ms,
+            force: false,
+            is_alone: false,
+        });
+        let mut connection = helper.connect()?;
+        // A driver that fails must fail with a disposable process. Where there is no room for one, the helper
+        // goes by what it remembers.
+        connection.ask(Ask::Try)?;
+        match connection.ask(ask)? {
             Answer::Suspended(suspended) if suspended.was_suspended => Ok(Vec::new()),
             Answer::Suspended(_) => Ok(vec![touched(target, "suspended")]),
             answer => Err(refused(answer)),

@@ -17,7 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::effective_user;
-use lowtide_proto::helper::{Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, Target};
+use lowtide_proto::helper::{
+    Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, TRIAL_LIMIT, Target,
+};
 
 use crate::desk::Work;
 use crate::devices::Reading;
@@ -127,6 +129,12 @@ fn reply(ask: Ask, office: &Arc<Office>) -> Result<Answer, Refusal> {
             office.state(target).map(Answer::State)
         }),
         Ask::List => Ok(Answer::List { processes: office.list() }),
+        Ask::Try => {
+            let this = Target { pid: std::process::id(), start_ticks: 0 };
+            operate(office, this, TRIAL_LIMIT, |office, _, deadline| {
+                office.try_driver(deadline).map(Answer::Tried)
+            })
+        }
         Ask::Devices => Ok(Answer::Devices { devices: Reading::now()?.numbers() }),
     }
 }

@@ -207,6 +207,21 @@ def test_a_programs_own_sitecustomize_that_fails_is_reported_as_without_lowtide(
     assert "mine is broken" in done.stderr and "mine is broken" in alone.stderr
 
 
+def test_entry_points_do_nothing_without_their_project_or_the_variable() -> None:
+    # As SGLang and vLLM call them; neither is installed here.
+    code = """
+import sys
+before = list(sys.meta_path)
+from lowtide._adopt import _adopted, sglang, vllm
+sglang.register()
+vllm.register()
+assert sys.meta_path == before and not _adopted and not vllm.owns_memory()
+assert not [name for name in sys.modules if name in ("sglang", "vllm", "torch")]
+"""
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_the_list_of_packages_is_that_of_the_adapters() -> None:
     text = (STARTUP / "sitecustomize.py").read_text()
     listed = text.split("PACKAGES = {")[1].split("}")[0]

@@ -235,8 +235,8 @@ def test_calls_of_many_threads_come_one_after_another(worker: lowtide.Worker) ->
 
 
 def test_what_it_has_started_ends_with_it(worker: lowtide.Worker) -> None:
-    for alone in (False, True):  # In its group, and in a session of its own.
-        other = worker.starts_another(alone=alone)
+    for in_session in (False, True):  # In its group, and in a session of its own.
+        other = worker.starts_another(alone=in_session)
         assert is_running(other)
         idle_release()
         assert not is_running(other), "a release proves that it ended"

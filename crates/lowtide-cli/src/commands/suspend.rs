@@ -73,7 +73,13 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
         return suspended_by_agent(options, answer);
     }
     let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
-    let ask = Ask::Suspend(Suspend { target, lock_limit_ms, limit_ms, force: options.force });
+    let ask = Ask::Suspend(Suspend {
+        target,
+        lock_limit_ms,
+        limit_ms,
+        force: options.force,
+        is_alone: false,
+    });
     let answer = connect()?.ask(ask).context("suspending it")?;
     if options.json {
         page::print_json(&answer)?;

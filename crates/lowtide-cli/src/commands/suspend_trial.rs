@@ -8,9 +8,13 @@ use std::fs;
 
 use anyhow::{Context, bail};
 use lowtide_device::DeviceId;
+use lowtide_device::nvml::Nvml;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_device::survey::Capability;
-use lowtide_proto::helper::{Answer, Ask, Helper, HelperError, Refusal, Resume, Suspend, Target};
+use lowtide_helper::trial;
+use lowtide_proto::helper::{
+    self, Answer, Ask, Helper, HelperError, Refusal, Resume, Suspend, Target,
+};
 
 use crate::floor;
 
@@ -25,7 +29,9 @@ pub(crate) fn note(capability: &mut Capability, id: DeviceId) {
     if !capability.works {
         return;
     }
-    match attempt(id) {
+    let tried = attempt(id);
+    remember(&tried);
+    match tried {
         Ok(Some(Trial { out_s, back_s })) => {
             capability.detail = format!(
                 "a process was taken off the device in {out_s:.2} s and came back in {back_s:.2} s"
@@ -42,6 +48,24 @@ pub(crate) fn note(capability: &mut Capability, id: DeviceId) {
             capability.detail = format!("tried, and failed: {error:#}");
             capability.advice = advice(&error);
         }
+    }
+}
+
+/// Remembers what the trial says about the driver: the helper asks before it suspends a process.
+fn remember(tried: &anyhow::Result<Option<Trial>>) {
+    let refusal = |error: &anyhow::Error| error.downcast_ref::<Refusal>().cloned();
+    let failure = match tried {
+        Ok(Some(_)) => None,
+        Ok(None) => return,
+        Err(error) => match refusal(error).filter(trial::is_about_driver) {
+            Some(refusal) => Some(refusal.to_string()),
+            None => return,
+        },
+    };
+    let driver = Nvml::kept().and_then(|nvml| nvml.driver_version());
+    if let (Ok(driver), Ok(folder)) = (driver, PrivateFolder::of_user()) {
+        // It is tried again where it could not be written.
+        let _written = trial::remember(&folder, &helper::Trial { driver, failure });
     }
 }
 
@@ -77,7 +101,7 @@ fn attempt(id: DeviceId) -> anyhow::Result<Option<Trial>> {
 fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
     let mut connection = helper.connect()?;
     let (lock_limit_ms, limit_ms, maps) = (10_000, 60_000, Vec::new());
-    let suspend = Suspend { target, lock_limit_ms, limit_ms, force: true };
+    let suspend = Suspend { target, lock_limit_ms, limit_ms, force: true, is_alone: false };
     let out_s = match connection.ask(Ask::Suspend(suspend))? {
         Answer::Suspended(suspended) => suspended.steps.iter().map(|time| time.took_s).sum(),
         answer => return refused(answer),

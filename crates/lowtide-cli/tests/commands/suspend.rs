@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::agents::program::{LIMIT, Program, Route, World, client};
 
 /// Finds the helper beside the `lowtide` program.
-fn helper() -> PathBuf {
+pub(crate) fn helper() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_lowtide")).with_file_name("lowtide-helper");
     assert!(
         program.is_file(),
@@ -21,19 +21,28 @@ fn helper() -> PathBuf {
     program
 }
 
-fn lowtide(world: &World, arguments: &[&str]) -> (i32, String) {
+pub(crate) fn lowtide(world: &World, arguments: &[&str]) -> (i32, String) {
+    ended(&mut command(world, arguments))
+}
+
+/// Returns a command of the program on a test's machine.
+pub(crate) fn command(world: &World, arguments: &[&str]) -> Command {
     let locks = world.folder().join("locks");
     fs::create_dir_all(&locks).expect("a folder");
-    let output = world
-        .command(env!("CARGO_BIN_EXE_lowtide").as_ref())
+    let mut command = world.command(env!("CARGO_BIN_EXE_lowtide").as_ref());
+    command
         .args(arguments)
         .env("LOWTIDE_CUDA_LIBRARY", Double::path())
         .env("LOWTIDE_HELPER", format!("idle_ms=500,locks={}", locks.display()))
         .env("LOWTIDE_HELPER_PROGRAM", helper())
         .env("COLUMNS", "200")
-        .stdin(Stdio::null())
-        .output()
-        .expect("lowtide runs");
+        .stdin(Stdio::null());
+    command
+}
+
+/// Waits for a command. Returns its code and what it printed.
+pub(crate) fn ended(command: &mut Command) -> (i32, String) {
+    let output = command.output().expect("lowtide runs");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     (output.status.code().expect("it was not killed"), text)
 }
@@ -136,7 +145,7 @@ fn doctor_tries_it_on_a_disposable_process_and_leaves_nothing_behind() {
 }
 
 /// A process that does nothing; it is killed at the end.
-struct Idle(Child);
+pub(crate) struct Idle(pub(crate) Child);
 
 impl Idle {
     fn end(&mut self) {

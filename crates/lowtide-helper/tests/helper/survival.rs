@@ -154,6 +154,8 @@ fn it_leaves_its_starter_and_takes_neither_preloaded_libraries_nor_files_along()
     let started =
         command.env("LD_PRELOAD", Double::path()).env("CUDA_VISIBLE_DEVICES", "").status();
     assert!(started.expect("it starts").success(), "its first process ends at once");
+    // Connecting before it listens would start another one.
+    until("it listens", || helper.running().expect("no other answer").is_some());
     let pid = helper.connect().expect("it listens").pid();
     let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).expect("it runs");
     let variables = String::from_utf8_lossy(&read("environ")).into_owned();

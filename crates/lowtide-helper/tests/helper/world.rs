@@ -155,7 +155,13 @@ impl Program {
 
     pub(crate) fn suspend_within(&self, limit_ms: u64) -> Ask {
         let target = self.target;
-        Ask::Suspend(Suspend { target, lock_limit_ms: 10_000, limit_ms, force: false })
+        Ask::Suspend(Suspend {
+            target,
+            lock_limit_ms: 10_000,
+            limit_ms,
+            force: false,
+            is_alone: false,
+        })
     }
 
     pub(crate) fn resume(&self, wait_ms: u64) -> Ask {

@@ -14,7 +14,9 @@ use std::{env, fs, thread};
 
 use super::connecting::connect;
 pub use super::connecting::is_privileged;
-use super::{Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, VERSION, socket_name};
+use super::{
+    Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
+};
 
 /// The time in which a helper that was started answers, however busy the machine is.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -270,6 +272,7 @@ fn patience(ask: &Ask) -> Duration {
     let limits_ms = match ask {
         Ask::Suspend(suspend) => suspend.lock_limit_ms.saturating_add(suspend.limit_ms),
         Ask::Resume(resume) => resume.wait_ms.saturating_add(resume.limit_ms),
+        Ask::Try => TRIAL_LIMIT.as_millis() as u64,
         Ask::State { .. } | Ask::List | Ask::Devices => 0,
     };
     ANSWER_SLACK.saturating_add(Duration::from_millis(limits_ms))

@@ -13,12 +13,15 @@
 //! | [`Ask::Resume`] | waits for room, restores and unlocks the process |
 //! | [`Ask::State`] | asks the driver for the state of the process |
 //! | [`Ask::List`] | lists the processes that it suspended |
+//! | [`Ask::Try`] | suspends a disposable process, unless that was done with this driver |
 //! | [`Ask::Devices`] | reads all GPUs, which a suspended process cannot do itself |
 
 mod client;
 mod connecting;
 mod refusal;
 mod target;
+
+use std::time::Duration;
 
 use lowtide_types::{Bytes, Usage, Verdict};
 use schemars::JsonSchema;
@@ -33,6 +36,9 @@ pub const VERSION: u32 = 1;
 
 /// The most bytes in a line to or from the helper.
 pub const LINE_MOST: usize = 1 << 16;
+
+/// The longest time that a trial takes.
+pub const TRIAL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The name of the helper's program.
 pub const PROGRAM: &str = "lowtide-helper";
@@ -77,6 +83,9 @@ pub enum Ask {
     List,
     /// Asks for the numbers of all GPUs. Changes nothing.
     Devices,
+    /// Asks for a trial on a disposable process, unless one with this driver is remembered. A process is not
+    /// suspended if its trial failed.
+    Try,
 }
 
 /// The question to take a process off the device.
@@ -90,9 +99,12 @@ pub struct Suspend {
     /// The longest time until the answer, in milliseconds. A step that takes longer goes on; the answer is
     /// [`Refusal::Unfinished`].
     pub limit_ms: u64,
-    /// Whether to go on although the process uses a library that may hang a checkpoint.
+    /// Whether to go on although the process uses a library that may hang a checkpoint, or a trial failed.
     #[serde(default)]
     pub force: bool,
+    /// Whether the asker knows that the libraries of the process do not communicate, loaded or not.
+    #[serde(default)]
+    pub is_alone: bool,
 }
 
 /// The question to bring a process back to the device.
@@ -133,6 +145,8 @@ pub enum Answer {
         /// The processes.
         processes: Vec<ProcessStatus>,
     },
+    /// The result of a trial.
+    Tried(Trial),
     /// The numbers of all GPUs.
     Devices {
         /// The GPUs.
@@ -224,6 +238,15 @@ pub struct DeviceChange {
     pub before: Usage,
     /// The device's numbers afterwards.
     pub after: Usage,
+}
+
+/// The result of suspending a disposable process and bringing it back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Trial {
+    /// The version of the driver.
+    pub driver: String,
+    /// What went wrong; `None` if the process was suspended and came back.
+    pub failure: Option<String>,
 }
 
 /// The numbers of one device, as NVML reports them.
@@ -348,11 +371,18 @@ mod tests {
         let target = Target { pid: 7, start_ticks: 99 };
         let maps = vec![DeviceBytes { uuid: "GPU-1".to_owned(), bytes: Bytes::mib(3) }];
         let all = [
-            Ask::Suspend(Suspend { target, lock_limit_ms: 1, limit_ms: 2, force: true }),
+            Ask::Suspend(Suspend {
+                target,
+                lock_limit_ms: 1,
+                limit_ms: 2,
+                force: true,
+                is_alone: false,
+            }),
             Ask::Resume(Resume { target, maps, wait_ms: 3, limit_ms: 4 }),
             Ask::State { target },
             Ask::List,
             Ask::Devices,
+            Ask::Try,
         ];
         for ask in all {
             let line = Request::line(ask.clone());

@@ -80,6 +80,31 @@ pub enum Refusal {
         /// The name of the library.
         library: String,
     },
+    /// The process uses the GPU through the multi-process service, which no checkpoint supports.
+    #[error(
+        "process {pid} is a client of the multi-process service (MPS), which the driver cannot suspend"
+    )]
+    Mps {
+        /// The number of the process.
+        pid: u32,
+    },
+    /// The GPU is partitioned, which no checkpoint supports.
+    #[error("GPU {device} is partitioned (MIG), and the driver cannot suspend processes there")]
+    Mig {
+        /// The UUID of the GPU.
+        device: String,
+    },
+    /// A disposable process could not be suspended with this driver.
+    #[error(
+        "driver {driver} could not suspend a disposable process, so no other is tried: {why}; `lowtide doctor` tries \
+         again"
+    )]
+    Tried {
+        /// The version of the driver.
+        driver: String,
+        /// What went wrong.
+        why: String,
+    },
     /// The process does not use CUDA.
     #[error("process {pid} has nothing on a device")]
     NotOnDevice {

@@ -179,7 +179,14 @@ entry! {
         put_processes(&[], &count, &to)
     }
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: usize, count: Out<u32>, to: Out<ProcessInfo>) {
+        let device = index_of(device)?;
+        let clients = if faults::settings().mps { processes(device) } else { Vec::new() };
+        put_processes(&clients, &count, &to)
+    }
+    fn nvmlDeviceGetMigMode(device: usize, current: Out<u32>, pending: Out<u32>) {
         index_of(device)?;
-        put_processes(&[], &count, &to)
+        let mode = u32::from(faults::settings().mig);
+        put(&current, mode)?;
+        put(&pending, mode)
     }
 }

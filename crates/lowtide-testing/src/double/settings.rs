@@ -12,6 +12,7 @@
 //! | `copy_us` | how much longer each copy takes | process |
 //! | `oom_at` | bytes or `off`: creates and allocations this large are out of memory | process |
 //! | `accounting` | `on`, `off`: whether NVML knows what each process uses | process |
+//! | `mps`, `mig` | `on`, `off`: whether NVML says that every process is a client of the multi-process service, that GPUs are partitioned | process |
 //! | `breathing` | bytes: another process has this much at every second reading of NVML's memory | process |
 //! | `pid_offset` | added to every PID that NVML reports, as from another namespace | process |
 //! | `checkpoint_us` | how long a checkpoint or a restore that this process asks for takes | process |
@@ -27,7 +28,7 @@ pub(super) const MAX_DEVICES: usize = 8;
 
 /// The settings of a new machine and of a new process.
 pub(super) const DEFAULTS: &str = "total=4GiB,reserved=32MiB,context=64MiB,unattributed=0,devices=1,foreign=off,\
-     late_us=200,copy_us=0,oom_at=off,accounting=on,breathing=0,pid_offset=0,checkpoint_us=0";
+     late_us=200,copy_us=0,oom_at=off,accounting=on,mps=off,mig=off,breathing=0,pid_offset=0,checkpoint_us=0";
 
 /// The code of a fault that ends the process.
 pub(super) const DEATH: i32 = i32::MIN;
@@ -40,6 +41,8 @@ pub(super) enum Setting {
     CopyUs(u64),
     OomAt(u64),
     Accounting(bool),
+    Mps(bool),
+    Mig(bool),
     Breathing(u64),
     PidOffset(i64),
     CheckpointUs(u64),
@@ -101,7 +104,9 @@ fn parse_one(word: &str) -> Result<Setting, String> {
         "copy_us" => value.parse().ok().map(Setting::CopyUs),
         "oom_at" if value == "off" => Some(Setting::OomAt(u64::MAX)),
         "oom_at" => parse_bytes(value).map(Setting::OomAt),
-        "accounting" if value == "on" || value == "off" => Some(Setting::Accounting(value == "on")),
+        "accounting" => parse_switch(value).map(Setting::Accounting),
+        "mps" => parse_switch(value).map(Setting::Mps),
+        "mig" => parse_switch(value).map(Setting::Mig),
         "breathing" => parse_bytes(value).map(Setting::Breathing),
         "pid_offset" => value.parse().ok().map(Setting::PidOffset),
         "checkpoint_us" => value.parse().ok().map(Setting::CheckpointUs),
@@ -111,6 +116,10 @@ fn parse_one(word: &str) -> Result<Setting, String> {
         _ => None,
     };
     setting.ok_or_else(wrong)
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    (text == "on" || text == "off").then_some(text == "on")
 }
 
 fn parse_bytes(text: &str) -> Option<u64> {
