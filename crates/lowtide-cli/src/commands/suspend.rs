@@ -10,7 +10,7 @@ use lowtide_proto::helper::{
     Suspend, Suspended, Target,
 };
 use lowtide_release::parse_time;
-use lowtide_types::Bytes;
+use lowtide_types::{Bytes, Verdict};
 use serde::Serialize;
 
 use crate::commands::agents;
@@ -70,7 +70,7 @@ pub(crate) struct ResumeOptions {
 pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
-        return suspended_by_agent(options, answer);
+        return told_by_agent(options.pid, options.json, answer);
     }
     let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
     let ask = Ask::Suspend(Suspend {
@@ -89,78 +89,53 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
             if !options.json {
                 receipt(&suspended).print()?;
             }
-            match suspended.verdict {
-                verdict if verdict.is_proved() => Ok(Ending::Proved),
-                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
-            }
+            Ok(ending(suspended.verdict))
         }
         other => refused(other),
     }
 }
 
-/// Says what an agent answered, which put its program to sleep before it asked the helper.
-fn suspended_by_agent(
-    options: &SuspendOptions,
-    answer: lowtide_proto::Answer,
-) -> anyhow::Result<Ending> {
+/// Says what the agent of a program answered. It put the program to sleep before it asked the helper, and a
+/// program that comes back sleeps on.
+fn told_by_agent(pid: u32, json: bool, answer: lowtide_proto::Answer) -> anyhow::Result<Ending> {
     use lowtide_proto::Answer as Agent;
-    if options.json {
+    if json {
         page::print_json(&answer)?;
     }
+    let say = |page: Page| if json { Ok(()) } else { page.print().map(drop) };
+    let line = |text: String| {
+        let mut page = Page::default();
+        page.line(&text);
+        say(page)
+    };
     match answer {
         Agent::Suspended { receipts, suspended } => {
-            if !options.json {
+            if !json {
                 agents::print_receipts(&receipts)?;
-                receipt(&suspended).print()?;
             }
-            match suspended.verdict {
-                verdict if verdict.is_proved() => Ok(Ending::Proved),
-                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
-            }
+            say(receipt(&suspended))?;
+            Ok(ending(suspended.verdict))
         }
         Agent::Asleep => {
-            if !options.json {
-                let mut page = Page::default();
-                page.line(&format!("process {} is suspended already", options.pid));
-                page.print()?;
-            }
+            line(format!("process {pid} is suspended already"))?;
             Ok(Ending::Proved)
         }
         Agent::Slept { receipts } => {
-            if !options.json {
+            if !json {
                 agents::print_receipts(&receipts)?;
             }
             Ok(Ending::NotProved { what: "the program did not fall asleep".to_owned() })
         }
-        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
-        other => bail!("the agent answered something else: {}", other.to_line()),
-    }
-}
-
-/// Says what an agent answered, whose program is on the device again and sleeps on.
-fn resumed_by_agent(
-    options: &ResumeOptions,
-    answer: lowtide_proto::Answer,
-) -> anyhow::Result<Ending> {
-    use lowtide_proto::Answer as Agent;
-    if options.json {
-        page::print_json(&answer)?;
-    }
-    match answer {
+        Agent::Resumed(resumed) if resumed.steps.is_empty() => {
+            line(format!("process {pid} was not suspended"))?;
+            Ok(Ending::Proved)
+        }
         Agent::Resumed(resumed) => {
-            if !options.json {
-                let mut page = Page::default();
-                let (pid, took_s) = (options.pid, resumed.took_s);
-                page.line(&if resumed.steps.is_empty() {
-                    format!("process {pid} was not suspended")
-                } else {
-                    format!(
-                        "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next \
-                         use of the device"
-                    )
-                });
-                page.print()?;
-            }
+            let took_s = resumed.took_s;
+            line(format!(
+                "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next use of \
+                 the device"
+            ))?;
             Ok(Ending::Proved)
         }
         Agent::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
@@ -169,11 +144,19 @@ fn resumed_by_agent(
     }
 }
 
+fn ending(verdict: Verdict) -> Ending {
+    if verdict.is_proved() {
+        Ending::Proved
+    } else {
+        Ending::NotProved { what: verdict.to_string() }
+    }
+}
+
 /// Brings a process back to the device.
 pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
-        return resumed_by_agent(options, answer);
+        return told_by_agent(options.pid, options.json, answer);
     }
     let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
     let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
