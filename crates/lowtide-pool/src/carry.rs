@@ -7,17 +7,20 @@
 //! A part of the backups is registered all the same: its pieces go over the link whenever no buffer
 //! is ready for it, so that it is busy where the processor cannot keep up.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lowtide_device::{Bytes, Device, Mark, Stream};
+use lowtide_device::{Bytes, Device, Mark, PendingDifferences, Stream};
 
 use crate::feed::{Feed, Job, Load};
 use crate::handover::Way;
 use crate::lanes::{self, Haul};
 use crate::limit::Limit;
-use crate::piece::{DirectPiece, PIECE, StagedPiece, StagingBuffer};
+use crate::piece::{BUFFER, DirectPiece, StagedPiece, StagingBuffer};
+use crate::policy::Policy;
 use crate::retry::twice;
+use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
@@ -25,10 +28,19 @@ use crate::{Error, Result};
 /// 4 reach half of the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
 
+/// The number of streams that pack and unpack.
+const PACKING_STREAMS: usize = 2;
+
 /// Streams and staging buffers, kept from one turn to the next.
 pub(crate) struct Carriers {
     device: Device,
     copies: Stream,
+    /// For packing and unpacking, in turn: one kernel begins while another ends. None where the policy
+    /// does not pack.
+    packs: Vec<Stream>,
+    /// The number of pieces that were packed or unpacked, and of sleeps.
+    packed: AtomicUsize,
+    sleeps: AtomicU64,
     /// For digests and fills beside the copies.
     pub(crate) checks: Stream,
     buffers: Mutex<Vec<StagingBuffer>>,
@@ -40,23 +52,46 @@ impl Carriers {
     pub(crate) fn ready<'a>(
         kept: &'a mut Option<Carriers>,
         device: &Device,
+        policy: &Policy,
     ) -> lowtide_device::Result<&'a mut Carriers> {
         match kept {
             Some(carriers) => carriers.settle()?,
-            None => *kept = Some(Carriers::new(device)?),
+            None => *kept = Some(Carriers::new(device, policy.packing && device.packs())?),
         }
         Ok(kept.as_mut().expect("they were there, or were just made"))
     }
 
     /// Waits for all copies: what they held is let go.
     pub(crate) fn settle(&self) -> lowtide_device::Result<()> {
-        twice(|| self.copies.synchronize())?;
+        for stream in self.packs.iter().chain([&self.copies]) {
+            twice(|| stream.synchronize())?;
+        }
         twice(|| self.checks.synchronize())
     }
 
-    fn new(device: &Device) -> lowtide_device::Result<Carriers> {
+    fn new(device: &Device, packs: bool) -> lowtide_device::Result<Carriers> {
         let (copies, checks) = (device.stream()?, device.stream()?);
-        Ok(Carriers { device: device.clone(), copies, checks, buffers: Mutex::default() })
+        let streams = if packs { PACKING_STREAMS } else { 0 };
+        let packs = (0..streams).map(|_| device.stream()).collect::<Result<_, _>>()?;
+        let (packed, sleeps) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let (device, buffers) = (device.clone(), Mutex::default());
+        Ok(Carriers { device, copies, packs, packed, sleeps, checks, buffers })
+    }
+
+    /// Returns whether this sleep compares what it packs with the device's pages. Counts the sleep.
+    pub(crate) fn compares(&self, policy: &Policy) -> bool {
+        let before = self.sleeps.fetch_add(1, Relaxed);
+        policy.packing && policy.compare_each > 0 && before.is_multiple_of(policy.compare_each)
+    }
+
+    // The stream for a piece of this form.
+    fn stream(&self, form: Form) -> &Stream {
+        match form {
+            Form::Packed if !self.packs.is_empty() => {
+                &self.packs[self.packed.fetch_add(1, Relaxed) % self.packs.len()]
+            }
+            Form::Packed | Form::Raw => &self.copies,
+        }
     }
 
     /// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
@@ -135,8 +170,16 @@ struct Lane<'a> {
     limit: Limit<'a>,
 }
 
-impl Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_> {
-    type Sent = Mark;
+/// A piece on the link.
+struct Sent<'a> {
+    stream: &'a Stream,
+    mark: Mark,
+    /// Set where it was packed and is compared.
+    compared: Option<PendingDifferences<'a>>,
+}
+
+impl<'a> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'a> {
+    type Sent = Sent<'a>;
 
     fn go_on(&self) -> Result<()> {
         let step = match self.feed.handover.way() {
@@ -147,25 +190,42 @@ impl Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_> {
     }
 
     fn buffer(&self) -> Result<StagingBuffer> {
-        Ok(self.carriers.device.host_memory_here(Bytes(PIECE))?)
+        Ok(self.carriers.device.host_memory_here(Bytes(BUFFER))?)
     }
 
-    fn send(&self, load: &Load) -> Result<Mark> {
+    fn send(&self, load: &Load) -> Result<Sent<'a>> {
         let (piece, on_host) = match load {
             Load::Direct(direct) => (&direct.piece, (&direct.memory, direct.piece.at)),
-            Load::Staged(job) => (&job.staged.piece, (&job.buffer, Bytes::ZERO)),
+            Load::Staged(job) => {
+                let piece = &job.staged.piece;
+                (piece, (&job.buffer, piece.in_buffer()))
+            }
         };
         let on_device = (&piece.reservation, Bytes(piece.offset));
-        let stream = &self.carriers.copies;
-        twice(|| match self.feed.handover.way() {
-            Way::Out => stream.copy_out(on_device, on_host, piece.size),
-            Way::In => stream.copy_in(on_host, on_device, piece.size),
+        let (stream, pages) = (self.carriers.stream(piece.form), piece.pages());
+        twice(|| match (self.feed.handover.way(), piece.form) {
+            (Way::Out, Form::Raw) => stream.copy_out(on_device, on_host, piece.size),
+            (Way::In, Form::Raw) => stream.copy_in(on_host, on_device, piece.size),
+            (Way::Out, Form::Packed) => stream.pack(on_device, on_host, &piece.bases[..pages]),
+            (Way::In, Form::Packed) => stream.unpack(on_host, on_device, pages),
         })?;
-        Ok(twice(|| stream.mark())?)
+        let compares = self.feed.compares && piece.form == Form::Packed;
+        let compare = || twice(|| stream.differs(on_host, on_device, pages));
+        let compared = compares.then(compare).transpose()?;
+        Ok(Sent { stream, mark: twice(|| stream.mark())?, compared })
     }
 
-    fn wait(&self, sent: &Mark) -> Result<()> {
-        Ok(twice(|| self.carriers.copies.wait(sent))?)
+    fn wait(&self, load: &Load, sent: Sent<'a>) -> Result<()> {
+        let Sent { stream, mark, compared } = sent;
+        twice(|| stream.wait(&mark))?;
+        if let Some(compared) = compared {
+            let piece = match load {
+                Load::Direct(direct) => &direct.piece,
+                Load::Staged(job) => &job.staged.piece,
+            };
+            self.feed.compared(piece, &compared.wait()?);
+        }
+        Ok(())
     }
 
     fn copy(&self, job: &Job, part: usize) -> Result<()> {
@@ -191,7 +251,7 @@ mod tests {
     use super::*;
     use crate::limit::Progress;
     use crate::memory::Memory;
-    use crate::piece::Piece;
+    use crate::piece::{Bases, Piece};
 
     const PAGE: u64 = 2 << 20;
     /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
@@ -225,7 +285,7 @@ mod tests {
                 place
             });
             let places = places.collect();
-            World { carriers: Carriers::new(&device).unwrap(), reservation, places }
+            World { carriers: Carriers::new(&device, false).unwrap(), reservation, places }
         }
 
         // Each is a chunk of its own.
@@ -237,7 +297,8 @@ mod tests {
                 let (size, at) = (Bytes(pages * PAGE), *at);
                 offset += size.0;
                 let offset = offset - size.0;
-                Piece { chunk: number, reservation, offset, memory, at, size }
+                let (form, bases) = (Form::Raw, Bases::default());
+                Piece { chunk: number, reservation, offset, memory, at, size, form, bases }
             });
             pieces.collect()
         }

@@ -42,6 +42,7 @@ mod room;
 mod saving;
 mod settle;
 mod shelf;
+mod slab;
 mod sleep;
 mod sleep_part;
 mod snapshot;

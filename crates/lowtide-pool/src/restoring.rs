@@ -12,7 +12,8 @@ use crate::feed::Feed;
 use crate::handover::Way;
 use crate::limit::Limit;
 use crate::memory::Memory;
-use crate::piece::{PIECE, Piece};
+use crate::piece::{Bases, PIECE, Piece};
+use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
 
@@ -33,7 +34,7 @@ struct Run {
     offset: u64,
     size: Bytes,
     /// `None` where it is all zeros.
-    from: Option<(Memory, Bytes)>,
+    from: Option<(Memory, Bytes, Form)>,
 }
 
 impl<'a> Restoring<'a> {
@@ -114,9 +115,10 @@ impl<'a> Restoring<'a> {
 impl Returning<'_> {
     fn pieces(&self, chunk: usize) -> impl Iterator<Item = Piece> + '_ {
         self.runs.iter().filter_map(move |run| {
-            let (memory, at) = run.from.clone()?;
+            let (memory, at, form) = run.from.clone()?;
             let (reservation, offset) = (self.part.reservation.clone(), run.offset);
-            Some(Piece { chunk, reservation, offset, memory, at, size: run.size })
+            let (size, bases) = (run.size, Bases::default());
+            Some(Piece { chunk, reservation, offset, memory, at, size, form, bases })
         })
     }
 }
@@ -126,7 +128,9 @@ impl Run {
         let (offset, saved) = pages[0];
         let from = match saved.location {
             BackupLocation::Zero => None,
-            BackupLocation::Page(page) => Some((backups.memory(page.slab).clone(), page.offset())),
+            BackupLocation::Page(page) => {
+                Some((backups.memory(page.slab).clone(), page.offset(), page.form))
+            }
         };
         Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }
     }

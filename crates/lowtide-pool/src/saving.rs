@@ -41,6 +41,8 @@ pub(crate) struct Saving<'a> {
     pub(crate) parts: &'a [&'a SleepPart],
     /// The rooms whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
+    /// Compares packed pages with the device's.
+    pub(crate) compares: bool,
     pub(crate) limit: Limit<'a>,
 }
 
@@ -139,7 +141,7 @@ impl Take<'_> {
         looks: &mut Looks,
         lost: &mut Lost,
     ) -> Result<()> {
-        let Saving { carriers, planner, limit, .. } = self.saving;
+        let Saving { carriers, planner, compares, limit, .. } = self.saving;
         let pieces: Vec<Piece> = self
             .runs
             .iter()
@@ -148,10 +150,11 @@ impl Take<'_> {
                 changes::piece(run, *chunk, reservation, backups)
             })
             .collect();
-        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces);
+        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces).comparing(*compares);
         let copied = || self.runs.iter().flat_map(|(_, run)| *run).map(Changed::target).collect();
         let look = SecondLook {
             stream: &carriers.checks,
+            feed: &feed,
             backups: planner
                 .policy
                 .check_backups

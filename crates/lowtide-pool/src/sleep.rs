@@ -116,7 +116,8 @@ impl Pool {
         let (saved, lost): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.saves);
         let (mut tally, mut copied_again) = (PageTally::default(), 0);
         if saved.iter().any(|part| !part.pages.is_empty()) {
-            let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
+            let carriers =
+                Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
             let backups = &mut turn.backups;
             let to_save: Vec<ToSave<'_>> = saved.iter().map(|part| part.to_save()).collect();
             let others = self.state()?.awake_rooms();
@@ -129,7 +130,8 @@ impl Pool {
             };
             let plan = planner.plan(backups, &to_save)?;
             tally = plan.tally;
-            let saving = Saving { carriers, planner, parts: &saved, lost: &lost, limit };
+            let compares = carriers.compares(&self.shared.policy);
+            let saving = Saving { carriers, planner, parts: &saved, lost: &lost, compares, limit };
             copied_again = saving.carry(backups, plan)?;
         } else {
             let all = saved.iter().chain(&lost).copied();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
+use lowtide_device::packing::PACKED_BYTES;
 use lowtide_device::{
     Address, Backend, BackendStream, Bytes, Device, DeviceId, DeviceInfo, Error, Handle, RawMark,
     Result, Usage,
@@ -51,6 +52,8 @@ const CALLS: [Call; 10] = [
 pub struct Faults {
     armed: Mutex<Vec<(Call, Strikes)>>,
     struck: AtomicU64,
+    /// The number of packs that are still to be spoilt.
+    spoilt: AtomicU64,
     meddler: Mutex<Option<Box<Meddler>>>,
 }
 
@@ -94,6 +97,11 @@ impl Faults {
     /// Refuses nothing from now on.
     pub fn disarm(&self) {
         self.armed().clear();
+    }
+
+    /// Changes a byte of the next so many packed pieces: a kernel that is wrong.
+    pub fn spoil_packs(&self, count: u64) {
+        self.spoilt.store(count, Relaxed);
     }
 
     /// Calls `meddler` at every [`Moment`] from now on, before the work goes on.
@@ -320,6 +328,12 @@ unsafe impl BackendStream for RefusingStream {
     unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.pack(from, to, bases) }?;
+        let take = |left: u64| left.checked_sub(1);
+        if self.faults.spoilt.fetch_update(Relaxed, Relaxed, take).is_ok() {
+            self.real.synchronize()?;
+            let wrong = unsafe { to.add(PACKED_BYTES / 2) };
+            unsafe { *wrong ^= 1 };
+        }
         self.done(Moment::CopiedOut(from, pages(bases.len())))
     }
 
