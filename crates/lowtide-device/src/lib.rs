@@ -83,6 +83,7 @@ mod staging;
 mod stream;
 pub mod survey;
 mod sync;
+pub mod yama;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;
