@@ -1,9 +1,10 @@
 //! `lowtide suspend` and `lowtide resume`: takes a process off the device and brings it back, by the helper.
 
 use std::env;
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{
     Answer, Ask, Connection, DeviceBytes, DeviceChange, Helper, Refusal, Resume, Resumed, StepTime,
@@ -69,6 +70,7 @@ pub(crate) struct ResumeOptions {
 /// Takes a process off the device.
 pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
+    say_at_interrupt(options.pid)?;
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
         return told_by_agent(options.pid, options.json, answer);
     }
@@ -155,6 +157,7 @@ fn ending(verdict: Verdict) -> Ending {
 /// Brings a process back to the device.
 pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
+    say_at_interrupt(options.pid)?;
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
         return told_by_agent(options.pid, options.json, answer);
     }
@@ -190,8 +193,25 @@ fn refused(answer: Answer) -> anyhow::Result<Ending> {
     }
 }
 
+/// Says at Ctrl-C that what was asked for goes on: nothing that the driver has begun is cancelled.
+fn say_at_interrupt(pid: u32) -> anyhow::Result<()> {
+    /// The code of a command that was interrupted.
+    const INTERRUPTED: i32 = 130;
+    let say = move || {
+        page::complain(&format!(
+            "interrupted; what was asked for goes on without this command: `lowtide status` shows process {pid}, and \
+             `lowtide resume {pid}` brings it back"
+        ));
+        std::process::exit(INTERRUPTED);
+    };
+    ctrlc::set_handler(say).context("watching for Ctrl-C")
+}
+
 fn target(pid: u32) -> anyhow::Result<Target> {
-    Target::of(pid).with_context(|| format!("there is no process {pid}; `lowtide ps` lists them"))
+    Target::of(pid).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!("there is no process {pid}; `lowtide ps` lists them"),
+        _ => anyhow!(error).context(format!("looking process {pid} up")),
+    })
 }
 
 /// Returns the helper of this user.

@@ -104,6 +104,7 @@ fn a_process_that_cannot_be_suspended_is_refused_with_the_reason_and_code_3() {
     idle.end();
     let (code, text) = lowtide(&world, &["suspend", &pid]);
     assert!(code == 3 && text.contains(&format!("there is no process {pid}")), "{code}: {text}");
+    assert!(!text.contains("os error"), "one reason is enough: {text}");
     assert_eq!(lowtide(&world, &["suspend", "soon"]).0, 2);
 }
 
@@ -124,6 +125,31 @@ fn a_program_without_room_stays_suspended_and_the_holder_is_named() {
     let (code, text) = lowtide(&world, &["resume", &pid]);
     assert_eq!(code, 0, "{text}");
     program.does("check 0");
+}
+
+#[test]
+fn an_interrupted_suspend_goes_on_and_that_is_said() {
+    let world = World::new();
+    let program = program(&world);
+    let pid = program.pid();
+    // So long that it is under way until the program ends.
+    let mut suspend = command(&world, &["suspend", &pid]);
+    suspend.env("LOWTIDE_DOUBLE", "checkpoint_us=600000000").stderr(Stdio::piped());
+    let asked = suspend.stdout(Stdio::null()).spawn().expect("lowtide runs");
+    let began = Instant::now();
+    while !lowtide(&world, &["status"]).1.contains("on its way (checkpoint)") {
+        assert!(began.elapsed() < LIMIT, "it is not on its way");
+    }
+    let sent = Command::new("kill").args(["-INT", &asked.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let output = asked.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(text.contains("goes on without this command"), "{text}");
+    let (_, text) = lowtide(&world, &["status"]);
+    assert!(text.contains("on its way (checkpoint)"), "{text}");
+    // Its program ends, and with it the checkpoint.
+    drop(program);
 }
 
 #[test]
