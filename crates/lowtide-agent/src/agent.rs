@@ -18,7 +18,7 @@ use crate::obstacles::say;
 use crate::suspending::Suspending;
 use crate::virtual_memory::{self, VirtualMemory};
 use crate::worker::{Job, Worker};
-use crate::{control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
+use crate::{contexts, control, gate, idle, interpreter, loader, obstacles, pools, quiet, staying};
 
 /// The driver's code for a device that is out of memory.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
@@ -358,7 +358,12 @@ impl Agent {
         if open > 0 {
             return Some("busy: a graph is being captured".to_owned());
         }
-        homes.iter().find_map(|home| home.question.is_busy(home.context))
+        let contexts = contexts::all();
+        // The program may have got a context in a way that no function of ours saw.
+        let unseen = homes.iter().filter(|home| !contexts.iter().any(|one| one.0 == home.context));
+        let of_homes = unseen.map(|home| home.question.is_busy(home.context));
+        let all = contexts.iter().map(|(context, question)| question.is_busy(*context));
+        all.chain(of_homes).flatten().next()
     }
 
     /// Wakes the process. Called by the worker.

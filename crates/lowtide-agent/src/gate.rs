@@ -19,7 +19,7 @@ mod atomic {
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
-use std::{hint, ptr, thread};
+use std::{ptr, thread};
 
 use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, SUSPENDED, TOUCH};
 use crate::agent;
@@ -132,13 +132,20 @@ fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
 /// takes too long.
 pub(crate) fn close(limit: Duration) -> bool {
     protocol::close(&STATE, LINES.iter().map(|line| &line.0));
+    let is_closed = becomes(limit, || protocol::is_empty(LINES.iter().map(|line| &line.0)));
+    if !is_closed {
+        open();
+    }
+    is_closed
+}
+
+/// Waits until something is so; false if that takes too long.
+fn becomes(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
-    while !protocol::is_empty(LINES.iter().map(|line| &line.0)) {
+    while !is_so() {
         if began.elapsed() > limit {
-            open();
             return false;
         }
-        hint::spin_loop();
         thread::yield_now();
     }
     true
@@ -158,15 +165,11 @@ pub(crate) fn open() {
 /// again and returns false if that takes too long.
 pub(crate) fn suspend(limit: Duration) -> bool {
     protocol::suspend(&STATE, LINES.iter().map(|line| &line.0));
-    let began = Instant::now();
-    while !protocol::is_quite_empty(LINES.iter().map(|line| &line.0)) {
-        if began.elapsed() > limit {
-            fall_asleep();
-            return false;
-        }
-        thread::yield_now();
+    let is_closed = becomes(limit, || protocol::is_quite_empty(LINES.iter().map(|line| &line.0)));
+    if !is_closed {
+        fall_asleep();
     }
-    true
+    is_closed
 }
 
 /// Returns whether the process is asleep, or suspended.

@@ -17,7 +17,7 @@ use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
 use crate::obstacles::say;
 use crate::staying::{self, Key, Kind};
-use crate::{arrays, gate, loader, obstacles, pools, primaries};
+use crate::{arrays, contexts, gate, loader, obstacles, pools, primaries};
 
 const SUCCESS: i32 = 0;
 const INVALID_VALUE: i32 = 1;
@@ -136,6 +136,18 @@ hooks! {
         captured(false, real(stream, graph))
     };
 
+    touch cuCtxCreate(context: *mut usize, flags: u32, device: i32) |real| {
+        created(context, real(context, flags, device))
+    };
+    touch cuCtxCreate_v2(context: *mut usize, flags: u32, device: i32) |real| {
+        created(context, real(context, flags, device))
+    };
+    touch cuCtxCreate_v3(context: *mut usize, partition: usize, count: i32, flags: u32, device: i32) |real| {
+        created(context, real(context, partition, count, flags, device))
+    };
+    touch cuCtxCreate_v4(context: *mut usize, how: usize, flags: u32, device: i32) |real| {
+        created(context, real(context, how, flags, device))
+    };
     quiet cuCtxDestroy(context: usize) |real| {
         leave(context);
         real(context)
@@ -153,7 +165,9 @@ hooks! {
         let code = real(context, device);
         if code == SUCCESS && !context.is_null() {
             // SAFETY: the driver has written it.
-            primaries::retained(device, unsafe { *context });
+            let context = unsafe { *context };
+            primaries::retained(device, context);
+            contexts::made(context);
         }
         code
     };
@@ -327,7 +341,17 @@ fn captured(began: bool, code: i32) -> i32 {
     code
 }
 
+/// Notes a context, if the driver made one.
+fn created(context: *mut usize, code: i32) -> i32 {
+    if code == SUCCESS && !context.is_null() {
+        // SAFETY: the driver has written it.
+        contexts::made(unsafe { *context });
+    }
+    code
+}
+
 fn leave(context: usize) {
+    contexts::left(context);
     if let Some(agent) = agent::get() {
         quietly(|| agent.leave_context(context));
         staying::left(context);

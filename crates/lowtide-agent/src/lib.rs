@@ -14,7 +14,8 @@
 //! | `hooks` | the functions that the agent answers or notes itself |
 //! | `memory` | the program's allocations, by context |
 //! | `virtual_memory` | virtual memory that the program makes itself |
-//! | `attributes`, `arrays`, `primaries` | what the driver says of addresses, arrays and contexts |
+//! | `attributes`, `arrays` | what the driver says of addresses and arrays |
+//! | `contexts`, `primaries` | the contexts of the program |
 //! | `obstacles` | what keeps the process from sleeping |
 //! | `surroundings` | the same, where no driver call shows it |
 //! | `staying` | memory that stays on the device |
@@ -29,6 +30,7 @@
 mod agent;
 mod arrays;
 mod attributes;
+mod contexts;
 mod control;
 mod entries;
 mod gate;

@@ -9,6 +9,7 @@
 //! The lock of the tables is held during driver calls: a mapping and its record change together, also where
 //! the program unmaps while the worker does.
 
+mod blocks;
 mod chunks;
 mod driver;
 mod properties;
@@ -18,14 +19,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lowtide_device::{Address, Device};
-use lowtide_pool::{Policy, Pool, StreamId};
-use lowtide_types::{Bytes, SleepPolicy};
+use lowtide_types::Bytes;
 
 use crate::memory::Home;
 use crate::obstacles::say;
 use crate::staying::{self, Key, Kind};
-use chunks::{ProgramsChunks, RealHandles};
+use blocks::Block;
+pub(crate) use blocks::ProgramsPool;
 pub(crate) use driver::prepare;
 pub(crate) use properties::{Access, Properties};
 
@@ -35,9 +35,6 @@ const INVALID_VALUE: i32 = 1;
 /// The upper bits of our numbers. No driver gives a handle with these: they are in no address.
 const OURS: u64 = 0x1d7e;
 const OURS_SHIFT: u32 = 48;
-
-/// The tag of this memory in its pool, and in the ledger.
-const TAG: &str = "virtual memory of the program";
 
 /// The program's handles and mappings.
 #[derive(Default)]
@@ -75,13 +72,6 @@ enum Holder {
     Nothing,
 }
 
-#[derive(Clone)]
-struct Block {
-    home: Arc<Home>,
-    pool: ProgramsPool,
-    at: Address,
-}
-
 /// A mapping that the program made.
 struct ProgramMapping {
     bytes: Bytes,
@@ -109,66 +99,6 @@ impl ProgramMapping {
     }
 }
 
-/// A pool of chunks with the same properties.
-#[derive(Clone)]
-pub(crate) struct ProgramsPool {
-    pub(crate) pool: Pool,
-    handles: Arc<RealHandles>,
-}
-
-impl ProgramsPool {
-    /// Makes a pool of chunks on a device. Each block has one chunk, as large as it is.
-    pub(crate) fn new(
-        device: &Device,
-        properties: Properties,
-        policy: Policy,
-    ) -> lowtide_pool::Result<ProgramsPool> {
-        let handles = Arc::<RealHandles>::default();
-        let chunks =
-            ProgramsChunks { device: device.clone(), properties, handles: Arc::clone(&handles) };
-        let device = Device::new(chunks);
-        let policy = policy.chunk_most(Bytes(u64::MAX));
-        Ok(ProgramsPool { pool: Pool::builder(&device).policy(policy).build()?, handles })
-    }
-}
-
-impl Block {
-    fn allocate(
-        home: &Arc<Home>,
-        pool: ProgramsPool,
-        bytes: Bytes,
-    ) -> lowtide_pool::Result<Option<Block>> {
-        let tag = pool.pool.tag(TAG, SleepPolicy::Offload)?;
-        let changing = home.changing();
-        let at = pool.pool.alloc(bytes, StreamId::default(), tag)?;
-        drop(changing);
-        let block = Block { home: Arc::clone(home), pool, at };
-        if block.real(bytes).is_some() {
-            return Ok(Some(block));
-        }
-        // The driver has refused to take memory back, and the pool has used it for this block.
-        block.give_back();
-        Ok(None)
-    }
-
-    /// Returns the real handle, which is there while the memory is awake.
-    fn real(&self, bytes: Bytes) -> Option<u64> {
-        self.pool.handles.at(self.at, bytes)
-    }
-
-    /// Gives the memory back to the device. The program was told that it is gone; what fails now is only memory
-    /// that stays taken.
-    fn give_back(&self) {
-        let _changing = self.home.changing();
-        let freed = self.pool.pool.free(self.at, StreamId::default());
-        match freed.and_then(|()| self.pool.pool.trim(Bytes::ZERO)) {
-            Ok(_) => {}
-            Err(lowtide_pool::Error::Device(error)) if error.is_context_lost() => {}
-            Err(error) => say!("freed virtual memory stays on the device: {error}"),
-        }
-    }
-}
-
 impl VirtualMemory {
     /// Makes memory that can sleep and returns our number for it; `None` where the pool has no chunk for it alone.
     ///
@@ -181,7 +111,7 @@ impl VirtualMemory {
         properties: Properties,
     ) -> lowtide_pool::Result<Option<u64>> {
         let pool = home.programs_pool(properties)?;
-        let Some(block) = Block::allocate(home, pool, bytes)? else { return Ok(None) };
+        let Some(block) = Block::allocate(home, &pool, bytes)? else { return Ok(None) };
         let mut tables = self.tables();
         tables.last += 1;
         let number = OURS << OURS_SHIFT | tables.last;

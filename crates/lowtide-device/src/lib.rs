@@ -83,6 +83,7 @@ mod staging;
 mod stream;
 pub mod survey;
 mod sync;
+pub mod yama;
 
 pub use backend::{Backend, BackendStream, Handle, RawMark};
 pub use chunk::Chunk;
@@ -98,4 +99,4 @@ pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use mapping_table::Mapping;
 pub use parent::end_with_parent;
 pub use reservation::{NotMapped, NotUnmapped, Reservation};
-pub use stream::{Mark, PendingDifferences, PendingDigests, PendingLooks, Stream};
+pub use stream::{Mark, PackedPlace, PendingDifferences, PendingDigests, PendingLooks, Stream};

@@ -2,7 +2,6 @@
 //! Creates no context.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use serde::Serialize;
 
@@ -10,6 +9,7 @@ use crate::cuda::{Card, Driver};
 use crate::facts::Attempt;
 use crate::info::{DeviceInfo, DeviceKind};
 use crate::nvml::Nvml;
+use crate::yama::PtraceScope;
 use crate::{Bytes, DeviceId, Error, Result, Usage, host, identity};
 
 /// The compute capability that the digest's PTX is compiled for.
@@ -205,7 +205,7 @@ fn suspend(driver: &Driver) -> Capability {
         return Capability::no("the driver checkpoints processes on Linux only", "use Linux");
     }
     match driver.checkpoint() {
-        Ok(_) => yama(),
+        Ok(_) => tracing(PtraceScope::now()),
         Err(Error::MissingEntryPoint { name, since, .. }) => Capability::no(
             format!("the driver has no {name}; it has CUDA {}", driver.version()),
             format!("install driver {} or newer", since.driver_release()),
@@ -215,24 +215,23 @@ fn suspend(driver: &Driver) -> Capability {
 }
 
 // The driver attaches to the process it checkpoints, which Yama may forbid.
-fn yama() -> Capability {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+fn tracing(scope: PtraceScope) -> Capability {
     let has = "the driver has the checkpoint calls";
-    match scope.trim() {
-        "" | "0" => Capability::yes(format!("{has}; own processes may be suspended")),
-        "1" => Capability {
+    match scope {
+        PtraceScope::Everybody => Capability::yes(format!("{has}; own processes may be suspended")),
+        PtraceScope::Named => Capability {
             works: true,
             detail: format!(
                 "{has}; Yama's ptrace_scope is 1: only children, and processes that name the helper"
             ),
             advice: Some("as root: sysctl kernel.yama.ptrace_scope=0 lifts that".to_owned()),
         },
-        "2" => Capability::no(
+        PtraceScope::Root => Capability::no(
             format!("{has}, but Yama's ptrace_scope is 2: only root may attach to a process"),
             "run as root, or as root: sysctl kernel.yama.ptrace_scope=0",
         ),
-        scope => Capability::no(
-            format!("{has}, but Yama's ptrace_scope is {scope}: nobody may attach to a process"),
+        PtraceScope::Nobody => Capability::no(
+            format!("{has}, but Yama's ptrace_scope is 3: nobody may attach to a process"),
             "set kernel.yama.ptrace_scope to 0 and restart the machine: it cannot be lowered before",
         ),
     }

@@ -96,10 +96,15 @@ impl Reading {
     pub(crate) fn changes(&self, later: &Reading, pid: u32, uuids: &[String]) -> Vec<DeviceChange> {
         let change = |uuid: &String| {
             let (before, after) = (self.device(uuid)?, later.device(uuid)?);
+            // Not being listed means zero where NVML lists the process at the other moment.
+            let of = |one: &DeviceReading, other: &DeviceReading| {
+                let is_gone = !one.lists(pid) && other.lists(pid);
+                one.memory_of(pid).or(is_gone.then_some(Bytes::ZERO))
+            };
             Some(DeviceChange {
                 uuid: uuid.clone(),
-                process_before: before.memory_of(pid),
-                process_after: after.memory_of(pid).or((!after.lists(pid)).then_some(Bytes::ZERO)),
+                process_before: of(before, after),
+                process_after: of(after, before),
                 before: before.usage,
                 after: after.usage,
             })

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lowtide_device::Error;
 use lowtide_device::cuda::{CheckpointState, Driver};
+use lowtide_device::yama::PtraceScope;
 use lowtide_proto::helper::{ProcessState, Refusal, Step};
 
 use crate::desk::lock;
@@ -76,7 +77,10 @@ fn refusal(pid: u32, step: Option<Step>, error: &Error, state: ProcessState) -> 
             Refusal::Ended { pid }
         }
         (NOT_INITIALIZED, _) => Refusal::NotOnDevice { pid },
-        (OPERATING_SYSTEM, _) => Refusal::Forbidden { pid, why: inspection::about_tracing() },
+        (OPERATING_SYSTEM, _) => {
+            let why = inspection::about_tracing(PtraceScope::now()).to_owned();
+            Refusal::Forbidden { pid, why }
+        }
         (code, Some(step)) => Refusal::Driver { pid, step, code, name: name.clone(), state },
         (_, None) => Refusal::NoDriver { why: error.to_string() },
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use lowtide_device::private_files::effective_user;
 use lowtide_device::process_tree;
+use lowtide_device::yama::PtraceScope;
 use lowtide_proto::helper::{Refusal, Target};
 use lowtide_types::Bytes;
 
@@ -60,16 +61,17 @@ impl Found {
     pub(crate) fn check_suspendable(&self, force: bool) -> Result<(), Refusal> {
         self.check_moving()?;
         let pid = self.target.pid;
-        // The kernel gives the files of a process that may not be traced to root.
-        let owner = fs::metadata(format!("/proc/{pid}")).map_err(|_| Refusal::Ended { pid })?.uid();
+        // The kernel gives the files of a process that may not be traced to root, and leaves their folder to
+        // the process's user.
+        let maps = format!("/proc/{pid}/maps");
+        let owner = fs::metadata(&maps).map_err(|_| Refusal::Ended { pid })?.uid();
         if owner != effective_user() {
             return Err(Refusal::NotDumpable { pid });
         }
         if force {
             return Ok(());
         }
-        let maps =
-            fs::read(format!("/proc/{pid}/maps")).map_err(|_| Refusal::NotDumpable { pid })?;
+        let maps = fs::read(maps).map_err(|_| Refusal::NotDumpable { pid })?;
         match communicating(&String::from_utf8_lossy(&maps)) {
             Some(library) => Err(Refusal::Library { pid, library }),
             None => Ok(()),
@@ -92,19 +94,23 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 }
 
 /// Returns what is known about the kernel's rules for tracing, and what to do.
-pub(crate) fn about_tracing() -> String {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "" | "0" => "it may belong to another user, or be in a container that forbids tracing \
-                     (docker: --cap-add=SYS_PTRACE)"
-            .to_owned(),
-        "1" => "Yama's ptrace_scope is 1, so a process must name its tracer; start it with `lowtide run`, or as root: \
-                sysctl kernel.yama.ptrace_scope=0"
-            .to_owned(),
-        scope => format!(
-            "Yama's ptrace_scope is {scope}, so only root may trace, or nobody; as root: sysctl \
+pub(crate) fn about_tracing(scope: PtraceScope) -> &'static str {
+    match scope {
+        PtraceScope::Everybody => {
+            "it may belong to another user, or be in a container that forbids tracing (docker: \
+             --cap-add=SYS_PTRACE)"
+        }
+        PtraceScope::Named => {
+            "Yama's ptrace_scope is 1, so a process must name its tracer; start it with `lowtide run`, or as root: \
+             sysctl kernel.yama.ptrace_scope=0"
+        }
+        PtraceScope::Root => {
+            "Yama's ptrace_scope is 2, so only root may trace; run this as root, or as root: sysctl \
              kernel.yama.ptrace_scope=0"
-        ),
+        }
+        PtraceScope::Nobody => {
+            "Yama's ptrace_scope is 3, so nobody may trace until the machine restarts with another setting"
+        }
     }
 }
 
@@ -217,6 +223,19 @@ mod tests {
         assert_eq!(refused, Refusal::Thread { pid, process: std::process::id() });
         drop(end);
         thread.join().expect("it ends");
+    }
+
+    #[test]
+    fn each_restriction_of_yama_is_told_with_a_way_out() {
+        let told = [
+            (PtraceScope::Everybody, "SYS_PTRACE"),
+            (PtraceScope::Named, "lowtide run"),
+            (PtraceScope::Root, "as root"),
+            (PtraceScope::Nobody, "restarts"),
+        ];
+        for (scope, way) in told {
+            assert!(about_tracing(scope).contains(way), "{scope:?}");
+        }
     }
 
     #[test]

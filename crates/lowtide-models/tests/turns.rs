@@ -269,8 +269,9 @@ impl Haul<usize, InParts, Arc<Buffer>> for Carrying {
         Ok((job.staged.number, Some(Arc::clone(&job.buffer))))
     }
 
-    fn wait(&self, (number, buffer): &Self::Sent) -> Result<()> {
-        if self.refused == Some(*number) {
+    fn wait(&self, _: &Load<usize, InParts, Arc<Buffer>>, sent: Self::Sent) -> Result<()> {
+        let (number, buffer) = sent;
+        if self.refused == Some(number) {
             return Err(refusal());
         }
         if let (Way::In, Some(buffer)) = (self.lanes.way(), buffer) {

@@ -1,37 +1,39 @@
 //! Backups: the host copies of pages, each with its digest.
 //!
 //! Host memory is taken in slabs, each given back whole once nothing in it is used: first as much as
-//! may be registered with the device, then plain pages. The content of a saved page is in a page of
-//! a slab, or nowhere where it is all zeros.
+//! may be registered with the device, then plain pages. The content of a saved page is in a slot of
+//! a slab, or nowhere where it is all zeros. All slots of a slab have one form, raw or packed; a slab
+//! that nothing uses can take the other one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
-use lowtide_device::headroom::{self, HostGrant};
+use lowtide_device::headroom;
+use lowtide_device::packing::{self, PackedFault};
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
 use crate::limit::{Limit, Progress};
 use crate::memory::Memory;
 use crate::room::RoomId;
+use crate::slab::{Form, Slab};
 use crate::turn_step::TurnStep;
 
 /// The size of a page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
-/// The size of a slab.
-const SLAB_PAGES: u64 = 256;
 
-/// A page of a slab.
+/// A slot of a slab, which holds one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BackupPage {
     pub(crate) slab: u32,
     pub(crate) page: u32,
+    pub(crate) form: Form,
 }
 
 impl BackupPage {
-    /// Returns where the page begins in the memory of its slab.
+    /// Returns where the slot begins in the memory of its slab.
     pub(crate) fn offset(self) -> Bytes {
-        Bytes(u64::from(self.page) * PAGE)
+        Bytes(u64::from(self.page) * self.form.bytes())
     }
 }
 
@@ -61,18 +63,6 @@ pub(crate) struct Backups {
     rooms: BTreeMap<RoomId, SavedPages>,
 }
 
-struct Slab {
-    memory: Memory,
-    /// The number of pages that are used or free.
-    pages: u32,
-}
-
-impl Slab {
-    fn size(&self) -> Bytes {
-        Bytes(u64::from(self.pages) * PAGE)
-    }
-}
-
 impl Backups {
     /// Returns the saved pages of a room.
     pub(crate) fn pages(&mut self, room: RoomId) -> &mut SavedPages {
@@ -84,66 +74,141 @@ impl Backups {
         self.rooms.get(&room)?.get(&offset)
     }
 
-    /// Computes the digest of a backup page on the host.
-    pub(crate) fn digest_of(&self, page: BackupPage) -> Result<Digest> {
-        let mut bytes = vec![0; PAGE_BYTES];
+    /// Computes the digest of a backup page on the host, of its content where it is packed. A packed page
+    /// that is no such page has none.
+    pub(crate) fn digest_of(&self, page: BackupPage) -> Result<Option<Digest>> {
+        let bytes = self.read(page)?;
+        let content = match page.form {
+            Form::Raw => bytes,
+            Form::Packed if packing::check(&bytes).is_err() => return Ok(None),
+            Form::Packed => {
+                let mut content = vec![0; PAGE_BYTES];
+                packing::unpack(&bytes, &mut content);
+                content
+            }
+        };
+        Ok(Some(Keys::of_this_process().digest(&content)))
+    }
+
+    /// Returns what is wrong with a packed page by itself, for the log.
+    pub(crate) fn fault_of(&self, page: BackupPage) -> Result<Option<PackedFault>> {
+        match page.form {
+            Form::Raw => Ok(None),
+            Form::Packed => Ok(packing::check(&self.read(page)?).err()),
+        }
+    }
+
+    fn read(&self, page: BackupPage) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; page.form.bytes() as usize];
         self.memory(page.slab).read(page.offset(), &mut bytes)?;
-        Ok(Keys::of_this_process().digest(&bytes))
+        Ok(bytes)
     }
 
     /// Returns the host memory that a room's backup uses.
     pub(crate) fn used_by(&self, room: RoomId) -> Bytes {
         let pages = self.rooms.get(&room).into_iter().flat_map(BTreeMap::values);
-        let stored = pages.filter(|saved| matches!(saved.location, BackupLocation::Page(_)));
-        Bytes(stored.count() as u64 * PAGE)
+        let sizes = pages.map(|saved| match saved.location {
+            BackupLocation::Zero => Bytes::ZERO,
+            BackupLocation::Page(page) => Bytes(page.form.bytes()),
+        });
+        sizes.sum()
     }
 
     /// Returns the host memory taken.
     pub(crate) fn held(&self) -> Bytes {
-        self.slabs.values().map(Slab::size).sum()
+        self.slabs.values().map(|slab| slab.held).sum()
     }
 
     /// Returns the part of it that is registered with the device.
     pub(crate) fn direct(&self) -> Bytes {
-        self.slabs.values().filter(|slab| slab.memory.is_direct()).map(Slab::size).sum()
+        self.slabs.values().filter(|slab| slab.memory.is_direct()).map(|slab| slab.held).sum()
     }
 
-    /// Returns how many of so many pages need memory that is not there yet.
-    pub(crate) fn missing(&self, pages: u64) -> u64 {
-        pages.saturating_sub(self.free.len() as u64)
+    /// Returns the host memory that so many more pages of a form would take.
+    pub(crate) fn missing(&self, form: Form, pages: u64, direct_most: Bytes) -> Bytes {
+        let idle = self.idle().filter(|number| self.slabs[number].can_become(form));
+        let idle: u64 = idle.map(|number| self.slabs[&number].slots_as(form)).sum();
+        let missing = pages.saturating_sub(self.free(form) + idle);
+        self.new_slabs(form, missing, direct_most).iter().map(|(_, size)| *size).sum()
     }
 
-    /// Takes so many pages, in order; those of new slabs last. No more than `direct_most` of all slabs
-    /// is registered with the device. Memory for all of them is granted before the first slab is made.
-    /// The limit is asked before each slab.
+    // The slabs that so many slots take: whether each is registered, and its size.
+    fn new_slabs(&self, form: Form, mut slots: u64, direct_most: Bytes) -> Vec<(bool, Bytes)> {
+        let (mut direct, mut slabs) = (direct_most.saturating_sub(self.direct()), Vec::new());
+        while slots > 0 {
+            let registered = slots.min(form.fit(direct));
+            let size = form.slab_for(if registered > 0 { registered } else { slots });
+            slabs.push((registered > 0, size));
+            direct = direct.saturating_sub(size);
+            slots = slots.saturating_sub(form.fit(size));
+        }
+        slabs
+    }
+
+    // The free slots of a form.
+    fn free(&self, form: Form) -> u64 {
+        self.free.iter().filter(|page| page.form == form).count() as u64
+    }
+
+    // The slabs that nothing uses.
+    fn idle(&self) -> impl Iterator<Item = u32> {
+        self.slabs.iter().filter_map(|(number, slab)| {
+            let slot = |page, form| BackupPage { slab: *number, page, form };
+            let all = slot(0, Form::Raw)..=slot(u32::MAX, Form::Packed);
+            (self.free.range(all).count() as u32 == slab.slots).then_some(*number)
+        })
+    }
+
+    /// Takes slots for so many pages of a form, in order; those of new slabs last. No more than
+    /// `direct_most` of all slabs is registered with the device. Memory for all of them is granted before
+    /// the first slab is made. The limit is asked before each slab.
     ///
     /// # Errors
-    /// Where the host has no room, or the limit says to stop; no page is taken then.
+    /// Where the host has no room, or the limit says to stop; no slot is taken then.
     pub(crate) fn take(
         &mut self,
-        pages: u64,
+        (form, pages): (Form, u64),
         device: &Device,
         direct_most: Bytes,
         limit: Limit<'_>,
     ) -> Result<Vec<BackupPage>> {
-        let mut missing = self.missing(pages);
-        let total = Bytes(missing * PAGE);
-        if missing == 0 {
-            return Ok(self.take_free(pages));
+        self.convert(form, pages);
+        if self.free(form) >= pages {
+            return Ok(self.take_free(form, pages));
         }
+        let slabs = self.new_slabs(form, pages.saturating_sub(self.free(form)), direct_most);
+        let total = slabs.iter().map(|(_, size)| *size).sum();
         let mut grant = headroom::grant(total)?;
-        let mut direct = direct_most.saturating_sub(self.direct()).0 / PAGE;
-        while missing > 0 {
-            let progress = || Progress { done: total - Bytes(missing * PAGE), total };
-            limit.ask(TurnStep::Planning, progress)?;
-            let slab = direct_slab(device, missing.min(direct), &mut grant)?;
-            // Where one is refused the next would be too, each after its pages were made ready.
-            direct = slab.as_ref().map_or(0, |slab| direct - u64::from(slab.pages));
-            let slab = slab.map_or_else(|| plain_slab(missing, &mut grant), Ok)?;
-            missing -= u64::from(slab.pages);
-            self.add(slab);
+        let (mut done, mut is_refused) = (Bytes::ZERO, false);
+        for (is_direct, size) in slabs {
+            limit.ask(TurnStep::Planning, || Progress { done, total })?;
+            let mut slab = None;
+            if is_direct && !is_refused {
+                slab = Slab::direct(device, form, size, &mut grant)?;
+                // Where one is refused the next would be too, each after its pages were made ready.
+                is_refused = slab.is_none();
+            }
+            self.add(slab.map_or_else(|| Slab::plain(form, size, &mut grant), Ok)?);
+            done += size;
         }
-        Ok(self.take_free(pages))
+        Ok(self.take_free(form, pages))
+    }
+
+    // Gives the form to slabs that nothing uses, as long as slots of it are missing.
+    fn convert(&mut self, form: Form, pages: u64) {
+        let idle: Vec<u32> = self.idle().collect();
+        for number in idle {
+            if self.free(form) >= pages {
+                return;
+            }
+            if !self.slabs[&number].can_become(form) {
+                continue;
+            }
+            if let Some(mut slab) = self.remove(number) {
+                slab.become_form(form);
+                self.insert(number, slab);
+            }
+        }
     }
 
     /// Makes slabs that are registered with the device, for so many pages or as many as it takes.
@@ -151,10 +216,10 @@ impl Backups {
     /// # Errors
     /// Where the host has no room.
     pub(crate) fn registered(device: &Device, pages: u64) -> Result<Backups> {
-        let (mut made, mut missing) = (Backups::default(), pages);
-        let mut grant = headroom::grant(Bytes(pages * PAGE))?;
-        while let Some(slab) = direct_slab(device, missing, &mut grant)? {
-            missing -= u64::from(slab.pages);
+        let (mut made, total) = (Backups::default(), Bytes(pages * PAGE));
+        let mut grant = headroom::grant(total)?;
+        for (_, size) in made.new_slabs(Form::Raw, pages, total) {
+            let Some(slab) = Slab::direct(device, Form::Raw, size, &mut grant)? else { break };
             made.add(slab);
         }
         Ok(made)
@@ -168,12 +233,24 @@ impl Backups {
 
     fn add(&mut self, slab: Slab) {
         let number = self.slabs.last_key_value().map_or(0, |(number, _)| number + 1);
-        self.free.extend((0..slab.pages).map(|page| BackupPage { slab: number, page }));
+        self.insert(number, slab);
+    }
+
+    fn insert(&mut self, number: u32, slab: Slab) {
+        let form = slab.form;
+        self.free.extend((0..slab.slots).map(|page| BackupPage { slab: number, page, form }));
         self.slabs.insert(number, slab);
     }
 
-    fn take_free(&mut self, pages: u64) -> Vec<BackupPage> {
-        let taken: Vec<BackupPage> = self.free.iter().copied().take(pages as usize).collect();
+    // Takes a slab out that nothing uses.
+    fn remove(&mut self, number: u32) -> Option<Slab> {
+        self.free.retain(|page| page.slab != number);
+        self.slabs.remove(&number)
+    }
+
+    fn take_free(&mut self, form: Form, pages: u64) -> Vec<BackupPage> {
+        let free = self.free.iter().copied().filter(|page| page.form == form);
+        let taken: Vec<BackupPage> = free.take(pages as usize).collect();
         self.free.retain(|page| taken.binary_search(page).is_err());
         taken
     }
@@ -190,13 +267,12 @@ impl Backups {
         }
     }
 
-    /// Takes back a page that was taken for a copy that did not arrive. One that was never written has
-    /// no memory yet: it is not used again, so that none stays granted for it.
+    /// Takes back a slot that was taken for a copy that did not arrive. A raw one that was never written
+    /// has no memory yet: it is not used again, so that none stays granted for it. (A packed one shares
+    /// its pages with its neighbours.)
     pub(crate) fn give_up(&mut self, page: BackupPage) {
         let slab = self.slabs.get_mut(&page.slab).expect("the slab of a page that was taken");
-        if slab.memory.give_up(page.offset()) {
-            slab.pages -= 1;
-        } else {
+        if !slab.give_up(page.offset()) {
             self.free.insert(page);
         }
     }
@@ -210,15 +286,9 @@ impl Backups {
 
     /// Gives back slabs that nothing uses.
     pub(crate) fn shrink(&mut self) {
-        let idle = |(number, slab): (&u32, &Slab)| {
-            let page = |page| BackupPage { slab: *number, page };
-            let free = self.free.range(page(0)..=page(u32::MAX)).count() as u32;
-            (free == slab.pages).then_some(*number)
-        };
-        let idle: Vec<u32> = self.slabs.iter().filter_map(idle).collect();
+        let idle: Vec<u32> = self.idle().collect();
         for number in idle {
-            self.free.retain(|page| page.slab != number);
-            self.slabs.remove(&number);
+            drop(self.remove(number));
         }
     }
 
@@ -227,36 +297,19 @@ impl Backups {
         let sum: Bytes = self.rooms.keys().map(|room| self.used_by(*room)).sum();
         assert_eq!(sum, used, "backups in use");
         assert_eq!(self.held(), held, "host memory taken");
-        assert_eq!(sum.0 + self.free.len() as u64 * PAGE, held.0, "every page is free or used");
         let mut seen = self.free.clone();
         for saved in self.rooms.values().flat_map(BTreeMap::values) {
             if let BackupLocation::Page(page) = saved.location {
                 assert!(seen.insert(page), "{page:?} is used twice");
             }
         }
-    }
-}
-
-// A slab that the device knows; none where it refuses, since plain pages serve as well.
-fn direct_slab(device: &Device, pages_most: u64, grant: &mut HostGrant) -> Result<Option<Slab>> {
-    let pages = pages_most.min(SLAB_PAGES);
-    if pages == 0 {
-        return Ok(None);
-    }
-    match Memory::direct(device, Bytes(pages * PAGE), grant) {
-        Ok(memory) => Ok(Some(Slab { memory, pages: pages as u32 })),
-        Err(error @ lowtide_device::Error::NoHostHeadroom { .. }) => Err(error.into()),
-        Err(error) => {
-            tracing::warn!(%error, "backups could not be registered; they are plain pages instead");
-            Ok(None)
+        let slots: u64 = self.slabs.values().map(|slab| u64::from(slab.slots)).sum();
+        assert_eq!(seen.len() as u64, slots, "every slot is free or used");
+        for page in seen {
+            let slab = &self.slabs[&page.slab];
+            assert_eq!(page.form, slab.form, "{page:?} has the form of its slab");
         }
     }
-}
-
-fn plain_slab(pages_most: u64, grant: &mut HostGrant) -> Result<Slab> {
-    let pages = pages_most.min(SLAB_PAGES);
-    let memory = Memory::plain(grant.split(Bytes(pages * PAGE)))?;
-    Ok(Slab { memory, pages: pages as u32 })
 }
 
 #[cfg(test)]
@@ -283,9 +336,14 @@ mod tests {
         Device::host(HostOptions { budget: Some(mib(1)), small_pages: true }).unwrap()
     }
 
+    // The raw pages that need memory.
+    fn missing(backups: &Backups, pages: u64) -> u64 {
+        backups.missing(Form::Raw, pages, Bytes::ZERO).0 / PAGE
+    }
+
     // Plain pages.
     fn take(backups: &mut Backups, pages: u64) -> Vec<BackupPage> {
-        backups.take(pages, &device(), Bytes::ZERO, Limit::NONE).unwrap()
+        backups.take((Form::Raw, pages), &device(), Bytes::ZERO, Limit::NONE).unwrap()
     }
 
     // Whether the memory of each is registered.
@@ -297,10 +355,10 @@ mod tests {
     fn free_places_are_used_before_more_memory_is_taken() {
         let mut backups = Backups::default();
         let first = take(&mut backups, 3);
-        assert_eq!((backups.held(), backups.missing(0), backups.missing(1)), (mib(3), 0, 1));
+        assert_eq!((backups.held(), missing(&backups, 0), missing(&backups, 1)), (mib(3), 0, 1));
         backups.give(BackupLocation::Page(first[1]));
         backups.give(BackupLocation::Zero);
-        assert_eq!(backups.missing(2), 1);
+        assert_eq!(missing(&backups, 2), 1);
         let second = take(&mut backups, 2);
         assert_eq!((second[0], backups.held()), (first[1], mib(4)));
         assert!(!first.contains(&second[1]), "a place has one owner");
@@ -318,7 +376,7 @@ mod tests {
         assert_eq!(backups.held(), mib(4), "half of each is used");
         backups.give(BackupLocation::Page(one[1]));
         backups.shrink();
-        assert_eq!((backups.held(), backups.missing(1), backups.missing(2)), (mib(2), 0, 1));
+        assert_eq!((backups.held(), missing(&backups, 1), missing(&backups, 2)), (mib(2), 0, 1));
         // What was written to the memory that stayed is still there.
         backups.memory(two[1].slab).write(two[1].offset(), &[9]).unwrap();
         let new = take(&mut backups, 3);
@@ -332,25 +390,25 @@ mod tests {
     fn the_first_part_is_registered_up_to_the_limit() {
         let (mut backups, device) = (Backups::default(), device());
         let most = Bytes(5 * PAGE + 1);
-        let first = backups.take(3, &device, most, Limit::NONE).unwrap();
+        let first = backups.take((Form::Raw, 3), &device, most, Limit::NONE).unwrap();
         assert_eq!((kinds(&backups, &first), backups.direct()), (vec![true; 3], mib(3)));
-        let second = backups.take(4, &device, most, Limit::NONE).unwrap();
+        let second = backups.take((Form::Raw, 4), &device, most, Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &second), [true, true, false, false], "the limit is 5 pages");
         assert_eq!((backups.direct(), backups.held()), (mib(5), mib(7)));
-        let third = backups.take(1, &device, most, Limit::NONE).unwrap();
+        let third = backups.take((Form::Raw, 1), &device, most, Limit::NONE).unwrap();
         assert_eq!((kinds(&backups, &third), backups.direct()), (vec![false], mib(5)));
         // A place that is free is taken whatever its kind.
         backups.give(BackupLocation::Page(first[1]));
-        let again = backups.take(1, &device, Bytes::ZERO, Limit::NONE).unwrap();
+        let again = backups.take((Form::Raw, 1), &device, Bytes::ZERO, Limit::NONE).unwrap();
         assert_eq!((again, backups.held()), (vec![first[1]], mib(8)));
-        let all = backups.take(2, &device, Bytes(u64::MAX), Limit::NONE).unwrap();
+        let all = backups.take((Form::Raw, 2), &device, Bytes(u64::MAX), Limit::NONE).unwrap();
         assert_eq!((kinds(&backups, &all), backups.direct()), (vec![true; 2], mib(7)));
     }
 
     #[test]
     fn what_is_given_back_makes_room_for_more_that_is_registered() {
         let (mut backups, device) = (Backups::default(), device());
-        let taken = backups.take(4, &device, mib(2), Limit::NONE).unwrap();
+        let taken = backups.take((Form::Raw, 4), &device, mib(2), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &taken), [true, true, false, false]);
         backups.give(BackupLocation::Page(taken[0]));
         backups.shrink();
@@ -358,7 +416,7 @@ mod tests {
         backups.give(BackupLocation::Page(taken[1]));
         backups.shrink();
         assert_eq!((backups.direct(), backups.held()), (mib(0), mib(2)));
-        let new = backups.take(3, &device, mib(2), Limit::NONE).unwrap();
+        let new = backups.take((Form::Raw, 3), &device, mib(2), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &new), [true, true, false]);
         assert_eq!((backups.direct(), backups.held()), (mib(2), mib(5)));
     }
@@ -367,12 +425,36 @@ mod tests {
     fn where_registering_is_refused_there_are_plain_pages() {
         let (books, _) = Device::dry_run(mib(1));
         let mut backups = Backups::default();
-        let refused = backups.take(2, &books, mib(9), Limit::NONE).unwrap();
+        let refused = backups.take((Form::Raw, 2), &books, mib(9), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &refused), [false, false]);
         // Another time it may be granted.
-        let granted = backups.take(1, &device(), mib(9), Limit::NONE).unwrap();
+        let granted = backups.take((Form::Raw, 1), &device(), mib(9), Limit::NONE).unwrap();
         assert_eq!(kinds(&backups, &granted), [true]);
         assert_eq!((backups.direct(), backups.held()), (mib(1), mib(3)));
+    }
+
+    #[test]
+    fn a_slab_that_nothing_uses_takes_the_other_form() {
+        let (mut backups, device) = (Backups::default(), device());
+        let raw = take(&mut backups, 5);
+        let packed = |backups: &mut Backups, pages| {
+            backups.take((Form::Packed, pages), &device, Bytes::ZERO, Limit::NONE).unwrap()
+        };
+        let one = packed(&mut backups, 1);
+        assert_eq!((backups.held(), one[0].form), (mib(6), Form::Packed), "the first is in use");
+        for page in &raw {
+            backups.give(BackupLocation::Page(*page));
+        }
+        assert_eq!(backups.missing(Form::Packed, 6, Bytes::ZERO), mib(0), "5 pages hold 6");
+        assert_eq!(backups.missing(Form::Packed, 7, Bytes::ZERO), mib(1));
+        let six = packed(&mut backups, 6);
+        assert_eq!((backups.held(), six[0].slab), (mib(6), raw[0].slab));
+        assert_eq!(missing(&backups, 1), 1, "no raw slot is left");
+        for page in six.iter().chain(&one) {
+            backups.give(BackupLocation::Page(*page));
+        }
+        assert_eq!(take(&mut backups, 6).len(), 6);
+        assert_eq!(backups.held(), mib(6));
     }
 
     #[test]
@@ -390,7 +472,7 @@ mod tests {
         backups.check(mib(3), mib(3));
         backups.forget(id(1));
         backups.forget(id(1));
-        assert_eq!((backups.used_by(id(1)), backups.missing(3)), (mib(0), 1));
+        assert_eq!((backups.used_by(id(1)), missing(&backups, 3)), (mib(0), 1));
         backups.check(mib(1), mib(3));
         backups.forget(id(4));
         backups.shrink();
@@ -398,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "every page is free or used")]
+    #[should_panic(expected = "every slot is free or used")]
     fn a_place_that_nobody_has_is_found() {
         let mut backups = Backups::default();
         let taken = take(&mut backups, 2);

@@ -7,17 +7,21 @@
 //! A part of the backups is registered all the same: its pieces go over the link whenever no buffer
 //! is ready for it, so that it is busy where the processor cannot keep up.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lowtide_device::{Bytes, Device, Mark, Stream};
+use lowtide_device::{Bytes, Device, Mark, PendingDifferences, Stream};
 
 use crate::feed::{Feed, Job, Load};
 use crate::handover::Way;
 use crate::lanes::{self, Haul};
 use crate::limit::Limit;
-use crate::piece::{DirectPiece, PIECE, StagedPiece, StagingBuffer};
+use crate::piece::{BUFFER, DirectPiece, StagedPiece, StagingBuffer};
+use crate::policy::Policy;
 use crate::retry::twice;
+use crate::ring::Ring;
+use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
@@ -25,10 +29,18 @@ use crate::{Error, Result};
 /// 4 reach half of the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
 
+/// The number of streams that pack and unpack: one copies while a kernel of another runs.
+pub(crate) const PACKING_STREAMS: usize = 3;
+
 /// Streams and staging buffers, kept from one turn to the next.
 pub(crate) struct Carriers {
     device: Device,
     copies: Stream,
+    /// For packing and unpacking, in turn. None where the policy does not pack.
+    packs: Vec<Stream>,
+    /// The number of pieces that were packed or unpacked, and of sleeps.
+    packed: AtomicUsize,
+    sleeps: AtomicU64,
     /// For digests and fills beside the copies.
     pub(crate) checks: Stream,
     buffers: Mutex<Vec<StagingBuffer>>,
@@ -40,23 +52,47 @@ impl Carriers {
     pub(crate) fn ready<'a>(
         kept: &'a mut Option<Carriers>,
         device: &Device,
+        policy: &Policy,
     ) -> lowtide_device::Result<&'a mut Carriers> {
         match kept {
             Some(carriers) => carriers.settle()?,
-            None => *kept = Some(Carriers::new(device)?),
+            None => *kept = Some(Carriers::new(device, policy.packing && device.packs())?),
         }
         Ok(kept.as_mut().expect("they were there, or were just made"))
     }
 
     /// Waits for all copies: what they held is let go.
     pub(crate) fn settle(&self) -> lowtide_device::Result<()> {
-        twice(|| self.copies.synchronize())?;
+        for stream in self.packs.iter().chain([&self.copies]) {
+            twice(|| stream.synchronize())?;
+        }
         twice(|| self.checks.synchronize())
     }
 
-    fn new(device: &Device) -> lowtide_device::Result<Carriers> {
+    fn new(device: &Device, packs: bool) -> lowtide_device::Result<Carriers> {
         let (copies, checks) = (device.stream()?, device.stream()?);
-        Ok(Carriers { device: device.clone(), copies, checks, buffers: Mutex::default() })
+        let streams = if packs { PACKING_STREAMS } else { 0 };
+        let packs = (0..streams).map(|_| device.stream()).collect::<Result<_, _>>()?;
+        let (packed, sleeps) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let (device, buffers) = (device.clone(), Mutex::default());
+        Ok(Carriers { device, copies, packs, packed, sleeps, checks, buffers })
+    }
+
+    /// Returns whether this sleep compares what it packs with the device's pages. Counts the sleep.
+    pub(crate) fn compares(&self, policy: &Policy) -> bool {
+        let before = self.sleeps.fetch_add(1, Relaxed);
+        policy.packing && policy.compare_each > 0 && before.is_multiple_of(policy.compare_each)
+    }
+
+    // The stream for a piece of this form, and its number.
+    fn stream(&self, form: Form) -> (usize, &Stream) {
+        match form {
+            Form::Packed if !self.packs.is_empty() => {
+                let number = self.packed.fetch_add(1, Relaxed) % self.packs.len();
+                (number, &self.packs[number])
+            }
+            Form::Packed | Form::Raw => (0, &self.copies),
+        }
     }
 
     /// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
@@ -65,6 +101,7 @@ impl Carriers {
     pub(crate) fn carry(
         &self,
         feed: &Feed,
+        ring: Option<&Ring>,
         limit: Limit<'_>,
         meanwhile: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -73,7 +110,7 @@ impl Carriers {
         let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
         let handover = &feed.handover;
         handover.lend(std::mem::take(&mut *self.buffers()));
-        let lane = Lane { carriers: self, feed, limit };
+        let lane = Lane { carriers: self, feed, ring, limit };
         let outcome = thread::scope(|scope| {
             let lane = &lane;
             let _panic = EndAll(feed);
@@ -132,11 +169,21 @@ impl Drop for EndAll<'_> {
 struct Lane<'a> {
     carriers: &'a Carriers,
     feed: &'a Feed,
+    /// Device memory for packed pieces; without, kernels read and write host memory.
+    ring: Option<&'a Ring>,
     limit: Limit<'a>,
 }
 
-impl Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_> {
-    type Sent = Mark;
+/// A piece on the link.
+struct Sent<'a> {
+    stream: &'a Stream,
+    mark: Mark,
+    /// Set where it was packed and is compared.
+    compared: Option<PendingDifferences<'a>>,
+}
+
+impl<'a> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'a> {
+    type Sent = Sent<'a>;
 
     fn go_on(&self) -> Result<()> {
         let step = match self.feed.handover.way() {
@@ -147,25 +194,51 @@ impl Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'_> {
     }
 
     fn buffer(&self) -> Result<StagingBuffer> {
-        Ok(self.carriers.device.host_memory_here(Bytes(PIECE))?)
+        Ok(self.carriers.device.host_memory_here(Bytes(BUFFER))?)
     }
 
-    fn send(&self, load: &Load) -> Result<Mark> {
+    fn send(&self, load: &Load) -> Result<Sent<'a>> {
         let (piece, on_host) = match load {
             Load::Direct(direct) => (&direct.piece, (&direct.memory, direct.piece.at)),
-            Load::Staged(job) => (&job.staged.piece, (&job.buffer, Bytes::ZERO)),
+            Load::Staged(job) => {
+                let piece = &job.staged.piece;
+                (piece, (&job.buffer, piece.in_buffer()))
+            }
         };
         let on_device = (&piece.reservation, Bytes(piece.offset));
-        let stream = &self.carriers.copies;
-        twice(|| match self.feed.handover.way() {
-            Way::Out => stream.copy_out(on_device, on_host, piece.size),
-            Way::In => stream.copy_in(on_host, on_device, piece.size),
+        let ((number, stream), pages) = (self.carriers.stream(piece.form), piece.pages());
+        let (bases, packed) = (&piece.bases[..pages], piece.host_size());
+        twice(|| match (self.feed.handover.way(), piece.form, self.ring) {
+            (Way::Out, Form::Raw, _) => stream.copy_out(on_device, on_host, piece.size),
+            (Way::In, Form::Raw, _) => stream.copy_in(on_host, on_device, piece.size),
+            (Way::Out, Form::Packed, None) => stream.pack(on_device, on_host, bases),
+            (Way::In, Form::Packed, None) => stream.unpack(on_host, on_device, pages),
+            (Way::Out, Form::Packed, Some(ring)) => {
+                stream.pack(on_device, ring.place(number), bases)?;
+                stream.copy_out(ring.place(number), on_host, packed)
+            }
+            (Way::In, Form::Packed, Some(ring)) => {
+                stream.copy_in(on_host, ring.place(number), packed)?;
+                stream.unpack(ring.place(number), on_device, pages)
+            }
         })?;
-        Ok(twice(|| stream.mark())?)
+        let compares = self.feed.compares && piece.form == Form::Packed;
+        let compare = || twice(|| stream.differs(on_host, on_device, pages));
+        let compared = compares.then(compare).transpose()?;
+        Ok(Sent { stream, mark: twice(|| stream.mark())?, compared })
     }
 
-    fn wait(&self, sent: &Mark) -> Result<()> {
-        Ok(twice(|| self.carriers.copies.wait(sent))?)
+    fn wait(&self, load: &Load, sent: Sent<'a>) -> Result<()> {
+        let Sent { stream, mark, compared } = sent;
+        twice(|| stream.wait(&mark))?;
+        if let Some(compared) = compared {
+            let piece = match load {
+                Load::Direct(direct) => &direct.piece,
+                Load::Staged(job) => &job.staged.piece,
+            };
+            self.feed.compared(piece, &compared.wait()?);
+        }
+        Ok(())
     }
 
     fn copy(&self, job: &Job, part: usize) -> Result<()> {
@@ -191,7 +264,7 @@ mod tests {
     use super::*;
     use crate::limit::Progress;
     use crate::memory::Memory;
-    use crate::piece::Piece;
+    use crate::piece::{Bases, Piece};
 
     const PAGE: u64 = 2 << 20;
     /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
@@ -225,7 +298,7 @@ mod tests {
                 place
             });
             let places = places.collect();
-            World { carriers: Carriers::new(&device).unwrap(), reservation, places }
+            World { carriers: Carriers::new(&device, false).unwrap(), reservation, places }
         }
 
         // Each is a chunk of its own.
@@ -237,7 +310,8 @@ mod tests {
                 let (size, at) = (Bytes(pages * PAGE), *at);
                 offset += size.0;
                 let offset = offset - size.0;
-                Piece { chunk: number, reservation, offset, memory, at, size }
+                let (form, bases) = (Form::Raw, Bases::default());
+                Piece { chunk: number, reservation, offset, memory, at, size, form, bases }
             });
             pieces.collect()
         }
@@ -256,7 +330,7 @@ mod tests {
             pieces.iter_mut().for_each(alter);
             let late = pieces.split_off(SIZES.len() / 2);
             feed.add(pieces);
-            let outcome = self.carriers.carry(&feed, Limit::NONE, || {
+            let outcome = self.carriers.carry(&feed, None, Limit::NONE, || {
                 let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
                 if feed.handover.wait_until(some).is_some() {
                     for piece in late {
@@ -367,7 +441,7 @@ mod tests {
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
                     let feed = world.feed(way);
                     feed.add(world.pieces());
-                    world.carriers.carry(&feed, Limit::NONE, || panic!("meanwhile"))
+                    world.carriers.carry(&feed, None, Limit::NONE, || panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
                 world.carriers.settle().unwrap();
@@ -381,7 +455,7 @@ mod tests {
             let feed = world.feed(Way::In);
             feed.add(world.pieces().into_iter().take(5));
             let fails = || Err(Error::NoAddresses { size: Bytes::ZERO });
-            let refused = world.carriers.carry(&feed, Limit::NONE, fails).unwrap_err();
+            let refused = world.carriers.carry(&feed, None, Limit::NONE, fails).unwrap_err();
             assert!(matches!(refused, Error::NoAddresses { .. }), "{refused}");
             assert_eq!(feed.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));
         }

@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{Bytes, Device, PendingDigests, Reservation, Stream};
+use lowtide_device::{Bytes, Device, PendingDigests, PendingLooks, Reservation, Stream};
 
 use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved, SavedPages};
 use crate::limit::{Limit, Progress};
-use crate::piece::{PIECE, Piece};
+use crate::piece::{Bases, PIECE, Piece};
 use crate::policy::Policy;
 use crate::room::RoomId;
+use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
@@ -46,12 +47,18 @@ pub(crate) struct Changed {
     pub(crate) offset: u64,
     digest: Digest,
     to: BackupPage,
+    /// The base with which it is packed; none where it is copied as it is.
+    base: Option<u8>,
 }
 
 impl Changed {
     /// Returns the page and its backup page, which has the content once the copy has arrived.
     pub(crate) fn target(&self) -> ((RoomId, u64), BackupPage) {
         ((self.room, self.offset), self.to)
+    }
+
+    fn form(&self) -> Form {
+        if self.base.is_some() { Form::Packed } else { Form::Raw }
     }
 }
 
@@ -64,7 +71,7 @@ pub(crate) struct SleepPlan {
 }
 
 /// Stands for the backup page of a changed page that has none yet.
-const NOWHERE: BackupPage = BackupPage { slab: u32::MAX, page: u32::MAX };
+const NOWHERE: BackupPage = BackupPage { slab: u32::MAX, page: u32::MAX, form: Form::Raw };
 
 /// Finds out what changed and makes room for it on the host.
 pub(crate) struct Planner<'a> {
@@ -82,6 +89,16 @@ impl Planner<'_> {
     pub(crate) fn plan(&self, backups: &mut Backups, parts: &[ToSave<'_>]) -> Result<SleepPlan> {
         let digests = self.digests(parts)?;
         let (tally, mut changed) = sort_out(backups, parts, &digests);
+        if self.policy.packing && self.device.packs() {
+            self.look(parts, &mut changed);
+        }
+        // A page that takes another form needs another slot.
+        for page in changed.iter_mut().filter(|page| page.to != NOWHERE) {
+            if page.to.form != page.form() {
+                backups.give(BackupLocation::Page(page.to));
+                page.to = NOWHERE;
+            }
+        }
         if let Err(error) = self.house(backups, &mut changed) {
             give_up(backups, &changed);
             return Err(error);
@@ -130,17 +147,40 @@ impl Planner<'_> {
         Ok(digests)
     }
 
-    fn take_backups(&self, backups: &mut Backups, changed: &mut [Changed]) -> Result<()> {
-        let homeless = changed.iter().filter(|page| page.to == NOWHERE).count() as u64;
-        let missing = Bytes(backups.missing(homeless) * PAGE);
-        let needed = backups.held() + missing;
-        if let Some(most) = self.policy.backup_most.filter(|most| needed > *most) {
-            return Err(Error::BackupLimit { needed, most });
+    // Finds out which pages are packed. Where the device does not say, none is.
+    fn look(&self, parts: &[ToSave<'_>], changed: &mut [Changed]) {
+        for of_room in changed.chunk_by_mut(|one, next| one.room == next.room) {
+            let Some(part) = parts.iter().find(|part| part.room == of_room[0].room) else {
+                continue;
+            };
+            let runs = of_room.chunk_by(|one, next| one.offset + PAGE == next.offset);
+            let ranges: Vec<_> =
+                runs.map(|run| run[0].offset..run[run.len() - 1].offset + PAGE).collect();
+            let looks = self.stream.look_ranges(part.reservation, &ranges);
+            match looks.and_then(PendingLooks::wait) {
+                Ok(looks) => {
+                    for (page, look) in of_room.iter_mut().zip(looks) {
+                        page.base = look.packs().then_some(look.base);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "pages are not packed"),
+            }
         }
-        let direct_most = self.policy.direct_backups;
-        let taken = backups.take(homeless, self.device, direct_most, self.limit)?;
-        let homeless = changed.iter_mut().filter(|page| page.to == NOWHERE);
-        homeless.zip(taken).for_each(|(page, taken)| page.to = taken);
+    }
+
+    fn take_backups(&self, backups: &mut Backups, changed: &mut [Changed]) -> Result<()> {
+        for form in [Form::Raw, Form::Packed] {
+            let is_homeless = |page: &Changed| page.to == NOWHERE && page.form() == form;
+            let homeless = changed.iter().filter(|page| is_homeless(page)).count() as u64;
+            let direct_most = self.policy.direct_backups;
+            let needed = backups.held() + backups.missing(form, homeless, direct_most);
+            if let Some(most) = self.policy.backup_most.filter(|most| needed > *most) {
+                return Err(Error::BackupLimit { needed, most });
+            }
+            let taken = backups.take((form, homeless), self.device, direct_most, self.limit)?;
+            let homeless = changed.iter_mut().filter(|page| is_homeless(page));
+            homeless.zip(taken).for_each(|(page, taken)| page.to = taken);
+        }
         Ok(())
     }
 }
@@ -154,13 +194,17 @@ pub(crate) fn confirm(backups: &mut Backups, changed: &[Changed]) {
 }
 
 /// Prepares a page to be copied again, because it or its backup changed since it was saved: until the
-/// copy has arrived, it is not saved.
+/// copy has arrived, it is not saved. It is copied as it is, in case packing was wrong.
 pub(crate) fn again(backups: &mut Backups, room: RoomId, offset: u64, digest: Digest) -> Changed {
     let to = match backups.pages(room).remove(&offset).map(|saved| saved.location) {
-        Some(BackupLocation::Page(page)) => page,
-        _ => NOWHERE,
+        Some(BackupLocation::Page(page)) if page.form == Form::Raw => page,
+        Some(packed @ BackupLocation::Page(_)) => {
+            backups.give(packed);
+            NOWHERE
+        }
+        Some(BackupLocation::Zero) | None => NOWHERE,
     };
-    Changed { room, offset, digest, to }
+    Changed { room, offset, digest, to, base: None }
 }
 
 /// Gives back the backup pages of pages that will not be copied after all.
@@ -189,8 +233,11 @@ pub(crate) fn piece(
 ) -> Piece {
     let Changed { offset, to, .. } = run[0];
     let (memory, size) = (backups.memory(to.slab).clone(), Bytes(run.len() as u64 * PAGE));
-    let reservation = reservation.clone();
-    Piece { chunk, reservation, offset, memory, at: to.offset(), size }
+    let (reservation, mut bases) = (reservation.clone(), Bases::default());
+    for (base, page) in bases.iter_mut().zip(run) {
+        *base = page.base.unwrap_or_default();
+    }
+    Piece { chunk, reservation, offset, memory, at: to.offset(), size, form: to.form, bases }
 }
 
 // What is saved already stays; what is dead is forgotten; what changed keeps its backup page.
@@ -224,7 +271,7 @@ fn sort_out(
                         _ => NOWHERE,
                     };
                     tally.copied += Bytes(PAGE);
-                    changed.push(Changed { room: *room, offset, digest, to });
+                    changed.push(Changed { room: *room, offset, digest, to, base: None });
                 }
             }
         }

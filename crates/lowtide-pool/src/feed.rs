@@ -1,9 +1,12 @@
 //! Real pieces in the hand-over between the threads of a copy.
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lowtide_device::Bytes;
+use lowtide_device::{Address, Bytes};
 
+use crate::backup::PAGE;
 use crate::handover::{self, Handover, Ready, Way};
 use crate::limit::Progress;
 use crate::memory::Memory;
@@ -22,6 +25,10 @@ pub(crate) struct Feed {
     pub(crate) parts: usize,
     /// The bytes of all expected pieces.
     total: Bytes,
+    /// Set where packed pieces are compared with the device's pages.
+    pub(crate) compares: bool,
+    /// The addresses of pages that differ from what was packed of them.
+    differing: Mutex<BTreeSet<u64>>,
 }
 
 impl Feed {
@@ -38,7 +45,33 @@ impl Feed {
             parts += if piece.memory.is_direct() { 0 } else { piece.parts() };
             total += piece.size;
         }
-        Feed { handover: Handover::new(way, left, BUFFERS_MOST), parts, total }
+        let (handover, differing) = (Handover::new(way, left, BUFFERS_MOST), Mutex::default());
+        Feed { handover, parts, total, compares: false, differing }
+    }
+
+    /// Compares packed pieces with the device's pages, or does not.
+    pub(crate) fn comparing(self, compares: bool) -> Feed {
+        Feed { compares, ..self }
+    }
+
+    /// Says which pages of a piece differ from what was packed of them.
+    pub(crate) fn compared(&self, piece: &Piece, differs: &[bool]) {
+        let pages = (piece.offset..).step_by(PAGE as usize).zip(differs);
+        for (offset, _) in pages.filter(|(_, differs)| **differs) {
+            let page = piece.reservation.address().plus(Bytes(offset));
+            tracing::error!(page = page.0, "a packed page is wrong; it is copied as it is");
+            self.differing().insert(page.0);
+        }
+    }
+
+    /// Returns whether a page was found to differ from what was packed of it.
+    pub(crate) fn is_differing(&self, page: Address) -> bool {
+        self.differing().contains(&page.0)
+    }
+
+    fn differing(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        // Added to in one step, so a panic leaves nothing half-done.
+        self.differing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands over pieces that are ready to be carried.
@@ -70,7 +103,8 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::handover::{FILLED_UP_TO, ToCopy, ToSend};
-    use crate::piece::PIECE;
+    use crate::piece::{Bases, PIECE};
+    use crate::slab::Form;
 
     /// The memory that pieces are made of. Nothing is copied here.
     struct World {
@@ -96,7 +130,9 @@ mod tests {
         fn piece(&self, number: usize, memory: &Memory) -> Piece {
             let (reservation, memory) = (self.reservation.clone(), memory.clone());
             let (at, size) = (Bytes::ZERO, Bytes(PIECE));
-            Piece { chunk: 0, reservation, offset: number as u64, memory, at, size }
+            let (form, bases) = (Form::Raw, Bases::default());
+            let offset = number as u64;
+            Piece { chunk: 0, reservation, offset, memory, at, size, form, bases }
         }
 
         fn direct(&self, number: usize) -> Piece {

@@ -20,7 +20,7 @@ pub trait Haul<D, S, B> {
     /// Gives a copy between the device and a buffer, or a direct piece's memory, to the driver.
     fn send(&self, load: &Load<D, S, B>) -> Result<Self::Sent>;
     /// Waits until such a copy has arrived.
-    fn wait(&self, sent: &Self::Sent) -> Result<()>;
+    fn wait(&self, load: &Load<D, S, B>, sent: Self::Sent) -> Result<()>;
     /// Copies a part between a buffer and pages of the host.
     fn copy(&self, job: &Job<S, B>, part: usize) -> Result<()>;
     /// Tells that a direct piece has arrived.
@@ -50,7 +50,7 @@ pub fn drive<D, S: Staged, B: Clone, H: Haul<D, S, B>>(
             continue;
         }
         let Some((load, sent)) = in_flight.pop_front() else { return Ok(()) };
-        work.wait(&sent)?;
+        work.wait(&load, sent)?;
         match (load, handover.way()) {
             (Load::Direct(direct), _) => work.direct_arrived(&direct),
             (Load::Staged(job), Way::Out) => handover.share(&job, 0),

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_device::digest::{Digest, Keys};
-use lowtide_device::{PendingDigests, Result as DeviceResult, Stream};
+use lowtide_device::{Bytes, PendingDigests, Result as DeviceResult, Stream};
 
 use crate::Result;
 use crate::backup::{BackupLocation, BackupPage, Backups, PAGE};
 use crate::changes::Changed;
+use crate::feed::Feed;
 use crate::room::RoomId;
 use crate::sleep_part::SleepPart;
 
@@ -64,6 +65,8 @@ pub(crate) struct SecondLook<'a> {
     pub(crate) stream: &'a Stream,
     /// Set where backup pages are digested, too.
     pub(crate) backups: Option<CopiedBackups<'a>>,
+    /// Knows the pages that differ from what was packed of them.
+    pub(crate) feed: &'a Feed,
 }
 
 /// Backups, and the backup pages that were just written and are not recorded yet.
@@ -111,7 +114,9 @@ impl BegunLook<'_> {
             let mut wrong = Vec::new();
             for (index, ((offset, saved), now)) in chunk.pages.iter().zip(&mut digests).enumerate()
             {
+                let page = chunk.part.reservation.address().plus(Bytes(*offset));
                 let is_right = now == *saved
+                    && !look.feed.is_differing(page)
                     && match &look.backups {
                         Some(backups) => backups.is_right(chunk.part.room, *offset, now)?,
                         None => true,
@@ -141,7 +146,7 @@ impl CopiedBackups<'_> {
         let saved = || self.backups.saved(room, offset).map(|saved| saved.location);
         let copied = self.copied.get(&(room, offset)).copied().map(BackupLocation::Page);
         match copied.or_else(saved) {
-            Some(BackupLocation::Page(page)) => Ok(self.backups.digest_of(page)? == digest),
+            Some(BackupLocation::Page(page)) => Ok(self.backups.digest_of(page)? == Some(digest)),
             Some(BackupLocation::Zero) | None => Ok(true),
         }
     }

@@ -64,6 +64,14 @@ pub struct Policy {
     /// Gives each block of whole pages chunks of its own, as few as `chunk_most` allows and equal in size. A
     /// wake then makes chunks of the same sizes again, whatever `wake_chunk_most` is. Default: no.
     pub apart: bool,
+    /// Packs pages of bf16 values on their way to the host: three quarters of the bytes cross the link and
+    /// stay in host memory. Each page decides for itself; one that does not pack is copied as it is.
+    /// Default: no.
+    pub packing: bool,
+    /// Compares packed pages with the device's, before a sleep lets their memory go, in the first sleep and
+    /// in each so-manieth after it. A page that differs is copied as it is. With one, all sleeps
+    /// compare; with zero, none. Default: 16.
+    pub compare_each: u64,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
@@ -85,6 +93,8 @@ impl Default for Policy {
             check_backups: false,
             checked_at_once: Bytes::gib(2),
             apart: false,
+            packing: false,
+            compare_each: 16,
             wake_on_alloc: false,
         }
     }
@@ -120,6 +130,8 @@ setters! {
     check_backups: bool,
     checked_at_once: Bytes,
     apart: bool,
+    packing: bool,
+    compare_each: u64,
     wake_on_alloc: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::state::State;
 
 impl Pool {
     /// Makes what a sleep of all that is awake will need, as far as it takes device memory: streams,
-    /// the kernel for digests, and the part of the backups that is registered with the device. For
+    /// the kernels for digests and packing, and the part of the backups that is registered with the device. For
     /// callers that measure what a sleep frees, or that have little time for it. Nothing waits meanwhile.
     ///
     /// The next sleep gives back what it did not need.
@@ -27,9 +27,12 @@ impl Pool {
         let Missing { carriers, pages } = self.state()?.missing(&self.shared.policy);
         let mut made = None;
         if carriers {
-            Carriers::ready(&mut made, device)?;
+            Carriers::ready(&mut made, device, &self.shared.policy)?;
         }
         device.prepare_digests()?;
+        if self.shared.policy.packing && device.packs() {
+            device.prepare_packing()?;
+        }
         let backups = Backups::registered(device, pages)?;
         let mut state = self.state()?;
         // A turn that began meanwhile has made its own.

@@ -12,7 +12,9 @@ use crate::feed::Feed;
 use crate::handover::Way;
 use crate::limit::Limit;
 use crate::memory::Memory;
-use crate::piece::{PIECE, Piece};
+use crate::piece::{Bases, PIECE, Piece};
+use crate::ring::Ring;
+use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
 
@@ -33,7 +35,7 @@ struct Run {
     offset: u64,
     size: Bytes,
     /// `None` where it is all zeros.
-    from: Option<(Memory, Bytes)>,
+    from: Option<(Memory, Bytes, Form)>,
 }
 
 impl<'a> Restoring<'a> {
@@ -66,6 +68,7 @@ impl<'a> Restoring<'a> {
     pub(crate) fn carry(
         &self,
         carriers: &Carriers,
+        ring: Option<&Ring>,
         limit: Limit<'_>,
         make: impl Fn(&WakePart, &Range<u64>) -> Result<()>,
         make_empty: impl FnOnce() -> Result<()>,
@@ -75,7 +78,7 @@ impl<'a> Restoring<'a> {
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
         let feed = Feed::new(Way::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        carriers.carry(&feed, limit, || {
+        carriers.carry(&feed, ring, limit, || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
@@ -114,9 +117,10 @@ impl<'a> Restoring<'a> {
 impl Returning<'_> {
     fn pieces(&self, chunk: usize) -> impl Iterator<Item = Piece> + '_ {
         self.runs.iter().filter_map(move |run| {
-            let (memory, at) = run.from.clone()?;
+            let (memory, at, form) = run.from.clone()?;
             let (reservation, offset) = (self.part.reservation.clone(), run.offset);
-            Some(Piece { chunk, reservation, offset, memory, at, size: run.size })
+            let (size, bases) = (run.size, Bases::default());
+            Some(Piece { chunk, reservation, offset, memory, at, size, form, bases })
         })
     }
 }
@@ -126,7 +130,9 @@ impl Run {
         let (offset, saved) = pages[0];
         let from = match saved.location {
             BackupLocation::Zero => None,
-            BackupLocation::Page(page) => Some((backups.memory(page.slab).clone(), page.offset())),
+            BackupLocation::Page(page) => {
+                Some((backups.memory(page.slab).clone(), page.offset(), page.form))
+            }
         };
         Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }
     }

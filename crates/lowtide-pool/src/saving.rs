@@ -17,6 +17,7 @@ use crate::leaving::{CopiedBackups, Leaving, SecondLook, Wrong};
 use crate::limit::Limit;
 use crate::piece::Piece;
 use crate::retry::unmap;
+use crate::ring::Ring;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
@@ -41,6 +42,9 @@ pub(crate) struct Saving<'a> {
     pub(crate) parts: &'a [&'a SleepPart],
     /// The rooms whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
+    /// Compares packed pages with the device's.
+    pub(crate) compares: bool,
+    pub(crate) ring: Option<&'a Ring>,
     pub(crate) limit: Limit<'a>,
 }
 
@@ -139,7 +143,7 @@ impl Take<'_> {
         looks: &mut Looks,
         lost: &mut Lost,
     ) -> Result<()> {
-        let Saving { carriers, planner, limit, .. } = self.saving;
+        let Saving { carriers, planner, compares, ring, limit, .. } = self.saving;
         let pieces: Vec<Piece> = self
             .runs
             .iter()
@@ -148,10 +152,11 @@ impl Take<'_> {
                 changes::piece(run, *chunk, reservation, backups)
             })
             .collect();
-        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces);
+        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces).comparing(*compares);
         let copied = || self.runs.iter().flat_map(|(_, run)| *run).map(Changed::target).collect();
         let look = SecondLook {
             stream: &carriers.checks,
+            feed: &feed,
             backups: planner
                 .policy
                 .check_backups
@@ -162,7 +167,7 @@ impl Take<'_> {
             return meanwhile();
         }
         feed.add(pieces);
-        carriers.carry(&feed, *limit, meanwhile)
+        carriers.carry(&feed, *ring, *limit, meanwhile)
     }
 
     // Gives chunks back as they arrive, each after a second look. The device computes the digests of

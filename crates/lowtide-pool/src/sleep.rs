@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use lowtide_device::Mapping;
+use lowtide_device::{Bytes, Mapping};
 use lowtide_types::{Phase, SleepPolicy, SleepReport};
 
 use crate::Result;
@@ -15,6 +15,7 @@ use crate::carry::Carriers;
 use crate::changes::{PageTally, Planner, ToSave};
 use crate::limit::Limit;
 use crate::pool::Pool;
+use crate::ring::Ring;
 use crate::saving::Saving;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::state::State;
@@ -116,7 +117,8 @@ impl Pool {
         let (saved, lost): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.saves);
         let (mut tally, mut copied_again) = (PageTally::default(), 0);
         if saved.iter().any(|part| !part.pages.is_empty()) {
-            let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
+            let carriers =
+                Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
             let backups = &mut turn.backups;
             let to_save: Vec<ToSave<'_>> = saved.iter().map(|part| part.to_save()).collect();
             let others = self.state()?.awake_rooms();
@@ -129,7 +131,11 @@ impl Pool {
             };
             let plan = planner.plan(backups, &to_save)?;
             tally = plan.tally;
-            let saving = Saving { carriers, planner, parts: &saved, lost: &lost, limit };
+            let compares = carriers.compares(&self.shared.policy);
+            let ring = Ring::open(&self.shared.device, &self.shared.policy, Bytes::ZERO);
+            let ring = ring.as_ref();
+            let (parts, lost) = (&saved[..], &lost[..]);
+            let saving = Saving { carriers, planner, parts, lost, compares, ring, limit };
             copied_again = saving.carry(backups, plan)?;
         } else {
             let all = saved.iter().chain(&lost).copied();

@@ -22,6 +22,8 @@ use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::restoring::Restoring;
+use crate::ring::Ring;
+use crate::slab::Form;
 use crate::state::State;
 use crate::tag::Scope;
 use crate::turn::Turn;
@@ -167,9 +169,12 @@ impl Pool {
             make_empty()?;
             return Ok(report);
         }
-        let carriers = Carriers::ready(&mut turn.carriers, &self.shared.device)?;
+        let carriers =
+            Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
-        let wrong = restoring.carry(carriers, limit, make, make_empty)?;
+        let ring = Ring::open(&self.shared.device, &self.shared.policy, needed);
+        let wrong = restoring.carry(carriers, ring.as_ref(), limit, make, make_empty)?;
+        drop(ring);
         let mut bad = Vec::new();
         for (part, page) in &wrong {
             if !self.copy_again(&carriers.checks, part, *page, &mut turn.backups)? {
@@ -230,19 +235,28 @@ impl Pool {
                 let (memory, at) = match backups.memory(from.slab) {
                     Memory::Direct(memory) => (Arc::clone(memory), from.offset()),
                     Memory::Plain(pages) => {
-                        let memory = self.shared.device.host_memory_here(size)?;
+                        let stored = Bytes(from.form.bytes());
+                        let memory = self.shared.device.host_memory_here(stored)?;
                         let fill = |bytes: &[u8]| memory.write(Bytes::ZERO, bytes);
-                        pages.read(from.offset(), size, fill)??;
+                        pages.read(from.offset(), stored, fill)??;
                         (memory, Bytes::ZERO)
                     }
                 };
-                stream.copy_in((&memory, at), to, size)?;
+                match from.form {
+                    Form::Raw => stream.copy_in((&memory, at), to, size)?,
+                    Form::Packed => stream.unpack((&memory, at), to, 1)?,
+                }
             }
         }
         let digests = stream.digest(to, size, Keys::of_this_process())?.wait()?;
         let is_right = digests[0] == saved.digest;
         if is_right {
             tracing::warn!(page, "a page was right only after a second copy");
+        } else if let BackupLocation::Page(from) = saved.location {
+            // Tells whether the host or the device is to blame.
+            if let Some(fault) = backups.fault_of(from)? {
+                tracing::error!(page, %fault, "a packed backup page has changed");
+            }
         }
         Ok(is_right)
     }

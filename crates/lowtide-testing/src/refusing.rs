@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
+use lowtide_device::packing::PACKED_BYTES;
 use lowtide_device::{
     Address, Backend, BackendStream, Bytes, Device, DeviceId, DeviceInfo, Error, Handle, RawMark,
     Result, Usage,
@@ -51,6 +52,8 @@ const CALLS: [Call; 10] = [
 pub struct Faults {
     armed: Mutex<Vec<(Call, Strikes)>>,
     struck: AtomicU64,
+    /// The number of packs that are still to be spoilt.
+    spoilt: AtomicU64,
     meddler: Mutex<Option<Box<Meddler>>>,
 }
 
@@ -94,6 +97,11 @@ impl Faults {
     /// Refuses nothing from now on.
     pub fn disarm(&self) {
         self.armed().clear();
+    }
+
+    /// Changes a byte of the next so many packed pieces: a kernel that is wrong.
+    pub fn spoil_packs(&self, count: u64) {
+        self.spoilt.store(count, Relaxed);
     }
 
     /// Calls `meddler` at every [`Moment`] from now on, before the work goes on.
@@ -317,13 +325,19 @@ unsafe impl BackendStream for RefusingStream {
         unsafe { self.real.look(pages, out, count) }
     }
 
-    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+    unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.pack(from, to, bases) }?;
+        let take = |left: u64| left.checked_sub(1);
+        if self.faults.spoilt.fetch_update(Relaxed, Relaxed, take).is_ok() {
+            self.real.synchronize()?;
+            let wrong = to.0 as usize + PACKED_BYTES / 2;
+            unsafe { *std::ptr::with_exposed_provenance_mut::<u8>(wrong) ^= 1 };
+        }
         self.done(Moment::CopiedOut(from, pages(bases.len())))
     }
 
-    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+    unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.unpack(from, to, count) }?;
         self.done(Moment::CopiedIn(to, pages(count)))
@@ -331,7 +345,7 @@ unsafe impl BackendStream for RefusingStream {
 
     unsafe fn differs(
         &self,
-        packed: *const u8,
+        packed: Address,
         pages: Address,
         count: usize,
         out: *mut u32,

@@ -122,6 +122,14 @@ unsafe impl Backend for ProgramsChunks {
         self.real().prepare_digests()
     }
 
+    fn packs(&self) -> bool {
+        self.real().packs()
+    }
+
+    fn prepare_packing(&self) -> Result<()> {
+        self.real().prepare_packing()
+    }
+
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
         self.real().stream()
     }

@@ -35,7 +35,7 @@ DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate)
 DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) DECLARE(cuGraphDestroy) DECLARE(cuGraphExecDestroy) DECLARE(cuStreamDestroy_v2) DECLARE(cuLowtideDoubleOnly)
 DECLARE(cuPointerGetAttributes) DECLARE(cuMemAddressReserve) DECLARE(cuMemAddressFree) DECLARE(cuMemMap) DECLARE(cuMemUnmap)
 DECLARE(cuMemSetAccess) DECLARE(cuMemGetAccess) DECLARE(cuMemRetainAllocationHandle) DECLARE(cuMemGetAllocationPropertiesFromHandle)
-DECLARE(cuMemExportToShareableHandle)
+DECLARE(cuMemExportToShareableHandle) DECLARE(cuCtxSynchronize) DECLARE(cuCtxDestroy_v2)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -60,7 +60,7 @@ enum { MOST = 64 };
 static uint64_t at[MOST];
 static size_t bytes[MOST];
 static unsigned seeds[MOST];
-static void *context;
+static void *context, *other;
 static uint64_t stream, graph, exec;
 static uint64_t handles[MOST];
 struct properties { int type, handles, location, id; void *windows; unsigned char flags[8]; };
@@ -238,7 +238,8 @@ int main(int count, char **arguments) {
         unsigned long a = 0, b = 0, c = 0, d = 0;
         int code = -3;
         sscanf(line, "%31s %lu %lu %lu %lu", word, &a, &b, &c, &d);
-        if (!strcmp(word, "second")) { void *other; code = CALL(cuCtxCreate_v2, &other, 0, 0); }
+        if (!strcmp(word, "second")) code = CALL(cuCtxCreate_v2, &other, 0, (int)a);
+        if (!strcmp(word, "no-second")) code = CALL(cuCtxDestroy_v2, other);
         if (!strcmp(word, "start")) code = start();
         if (!strcmp(word, "alloc")) { bytes[a] = b; code = CALL(cuMemAlloc_v2, &at[a], (size_t)b); }
         // Virtual memory: `create HANDLE BYTES [TYPES [FLAGS]]`, `reserve BLOCK BYTES`, `inside BLOCK RESERVED OFFSET`,
@@ -246,11 +247,18 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "create")) code = create(a, b, c, d);
         if (!strcmp(word, "uncreate")) code = CALL(cuMemRelease, handles[a]);
         if (!strcmp(word, "reserve")) { bytes[a] = b; code = CALL(cuMemAddressReserve, &at[a], (size_t)b, (size_t)0, (uint64_t)0, (uint64_t)0); }
-        if (!strcmp(word, "unreserve")) code = CALL(cuMemAddressFree, at[a], bytes[a]);
+        if (!strcmp(word, "unreserve")) {
+            code = CALL(cuMemAddressFree, at[a], bytes[a]);
+            if (code == 0) at[a] = 0;  // Somebody else may have these addresses from now on.
+        }
         if (!strcmp(word, "inside")) { at[a] = at[b] + c; bytes[a] = d; code = 0; }
         if (!strcmp(word, "map")) code = CALL(cuMemMap, at[a], bytes[a], (size_t)0, handles[b], (uint64_t)0);
         if (!strcmp(word, "unmap")) code = CALL(cuMemUnmap, at[a], bytes[a]);
         if (!strcmp(word, "grant")) code = grant(a, b);
+        if (!strcmp(word, "grant-to")) {
+            struct { int location, id, flags; } how = {1, (int)b, 3};
+            code = CALL(cuMemSetAccess, at[a], bytes[a], &how, (size_t)1);
+        }
         if (!strcmp(word, "access")) {
             struct { int location, id; } where = {1, 0};
             uint64_t flags = 0;
@@ -307,6 +315,8 @@ int main(int count, char **arguments) {
             printf("%s\n", ((const char *(*)(void))dlsym(library, name))());
             continue;
         }
+        if (!strcmp(word, "begin")) code = CALL(cuMemsetD8Async, at[a], 0x5a, bytes[a], (uint64_t)0);
+        if (!strcmp(word, "end")) code = CALL(cuCtxSynchronize);
         if (!strcmp(word, "poll")) code = CALL(cuStreamQuery, (uint64_t)0);
         if (!strcmp(word, "storm")) code = storm(a, b);
         if (!strcmp(word, "release")) code = CALL(cuDevicePrimaryCtxRelease_v2, 0);

@@ -122,3 +122,38 @@ fn a_driver_that_always_refuses_is_an_error_and_no_data_is_lost() {
         }
     }
 }
+
+#[test]
+fn virtual_memory_that_the_driver_did_not_take_back_is_no_other_handles() {
+    let world = World::new();
+    let mut program = world.start(Route::Dlsym);
+    program.does("start");
+    program.does("create 0 4194304");
+    let live = program.text("live");
+    // The memory stays with the pool for now; a smaller handle must not get a part of it.
+    program.does("fault fail=cuMemUnmap@1:999");
+    program.does("uncreate 0");
+    assert_eq!(program.text("struck"), "1");
+    for number in [0, 1] {
+        program.does(&format!("create {number} 2097152"));
+        program.does(&format!("reserve {number} 2097152"));
+        program.does(&format!("map {number} {number}"));
+        program.does(&format!("grant {number} 3"));
+        program.does(&format!("write {number} {number}"));
+    }
+    assert!(program.status().staying.is_empty(), "{:?}", program.status());
+    program.ask(Ask::Sleep);
+    assert!(program.status().is_asleep);
+    for number in [0, 1] {
+        program.does(&format!("check {number}"));
+        program.does(&format!("unmap {number}"));
+        program.does(&format!("uncreate {number}"));
+        program.does(&format!("unreserve {number}"));
+    }
+    program.does("create 0 4194304");
+    let handles = |live: &str| {
+        let live: serde_json::Value = serde_json::from_str(live).expect("counts");
+        (live["handles"].clone(), live["mappings"].clone())
+    };
+    assert_eq!(handles(&program.text("live")), handles(&live), "nothing is left behind");
+}

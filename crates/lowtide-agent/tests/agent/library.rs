@@ -26,7 +26,8 @@ fn it_needs_the_c_library_only_and_exports_just_its_list() {
         exported.filter_map(|line| line.split(' ').next_back()).collect();
     let table = include_str!("../../table/driver.tsv").lines();
     let rows = table.filter(|line| !line.starts_with('#'));
-    let listed = rows.filter_map(|row| row.split('\t').next()).chain(["dlsym"]);
+    let listed =
+        rows.filter_map(|row| row.split('\t').next()).chain(["dlsym", "lowtide_is_suspended"]);
     assert_eq!(exported, listed.collect::<BTreeSet<&str>>());
 }
 
@@ -46,4 +47,18 @@ fn it_needs_no_function_newer_than_glibc_2_17() {
     let is_strong = |line: &&&str| !line.contains("  w ") && minor(line).is_none();
     let strong: Vec<&&str> = needed.iter().filter(is_strong).collect();
     assert!(strong.is_empty(), "table/older.tsv lacks a version for: {strong:#?}");
+}
+
+/// Some operations of a back end have a default. One that stands before another must pass on those, too.
+#[test]
+fn the_back_end_for_the_programs_chunks_passes_every_operation_on() {
+    let contract = include_str!("../../../lowtide-device/src/backend.rs");
+    let contract = contract.split("pub unsafe trait BackendStream").next().unwrap_or_default();
+    let passed = include_str!("../../src/virtual_memory/chunks.rs");
+    let names = contract.lines().filter_map(|line| line.trim_start().split_once("fn "));
+    let names: Vec<&str> = names.filter_map(|(_, rest)| rest.split('(').next()).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        assert!(passed.contains(&format!("fn {name}(")), "`{name}` has the default");
+    }
 }

@@ -54,6 +54,26 @@ fn a_suspended_program_comes_back_at_its_next_touch_with_its_data() {
 }
 
 #[test]
+fn virtual_memory_of_a_suspended_program_comes_back_and_can_be_given_back() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    program.does("create 1 4194304");
+    program.does("reserve 1 4194304");
+    program.does("map 1 1");
+    program.does("grant 1 3");
+    program.does("write 1 9");
+    suspended(&program);
+    program.does("check 1");
+    suspended(&program);
+    // The driver of a suspended process would wait, so these resume it.
+    program.does("unmap 1");
+    program.does("uncreate 1");
+    let status = program.status();
+    assert!(status.is_asleep && !status.is_suspended, "{status:?}");
+    program.does("check 0");
+}
+
+#[test]
 fn a_program_that_is_suspended_already_stays_so() {
     let world = World::new();
     let mut program = started(&world, &[]);

@@ -360,3 +360,29 @@ fn plain_memory_has_no_handle_and_asking_for_it_does_no_harm() {
     assert_eq!(program.answer(), "error 1");
     slept(&program);
 }
+
+/// Any context of the program may use its memory, also one in which it has allocated nothing, on the same device or on
+/// another that was given access.
+#[test]
+fn work_in_every_context_of_the_program_keeps_it_awake() {
+    for device in [0, 1] {
+        let world = World::new();
+        let settings = [("LOWTIDE_DOUBLE", "devices=2,late_us=3600000000")];
+        let mut program = world.start_with(Route::Dlsym, &settings);
+        program.does("start");
+        made(&mut program, 0, 4 * MIB);
+        program.does("zero 0");
+        program.does(&format!("grant-to 0 {device}"));
+        program.does(&format!("second {device}"));
+        slept(&program);
+        program.does("begin 0");
+        let answer = sleep(&program);
+        let Answer::Refused { reason } = &answer else { panic!("device {device}: {answer:?}") };
+        assert!(reason.contains("busy: work is running"), "{reason}");
+        program.does("end");
+        slept(&program);
+        program.does("no-second");
+        program.does("zero 0");
+        slept(&program);
+    }
+}

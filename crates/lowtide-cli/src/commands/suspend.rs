@@ -1,16 +1,17 @@
 //! `lowtide suspend` and `lowtide resume`: takes a process off the device and brings it back, by the helper.
 
 use std::env;
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{
     Answer, Ask, Connection, DeviceBytes, DeviceChange, Helper, Refusal, Resume, Resumed, StepTime,
     Suspend, Suspended, Target,
 };
 use lowtide_release::parse_time;
-use lowtide_types::Bytes;
+use lowtide_types::{Bytes, Verdict};
 use serde::Serialize;
 
 use crate::commands::agents;
@@ -69,8 +70,9 @@ pub(crate) struct ResumeOptions {
 /// Takes a process off the device.
 pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
+    say_at_interrupt(options.pid)?;
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
-        return suspended_by_agent(options, answer);
+        return told_by_agent(options.pid, options.json, answer);
     }
     let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
     let ask = Ask::Suspend(Suspend {
@@ -89,78 +91,53 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
             if !options.json {
                 receipt(&suspended).print()?;
             }
-            match suspended.verdict {
-                verdict if verdict.is_proved() => Ok(Ending::Proved),
-                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
-            }
+            Ok(ending(suspended.verdict))
         }
         other => refused(other),
     }
 }
 
-/// Says what an agent answered, which put its program to sleep before it asked the helper.
-fn suspended_by_agent(
-    options: &SuspendOptions,
-    answer: lowtide_proto::Answer,
-) -> anyhow::Result<Ending> {
+/// Says what the agent of a program answered. It put the program to sleep before it asked the helper, and a
+/// program that comes back sleeps on.
+fn told_by_agent(pid: u32, json: bool, answer: lowtide_proto::Answer) -> anyhow::Result<Ending> {
     use lowtide_proto::Answer as Agent;
-    if options.json {
+    if json {
         page::print_json(&answer)?;
     }
+    let say = |page: Page| if json { Ok(()) } else { page.print().map(drop) };
+    let line = |text: String| {
+        let mut page = Page::default();
+        page.line(&text);
+        say(page)
+    };
     match answer {
         Agent::Suspended { receipts, suspended } => {
-            if !options.json {
+            if !json {
                 agents::print_receipts(&receipts)?;
-                receipt(&suspended).print()?;
             }
-            match suspended.verdict {
-                verdict if verdict.is_proved() => Ok(Ending::Proved),
-                verdict => Ok(Ending::NotProved { what: verdict.to_string() }),
-            }
+            say(receipt(&suspended))?;
+            Ok(ending(suspended.verdict))
         }
         Agent::Asleep => {
-            if !options.json {
-                let mut page = Page::default();
-                page.line(&format!("process {} is suspended already", options.pid));
-                page.print()?;
-            }
+            line(format!("process {pid} is suspended already"))?;
             Ok(Ending::Proved)
         }
         Agent::Slept { receipts } => {
-            if !options.json {
+            if !json {
                 agents::print_receipts(&receipts)?;
             }
             Ok(Ending::NotProved { what: "the program did not fall asleep".to_owned() })
         }
-        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
-        other => bail!("the agent answered something else: {}", other.to_line()),
-    }
-}
-
-/// Says what an agent answered, whose program is on the device again and sleeps on.
-fn resumed_by_agent(
-    options: &ResumeOptions,
-    answer: lowtide_proto::Answer,
-) -> anyhow::Result<Ending> {
-    use lowtide_proto::Answer as Agent;
-    if options.json {
-        page::print_json(&answer)?;
-    }
-    match answer {
+        Agent::Resumed(resumed) if resumed.steps.is_empty() => {
+            line(format!("process {pid} was not suspended"))?;
+            Ok(Ending::Proved)
+        }
         Agent::Resumed(resumed) => {
-            if !options.json {
-                let mut page = Page::default();
-                let (pid, took_s) = (options.pid, resumed.took_s);
-                page.line(&if resumed.steps.is_empty() {
-                    format!("process {pid} was not suspended")
-                } else {
-                    format!(
-                        "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next \
-                         use of the device"
-                    )
-                });
-                page.print()?;
-            }
+            let took_s = resumed.took_s;
+            line(format!(
+                "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next use of \
+                 the device"
+            ))?;
             Ok(Ending::Proved)
         }
         Agent::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
@@ -169,11 +146,20 @@ fn resumed_by_agent(
     }
 }
 
+fn ending(verdict: Verdict) -> Ending {
+    if verdict.is_proved() {
+        Ending::Proved
+    } else {
+        Ending::NotProved { what: verdict.to_string() }
+    }
+}
+
 /// Brings a process back to the device.
 pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
+    say_at_interrupt(options.pid)?;
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
-        return resumed_by_agent(options, answer);
+        return told_by_agent(options.pid, options.json, answer);
     }
     let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
     let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
@@ -207,8 +193,25 @@ fn refused(answer: Answer) -> anyhow::Result<Ending> {
     }
 }
 
+/// Says at Ctrl-C that what was asked for goes on: nothing that the driver has begun is cancelled.
+fn say_at_interrupt(pid: u32) -> anyhow::Result<()> {
+    /// The code of a command that was interrupted.
+    const INTERRUPTED: i32 = 130;
+    let say = move || {
+        page::complain(&format!(
+            "interrupted; what was asked for goes on without this command: `lowtide status` shows process {pid}, and \
+             `lowtide resume {pid}` brings it back"
+        ));
+        std::process::exit(INTERRUPTED);
+    };
+    ctrlc::set_handler(say).context("watching for Ctrl-C")
+}
+
 fn target(pid: u32) -> anyhow::Result<Target> {
-    Target::of(pid).with_context(|| format!("there is no process {pid}; `lowtide ps` lists them"))
+    Target::of(pid).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!("there is no process {pid}; `lowtide ps` lists them"),
+        _ => anyhow!(error).context(format!("looking process {pid} up")),
+    })
 }
 
 /// Returns the helper of this user.

@@ -16,7 +16,7 @@ use lowtide_proto::helper::{
     self, Answer, Ask, Helper, HelperError, Refusal, Resume, Suspend, Target,
 };
 
-use crate::floor;
+use crate::{floor, page};
 
 /// The times that the trial took, in seconds.
 struct Trial {
@@ -83,19 +83,38 @@ fn advice(error: &anyhow::Error) -> Option<String> {
 
 /// Suspends and resumes a process with a bare context; `None` if the helper is not installed.
 fn attempt(id: DeviceId) -> anyhow::Result<Option<Trial>> {
-    let program = env::current_exe().context("finding this program")?;
-    let program = match Helper::find_program(&program.canonicalize().unwrap_or(program)) {
-        Ok(program) => program,
-        Err(HelperError::NotInstalled { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let name = format!("trial-{}", std::process::id());
-    let folder = PrivateFolder::create(&PrivateFolder::of_user()?.path().join(name))?;
-    let helper = Helper::new(folder.path(), program);
-    let tried = floor::with_bare_process(id, |pid| with_helper(&helper, Target::of(pid)?));
-    // The helper ends when its socket is gone.
-    fs::remove_dir_all(folder.path()).context("removing the trial's folder")?;
-    tried.map(Some)
+    let Some(own) = OwnHelper::new("trial")? else { return Ok(None) };
+    floor::with_bare_process(id, |pid| with_helper(&own.helper, Target::of(pid)?)).map(Some)
+}
+
+/// A helper for one command alone. It ends with its folder, which is removed when this is dropped.
+pub(crate) struct OwnHelper {
+    pub(crate) helper: Helper,
+    folder: PrivateFolder,
+}
+
+impl OwnHelper {
+    /// Describes one; `None` if the helper is not installed. Starts nothing.
+    pub(crate) fn new(name: &str) -> anyhow::Result<Option<OwnHelper>> {
+        let program = env::current_exe().context("finding this program")?;
+        let program = match Helper::find_program(&program.canonicalize().unwrap_or(program)) {
+            Ok(program) => program,
+            Err(HelperError::NotInstalled { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let name = format!("{name}-{}", std::process::id());
+        let folder = PrivateFolder::create(&PrivateFolder::of_user()?.path().join(name))?;
+        Ok(Some(OwnHelper { helper: Helper::new(folder.path(), program), folder }))
+    }
+}
+
+impl Drop for OwnHelper {
+    fn drop(&mut self) {
+        // The helper ends when its socket is gone.
+        if let Err(error) = fs::remove_dir_all(self.folder.path()) {
+            page::complain(&format!("{} stays: {error}", self.folder.path().display()));
+        }
+    }
 }
 
 fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
@@ -114,7 +133,7 @@ fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
     Ok(Trial { out_s, back_s })
 }
 
-fn refused<T>(answer: Answer) -> anyhow::Result<T> {
+pub(crate) fn refused<T>(answer: Answer) -> anyhow::Result<T> {
     match answer {
         Answer::Refused { refusal } => Err(refusal.into()),
         answer => bail!("the helper answered something else: {}", answer.to_line()),

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::program::{Finished, Machine};
+use crate::suspend::helper;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -63,6 +64,8 @@ fn five_scenarios_run_and_are_proved_on_host() {
     let share = scenario(&answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
     assert!((0.0..1.0).contains(&share), "{share}");
     let idle = scenario(&answer, "idle");
+    let why = idle["suspended"]["why_not"].as_str().unwrap();
+    assert!(why.contains("on a GPU"), "on host it says what it would show: {why}");
     assert_eq!(
         (&idle["after_bytes"], &idle["today"]["after_bytes"]),
         (&json!(0), &idle["before_bytes"])
@@ -103,6 +106,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
 #[test]
 fn people_get_receipts_and_a_table() {
     let machine = Machine::with_double("total=1GiB");
+    assert!(helper().is_file(), "it is beside the program");
     let answer = machine.lowtide(&SMALL);
     assert_eq!(answer.code(), 0, "{}", answer.err());
     let text = answer.out();
@@ -114,6 +118,7 @@ fn people_get_receipts_and_a_table() {
         "  plan             1. runner.pooling, 2.0 MiB, borrows runner.model",
         "      held: runner.model by profiler.hooks since\n        crates/",
         "      → by hand: drop profiler.hooks, which holds runner.model",
+        "  suspended        context and all: 64.0 MiB → 0.0 MiB in ",
         "    idle on cuda:0: released, 32.0 MiB freed of 32.0 MiB claimed (96.0 MiB",
         "reserved: 12.0 MiB after update 1, 12.0 MiB after update 200",
         "scenario        today: peak         left  lowtide: peak         left  verdict",

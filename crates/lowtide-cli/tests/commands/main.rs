@@ -7,6 +7,7 @@ mod doctor;
 mod floor;
 mod generate;
 mod hard_times;
+mod permissions;
 mod program;
 mod ps;
 mod replay;

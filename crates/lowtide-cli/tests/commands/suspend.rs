@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::agents::program::{LIMIT, Program, Route, World, client};
 
 /// Finds the helper beside the `lowtide` program.
-fn helper() -> PathBuf {
+pub(crate) fn helper() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_lowtide")).with_file_name("lowtide-helper");
     assert!(
         program.is_file(),
@@ -21,19 +21,28 @@ fn helper() -> PathBuf {
     program
 }
 
-fn lowtide(world: &World, arguments: &[&str]) -> (i32, String) {
+pub(crate) fn lowtide(world: &World, arguments: &[&str]) -> (i32, String) {
+    ended(&mut command(world, arguments))
+}
+
+/// Returns a command of the program on a test's machine.
+pub(crate) fn command(world: &World, arguments: &[&str]) -> Command {
     let locks = world.folder().join("locks");
     fs::create_dir_all(&locks).expect("a folder");
-    let output = world
-        .command(env!("CARGO_BIN_EXE_lowtide").as_ref())
+    let mut command = world.command(env!("CARGO_BIN_EXE_lowtide").as_ref());
+    command
         .args(arguments)
         .env("LOWTIDE_CUDA_LIBRARY", Double::path())
         .env("LOWTIDE_HELPER", format!("idle_ms=500,locks={}", locks.display()))
         .env("LOWTIDE_HELPER_PROGRAM", helper())
         .env("COLUMNS", "200")
-        .stdin(Stdio::null())
-        .output()
-        .expect("lowtide runs");
+        .stdin(Stdio::null());
+    command
+}
+
+/// Waits for a command. Returns its code and what it printed.
+pub(crate) fn ended(command: &mut Command) -> (i32, String) {
+    let output = command.output().expect("lowtide runs");
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     (output.status.code().expect("it was not killed"), text)
 }
@@ -95,6 +104,7 @@ fn a_process_that_cannot_be_suspended_is_refused_with_the_reason_and_code_3() {
     idle.end();
     let (code, text) = lowtide(&world, &["suspend", &pid]);
     assert!(code == 3 && text.contains(&format!("there is no process {pid}")), "{code}: {text}");
+    assert!(!text.contains("os error"), "one reason is enough: {text}");
     assert_eq!(lowtide(&world, &["suspend", "soon"]).0, 2);
 }
 
@@ -118,6 +128,31 @@ fn a_program_without_room_stays_suspended_and_the_holder_is_named() {
 }
 
 #[test]
+fn an_interrupted_suspend_goes_on_and_that_is_said() {
+    let world = World::new();
+    let program = program(&world);
+    let pid = program.pid();
+    // So long that it is under way until the program ends.
+    let mut suspend = command(&world, &["suspend", &pid]);
+    suspend.env("LOWTIDE_DOUBLE", "checkpoint_us=600000000").stderr(Stdio::piped());
+    let asked = suspend.stdout(Stdio::null()).spawn().expect("lowtide runs");
+    let began = Instant::now();
+    while !lowtide(&world, &["status"]).1.contains("on its way (checkpoint)") {
+        assert!(began.elapsed() < LIMIT, "it is not on its way");
+    }
+    let sent = Command::new("kill").args(["-INT", &asked.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let output = asked.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(text.contains("goes on without this command"), "{text}");
+    let (_, text) = lowtide(&world, &["status"]);
+    assert!(text.contains("on its way (checkpoint)"), "{text}");
+    // Its program ends, and with it the checkpoint.
+    drop(program);
+}
+
+#[test]
 fn doctor_tries_it_on_a_disposable_process_and_leaves_nothing_behind() {
     let world = World::new();
     let suspend = |world: &World| {
@@ -136,7 +171,7 @@ fn doctor_tries_it_on_a_disposable_process_and_leaves_nothing_behind() {
 }
 
 /// A process that does nothing; it is killed at the end.
-struct Idle(Child);
+pub(crate) struct Idle(pub(crate) Child);
 
 impl Idle {
     fn end(&mut self) {

@@ -38,6 +38,7 @@ fn a_process_leaves_the_device_and_comes_back() {
     let Answer::Resumed(resumed) = ask(&helper, program.resume(0)) else { panic!("refused") };
     let steps: Vec<Step> = resumed.steps.iter().map(|time| time.step).collect();
     assert_eq!(steps, [Step::Restore, Step::Unlock]);
+    assert_eq!(resumed.devices[0].process_before, Some(Bytes::ZERO));
     assert_eq!(resumed.devices[0].process_after, Some(Bytes::mib(164)));
     program.is_right();
     let Answer::Resumed(again) = ask(&helper, program.resume(0)) else { panic!("refused") };

@@ -63,7 +63,8 @@ fn stopped_halfway(pool: &Pool, tag: Tag) -> Chunk {
 fn policies() -> impl Iterator<Item = Policy> {
     let direct = [Bytes::ZERO, Bytes(u64::MAX)].into_iter();
     let all = direct.map(|bytes| Policy::default().direct_backups(bytes));
-    all.flat_map(|policy| [true, false].map(|keep| policy.keep_backups(keep)))
+    let all = all.flat_map(|policy| [true, false].map(|keep| policy.keep_backups(keep)));
+    all.flat_map(|policy| [policy, policy.packing(true).compare_each(1)])
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod inside;
 mod limits;
 mod model;
 mod odd;
+mod packed;
 mod pool;
 mod room;
 mod sleep;

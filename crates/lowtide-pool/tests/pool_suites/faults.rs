@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::game::{Game, Ground};
-use crate::hands::{Hands, noise};
+use crate::hands::{Hands, close, noise};
 use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::double::{Double, REFUSABLE, REFUSALS};
@@ -92,8 +92,8 @@ fn all_policies() -> impl Iterator<Item = Policy> {
 }
 
 // In what they differ.
-fn short(Policy { direct_backups, keep_backups, .. }: &Policy) -> String {
-    format!("direct_backups: {direct_backups}, keep_backups: {keep_backups}")
+fn short(Policy { direct_backups, keep_backups, packing, .. }: &Policy) -> String {
+    format!("direct_backups: {direct_backups}, keep_backups: {keep_backups}, packing: {packing}")
 }
 
 /// A pool with content that is known.
@@ -126,7 +126,9 @@ impl World {
     // New content everywhere, so that the next sleep has something to do.
     fn fill(&mut self, seed: u64) {
         for (index, (address, bytes, _)) in self.blocks.iter_mut().enumerate() {
-            *bytes = noise(seed * 100 + index as u64, bytes.len());
+            // All but one have pages that pack.
+            let fresh = noise(seed * 100 + index as u64, bytes.len());
+            *bytes = if index == 1 { fresh } else { close(fresh) };
             self.hands.write(&self.pool, *address, 0, bytes);
         }
     }
@@ -155,7 +157,8 @@ impl World {
 fn every_call_fails_once(turn: Turn) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let policies = policies().into_iter().enumerate();
+    let packing = policies()[1].packing(true).compare_each(1);
+    let policies = policies().into_iter().chain([packing]).enumerate();
     // One of them is enough for the part in which a bounded sleep differs.
     let skipped = if turn == Turn::BoundedSleep { 2 } else { 0 };
     for (index, policy) in policies.skip(skipped) {
@@ -220,7 +223,8 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
 fn a_call_that_fails_for_ever(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    for (index, policy) in all_policies().enumerate() {
+    let packing = policies()[0].packing(true).compare_each(1);
+    for (index, policy) in all_policies().chain([packing]).enumerate() {
         // Each kind of sleep with backups of each kind, some of which are kept.
         let is_bounded = (index + index / 2) % 2 == 1;
         let sleep = if is_bounded { Turn::BoundedSleep } else { Turn::Sleep };

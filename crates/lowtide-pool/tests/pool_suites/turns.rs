@@ -11,7 +11,7 @@ use lowtide_testing::double::{Double, DoubleGuard};
 use lowtide_testing::raw::{Raw, first};
 use lowtide_testing::suite::{Case, Target};
 
-use crate::hands::{Hands, noise};
+use crate::hands::{Hands, close, noise};
 
 /// What a graph's kernel does: `out[i] = in[i] + add`, for words of 64 bits.
 const ADD: &std::ffi::CStr = c"
@@ -50,7 +50,12 @@ const STAMP: u8 = 0x5c;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("contents_and_a_captured_graph_are_right_after_many_turns", many_turns),
+        Case::new("contents_and_a_captured_graph_are_right_after_many_turns", |target| {
+            many_turns(target, Policy::default());
+        }),
+        Case::new("contents_and_a_captured_graph_are_right_after_many_packed_turns", |target| {
+            many_turns(target, Policy::default().packing(true));
+        }),
         Case::new("a_prepared_first_sleep_frees_just_what_it_moves", a_prepared_sleep),
         Case::new("zeros_come_back_as_zeros_to_memory_that_is_not_zero", zeros_come_back),
         Case::new("a_wake_that_is_stopped_is_taken_back", a_stopped_wake_is_taken_back),
@@ -117,18 +122,21 @@ struct Measured {
     resident_kib: u64,
 }
 
-fn many_turns(target: Target) {
+fn many_turns(target: Target, policy: Policy) {
     let on_gpu = target == Target::Cuda;
     let (turns, size) = if on_gpu { (1000, 64 << 20) } else { (40, 6 << 20) };
     let device = Device::cuda(0).unwrap();
-    let (hands, pool) = (Hands::new(&device), Pool::new(&device).unwrap());
+    let hands = Hands::new(&device);
+    let pool = Pool::builder(&device).policy(policy).build().unwrap();
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let seed = 11;
     println!("seed {seed}, {turns} turns");
     let mut blocks: Vec<(Address, Vec<u8>)> = (0..8)
         .map(|index| {
+            // The pages of each second block pack.
             let bytes = noise(seed + index, size);
+            let bytes = if index % 2 == 0 { close(bytes) } else { bytes };
             let address = pool.alloc(Bytes(size as u64), StreamId(0), weights).unwrap();
             hands.write(&pool, address, 0, &bytes);
             (address, bytes)

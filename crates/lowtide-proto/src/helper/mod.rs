@@ -228,10 +228,10 @@ pub struct StepTime {
 pub struct DeviceChange {
     /// The UUID of the GPU.
     pub uuid: String,
-    /// The memory of the process before; `None` where NVML does not report it.
+    /// The memory of the process before; zero if NVML lists it only afterwards, `None` where it never does.
     #[serde(rename = "process_before_bytes")]
     pub process_before: Option<Bytes>,
-    /// The memory of the process afterwards; zero if NVML does not list it any more.
+    /// The memory of the process afterwards; zero if NVML lists it only before, `None` where it never does.
     #[serde(rename = "process_after_bytes")]
     pub process_after: Option<Bytes>,
     /// The device's numbers before.

@@ -1,5 +1,5 @@
 //! An idle server: the usual way keeps everything on the device. With lowtide the server sleeps down to
-//! the floor, and the next task finds every byte at its address.
+//! the floor; on a GPU it then leaves the device altogether. The next task finds every byte at its address.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,6 +11,7 @@ use lowtide::device::{Address, Bytes};
 use lowtide::pool::{Pool, SleepPolicy};
 use lowtide::release::{Idle, IdleOptions, Idling, Receipt, Tick, Verdict};
 
+use super::away::{self, Away};
 use super::content::Loaded;
 use super::samples;
 use super::scenario::Scenario;
@@ -36,7 +37,7 @@ pub(super) fn planned(setup: &Setup) -> Bytes {
 pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
     let (today, samples_today) = samples::take(setup, Way::Today, || today(setup))?;
     let (slept, samples) = samples::take(setup, Way::Lowtide, || with_lowtide(setup))?;
-    let Slept { observed, start, receipt, woken, right, addresses_stayed } = slept;
+    let Slept { observed, start, receipt, suspended, woken, right, addresses_stayed } = slept;
 
     let needed = start + IDLE.iter().map(|units| setup.unit.times(*units)).sum();
     let mut scenario = Scenario::new(
@@ -53,6 +54,10 @@ pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
     scenario.check_peak(setup, LAYERS + 1, "weights and cache");
     scenario.check(receipt.verdict == Verdict::Released, "the idle release reached its target");
     check_floor(setup, &mut scenario);
+    if let Some(left) = suspended.after_bytes {
+        scenario.check(left == Bytes::ZERO, format!("{left} in use while it is suspended"));
+    }
+    scenario.suspended = Some(suspended);
     let before = scenario.before_bytes;
     scenario.check(
         setup.same_in_blocks(woken, before, LAYERS + 1)
@@ -119,6 +124,7 @@ struct Slept {
     /// The memory in use before anything was loaded.
     start: Bytes,
     receipt: Arc<Receipt>,
+    suspended: Away,
     /// The memory in use after the wake.
     woken: Bytes,
     right: bool,
@@ -141,13 +147,14 @@ fn with_lowtide(setup: &Setup) -> anyhow::Result<Slept> {
     drop(task);
     let receipt = released(&idling)?;
     let after = watch.hold("after")?;
+    let suspended = away::go(setup);
     let task = idling.work()?;
     let woken = watch.hold("awake")?;
     let observed = watch.ended_with(after);
     let right = setup.is_right(&pool, &served.weights)?;
     let addresses_stayed = served.addresses() == addresses;
     drop(task);
-    Ok(Slept { observed, start, receipt, woken, right, addresses_stayed })
+    Ok(Slept { observed, start, receipt, suspended, woken, right, addresses_stayed })
 }
 
 // Asks the policy again and again, as the timer of a server does.

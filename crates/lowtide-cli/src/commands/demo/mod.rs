@@ -4,6 +4,7 @@
 //! Both ways use the same pool on the same device; what the usual way lacks is the release. Each
 //! scenario checks its results against the device's own numbers, and is proved if every check passes.
 
+mod away;
 mod between;
 mod content;
 mod idle;
@@ -71,7 +72,7 @@ const SCENARIOS: [Entry; 5] = [
                   stages         four models in turn: the peak is the largest, not the sum\n  \
                   between tasks  the buffers of a task are freed before the next task\n  \
                   shutdown       a wrapper holds the weights: the receipt names it\n  \
-                  idle           weights sleep while idle; the next task finds every byte\n  \
+                  idle           weights sleep while idle, and on a GPU the process leaves the device altogether;\n                 the next task finds every byte\n  \
                   updates        200 weight updates: reserved memory does not grow\n\n\
                   Blocks are filled with real bytes, and compared where they must survive. All numbers are the \
                   device's own: the kernel's for host, NVML's on a GPU (of this process, or of all processes if the \

@@ -37,6 +37,9 @@ pub(super) fn scenario(scenario: &Scenario, number: usize, about: &str, in_full:
             &format!("{:.1} ms, {:.1} % of the time", took_s * 1e3, share * 100.0),
         );
     }
+    if let Some(suspended) = &scenario.suspended {
+        page.row("suspended", &suspended.words());
+    }
     receipts(&mut page, scenario, in_full);
     for check in &scenario.checks {
         page.verdict("confirmed", check.passed, &check.what, None);

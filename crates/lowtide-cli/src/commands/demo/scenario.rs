@@ -6,6 +6,7 @@ use lowtide::device::Bytes;
 use lowtide::release::{Holder, Planned, Receipt, StagesReport, Verdict};
 use serde::Serialize;
 
+use super::away::Away;
 use super::samples::Sample;
 use super::setup::Setup;
 use super::watch::{Observed, State, Watch};
@@ -30,6 +31,8 @@ pub(super) struct Scenario {
     /// The error of a stage that was refused before it was loaded.
     pub(super) refused: Option<String>,
     pub(super) cleaning: Option<Cleaning>,
+    /// The idle server off the device.
+    pub(super) suspended: Option<Away>,
     pub(super) today: Today,
     pub(super) checks: Vec<Check>,
     pub(super) receipts: Vec<Arc<Receipt>>,
@@ -100,6 +103,7 @@ impl Scenario {
             plan: Vec::new(),
             refused: None,
             cleaning: None,
+            suspended: None,
             today: Today {
                 how: how_today,
                 before_bytes: today.before,
