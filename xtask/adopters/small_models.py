@@ -102,8 +102,8 @@ def llama(folder: Path) -> int:
 def chat_llama(folder: Path) -> int:
     """Writes a Llama of a few layers with a tokenizer and a template for chats. Returns the bytes that are loaded.
 
-    lmms-eval's model `huggingface` takes the class that AutoModel names, and asks for bfloat16. A processor
-    without instructions for it takes minutes for an answer, so that the class loads in float32.
+    lmms-eval's model `huggingface` takes the class that AutoModel names, and asks for bfloat16. The class
+    loads in float32.
     """
     import torch
     import transformers
