@@ -234,8 +234,10 @@ def serve(options: argparse.Namespace) -> None:
 
 def loop(options: argparse.Namespace) -> None:
     """Runs the loop that each line of standard input names, and answers with the seconds of one turn."""
-    os.sched_setaffinity(0, {options.core})
     memory = backend(options)
+    for name in LOOPS:
+        getattr(memory, name)(options.loops // 10)
+    os.sched_setaffinity(0, {options.core})
     for line in sys.stdin:
         print(getattr(memory, line.strip())(options.loops), flush=True)
 
@@ -406,8 +408,6 @@ def pair(options: argparse.Namespace, number: int) -> dict[str, list[tuple[float
     both = [Loops([*command, "--core", str(core)], preload) for preload in (None, agent)]
     blocks: dict[str, list[tuple[float, float]]] = {}
     for name in LOOPS:
-        for process in both:
-            process.run(name)
         for block in range(options.blocks):
             # Each is first in every second block.
             order = both if block % 2 == 0 else both[::-1]
@@ -420,7 +420,10 @@ def pair(options: argparse.Namespace, number: int) -> dict[str, list[tuple[float
 
 def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
     """Runs pairs of processes. A ratio is one of speeds: 1 is no cost. That of a pair is of its blocks' medians."""
-    runs = [pair(options, number) for number in range(options.pairs)]
+    runs = []
+    for number in range(options.pairs):
+        runs.append(pair(options, number))
+        print(f"pair {number + 1} of {options.pairs}", file=sys.stderr, flush=True)
     found: dict[str, dict[str, object]] = {}
     for name in LOOPS if runs else []:
         medians = [
@@ -464,8 +467,8 @@ def main() -> None:
         "--pairs", type=int, default=10, help="pairs of runs, without and with the agent"
     )
     parser.add_argument("--only-loops", action="store_true", help="no sleep and wake")
-    parser.add_argument("--loops", type=int, default=20_000, help="launches in a block")
-    parser.add_argument("--blocks", type=int, default=15, help="blocks of each loop in a run")
+    parser.add_argument("--loops", type=int, default=10_000, help="launches in a block")
+    parser.add_argument("--blocks", type=int, default=11, help="blocks of each loop in a run")
     parser.add_argument("--core", type=int, help="the core of the part `loops`")
     parser.add_argument("--part", choices=["all", "serve", "loops"], default="all")
     options = parser.parse_args()

@@ -122,16 +122,17 @@ pub unsafe trait BackendStream: Send + Sync {
     /// Writes the look at each of `count` pages, whose addresses lie at `pages`, to `out`, as
     /// [`Look::to_word`](crate::packing::Look::to_word) does. Both lie in staging memory.
     unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()>;
-    /// Packs neighbouring pages to neighbouring packed pages on the host, with a base for each: at
-    /// most [`PACKED_AT_ONCE`](crate::packing::PACKED_AT_ONCE).
-    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()>;
-    /// Unpacks neighbouring pages from the host.
-    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()>;
+    /// Packs neighbouring pages to neighbouring packed pages, with a base for each: at most
+    /// [`PACKED_AT_ONCE`](crate::packing::PACKED_AT_ONCE). Packed pages lie in registered host memory
+    /// or on the device.
+    unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()>;
+    /// Unpacks neighbouring pages.
+    unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()>;
     /// Compares packed pages with their pages. Writes four words for each page to `out`, in staging
     /// memory: not zero where a segment differs.
     unsafe fn differs(
         &self,
-        packed: *const u8,
+        packed: Address,
         pages: Address,
         count: usize,
         out: *mut u32,

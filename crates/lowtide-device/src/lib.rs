@@ -99,4 +99,4 @@ pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use mapping_table::Mapping;
 pub use parent::end_with_parent;
 pub use reservation::{NotMapped, NotUnmapped, Reservation};
-pub use stream::{Mark, PendingDifferences, PendingDigests, PendingLooks, Stream};
+pub use stream::{Mark, PackedPlace, PendingDifferences, PendingDigests, PendingLooks, Stream};

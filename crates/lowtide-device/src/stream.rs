@@ -23,7 +23,7 @@ use crate::shared::Shared;
 use crate::staging::Staging;
 use crate::{Bytes, Error, HostMemory, Reservation, Result};
 
-pub use packed::{PendingDifferences, PendingLooks};
+pub use packed::{PackedPlace, PendingDifferences, PendingLooks};
 
 /// A queue of device work. Dropping it waits for the work it was given.
 ///

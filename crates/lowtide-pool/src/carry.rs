@@ -20,6 +20,7 @@ use crate::limit::Limit;
 use crate::piece::{BUFFER, DirectPiece, StagedPiece, StagingBuffer};
 use crate::policy::Policy;
 use crate::retry::twice;
+use crate::ring::Ring;
 use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
@@ -28,15 +29,14 @@ use crate::{Error, Result};
 /// 4 reach half of the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
 
-/// The number of streams that pack and unpack.
-const PACKING_STREAMS: usize = 2;
+/// The number of streams that pack and unpack: one copies while a kernel of another runs.
+pub(crate) const PACKING_STREAMS: usize = 3;
 
 /// Streams and staging buffers, kept from one turn to the next.
 pub(crate) struct Carriers {
     device: Device,
     copies: Stream,
-    /// For packing and unpacking, in turn: one kernel begins while another ends. None where the policy
-    /// does not pack.
+    /// For packing and unpacking, in turn. None where the policy does not pack.
     packs: Vec<Stream>,
     /// The number of pieces that were packed or unpacked, and of sleeps.
     packed: AtomicUsize,
@@ -84,13 +84,14 @@ impl Carriers {
         policy.packing && policy.compare_each > 0 && before.is_multiple_of(policy.compare_each)
     }
 
-    // The stream for a piece of this form.
-    fn stream(&self, form: Form) -> &Stream {
+    // The stream for a piece of this form, and its number.
+    fn stream(&self, form: Form) -> (usize, &Stream) {
         match form {
             Form::Packed if !self.packs.is_empty() => {
-                &self.packs[self.packed.fetch_add(1, Relaxed) % self.packs.len()]
+                let number = self.packed.fetch_add(1, Relaxed) % self.packs.len();
+                (number, &self.packs[number])
             }
-            Form::Packed | Form::Raw => &self.copies,
+            Form::Packed | Form::Raw => (0, &self.copies),
         }
     }
 
@@ -100,6 +101,7 @@ impl Carriers {
     pub(crate) fn carry(
         &self,
         feed: &Feed,
+        ring: Option<&Ring>,
         limit: Limit<'_>,
         meanwhile: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
@@ -108,7 +110,7 @@ impl Carriers {
         let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
         let handover = &feed.handover;
         handover.lend(std::mem::take(&mut *self.buffers()));
-        let lane = Lane { carriers: self, feed, limit };
+        let lane = Lane { carriers: self, feed, ring, limit };
         let outcome = thread::scope(|scope| {
             let lane = &lane;
             let _panic = EndAll(feed);
@@ -167,6 +169,8 @@ impl Drop for EndAll<'_> {
 struct Lane<'a> {
     carriers: &'a Carriers,
     feed: &'a Feed,
+    /// Device memory for packed pieces; without, kernels read and write host memory.
+    ring: Option<&'a Ring>,
     limit: Limit<'a>,
 }
 
@@ -202,12 +206,21 @@ impl<'a> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'a> {
             }
         };
         let on_device = (&piece.reservation, Bytes(piece.offset));
-        let (stream, pages) = (self.carriers.stream(piece.form), piece.pages());
-        twice(|| match (self.feed.handover.way(), piece.form) {
-            (Way::Out, Form::Raw) => stream.copy_out(on_device, on_host, piece.size),
-            (Way::In, Form::Raw) => stream.copy_in(on_host, on_device, piece.size),
-            (Way::Out, Form::Packed) => stream.pack(on_device, on_host, &piece.bases[..pages]),
-            (Way::In, Form::Packed) => stream.unpack(on_host, on_device, pages),
+        let ((number, stream), pages) = (self.carriers.stream(piece.form), piece.pages());
+        let (bases, packed) = (&piece.bases[..pages], piece.host_size());
+        twice(|| match (self.feed.handover.way(), piece.form, self.ring) {
+            (Way::Out, Form::Raw, _) => stream.copy_out(on_device, on_host, piece.size),
+            (Way::In, Form::Raw, _) => stream.copy_in(on_host, on_device, piece.size),
+            (Way::Out, Form::Packed, None) => stream.pack(on_device, on_host, bases),
+            (Way::In, Form::Packed, None) => stream.unpack(on_host, on_device, pages),
+            (Way::Out, Form::Packed, Some(ring)) => {
+                stream.pack(on_device, ring.place(number), bases)?;
+                stream.copy_out(ring.place(number), on_host, packed)
+            }
+            (Way::In, Form::Packed, Some(ring)) => {
+                stream.copy_in(on_host, ring.place(number), packed)?;
+                stream.unpack(ring.place(number), on_device, pages)
+            }
         })?;
         let compares = self.feed.compares && piece.form == Form::Packed;
         let compare = || twice(|| stream.differs(on_host, on_device, pages));
@@ -317,7 +330,7 @@ mod tests {
             pieces.iter_mut().for_each(alter);
             let late = pieces.split_off(SIZES.len() / 2);
             feed.add(pieces);
-            let outcome = self.carriers.carry(&feed, Limit::NONE, || {
+            let outcome = self.carriers.carry(&feed, None, Limit::NONE, || {
                 let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
                 if feed.handover.wait_until(some).is_some() {
                     for piece in late {
@@ -428,7 +441,7 @@ mod tests {
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
                     let feed = world.feed(way);
                     feed.add(world.pieces());
-                    world.carriers.carry(&feed, Limit::NONE, || panic!("meanwhile"))
+                    world.carriers.carry(&feed, None, Limit::NONE, || panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
                 world.carriers.settle().unwrap();
@@ -442,7 +455,7 @@ mod tests {
             let feed = world.feed(Way::In);
             feed.add(world.pieces().into_iter().take(5));
             let fails = || Err(Error::NoAddresses { size: Bytes::ZERO });
-            let refused = world.carriers.carry(&feed, Limit::NONE, fails).unwrap_err();
+            let refused = world.carriers.carry(&feed, None, Limit::NONE, fails).unwrap_err();
             assert!(matches!(refused, Error::NoAddresses { .. }), "{refused}");
             assert_eq!(feed.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));
         }

@@ -38,6 +38,7 @@ mod record;
 pub mod replay;
 mod restoring;
 mod retry;
+mod ring;
 mod room;
 mod saving;
 mod settle;

@@ -45,14 +45,18 @@ impl Piece {
         (self.size.0 / PAGE) as usize
     }
 
+    /// Returns the number of its bytes on the host.
+    pub(crate) fn host_size(&self) -> Bytes {
+        match self.form {
+            Form::Raw => self.size,
+            Form::Packed => Bytes(self.pages() as u64 * Form::Packed.bytes()),
+        }
+    }
+
     /// Returns the range of its bytes on the host, from the beginning of its first part.
     fn stored(&self) -> Range<u64> {
         let start = self.at.0 % PART;
-        let size = match self.form {
-            Form::Raw => self.size.0,
-            Form::Packed => self.pages() as u64 * Form::Packed.bytes(),
-        };
-        start..start + size
+        start..start + self.host_size().0
     }
 
     pub(crate) fn parts(&self) -> usize {

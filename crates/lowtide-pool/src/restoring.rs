@@ -13,6 +13,7 @@ use crate::handover::Way;
 use crate::limit::Limit;
 use crate::memory::Memory;
 use crate::piece::{Bases, PIECE, Piece};
+use crate::ring::Ring;
 use crate::slab::Form;
 use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
@@ -67,6 +68,7 @@ impl<'a> Restoring<'a> {
     pub(crate) fn carry(
         &self,
         carriers: &Carriers,
+        ring: Option<&Ring>,
         limit: Limit<'_>,
         make: impl Fn(&WakePart, &Range<u64>) -> Result<()>,
         make_empty: impl FnOnce() -> Result<()>,
@@ -76,7 +78,7 @@ impl<'a> Restoring<'a> {
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
         let feed = Feed::new(Way::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        carriers.carry(&feed, limit, || {
+        carriers.carry(&feed, ring, limit, || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {

@@ -17,6 +17,7 @@ use crate::leaving::{CopiedBackups, Leaving, SecondLook, Wrong};
 use crate::limit::Limit;
 use crate::piece::Piece;
 use crate::retry::unmap;
+use crate::ring::Ring;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
@@ -43,6 +44,7 @@ pub(crate) struct Saving<'a> {
     pub(crate) lost: &'a [&'a SleepPart],
     /// Compares packed pages with the device's.
     pub(crate) compares: bool,
+    pub(crate) ring: Option<&'a Ring>,
     pub(crate) limit: Limit<'a>,
 }
 
@@ -141,7 +143,7 @@ impl Take<'_> {
         looks: &mut Looks,
         lost: &mut Lost,
     ) -> Result<()> {
-        let Saving { carriers, planner, compares, limit, .. } = self.saving;
+        let Saving { carriers, planner, compares, ring, limit, .. } = self.saving;
         let pieces: Vec<Piece> = self
             .runs
             .iter()
@@ -165,7 +167,7 @@ impl Take<'_> {
             return meanwhile();
         }
         feed.add(pieces);
-        carriers.carry(&feed, *limit, meanwhile)
+        carriers.carry(&feed, *ring, *limit, meanwhile)
     }
 
     // Gives chunks back as they arrive, each after a second look. The device computes the digests of

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use lowtide_device::Mapping;
+use lowtide_device::{Bytes, Mapping};
 use lowtide_types::{Phase, SleepPolicy, SleepReport};
 
 use crate::Result;
@@ -15,6 +15,7 @@ use crate::carry::Carriers;
 use crate::changes::{PageTally, Planner, ToSave};
 use crate::limit::Limit;
 use crate::pool::Pool;
+use crate::ring::Ring;
 use crate::saving::Saving;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::state::State;
@@ -131,7 +132,10 @@ impl Pool {
             let plan = planner.plan(backups, &to_save)?;
             tally = plan.tally;
             let compares = carriers.compares(&self.shared.policy);
-            let saving = Saving { carriers, planner, parts: &saved, lost: &lost, compares, limit };
+            let ring = Ring::open(&self.shared.device, &self.shared.policy, Bytes::ZERO);
+            let ring = ring.as_ref();
+            let (parts, lost) = (&saved[..], &lost[..]);
+            let saving = Saving { carriers, planner, parts, lost, compares, ring, limit };
             copied_again = saving.carry(backups, plan)?;
         } else {
             let all = saved.iter().chain(&lost).copied();

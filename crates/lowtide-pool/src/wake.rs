@@ -22,6 +22,7 @@ use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::restoring::Restoring;
+use crate::ring::Ring;
 use crate::slab::Form;
 use crate::state::State;
 use crate::tag::Scope;
@@ -171,7 +172,9 @@ impl Pool {
         let carriers =
             Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
-        let wrong = restoring.carry(carriers, limit, make, make_empty)?;
+        let ring = Ring::open(&self.shared.device, &self.shared.policy, needed);
+        let wrong = restoring.carry(carriers, ring.as_ref(), limit, make, make_empty)?;
+        drop(ring);
         let mut bad = Vec::new();
         for (part, page) in &wrong {
             if !self.copy_again(&carriers.checks, part, *page, &mut turn.backups)? {

@@ -34,7 +34,7 @@ Visits = dict[tuple[str, str], "Future[tuple[dict[str, Any], str]]"]
 def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
     """Every visit that was asked for, under way: two at a time, in forks of warm processes.
 
-    On a GPU one at a time, since the driver's numbers are everybody's, and in fresh processes.
+    On a GPU one at a time, in fresh processes.
     """
     asked = [
         (str(item.callspec.params["name"]), item.originalname.removeprefix("test_by_"))

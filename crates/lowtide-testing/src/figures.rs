@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lowtide_device::digest::PAGE_BYTES;
-use lowtide_device::packing::{PACKED_AT_ONCE, PACKED_BYTES};
+use lowtide_device::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES};
 use lowtide_device::{Bytes, Device, HostMemory, Reservation, Stream};
 
 use crate::suite::{Case, Target};
@@ -87,6 +87,30 @@ impl World {
     }
 }
 
+// Each stream has a place of its own on the device, so that its order is enough.
+fn through_a_ring(world: &World, looks: &[Look]) {
+    let place = Bytes(PACKED_AT_ONCE as u64 * PACKED_BYTES as u64);
+    let size = Bytes((4 * place.0).next_multiple_of(PAGE));
+    let ring = world.device.reserve(size).unwrap();
+    ring.map(Bytes::ZERO, world.device.create(size).unwrap()).unwrap();
+    ring.open(Bytes::ZERO, size).unwrap();
+    for (streams, at_once) in [(2, 4), (3, 4), (4, 4), (2, 8), (3, 8)] {
+        let at = |first: Bytes| Bytes(first.0 / PAGE / at_once % streams * place.0);
+        let packed = |pages: usize| Bytes((pages * PACKED_BYTES) as u64);
+        let count = streams as usize;
+        world.measure("pack through a ring", count, at_once, |stream, from, to, pages| {
+            let first = (from.1.0 / PAGE) as usize;
+            let bases: Vec<u8> = looks[first..first + pages].iter().map(|look| look.base).collect();
+            stream.pack(from, (&ring, at(from.1)), &bases).unwrap();
+            stream.copy_out((&ring, at(from.1)), to, packed(pages)).unwrap();
+        });
+        world.measure("unpack through a ring", count, at_once, |stream, to, from, pages| {
+            stream.copy_in(from, (&ring, at(to.1)), packed(pages)).unwrap();
+            stream.unpack((&ring, at(to.1)), to, pages).unwrap();
+        });
+    }
+}
+
 fn packing_is_measured(target: Target) {
     let world = World::new(target);
     let stream = world.device.stream().unwrap();
@@ -116,6 +140,7 @@ fn packing_is_measured(target: Target) {
             });
         }
     }
+    through_a_ring(&world, &found);
     world.measure("compare", 2, 4, |stream, of, packed, pages| {
         drop(stream.differs(packed, of, pages).unwrap());
     });

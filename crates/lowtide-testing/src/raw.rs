@@ -90,6 +90,9 @@ raw! {
     cuMemMap(at: u64, size: u64, offset: u64, handle: u64, flags: u64);
     cuMemUnmap(at: u64, size: u64);
     cuMemSetAccess(at: u64, size: u64, access: &Access, count: u64);
+    cuMemGetAccess(flags: &mut u64, location: &[i32; 2], at: u64);
+    cuMemRetainAllocationHandle(handle: &mut u64, at: u64);
+    cuMemGetAllocationPropertiesFromHandle(properties: &mut [i32; 8], handle: u64);
     cuMemHostAlloc(at: &mut u64, size: u64, flags: u32);
     cuMemFreeHost(at: u64);
     cuMemHostRegister_v2(at: u64, size: u64, flags: u32);

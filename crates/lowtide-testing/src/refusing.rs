@@ -325,19 +325,19 @@ unsafe impl BackendStream for RefusingStream {
         unsafe { self.real.look(pages, out, count) }
     }
 
-    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+    unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.pack(from, to, bases) }?;
         let take = |left: u64| left.checked_sub(1);
         if self.faults.spoilt.fetch_update(Relaxed, Relaxed, take).is_ok() {
             self.real.synchronize()?;
-            let wrong = unsafe { to.add(PACKED_BYTES / 2) };
-            unsafe { *wrong ^= 1 };
+            let wrong = to.0 as usize + PACKED_BYTES / 2;
+            unsafe { *std::ptr::with_exposed_provenance_mut::<u8>(wrong) ^= 1 };
         }
         self.done(Moment::CopiedOut(from, pages(bases.len())))
     }
 
-    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+    unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.unpack(from, to, count) }?;
         self.done(Moment::CopiedIn(to, pages(count)))
@@ -345,7 +345,7 @@ unsafe impl BackendStream for RefusingStream {
 
     unsafe fn differs(
         &self,
-        packed: *const u8,
+        packed: Address,
         pages: Address,
         count: usize,
         out: *mut u32,

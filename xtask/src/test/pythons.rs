@@ -9,7 +9,8 @@ use super::python::{Environment, PACKAGE, PYTEST, pip_install, version, wheel};
 /// The minor versions of Python 3 that the package is for.
 const MINORS: std::ops::RangeInclusive<u32> = 10..=14;
 /// Torch and what the tests import. The checkers run on one Python only.
-const NEEDED: [&str; 6] = ["torch", "numpy", "objgraph", "pytest", "pytest-xdist", "mypy"];
+const NEEDED: [&str; 8] =
+    ["torch", "numpy", "objgraph", "pytest", "pytest-xdist", "mypy", "greenlet", "ipython"];
 /// The oldest torch that the package works with. It was built for numpy 1 and Python 3.8 to 3.11.
 const OLDEST: [&str; 6] = ["torch==2.1.*", "numpy<2", "objgraph", "pytest", "pytest-xdist", "mypy"];
 

@@ -150,13 +150,13 @@ unsafe impl BackendStream for CudaStream {
         unsafe { self.launch(Kernel::Look, self.resident(count), &mut parameters) }
     }
 
-    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+    unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()> {
         let mut packed_bases = [0; packing::PACKED_AT_ONCE];
         packed_bases[..bases.len()].copy_from_slice(bases);
         let packed_bases = u64::from_le_bytes(packed_bases);
         let mut parameters: [*mut c_void; 3] = [
             (&raw const from.0).cast_mut().cast(),
-            (&raw const to).cast_mut().cast(),
+            (&raw const to.0).cast_mut().cast(),
             (&raw const packed_bases).cast_mut().cast(),
         ];
         // SAFETY: three parameters of the kernel's types; both ranges stay valid until the work is
@@ -164,22 +164,22 @@ unsafe impl BackendStream for CudaStream {
         unsafe { self.launch(Kernel::Pack, segments(bases.len()), &mut parameters) }
     }
 
-    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+    unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
         let mut parameters: [*mut c_void; 2] =
-            [(&raw const from).cast_mut().cast(), (&raw const to.0).cast_mut().cast()];
+            [(&raw const from.0).cast_mut().cast(), (&raw const to.0).cast_mut().cast()];
         // SAFETY: as in `pack`, with two parameters.
         unsafe { self.launch(Kernel::Unpack, segments(count), &mut parameters) }
     }
 
     unsafe fn differs(
         &self,
-        packed: *const u8,
+        packed: Address,
         pages: Address,
         count: usize,
         out: *mut u32,
     ) -> Result<()> {
         let mut parameters: [*mut c_void; 3] = [
-            (&raw const packed).cast_mut().cast(),
+            (&raw const packed.0).cast_mut().cast(),
             (&raw const pages.0).cast_mut().cast(),
             (&raw const out).cast_mut().cast(),
         ];

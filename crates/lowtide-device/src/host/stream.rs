@@ -155,37 +155,33 @@ unsafe impl BackendStream for HostStream {
         Ok(())
     }
 
-    unsafe fn pack(&self, from: Address, to: *mut u8, bases: &[u8]) -> Result<()> {
+    unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()> {
         for (page, base) in bases.iter().enumerate() {
-            // SAFETY: so many packed pages are valid, by the contract of `BackendStream`.
-            let to = unsafe { to.add(page * PACKED_BYTES) };
-            self.give(Work::Pack { from: page_at(from, page), to, base: *base });
+            let (from, to) = (page_at(from, page), packed_at(to, page));
+            self.give(Work::Pack { from, to, base: *base });
         }
         Ok(())
     }
 
-    unsafe fn unpack(&self, from: *const u8, to: Address, count: usize) -> Result<()> {
+    unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
         for page in 0..count {
-            // SAFETY: as in `pack`.
-            let from = unsafe { from.add(page * PACKED_BYTES) };
-            self.give(Work::Unpack { from, to: page_at(to, page) });
+            self.give(Work::Unpack { from: packed_at(from, page), to: page_at(to, page) });
         }
         Ok(())
     }
 
     unsafe fn differs(
         &self,
-        packed: *const u8,
+        packed: Address,
         pages: Address,
         count: usize,
         out: *mut u32,
     ) -> Result<()> {
         for page in 0..count {
-            // SAFETY: as in `pack`.
-            let packed = unsafe { packed.add(page * PACKED_BYTES) };
             // SAFETY: the staging has room for four words of each page.
             let out = unsafe { out.add(page * packing::SEGMENTS) };
-            self.give(Work::Differs { packed, page: page_at(pages, page), out });
+            let (packed, page) = (packed_at(packed, page), page_at(pages, page));
+            self.give(Work::Differs { packed, page, out });
         }
         Ok(())
     }
@@ -329,6 +325,10 @@ fn range(at: *const u8, size: usize) -> Range<u64> {
 
 fn page_at(first: Address, page: usize) -> *mut u8 {
     pointer(Address(first.0 + (page * PAGE_BYTES) as u64))
+}
+
+fn packed_at(first: Address, page: usize) -> *mut u8 {
+    pointer(Address(first.0 + (page * PACKED_BYTES) as u64))
 }
 
 fn pointer(at: Address) -> *mut u8 {

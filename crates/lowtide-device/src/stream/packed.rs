@@ -9,7 +9,7 @@ use crate::facts::SizeRule;
 use crate::in_flight::Pins;
 use crate::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES, SEGMENTS};
 use crate::staging::Staging;
-use crate::{Bytes, Error, HostMemory, Reservation, Result};
+use crate::{Address, Bytes, Error, HostMemory, Reservation, Result};
 
 /// Looks that a stream is taking. Dropping them waits for the stream.
 pub struct PendingLooks<'a>(Pending<'a>);
@@ -17,9 +17,30 @@ pub struct PendingLooks<'a>(Pending<'a>);
 /// Comparisons that a stream is making. Dropping them waits for the stream.
 pub struct PendingDifferences<'a>(Pending<'a>);
 
-/// The host side of packed pages: their address and what pins them.
+/// Where neighbouring packed pages begin: in registered host memory, or on the device.
+#[derive(Clone, Copy)]
+pub enum PackedPlace<'a> {
+    /// In host memory.
+    Host(&'a Arc<HostMemory>, Bytes),
+    /// On the device.
+    Device(&'a Reservation, Bytes),
+}
+
+impl<'a> From<(&'a Arc<HostMemory>, Bytes)> for PackedPlace<'a> {
+    fn from((memory, offset): (&'a Arc<HostMemory>, Bytes)) -> PackedPlace<'a> {
+        PackedPlace::Host(memory, offset)
+    }
+}
+
+impl<'a> From<(&'a Reservation, Bytes)> for PackedPlace<'a> {
+    fn from((reservation, offset): (&'a Reservation, Bytes)) -> PackedPlace<'a> {
+        PackedPlace::Device(reservation, offset)
+    }
+}
+
+/// Packed pages: their address, and what pins them and their pages.
 struct Packed {
-    at: *mut u8,
+    at: Address,
     pins: Pins,
 }
 
@@ -36,8 +57,8 @@ impl Stream {
         pending.map(PendingLooks)
     }
 
-    /// Packs neighbouring pages of the device to neighbouring packed pages on the host, later, each with
-    /// the base of its look.
+    /// Packs neighbouring pages of the device to neighbouring packed pages on the host or the device,
+    /// later, each with the base of its look.
     ///
     /// # Errors
     /// As [`Stream::copy_out`]; [`Error::BadSize`] for more than [`PACKED_AT_ONCE`] pages, or packed
@@ -61,14 +82,14 @@ impl Stream {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn pack(
+    pub fn pack<'a>(
         &self,
         (from, offset): (&Reservation, Bytes),
-        (to, host_offset): (&Arc<HostMemory>, Bytes),
+        to: impl Into<PackedPlace<'a>>,
         bases: &[u8],
     ) -> Result<()> {
         let count = bases.len();
-        let Packed { at, pins } = self.packed("pack", (from, offset), (to, host_offset), count)?;
+        let Packed { at, pins } = self.packed("pack", (from, offset), to.into(), count)?;
         self.give(pins, || {
             // SAFETY: both ranges are pinned until the stream has passed.
             unsafe { self.raw.pack(from.space.address_of(offset), at, bases) }
@@ -80,14 +101,13 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::pack`].
-    pub fn unpack(
+    pub fn unpack<'a>(
         &self,
-        (from, host_offset): (&Arc<HostMemory>, Bytes),
+        from: impl Into<PackedPlace<'a>>,
         (to, offset): (&Reservation, Bytes),
         count: usize,
     ) -> Result<()> {
-        let Packed { at, pins } =
-            self.packed("unpack", (to, offset), (from, host_offset), count)?;
+        let Packed { at, pins } = self.packed("unpack", (to, offset), from.into(), count)?;
         self.give(pins, || {
             // SAFETY: both ranges are pinned until the stream has passed.
             unsafe { self.raw.unpack(at, to.space.address_of(offset), count) }
@@ -99,14 +119,13 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::pack`].
-    pub fn differs(
+    pub fn differs<'a>(
         &self,
-        (packed, host_offset): (&Arc<HostMemory>, Bytes),
+        packed: impl Into<PackedPlace<'a>>,
         (of, offset): (&Reservation, Bytes),
         count: usize,
     ) -> Result<PendingDifferences<'_>> {
-        let Packed { at, pins } =
-            self.packed("differs", (of, offset), (packed, host_offset), count)?;
+        let Packed { at, pins } = self.packed("differs", (of, offset), packed.into(), count)?;
         let staging = self.device.take_staging(count)?;
         let pending = self.give_staged(pins, staging, count, |staging, count| {
             let page = of.space.address_of(offset);
@@ -120,28 +139,40 @@ impl Stream {
         &self,
         operation: &'static str,
         (pages, offset): (&Reservation, Bytes),
-        (packed, host_offset): (&Arc<HostMemory>, Bytes),
+        packed: PackedPlace<'_>,
         count: usize,
     ) -> Result<Packed> {
         pages.space.same_device(operation, "stream", &self.device)?;
-        pages.space.same_device(operation, "host memory", packed.device())?;
         let bad = || Error::BadSize {
             device: self.device.id(),
             operation,
             size: Bytes((count * PAGE_BYTES) as u64),
             rule: SizeRule::PackedPages(PACKED_AT_ONCE),
         };
-        if count == 0 || count > PACKED_AT_ONCE || !host_offset.is_multiple_of(Bytes::kib(4)) {
+        let (PackedPlace::Host(_, begin) | PackedPlace::Device(_, begin)) = packed;
+        if count == 0 || count > PACKED_AT_ONCE || !begin.is_multiple_of(Bytes::kib(4)) {
             return Err(bad());
         }
         let size = Bytes((count * PACKED_BYTES) as u64);
         let range = pages.space.pin(operation, offset, Bytes((count * PAGE_BYTES) as u64))?;
-        let host = packed.pin(operation, host_offset, size)?;
-        let mut pieces = host.pieces(host_offset, size).into_iter();
-        let (Some(piece), None) = (pieces.next(), pieces.next()) else { return Err(bad()) };
-        let at = piece.at;
-        drop(pieces);
-        Ok(Packed { at, pins: Pins { ranges: vec![range], host: Some(host) } })
+        let mut pins = Pins { ranges: vec![range], host: None };
+        let at = match packed {
+            PackedPlace::Host(memory, begin) => {
+                pages.space.same_device(operation, "host memory", memory.device())?;
+                let host = memory.pin(operation, begin, size)?;
+                let pieces = host.pieces(begin, size);
+                let [piece] = &pieces[..] else { return Err(bad()) };
+                let at = Address(piece.at.expose_provenance() as u64);
+                pins.host = Some(host);
+                at
+            }
+            PackedPlace::Device(reservation, begin) => {
+                reservation.space.same_device(operation, "stream", &self.device)?;
+                pins.ranges.push(reservation.space.pin(operation, begin, size)?);
+                reservation.space.address_of(begin)
+            }
+        };
+        Ok(Packed { at, pins })
     }
 }
 

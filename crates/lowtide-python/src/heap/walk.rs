@@ -210,15 +210,23 @@ impl Walk<'_, '_> {
         let mut frame = None;
         if !suspended.is_empty() && self.walked.kinds[node.index()] == Kind::Immutable {
             let arguments = self.traverser.referents(self.walked.addresses[node.index()]).to_vec();
-            let locals = &self.traverser.roots.locals;
             frame = suspended.iter().find(|frame| {
-                let has = |one| locals.get(frame).is_some_and(|locals| locals.contains(one));
-                !arguments.is_empty() && arguments.iter().all(has)
+                let locals = self.variables(**frame);
+                !arguments.is_empty() && arguments.iter().all(|one| locals.contains(one))
             });
         }
         let found = frame.and_then(|frame| self.walked.table.get(*frame)).map(Node);
         self.traverser.roots.suspended = suspended;
         found
+    }
+
+    /// Returns the variables of a suspended frame. Up to Python 3.10 its slot shows them, and they were
+    /// not read before the walk.
+    fn variables(&mut self, frame: usize) -> &[usize] {
+        if self.traverser.roots.locals.contains_key(&frame) {
+            return &self.traverser.roots.locals[&frame];
+        }
+        self.traverser.referents(frame)
     }
 
     /// Returns the frame that runs a function: it holds the function without showing it.

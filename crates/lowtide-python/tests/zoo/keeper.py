@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import traceback
 from typing import Any, NamedTuple
@@ -91,6 +92,11 @@ def is_alive() -> bool:
 def in_use() -> int | None:
     """Bytes in use: by the driver on a GPU, else this process's resident pages, by the kernel."""
     if DEVICE != "cpu":
+        torch.cuda.synchronize()
+        own = by_process()
+        # The driver may not know processes by the numbers that they have here (in a container).
+        if os.getpid() in own:
+            return sum(own[pid] for pid in own if pid == os.getpid() or is_descendant(pid))
         free, total = torch.cuda.mem_get_info()
         return int(total - free)
     try:
@@ -99,6 +105,27 @@ def in_use() -> int | None:
     except OSError:  # not Linux: only the storages tell
         return None
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+def by_process() -> dict[int, int]:
+    """The bytes that each process has on the device, as the driver says: others may visit, too."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    told = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60).stdout
+    fields = [line.split(",") for line in told.splitlines()]
+    return {int(pid): int(mib) * MIB for pid, mib in fields if mib.strip().isdigit()}
+
+
+def is_descendant(pid: int) -> bool:
+    """Whether this process, or a child of it, started that one."""
+    try:
+        while pid > 1:
+            with open(f"/proc/{pid}/stat") as stat:
+                pid = int(stat.read().rpartition(")")[2].split()[1])
+            if pid == os.getpid():
+                return True
+    except OSError:  # it has ended
+        pass
+    return False
 
 
 class Visit:

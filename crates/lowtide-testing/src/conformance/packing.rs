@@ -16,6 +16,7 @@ use crate::weights::PAGE_KINDS;
 pub(super) const CASES: &[NamedCase] = &[
     ("the_device_packs_as_the_host_does", the_device_packs_as_the_host_does),
     ("neighbours_are_packed_at_once_and_come_back", neighbours_are_packed_at_once_and_come_back),
+    ("packed_pages_may_lie_on_the_device", packed_pages_may_lie_on_the_device),
     ("a_corrupt_packed_page_writes_only_its_page", a_corrupt_packed_page_writes_only_its_page),
     ("a_comparison_finds_what_changed", a_comparison_finds_what_changed),
     ("packing_pins_what_it_uses", packing_pins_what_it_uses),
@@ -89,6 +90,36 @@ fn neighbours_are_packed_at_once_and_come_back(target: Target) {
     }
     stream.unpack((&memory, at), (&other, START), count).unwrap();
     assert!(read(&device, &stream, (&other, START), all) == bytes);
+}
+
+// As a piece goes through a ring: packed there, copied out, copied in, unpacked.
+fn packed_pages_may_lie_on_the_device(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(2)));
+    let (ring, at, size) = (ready(&device, pages(3)), Bytes(4096), Bytes(2 * PACKED.0));
+    let bytes = [PAGE_KINDS[1].page(50), PAGE_KINDS[3].page(51)];
+    write(&device, &stream, (&reservation, START), &bytes.concat());
+    let bases = [0, 1].map(|page| packing::look(&bytes[page]).base);
+    let memory = host_memory(&device, size);
+    stream.fill((&ring, START), 0xa5, pages(3)).unwrap();
+    stream.pack((&reservation, START), (&ring, at), &bases).unwrap();
+    stream.copy_out((&ring, at), (&memory, START), size).unwrap();
+    let differs = stream.differs((&ring, at), (&reservation, START), 2).unwrap();
+    assert!(ring.unmap(START, pages(3)).is_err(), "it is in use");
+    assert_eq!(differs.wait().unwrap(), [false, false]);
+    let expected = [0, 1].map(|page| packed_of(&bytes[page], bases[page])).concat();
+    assert!(content(&memory, START, size) == expected);
+    let around = read(&device, &stream, (&ring, START), pages(3));
+    let after = (at + size).as_usize();
+    assert!(around[..4096].iter().chain(&around[after..]).all(|byte| *byte == 0xa5));
+    stream.fill((&reservation, START), 0, pages(2)).unwrap();
+    stream.fill((&ring, START), 0, pages(3)).unwrap();
+    stream.copy_in((&memory, START), (&ring, at), size).unwrap();
+    stream.unpack((&ring, at), (&reservation, START), 2).unwrap();
+    assert!(read(&device, &stream, (&reservation, START), pages(2)) == bytes.concat());
+    let beyond = stream.unpack((&ring, pages(2)), (&reservation, START), 2).unwrap_err();
+    assert!(matches!(beyond, Error::BadRange { .. }), "{beyond}");
+    only(ring.unmap(START, pages(3)).expect("nobody uses it any more"));
 }
 
 fn a_corrupt_packed_page_writes_only_its_page(target: Target) {

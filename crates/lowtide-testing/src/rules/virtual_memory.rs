@@ -13,6 +13,10 @@ pub(super) const RULES: &[Rule] = &[
     ("a_reservation_goes_whole_and_empty", a_reservation_goes_whole_and_empty),
     ("memory_lives_while_a_mapping_or_a_handle_does", memory_lives),
     ("a_handle_is_released_once", a_handle_is_released_once),
+    ("a_handle_lives_until_its_retains_are_released", retains_are_released),
+    ("a_handle_knows_what_it_was_made_with", knows_its_properties),
+    ("plain_memory_and_bare_addresses_have_no_handle", no_handle),
+    ("access_can_be_asked_for", access_can_be_asked_for),
     ("sizes_are_whole_pages", sizes_are_whole_pages),
     ("virtual_memory_is_not_freed_as_plain_memory", not_freed_as_plain),
     ("virtual_memory_has_no_legacy_ipc", no_legacy_ipc),
@@ -106,6 +110,46 @@ fn a_handle_is_released_once(gpu: &Fixture) {
     let handle = gpu.create(1);
     assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
     assert_eq!(gpu.raw.cuMemRelease(handle), INVALID_VALUE);
+}
+
+fn retains_are_released(gpu: &Fixture) {
+    const PAGES: u64 = 64;
+    // What the driver takes for itself the first time is not the question.
+    let _first = gpu.ready(PAGES);
+    let before = gpu.free_bytes();
+    let (at, handle) = gpu.ready(PAGES);
+    assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
+    let mut retained = 0;
+    assert_eq!(gpu.raw.cuMemRetainAllocationHandle(&mut retained, at + PAGE + 5), SUCCESS);
+    assert_eq!(gpu.unmap(at, PAGES), SUCCESS);
+    assert_eq!(gpu.free_bytes(), before - PAGES * PAGE, "the retain still has it");
+    assert_eq!(gpu.map(at, PAGES, retained), SUCCESS, "and it can be mapped");
+    assert_eq!(gpu.unmap(at, PAGES), SUCCESS);
+    assert_eq!(gpu.raw.cuMemRelease(retained), SUCCESS);
+    assert_eq!(gpu.free_bytes(), before);
+}
+
+fn knows_its_properties(gpu: &Fixture) {
+    let mut properties = [-1; 8];
+    let handle = gpu.create(1);
+    assert_eq!(gpu.raw.cuMemGetAllocationPropertiesFromHandle(&mut properties, handle), SUCCESS);
+    // Pinned, no type of handle that others can open, on device 0.
+    assert_eq!(properties[..4], [1, 0, 1, 0]);
+}
+
+fn no_handle(gpu: &Fixture) {
+    for at in [gpu.plain(PAGE), gpu.reserve(1)] {
+        assert_eq!(gpu.raw.cuMemRetainAllocationHandle(&mut 0, at), INVALID_VALUE);
+    }
+}
+
+fn access_can_be_asked_for(gpu: &Fixture) {
+    let (at, mut flags) = (gpu.ready(2).0, 0);
+    assert_eq!(gpu.raw.cuMemGetAccess(&mut flags, &[1, 0], at + PAGE), SUCCESS);
+    assert_eq!(flags, 3, "reading and writing");
+    assert_eq!(gpu.raw.cuMemSetAccess(at, 2 * PAGE, &Access::READ, 1), SUCCESS);
+    assert_eq!(gpu.raw.cuMemGetAccess(&mut flags, &[1, 0], at), SUCCESS);
+    assert_eq!(flags, 1, "reading");
 }
 
 fn sizes_are_whole_pages(gpu: &Fixture) {

@@ -299,10 +299,10 @@ def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
         return
     why = "the frame keeps a snapshot of its variables since locals() was called"
     if snapshot is held:
-        yield Reference("locals()", "snapshot", why_not=why)
+        yield Reference(": locals()", "snapshot", why_not=why)
     for name, value in pairs(snapshot):
         if value is held:
-            step, via = f"locals()[{key_text(name)}]", (id(snapshot),)
+            step, via = f": locals()[{key_text(name)}]", (id(snapshot),)
             why = "call locals() in that function again, or let it return"
             yield Reference(step, "snapshot", None, lambda: _refresh(frame), why_not=why, via=via)
 
