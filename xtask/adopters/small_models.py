@@ -97,3 +97,51 @@ def llama(folder: Path) -> int:
         max_position_embeddings=128,
     )
     return write_in_half(transformers.LlamaForCausalLM(config), folder)
+
+
+def chat_llama(folder: Path) -> int:
+    """Writes a Llama of a few layers with a tokenizer and a template for chats. Returns the bytes that are loaded.
+
+    lmms-eval's model `huggingface` takes the class that AutoModel names, and asks for bfloat16. A processor
+    without instructions for it takes minutes for an answer, so that the class loads in float32.
+    """
+    import torch
+    import transformers
+
+    torch.manual_seed(SEED)
+    tokenizer(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = (
+        "{% for one in messages %}{% if one.content is string %}{{ one.content }}"
+        "{% else %}{{ one.content[0].text }}{% endif %}{% endfor %}"
+    )
+    settings |= {"eos_token": "[SEP]", "pad_token": "[PAD]"}
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = transformers.LlamaConfig(
+        vocab_size=128,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        max_position_embeddings=256,
+        eos_token_id=3,
+        pad_token_id=0,
+    )
+    size = write_in_half(transformers.LlamaForCausalLM(config), folder)
+    code = """
+import torch
+from transformers import LlamaForCausalLM
+
+
+class Small(LlamaForCausalLM):
+    @classmethod
+    def from_pretrained(cls, *arguments, **keywords):
+        keywords.pop("torch_dtype", None)
+        return super().from_pretrained(*arguments, **keywords | {"dtype": torch.float32})
+"""
+    (folder / "modeling_small.py").write_text(code.lstrip())
+    written = json.loads((folder / "config.json").read_text())
+    written["auto_map"] = {"AutoModel": "modeling_small.Small"}
+    (folder / "config.json").write_text(json.dumps(written))
+    return size

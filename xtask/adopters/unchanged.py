@@ -19,11 +19,20 @@ from types import FunctionType, MethodType
 
 # What each adapter replaces is in one of these, or in a module that they import.
 MODULES = {
-    "autorag": ["autorag.schema.base", "autorag.utils.util", "autorag.evaluator", "autorag.nodes.passagereranker"],
+    "autorag": [
+        "autorag.schema.base",
+        "autorag.utils.util",
+        "autorag.evaluator",
+        "autorag.nodes.passagereranker",
+    ],
     "docling-serve": ["docling_serve.app", "docling_serve.orchestrator_factory"],
     "lmms-eval": ["lmms_eval.evaluator", "lmms_eval.api.model"],
     "sglang": ["sglang.srt.managers.scheduler", "sglang.srt.plugins.hook_registry"],
-    "vllm": ["vllm.v1.worker.gpu_worker", "vllm.v1.worker.cpu_worker", "vllm.device_allocator.sleep_mode_backend"],
+    "vllm": [
+        "vllm.v1.worker.gpu_worker",
+        "vllm.v1.worker.cpu_worker",
+        "vllm.device_allocator.sleep_mode_backend",
+    ],
 }
 PACKAGES = {
     "autorag": ("autorag",),

@@ -19,11 +19,13 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from functools import partial
 from pathlib import Path
 
-import torch
-
 import lowtide
+import torch
+from lowtide._expandable import write
 
 MIB = 1 << 20
 SLACK = 96 * MIB
@@ -232,7 +234,7 @@ def out_of_memory() -> None:
 
 def expandable() -> None:
     """With expandable segments torch would ask no allocator: they are off inside the scope."""
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    write(torch, "expandable_segments:True")
     try:
         with lowtide.tag("expandable"):
             one = torch.ones(64 * MIB, dtype=torch.uint8, device="cuda")
@@ -245,7 +247,7 @@ def expandable() -> None:
         assert kinds.get(one.data_ptr()) is False
         assert any(kinds.values()), "expandable segments are not on again"
     finally:
-        torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+        write(torch, "expandable_segments:False")
 
 
 def freed() -> None:
@@ -328,7 +330,7 @@ def back_end() -> None:
     for level in (1, 2):
         torch.cuda.synchronize()
         before = used()
-        timed(f"back_end_suspend_{level}_ms", lambda: engine.suspend(level))
+        timed(f"back_end_suspend_{level}_ms", partial(engine.suspend, level))
         torch.cuda.synchronize()
         during = used()
         assert before - during > size - SLACK and engine.state() == "SUSPENDED"
@@ -353,6 +355,8 @@ def end() -> None:
     scope = lowtide.tag("three")
     scope.__enter__()
     globals()["kept"] = (scope, one, torch.ones(64 * MIB, dtype=torch.uint8, device="cuda"))
+    # From Python 3.12 on a fork with threads warns, and torch has threads.
+    warnings.simplefilter("ignore", DeprecationWarning)
     pid = os.fork()
     if pid == 0:
         os._exit(0 if not lowtide.tags() else 1)

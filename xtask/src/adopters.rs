@@ -27,7 +27,7 @@ struct Adopter {
     alone: &'static [&'static str],
 }
 
-const ADOPTERS: [Adopter; 4] = [
+const ADOPTERS: [Adopter; 5] = [
     Adopter {
         name: "autorag",
         packages: &[
@@ -44,6 +44,7 @@ const ADOPTERS: [Adopter; 4] = [
         packages: &["docling-serve==1.38.2", "torch", "torchvision", "transformers", "timm"],
         alone: &[],
     },
+    Adopter { name: "lmms-eval", packages: &["lmms-eval==0.7.3", "torch"], alone: &[] },
     // What it needs for CUDA is left out, and so is the torch that it asks for: only its scheduler's
     // methods are called.
     Adopter {

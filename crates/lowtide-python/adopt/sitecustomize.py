@@ -14,6 +14,7 @@ import sys
 PACKAGES = {
     "autorag": "autorag",
     "docling-serve": "docling_serve",
+    "lmms-eval": "lmms_eval",
     "sglang": "sglang",
 }
 

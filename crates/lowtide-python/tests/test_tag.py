@@ -19,7 +19,7 @@ DOUBLE = BUILT / "liblowtide_testing.so"
 
 # What torch does for the segments of a `MemPool`, and what a program reads and writes.
 BEGINNING = """
-import ctypes, os, sys, threading
+import ctypes, os, sys, threading, warnings
 import lowtide
 from lowtide import _native
 MIB = 1 << 20
@@ -350,6 +350,8 @@ def test_a_forked_child_has_no_tags_and_its_parent_goes_on(tmp_path: Path) -> No
 with scope("weights") as weights:
     at = malloc(2 * MIB)
     write(at, b"parent")
+    # From Python 3.12 on a fork with threads warns.
+    warnings.simplefilter("ignore", DeprecationWarning)
     pid = os.fork()
     if pid == 0:
         right = malloc(MIB) is None and "forked" in _native.tag_refusal() and lowtide.tags() == []

@@ -66,6 +66,7 @@ enum To {
 enum Project {
     Autorag,
     DoclingServe,
+    LmmsEval,
     Sglang,
 }
 

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._idle import Idle
+    from .._native import Receipt
     from .._stage import Stages
 
 # Each project and the distribution whose version is reported.
 PROJECTS = {
     "autorag": "AutoRAG",
     "docling-serve": "docling-serve",
+    "lmms-eval": "lmms_eval",
     "sglang": "sglang",
 }
 VARIABLE = "LOWTIDE_ADOPT"
@@ -40,6 +42,8 @@ class Adopted:
         self.stages: Stages | None = None
         """The stages of the project's modules, where the adapter makes stages. `stages.report()`
         says what each has used."""
+        self.receipt: Receipt | None = None
+        """The receipt of the project's last shutdown, where the adapter makes one."""
         self.idle: Idle | None = None
         """Free-on-idle of the project's server, where the adapter has one. `idle.last` is the receipt
         of the last idle release."""
