@@ -68,9 +68,9 @@ pub struct Policy {
     /// stay in host memory. Each page decides for itself; one that does not pack is copied as it is.
     /// Default: no.
     pub packing: bool,
-    /// Compares packed pages with the device's, before a sleep lets their memory go, in the first sleep and
-    /// in each so-manieth after it. A page that differs is copied as it is. With one, all sleeps
-    /// compare; with zero, none. Default: 16.
+    /// The number of sleeps of which one compares packed pages with the device's, before their memory
+    /// goes: the first, and then every n-th. A page that differs is copied as it is. With 1, every
+    /// sleep compares; with 0, none does. Default: 16.
     pub compare_each: u64,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
