@@ -125,7 +125,7 @@ class Torch:
     def replays(self, count: int) -> float:
         torch = self.torch
         graph = self.twenty_additions()
-        count = count // 20 + 1
+        count = count // 4 + 1
         for _ in range(count // 10):
             graph.replay()
         torch.cuda.synchronize()
@@ -235,7 +235,7 @@ def serve(options: argparse.Namespace) -> None:
 def loop(options: argparse.Namespace) -> None:
     """Runs the loop that each line of standard input names, and answers with the seconds of one turn."""
     memory = backend(options)
-    for name in LOOPS:
+    for name in options.loop or LOOPS:
         getattr(memory, name)(options.loops // 10)
     os.sched_setaffinity(0, {options.core})
     for line in sys.stdin:
@@ -306,7 +306,8 @@ def read_line(answers: IO[str], word: str) -> str:
 
 def itself(options: argparse.Namespace, part: str) -> list[str]:
     same = ["--backend", options.backend, "--count", str(options.count), "--mib", str(options.mib)]
-    return [sys.executable, __file__, *same, "--loops", str(options.loops), "--part", part]
+    chosen = [word for name in options.loop for word in ("--loop", name)]
+    return [sys.executable, __file__, *same, "--loops", str(options.loops), *chosen, "--part", part]
 
 
 def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str, object]:
@@ -407,7 +408,7 @@ def pair(options: argparse.Namespace, number: int) -> dict[str, list[tuple[float
     core = cores[number % len(cores)]
     both = [Loops([*command, "--core", str(core)], preload) for preload in (None, agent)]
     blocks: dict[str, list[tuple[float, float]]] = {}
-    for name in LOOPS:
+    for name in options.loop or LOOPS:
         for block in range(options.blocks):
             # Each is first in every second block.
             order = both if block % 2 == 0 else both[::-1]
@@ -425,7 +426,7 @@ def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
         runs.append(pair(options, number))
         print(f"pair {number + 1} of {options.pairs}", file=sys.stderr, flush=True)
     found: dict[str, dict[str, object]] = {}
-    for name in LOOPS if runs else []:
+    for name in (options.loop or LOOPS) if runs else []:
         medians = [
             [statistics.median(side) for side in zip(*run[name], strict=True)] for run in runs
         ]
@@ -468,6 +469,7 @@ def main() -> None:
     )
     parser.add_argument("--only-loops", action="store_true", help="no sleep and wake")
     parser.add_argument("--loops", type=int, default=10_000, help="launches in a block")
+    parser.add_argument("--loop", action="append", default=[], choices=LOOPS, help="only this loop")
     parser.add_argument("--blocks", type=int, default=11, help="blocks of each loop in a run")
     parser.add_argument("--core", type=int, help="the core of the part `loops`")
     parser.add_argument("--part", choices=["all", "serve", "loops"], default="all")

@@ -236,6 +236,13 @@ extern "C" fn lowtide_is_suspended() -> c_int {
     c_int::from(gate::is_suspended())
 }
 
+/// Returns 1 if this process is asleep or suspended, else 0: what a framework counts as its memory is then not on
+/// the device.
+#[unsafe(no_mangle)]
+extern "C" fn lowtide_is_asleep() -> c_int {
+    c_int::from(gate::is_asleep())
+}
+
 unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }

@@ -34,9 +34,9 @@ mod _native {
         Idle, Ladder, Ledger, LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses,
         ProcessMemory, ProcessTree, ProcessUsage, Reading, Receipt, Releaser, Restored, Resumed,
         RungReceipt, StageReport, Stages, StagesReport, Tick, Touch, Trend, TrendWarning, Usage,
-        Working, WouldNotFit, agent_is_suspended, agent_sleep, agent_status, agent_suspend,
-        agent_wake, empty_receipt, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
-        nvml_memory, nvml_usage, parse_bytes, parse_seconds, process_memory,
+        Working, WouldNotFit, agent_is_asleep, agent_is_suspended, agent_sleep, agent_status,
+        agent_suspend, agent_wake, empty_receipt, malloc_counts, malloc_trim, malloc_trimmable,
+        memory_of_process, nvml_memory, nvml_usage, parse_bytes, parse_seconds, process_memory,
     };
     #[pymodule_export]
     use super::tagged::{

@@ -102,6 +102,13 @@ assert nvml.nvmlDeviceGetUUID(handle, uuid, 96) == 0
 # The CPU build of torch has no CUDA to ask for it.
 device = CudaDevice("cuda:0", 0)
 device._uuid = uuid.value.decode()
+# Nor any memory of its own: this is what a torch with CUDA says, wherever the memory is.
+from lowtide._devices import cuda as module
+module.snapshot = lambda index: [{"allocated_size": size, "total_size": size}]
+assert [line.bytes for line in device.lines()] == [size]
+lowtide.sleep()
+assert device.lines() == [] and lowtide.status().is_asleep
+lowtide.wake()
 
 # A target that needs no suspend does not bring one.
 receipt = lowtide.release(to="1 GiB", device=device)
@@ -116,6 +123,7 @@ for _ in range(3):
     assert (receipt.before.own_bytes, receipt.after.own_bytes) == ((64 << 20) + size, 0), receipt
     assert "until its next use" in last.touched[0].what, last
     assert lowtide.status().is_suspended
+    assert receipt.ledger.unknown_bytes >= 0, receipt.detailed()
 
     # Nothing is left to do, and asking for it does not bring the program back.
     again = lowtide.release(to="0 MiB", device=device)

@@ -212,6 +212,20 @@ impl Inventory {
         let gauge = self.gauge()?;
         let _asking = self.asking()?;
         let driver = gauge.usage().ok()?.in_use();
+        let own = gauge.own();
+        self.note_own(own);
+        // Allocators count their memory wherever it is.
+        let mut lines = if gauge.is_away() { Vec::new() } else { self.own_lines() };
+        if let Some(own) = own.filter(|_| matches!(gauge.id(), DeviceId::Cuda(_))) {
+            lines.extend(self.rest(own, lines.iter().map(|line| line.bytes).sum()));
+        }
+        let kind = LedgerKind::Others;
+        let others = gauge.others().into_iter();
+        lines.extend(others.map(|(name, bytes)| LedgerLine { kind, name, bytes }));
+        Some(Ledger::new(gauge.id(), driver, lines))
+    }
+
+    fn own_lines(&self) -> Vec<LedgerLine> {
         let mut lines: Vec<LedgerLine> = {
             let allocators = self.allocators();
             allocators.iter().flat_map(|allocator| or_default(|| allocator.lines())).collect()
@@ -220,19 +234,11 @@ impl Inventory {
             let (kind, name) = (account.kind, account.name.clone());
             lines.push(LedgerLine { kind, name, bytes: or_default(|| (account.bytes)()) });
         }
-        let own = gauge.own();
-        self.note_own(own);
         if let Some(bytes) = self.floor() {
             let (kind, name) = (LedgerKind::Context, "bare context".to_owned());
             lines.push(LedgerLine { kind, name, bytes });
         }
-        if let Some(own) = own.filter(|_| matches!(gauge.id(), DeviceId::Cuda(_))) {
-            lines.extend(self.rest(own, lines.iter().map(|line| line.bytes).sum()));
-        }
-        let kind = LedgerKind::Others;
-        let others = gauge.others().into_iter();
-        lines.extend(others.map(|(name, bytes)| LedgerLine { kind, name, bytes }));
-        Some(Ledger::new(gauge.id(), driver, lines))
+        lines
     }
 
     // What this process uses on a GPU beside all that is known: loaded modules, workspaces, and the

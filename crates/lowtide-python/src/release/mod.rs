@@ -53,6 +53,6 @@ pub(crate) use releaser::Releaser;
 pub(crate) use request::Ladder;
 pub(crate) use restored::Restored;
 pub(crate) use stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
-pub(crate) use suspended::agent_is_suspended;
+pub(crate) use suspended::{agent_is_asleep, agent_is_suspended};
 pub(crate) use tree::ProcessTree;
 pub(crate) use values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage};

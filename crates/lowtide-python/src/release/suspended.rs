@@ -4,7 +4,7 @@
 //! helper, which took the process off the device, reads the numbers for it.
 #![allow(unsafe_code, reason = "calls a function of the agent that is found at run time")]
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
 use lowtide_device::private_files::PrivateFolder;
@@ -14,16 +14,28 @@ use pyo3::prelude::*;
 /// Returns whether the agent of this process has taken it off its devices. False without an agent.
 #[pyfunction]
 pub(crate) fn agent_is_suspended() -> bool {
-    type IsSuspended = unsafe extern "C" fn() -> c_int;
+    asked(c"lowtide_is_suspended")
+}
+
+/// Returns whether the agent of this process has taken its memory off the devices, and perhaps the process too.
+/// False without an agent.
+#[pyfunction]
+pub(crate) fn agent_is_asleep() -> bool {
+    asked(c"lowtide_is_asleep")
+}
+
+/// Calls a function of the agent that answers yes or no.
+fn asked(name: &CStr) -> bool {
+    type Question = unsafe extern "C" fn() -> c_int;
     // SAFETY: a name that ends in zero, looked up among what is loaded already.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"lowtide_is_suspended".as_ptr()) };
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if found.is_null() {
         return false;
     }
-    // SAFETY: the agent's function of this name has this signature.
-    let is_suspended = unsafe { std::mem::transmute::<*mut libc::c_void, IsSuspended>(found) };
+    // SAFETY: the agent's functions of these names have this signature.
+    let question = unsafe { std::mem::transmute::<*mut libc::c_void, Question>(found) };
     // SAFETY: it reads one word, at any time and from any thread.
-    unsafe { is_suspended() != 0 }
+    unsafe { question() != 0 }
 }
 
 /// Asks the helper for the numbers of a GPU. It runs for as long as a process is suspended.

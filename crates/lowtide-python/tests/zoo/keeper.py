@@ -67,7 +67,8 @@ class Animal(NamedTuple):
     """Why it lives in host memory alone; empty: it lives everywhere."""
 
 
-PINNED = "pinned"
+# On a GPU the first use of a model leaves a workspace of a library, which a release frees.
+PINNED = "pinned" if DEVICE == "cpu" else "pinned|partial"
 OWN = "the reference is the program's own: only its author knows that it is done with"
 
 _watched: list[StorageWeakRef] = []
@@ -162,7 +163,7 @@ class Visit:
 
 
 def visit(animal: Animal) -> None:
-    """Does to the animal what the command line asks for; called where a person would ask."""
+    """Does to the animal what the command line asks for, and ends; called where a person would ask."""
     from zoo import visitors
 
     mode = sys.argv[1] if len(sys.argv) > 1 else "lowtide"
@@ -181,6 +182,9 @@ def visit(animal: Animal) -> None:
     name = spec.name.rpartition(".")[2] if spec else "?"
     result = {"animal": name, "mode": mode, **this.found, "problems": this.problems}
     print(RESULT + json.dumps(result), flush=True)
+    sys.stderr.flush()
+    # Threads of some animals wait for ever, and the interpreter's end would wait for them.
+    os._exit(0)
 
 
 if len(sys.argv) > 1 and sys.argv[1] == "snapshot" and DEVICE != "cpu":

@@ -20,6 +20,7 @@ from .._native import (
     NvmlUsage,
     ProcessUsage,
     Usage,
+    agent_is_asleep,
     agent_is_suspended,
     nvml_memory,
     nvml_usage,
@@ -179,6 +180,9 @@ class CudaDevice(Device):
         return int(counts["allocated"]), int(counts["freed"])
 
     def lines(self) -> list[LedgerLine]:
+        # torch counts memory that the agent has taken off the device.
+        if agent_is_asleep():
+            return []
         try:
             segments = snapshot(self.index)
         except RuntimeError:
