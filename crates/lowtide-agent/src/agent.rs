@@ -393,9 +393,19 @@ impl Agent {
 
     /// Returns what the process has on its devices.
     pub(crate) fn status(&self) -> Status {
-        if let Some(status) = self.suspending.status() {
-            return status;
+        loop {
+            if let Some(status) = self.suspending.status() {
+                return status;
+            }
+            // The driver and NVML are asked, and would not answer once the worker has the process suspended.
+            if let Some(_pass) = gate::try_enter_quietly() {
+                return self.status_on_the_device();
+            }
         }
+    }
+
+    /// Returns what the process has on its devices, which it has not left. The caller is inside the gate.
+    fn status_on_the_device(&self) -> Status {
         let (homes, idle) = (self.memory.homes(), self.idle.as_ref());
         let of = |home: &Arc<Home>| {
             let plain = self.memory.sum(home.context);

@@ -135,11 +135,27 @@ fn an_idle_program_is_suspended_by_itself_and_again_after_a_quiet_call() {
         started(&world, &[("LOWTIDE_FREE_ON_IDLE", "50ms"), ("LOWTIDE_IDLE_TO", "suspend")]);
     program.does("alloc 1 2097152");
     for turn in ["check 0", "free 1", "check 0"] {
-        let began = Instant::now();
-        while !program.status().is_suspended {
-            assert!(began.elapsed() < LIMIT, "{:?}", program.status());
-        }
+        wait_until_suspended(&program);
         program.does(turn);
+    }
+}
+
+#[test]
+fn a_status_is_told_at_every_moment_of_a_suspend() {
+    let world = World::new();
+    let mut program =
+        started(&world, &[("LOWTIDE_FREE_ON_IDLE", "5ms"), ("LOWTIDE_IDLE_TO", "suspend")]);
+    for _ in 0..40 {
+        wait_until_suspended(&program);
+        program.does("check 0");
+    }
+}
+
+/// Asks for the status of an idle program until it is suspended.
+fn wait_until_suspended(program: &Program) {
+    let began = Instant::now();
+    while !program.status().is_suspended {
+        assert!(began.elapsed() < LIMIT, "{:?}", program.status());
     }
 }
 
