@@ -166,10 +166,10 @@ fn every_call_fails_once(turn: Turn) {
     }
 }
 
-/// Whether a failure is among those to try with the policy of this index: every third, another third
-/// with each policy, and all of them in a long run.
-fn is_tried(failure: u64, index: usize) -> bool {
-    is_long_run() || (failure + index as u64).is_multiple_of(3)
+/// Whether a failure is among those to try with the policy of this index: one in so many, others with
+/// each policy, and all of them in a long run.
+fn is_tried(failure: u64, index: usize, one_in: u64) -> bool {
+    is_long_run() || (failure + index as u64).is_multiple_of(one_in)
 }
 
 fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index: usize) {
@@ -179,38 +179,39 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
     turn.take(&world.pool).unwrap();
     let calls: BTreeMap<String, u64> = double.calls().into_iter().collect();
     assert!(calls.len() > 8, "a {turn:?} makes many kinds of calls: {calls:?}");
-    let (mut seed, mut refused) = (1, 0);
-    for (name, count) in calls {
-        for nth in (1..=count).filter(|nth| is_tried(*nth, index)) {
-            seed += 1;
-            let code = REFUSALS[usize::from(seed % 2 == 0)];
-            world.before(turn, seed);
-            let before = world.device.usage().unwrap().in_use();
-            double.fail_nth(&name, nth, code);
-            let outcome = turn.take(&world.pool);
-            double.clear_faults();
-            let after =
-                format!("{name} number {nth} of a {turn:?} failed with {code}, {}", short(&policy));
-            let phase = world.pool.phase(world.kept).unwrap();
-            if let Err(error) = &outcome {
-                refused += 1;
-                let as_before = if turn == Turn::Wake { Phase::Asleep } else { Phase::Awake };
-                assert_eq!(phase, as_before, "{after}: {error}");
-                if turn == Turn::Wake {
-                    // Gives back what was refused meanwhile.
-                    drop(world.device.reserve(Bytes::mib(2)).unwrap());
-                    let left = world.device.usage().unwrap().in_use();
-                    assert_eq!(left, before, "{after}: what was mapped is taken back");
-                }
+    let mut refused = 0;
+    let failures = calls.iter().flat_map(|(name, count)| (1..=*count).map(move |nth| (name, nth)));
+    // The double packs slowly.
+    let one_in = if policy.packing { 9 } else { 3 };
+    let tried = (1..).zip(failures).filter(|(number, _)| is_tried(*number, index, one_in));
+    for (seed, (name, nth)) in (2..).zip(tried.map(|(_, failure)| failure)) {
+        let code = REFUSALS[usize::from(seed % 2 == 0)];
+        world.before(turn, seed);
+        let before = world.device.usage().unwrap().in_use();
+        double.fail_nth(name, nth, code);
+        let outcome = turn.take(&world.pool);
+        double.clear_faults();
+        let after =
+            format!("{name} number {nth} of a {turn:?} failed with {code}, {}", short(&policy));
+        let phase = world.pool.phase(world.kept).unwrap();
+        if let Err(error) = &outcome {
+            refused += 1;
+            let as_before = if turn == Turn::Wake { Phase::Asleep } else { Phase::Awake };
+            assert_eq!(phase, as_before, "{after}: {error}");
+            if turn == Turn::Wake {
+                // Gives back what was refused meanwhile.
+                drop(world.device.reserve(Bytes::mib(2)).unwrap());
+                let left = world.device.usage().unwrap().in_use();
+                assert_eq!(left, before, "{after}: what was mapped is taken back");
             }
-            if phase == Phase::Awake {
-                world.check(turn != Turn::Wake && outcome.is_err(), &after);
-            }
-            turn.take(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
-            world.pool.check();
-            world.pool.wake(Scope::Whole).unwrap();
-            world.check(false, &after);
         }
+        if phase == Phase::Awake {
+            world.check(turn != Turn::Wake && outcome.is_err(), &after);
+        }
+        turn.take(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
+        world.pool.check();
+        world.pool.wake(Scope::Whole).unwrap();
+        world.check(false, &after);
     }
     assert!(refused > 0, "no failure was ever told");
     // Gives back what was refused meanwhile, so that the numbers can be compared.
@@ -234,7 +235,7 @@ fn a_call_that_fails_for_ever(_: Target) {
 
 fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn, index: usize) {
     let mut world = World::new(policy);
-    for (seed, call) in (1..).zip(REFUSABLE).filter(|(seed, _)| is_tried(*seed, index)) {
+    for (seed, call) in (1..).zip(REFUSABLE).filter(|(seed, _)| is_tried(*seed, index, 3)) {
         for turn in [sleep, Turn::Wake] {
             world.before(turn, seed);
             double.fail_always(call, 999);
