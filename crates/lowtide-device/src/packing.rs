@@ -117,7 +117,7 @@ pub enum PackedFault {
     /// The mark is not one of this format, size and segment.
     #[error("segment {segment} of a packed page begins with {found:#010x}, which is no mark of it")]
     Mark {
-        /// The segment's number.
+        /// Which quarter of the page it is, counted from 0.
         segment: usize,
         /// The mark that was found.
         found: u32,
@@ -125,7 +125,7 @@ pub enum PackedFault {
     /// There are more escapes than fit.
     #[error("segment {segment} of a packed page has {escapes} escapes; {ESCAPES_MOST} fit")]
     TooManyEscapes {
-        /// The segment's number.
+        /// Which quarter of the page it is, counted from 0.
         segment: usize,
         /// The number that the page states.
         escapes: u32,
@@ -133,7 +133,7 @@ pub enum PackedFault {
     /// The escapes are not those of the codes, in order.
     #[error("escape {index} of segment {segment} of a packed page belongs to no code")]
     Escape {
-        /// The segment's number.
+        /// Which quarter of the page it is, counted from 0.
         segment: usize,
         /// The number of the first escape that is wrong.
         index: usize,
@@ -141,7 +141,7 @@ pub enum PackedFault {
     /// The checksum is another one.
     #[error("segment {segment} of a packed page does not match its checksum")]
     Checksum {
-        /// The segment's number.
+        /// Which quarter of the page it is, counted from 0.
         segment: usize,
     },
 }

@@ -12,6 +12,24 @@ use crate::rungs;
 
 /// How often a ladder with a target is climbed while the target is missed and memory is still freed.
 const ATTEMPTS: u32 = 3;
+/// The rungs of a release to zero bytes. `suspend` is last: a process that is off the device frees nothing
+/// more there.
+const TO_ZERO: &[RungName] = &[
+    RungName::Quiesce,
+    RungName::Drop,
+    RungName::Collect,
+    RungName::Trim,
+    RungName::Caches,
+    RungName::Libraries,
+    RungName::ToHost,
+    RungName::Sessions,
+    RungName::Fraction,
+    RungName::Sleep,
+    RungName::ContextReset,
+    RungName::Fallback,
+    RungName::Exit,
+    RungName::Suspend,
+];
 
 /// The name of a ladder that lowtide brings.
 ///
@@ -72,44 +90,16 @@ impl LadderName {
 
     fn rungs(self) -> &'static [RungName] {
         use RungName::{
-            Caches, Collect, ContextReset, Drop, Exit, Fallback, Fraction, Libraries, Quiesce,
-            Sessions, Sleep, Suspend, ToHost, Trim,
+            Caches, Collect, ContextReset, Drop, Fallback, Fraction, Libraries, Quiesce, Sessions,
+            Sleep, ToHost, Trim,
         };
         match self {
             LadderName::Cache => &[Collect, Trim],
             LadderName::Between => &[Caches, Collect, Trim],
             LadderName::Shutdown => &[Quiesce, Drop, Libraries, Caches, Collect, Trim],
-            LadderName::Gradual => &[
-                Quiesce,
-                Drop,
-                Collect,
-                Trim,
-                Caches,
-                Libraries,
-                ToHost,
-                Sessions,
-                Fraction,
-                Sleep,
-                ContextReset,
-                Fallback,
-            ],
-            // `suspend` is last: a process that is off the device frees nothing more there.
-            LadderName::Zero => &[
-                Quiesce,
-                Drop,
-                Collect,
-                Trim,
-                Caches,
-                Libraries,
-                ToHost,
-                Sessions,
-                Fraction,
-                Sleep,
-                ContextReset,
-                Fallback,
-                Exit,
-                Suspend,
-            ],
+            // All but those that take whole processes off the device.
+            LadderName::Gradual => &TO_ZERO[..TO_ZERO.len() - 2],
+            LadderName::Zero => TO_ZERO,
             LadderName::Idle => &[
                 Quiesce,
                 ToHost,
