@@ -20,9 +20,9 @@ part() { # name, limit in seconds, command
 }
 for name in ${*:-sleep many loops frameworks idle quiet every suspend away}; do
     case $name in
-    sleep) part sleep 200 "$here/agent.py" --pairs 0 --turns 0 --results "$out/sleep.json" ;;
-    many) part many 200 "$here/agent.py" --count 1792 --mib 20 --pairs 0 --turns 0 --results "$out/many.json" ;;
-    loops) part loops 400 "$here/agent.py" --only-loops --cost "$here/cost" --turns 0 --results "$out/loops.json" ;;
+    sleep) part sleep 200 "$here/agent.py" --turns 0 --results "$out/sleep.json" ;;
+    many) part many 200 "$here/agent.py" --count 1792 --mib 20 --turns 0 --results "$out/many.json" ;;
+    loops) part loops 400 "$here/loops.py" --cost "$here/cost" --results "$out/loops.json" ;;
     frameworks) part frameworks 580 "$here/frameworks.py" --results "$out/frameworks.json" ;;
     idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
     quiet) LD_PRELOAD="$LOWTIDE_AGENT_LIBRARY" part quiet 120 "$here/quiet.py" ;;

@@ -24,13 +24,15 @@ const COMMIT: &str = "commit.txt";
 const AGENT: &str = "liblowtide_agent.so";
 /// The program that suspends others; `lowtide` finds it beside itself.
 const HELPER: &str = "lowtide-helper";
-const SCRIPTS: [&str; 11] = [
+const SCRIPTS: [&str; 13] = [
     "run.sh",
     "python.sh",
     "storm.sh",
     "agent.sh",
     "plain_copy.py",
     "agent.py",
+    "loops.py",
+    "backends.py",
     "frameworks.py",
     "quiet.py",
     "every_quiet.py",
@@ -45,7 +47,9 @@ const PYTHON_NEEDS: [&str; 2] = ["pytest", "objgraph"];
 /// Writes the pack, with the peers that the benchmarks compare with or without.
 pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     if to.exists() {
-        let ours = to.join(COMMIT).exists() || fs::read_dir(to)?.next().is_none();
+        // A pack whose build failed has its scripts and no commit.
+        let ours = [COMMIT, SCRIPTS[0]].iter().any(|file| to.join(file).exists())
+            || fs::read_dir(to)?.next().is_none();
         ensure!(ours, "{} is not empty and not a pack; name another folder", to.display());
         fs::remove_dir_all(to).with_context(|| format!("emptying {}", to.display()))?;
     }
