@@ -8,13 +8,15 @@ Everything else is AutoRAG's own: its command, its nodes, its modules.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import small_models
+from running import run
+
+VARIABLES = {"COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false"}
 
 CONFIG = """
 node_lines:
@@ -66,7 +68,7 @@ def main() -> None:
 
 def by_one_line(folder: Path, sizes: dict[str, int]) -> None:
     """Runs the rerankers' turns in a program that adopts AutoRAG itself, and checks the numbers."""
-    turns = told(run(folder, [sys.executable, "-c", TURNS]))
+    turns = told(run(folder, [sys.executable, "-c", TURNS], **VARIABLES))
     report = turns["report"]
     print(turns["text"])
     print("replaced:", ", ".join(turns["replaced"]))
@@ -118,33 +120,11 @@ def prepare(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command of this environment in the folder. Fails if the command fails."""
-    variables = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "LOWTIDE_DEVICE": "cpu",
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "200",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
 def trial(folder: Path, name: str, before: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs a trial with AutoRAG's own command."""
     command = [*before, "autorag", "evaluate", "--config", "config.yaml", "--skip_validation", "1"]
     command += ["--qa_data_path", "qa.parquet", "--corpus_data_path", "corpus.parquet"]
-    return run(folder, [*command, "--project_dir", name])
+    return run(folder, [*command, "--project_dir", name], **VARIABLES)
 
 
 def same(folder: Path) -> None:

@@ -7,13 +7,13 @@ downloaded here. Everything else is lmms-eval's own: its command, its model `hug
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import small_models
+from running import run
 
 TASK = """
 task: {name}
@@ -93,25 +93,12 @@ def evaluated(folder: Path, name: str, before: list[str]) -> subprocess.Complete
     command += ["--tasks", "sums,words", "--include_path", str(folder / "tasks")]
     command += ["--batch_size", "1", "--log_samples", "--output_path", str(folder / name)]
     variables = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(folder),
-        "LOWTIDE_DEVICE": "cpu",
-        "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(folder / "datasets"),
         "HF_HOME": str(folder / "home"),
         "CUDA_VISIBLE_DEVICES": "",
     }
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done
+    return run(folder, command, **variables)
 
 
 def answers(folder: Path, task: str) -> list[object]:
