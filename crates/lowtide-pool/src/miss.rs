@@ -82,7 +82,8 @@ impl Pool {
     fn try_miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Tried> {
         let (mut last, mut waits) = (false, 0);
         loop {
-            self.settle_streams(last, limit)?;
+            let wants = (!last).then_some(request.stream);
+            self.settle_streams_for(wants, last, limit)?;
             if last && let Err(error) = self.give_stuck_back() {
                 tracing::warn!(%error, "memory that nobody can use stays mapped");
             }
