@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Fence, Pool, StreamId, Tag};
+use lowtide_pool::{Error, Fence, Policy, Pool, PoolCounts, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::Dice;
 
 const STREAM: StreamId = StreamId(1);
 const ROUNDS: usize = 8;
+const COUNT: usize = 4_000;
 
 /// Streams that are done with everything at once.
 struct Passed;
@@ -126,4 +127,92 @@ fn a_block_that_its_stream_has_passed_is_in_use_again_with_a_later_neighbour() {
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.counts().physical, Bytes::mib(16), "stream 2 has a block");
     pool.check();
+}
+
+/// A device of this many thousandths of the memory that [`COUNT`] blocks take.
+fn device(thousandths: u64) -> Device {
+    let live: u64 = ragged(&mut Dice::new(7), COUNT).iter().sum();
+    Device::dry_run(Bytes((live / 1000 * thousandths).next_multiple_of(2 << 20))).0
+}
+
+fn fenced(device: &Device, policy: Policy) -> Pool {
+    Pool::builder(device).policy(policy).fence(Arc::new(Passed)).build().unwrap()
+}
+
+fn free_thousandths(device: &Device) -> u64 {
+    let usage = device.usage().unwrap();
+    usage.free.0 * 1000 / device.info().total.0
+}
+
+#[test]
+fn with_a_fifth_of_the_device_free_other_sizes_call_the_driver_once_in_a_hundred_times_at_most() {
+    let device = device(1250);
+    let mut blocks = Replaced::new(fenced(&device, Policy::default()), COUNT);
+    assert_eq!(free_thousandths(&device) / 10, 19, "a fifth is free");
+    let calls: Vec<u64> = (0..12).map(|round| blocks.round(round)).collect();
+    let settled: u64 = calls[6..].iter().sum();
+    assert!(settled <= (6 * COUNT / 100) as u64, "driver calls by round: {calls:?}");
+    assert!(free_thousandths(&device) >= 50, "a twentieth is left to others");
+    let tight = Policy::default().spare_thousandths(0);
+    drop(blocks);
+    let mut moving = Replaced::new(fenced(&device, tight), COUNT);
+    let moved: u64 = (0..12).map(|round| moving.round(round)).skip(6).sum();
+    assert!(moved > 10 * settled.max(1), "without spare memory chunks move: {moved}, {settled}");
+}
+
+#[test]
+fn where_the_device_has_little_free_memory_stays_as_tight_as_without_a_look_at_it() {
+    let play = |policy: Policy| {
+        let device = device(1050);
+        let mut blocks = Replaced::new(fenced(&device, policy), COUNT);
+        let calls: Vec<u64> = (0..4).map(|round| blocks.round(round)).collect();
+        (calls, blocks.pool.counts())
+    };
+    assert_eq!(play(Policy::default()), play(Policy::default().spare_thousandths(0)));
+}
+
+#[test]
+fn memory_that_was_to_spare_goes_back_with_a_trim_and_a_sleep() {
+    let device = device(1250);
+    let mut blocks = Replaced::new(fenced(&device, Policy::default()), COUNT);
+    (0..6).for_each(|round| _ = blocks.round(round));
+    let counts = blocks.pool.counts();
+    assert!(counts.physical.0 > counts.live_peak.0 / 100 * 107, "{counts:?}");
+    let given_back = blocks.pool.trim(Bytes::ZERO).unwrap();
+    assert!(given_back.0 > counts.cached().0 / 2, "{given_back} of {}", counts.cached());
+    // What another took meanwhile is not to spare.
+    let free = device.usage().unwrap().free;
+    let taken = device.create(Bytes(free.0 / 4 * 3 / (2 << 20) * (2 << 20))).unwrap();
+    let left = blocks.pool.counts().physical;
+    (6..8).for_each(|round| _ = blocks.round(round));
+    let PoolCounts { physical, live_peak, .. } = blocks.pool.counts();
+    assert!(physical <= left.max(live_peak + Bytes(live_peak.0 / 16)), "{physical} after {left}");
+    drop(taken);
+    (8..14).for_each(|round| _ = blocks.round(round));
+    let again = blocks.pool.counts().physical;
+    assert!(again > physical, "{again} after {physical}: it is to spare again");
+    blocks.pool.set_policy(Tag::default(), SleepPolicy::Discard).unwrap();
+    blocks.pool.sleep(Scope::Whole).unwrap();
+    assert_eq!(device.usage().unwrap().in_use(), Bytes::ZERO);
+}
+
+#[test]
+fn a_pool_without_room_takes_what_its_neighbours_cache() {
+    let (device, _) = Device::dry_run(Bytes::mib(128));
+    let (one, other) = (Pool::new(&device).unwrap(), Pool::new(&device).unwrap());
+    let elsewhere = Device::dry_run(Bytes::mib(128)).0;
+    let far = Pool::new(&elsewhere).unwrap();
+    let kept = one.block(Bytes::mib(20)).unwrap();
+    for pool in [&one, &far] {
+        drop(pool.block(Bytes::mib(80)).unwrap());
+    }
+    let block = other.block(Bytes::mib(100)).unwrap();
+    assert_eq!(one.counts().physical, kept.size(), "what is cached went");
+    assert_eq!(far.counts().physical, Bytes::mib(80), "another device is no neighbour");
+    let refused = other.block(Bytes::mib(20)).unwrap_err();
+    assert!(matches!(&refused, Error::Device(error) if error.is_out_of_memory()), "{refused}");
+    drop(block);
+    for pool in [&one, &other, &far] {
+        pool.check();
+    }
 }
