@@ -7,8 +7,6 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use crate::inventory::Inventory;
-
 /// What a thread does for a releaser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -21,20 +19,20 @@ pub(crate) enum Doing {
 }
 
 thread_local! {
-    /// What this thread does, the innermost last, each with the address of its inventory. An inventory
-    /// stays where it is meanwhile, because it is in use.
+    /// What this thread does, the innermost last, each with the address of the part of a releaser that
+    /// does it. It stays where it is meanwhile, because it is in use.
     static DOING: RefCell<Vec<(usize, Doing)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns whether this thread does this for the releaser of an inventory.
-pub(crate) fn is_here(inventory: &Inventory, doing: Doing) -> bool {
-    let mark = (address(inventory), doing);
+/// Returns whether this thread does this for a part of a releaser.
+pub(crate) fn is_here<P>(part: &P, doing: Doing) -> bool {
+    let mark = (address(part), doing);
     // A thread that ends has no list any more.
     DOING.try_with(|list| list.borrow().contains(&mark)).unwrap_or(false)
 }
 
-fn address(inventory: &Inventory) -> usize {
-    std::ptr::from_ref(inventory).addr()
+fn address<P>(part: &P) -> usize {
+    std::ptr::from_ref(part).addr()
 }
 
 /// A mark on this thread. Dropping it, also in a panic, ends it.
@@ -46,8 +44,8 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    pub(crate) fn new(inventory: &Inventory, doing: Doing) -> Mark {
-        let mark = (address(inventory), doing);
+    pub(crate) fn new<P>(part: &P, doing: Doing) -> Mark {
+        let mark = (address(part), doing);
         let is_set = DOING.try_with(|list| list.borrow_mut().push(mark)).is_ok();
         Mark { is_set, _stays: PhantomData }
     }

@@ -15,10 +15,10 @@ use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdi
 
 use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark};
-use crate::by_need::Collected;
 use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, Replaced, receipt};
 use crate::clock::Clock;
+use crate::collected::Collected;
 use crate::flights::Flights;
 use crate::gate::{Busy, Closed, Gate, Mode, OwnedPass};
 use crate::gauge::Gauge;
