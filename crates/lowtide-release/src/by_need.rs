@@ -12,11 +12,10 @@
 
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Reading, Receipt, RungName, RungOutcome, RungReceipt, Verdict};
+use lowtide_types::{Reading, Receipt, RungName, RungReceipt, Verdict};
 
 use crate::claiming::tolerance;
 use crate::climber::untouched;
-use crate::collected::Collected;
 use crate::gate::Gate;
 use crate::hooks::HookPoint;
 use crate::inventory::Inventory;
@@ -34,7 +33,7 @@ impl Releaser {
         let mut request = request.clone();
         let before = inventory.read();
         let has_nothing = has_nothing_to_find(&request, inventory);
-        let is_unchanged = last.activity.is_some() && inventory.activity() == last.activity;
+        let is_unchanged = last.is_the_last_act(inventory);
         if has_nothing && is_unchanged && has_no_other_rung(&request, inventory) {
             let why = "nothing was allocated or freed since the last full collection";
             let receipt = self.rest(&request, why, before);
@@ -51,8 +50,7 @@ impl Releaser {
         let receipt = self.climb(&short, closes);
         let has_grown = last.has_grown(&receipt.after, inventory.noise());
         if is_met(&receipt, &request, inventory) && !has_grown {
-            let allocated = last.allocated.min(receipt.after.allocated);
-            self.set_collected(Collected { allocated, activity: inventory.activity(), ..last });
+            self.set_collected(last.followed_by(&receipt.after, inventory));
             return receipt;
         }
         if receipt.stopped_at.is_some() || self.clock().is_interrupted() {

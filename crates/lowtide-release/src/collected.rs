@@ -16,8 +16,8 @@ pub(crate) struct Collected {
     ended: Duration,
     took_s: f64,
     /// The least that was allocated since.
-    pub(crate) allocated: Bytes,
-    pub(crate) activity: Option<Activity>,
+    allocated: Bytes,
+    activity: Option<Activity>,
 }
 
 impl Collected {
@@ -36,6 +36,17 @@ impl Collected {
             allocated: receipt.after.allocated,
             activity: inventory.activity(),
         })
+    }
+
+    /// Returns the same collection, after a release that left so much allocated.
+    pub(crate) fn followed_by(self, after: &Reading, inventory: &Inventory) -> Collected {
+        let allocated = self.allocated.min(after.allocated);
+        Collected { allocated, activity: inventory.activity(), ..self }
+    }
+
+    /// Returns whether nothing was allocated or freed since, as far as the allocators can tell.
+    pub(crate) fn is_the_last_act(&self, inventory: &Inventory) -> bool {
+        self.activity.is_some() && inventory.activity() == self.activity
     }
 
     /// Returns whether another full collection would be too large a share of the time.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_types::{
-    Bytes, DeviceId, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
+    Bytes, DeviceId, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
 };
 
 use crate::failure::message;
