@@ -122,7 +122,9 @@ class TestCollector:
     ) -> None:
         asked: list[int] = []
         found = iter([0, 3, 2, 0, 0])
-        monkeypatch.setattr(gc, "collect", lambda generation: asked.append(generation) or next(found))
+        monkeypatch.setattr(
+            gc, "collect", lambda generation: asked.append(generation) or next(found)
+        )
         collector = Collector()
         ran(collector, 0)
         assert asked == [2]
