@@ -18,6 +18,7 @@ mod fence;
 mod hand;
 mod handles;
 mod handover;
+mod haul;
 mod inside;
 mod lanes;
 mod leaving;
