@@ -6,8 +6,9 @@
 
 use lowtide_device::Bytes;
 
-/// Every block is a multiple of this.
-pub(crate) const GRAIN: u64 = 512;
+/// Every block begins at a multiple of this and takes a multiple of it: the alignment that CUDA promises for an
+/// allocation. More would be lost in small blocks.
+pub(crate) const GRAIN: u64 = 256;
 
 /// The settings of a pool: they trade speed for tightness, and decide about backups.
 ///

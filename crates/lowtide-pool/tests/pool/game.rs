@@ -220,7 +220,7 @@ impl<'a> Game<'a> {
         assert_eq!(snapshot.blocks as usize, self.live.len());
         let asked = |of: &dyn Fn(&Live) -> bool| -> u64 {
             let own = self.live.iter().filter(|live| of(live));
-            own.map(|live| live.size.next_multiple_of(512)).sum()
+            own.map(|live| live.size.next_multiple_of(256)).sum()
         };
         assert_eq!(snapshot.live_bytes.0, asked(&|_| true));
         for (index, tag) in snapshot.tags.iter().enumerate() {
