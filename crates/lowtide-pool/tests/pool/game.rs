@@ -167,7 +167,7 @@ impl<'a> Game<'a> {
             }
         };
         assert!(!self.asleep[tag], "a block where there is no memory");
-        assert_eq!(address.0 % 512, 0);
+        assert_eq!(address.0 % 256, 0, "as aligned as what CUDA allocates");
         let end = address.0 + size;
         let other = self
             .live
