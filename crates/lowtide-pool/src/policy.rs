@@ -72,6 +72,10 @@ pub struct Policy {
     /// goes: the first, and then every n-th. A page that differs is copied as it is. With 1, every
     /// sleep compares; with 0, none does. Default: 16.
     pub compare_each: u64,
+    /// The most host memory up to which [`Pool::back_up_some`](crate::Pool::back_up_some) makes backups ahead
+    /// of a sleep. What a sleep itself needs beyond that it takes as before. With zero, no backups are made
+    /// ahead. Default: zero.
+    pub ahead_most: Bytes,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
@@ -95,6 +99,7 @@ impl Default for Policy {
             apart: false,
             packing: false,
             compare_each: 16,
+            ahead_most: Bytes::ZERO,
             wake_on_alloc: false,
         }
     }
@@ -132,6 +137,7 @@ setters! {
     apart: bool,
     packing: bool,
     compare_each: u64,
+    ahead_most: Bytes,
     wake_on_alloc: bool,
 }
 

@@ -99,6 +99,7 @@ raw! {
     cuMemHostUnregister(at: u64);
     cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: u64, stream: u64);
     cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: u64, stream: u64);
+    cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: u64, stream: u64);
     cuMemcpyDtoH_v2(to: u64, from: u64, size: u64);
     cuMemcpyHtoD_v2(to: u64, from: u64, size: u64);
     cuMemsetD8Async(at: u64, byte: u8, size: u64, stream: u64);
