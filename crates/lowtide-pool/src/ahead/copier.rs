@@ -145,13 +145,9 @@ impl Copier {
                 compared.transpose()?
             }
         };
-        let is_wrong = match compared.map(PendingDifferences::wait) {
-            Some(differs) => differs?,
-            None => {
-                stream.synchronize()?;
-                vec![false; pages.len()]
-            }
-        };
+        let differs = compared.map(PendingDifferences::wait).transpose()?;
+        stream.synchronize()?;
+        let is_wrong = differs.unwrap_or_else(|| vec![false; pages.len()]);
         if let Memory::Plain(pages) = memory {
             let staged = StagedPiece { pages: pages.clone(), piece };
             (0..staged.piece.parts())

@@ -261,12 +261,16 @@ fn a_step_gives_way_to_turns() {
     pool.wake_within(Scope::Whole, Limit::new(&during)).unwrap();
     blocks.iter().for_each(Written::assert_is_whole);
     // A tag that falls asleep in the middle of a round is left out.
-    blocks.iter().for_each(|block| block.bytes()[0] ^= 1);
+    for block in &blocks {
+        block.bytes()[0] ^= 1;
+    }
     pool.back_up_some(SOME).unwrap();
     pool.sleep(Scope::Tags(&[Tag::default()])).unwrap();
     back_up(&pool);
     pool.wake(Scope::Whole).unwrap();
-    blocks.iter().for_each(|block| block.bytes()[0] ^= 1);
+    for block in &blocks {
+        block.bytes()[0] ^= 1;
+    }
     blocks.iter().for_each(Written::assert_is_whole);
     check(&pool);
 }
@@ -334,7 +338,9 @@ fn blocks_come_and_go_and_are_written_meanwhile() {
                     scope.spawn(move || play(pool, seed))
                 })
                 .collect();
-            players.into_iter().for_each(|player| player.join().unwrap());
+            for player in players {
+                player.join().unwrap();
+            }
             is_over.store(true, SeqCst);
             assert!(steps.join().unwrap() > Bytes::ZERO);
         });
