@@ -16,6 +16,7 @@ from pathlib import Path
 import small_models
 from running import run
 
+MIB = 1 << 20
 VARIABLES = {"COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false"}
 
 CONFIG = """
@@ -80,6 +81,24 @@ def by_one_line(folder: Path, sizes: dict[str, int]) -> None:
     print(f"models: {sizes}; peak beside the process: {peak}")
     assert peak < report["largest_bytes"] * 1.25 < report["sum_bytes"], report
     assert "autorag.utils.util.empty_cuda_cache" in turns["replaced"]
+    for stage in report["stages"]:
+        freed_whole(stage["receipt"])
+
+
+def freed_whole(receipt: dict) -> None:
+    """Fails unless the model's blocks were all freed.
+
+    The verdict may be `partial` here: pages of the host's allocator on which other blocks live stay.
+    """
+    assert receipt["verdict"] in ("released", "partial"), receipt
+    before, after, claim = receipt["before"], receipt["after"], receipt["claim"]["bytes"]
+    dropped = before["allocated_bytes"] - after["allocated_bytes"]
+    cached = after["reserved_bytes"] - after["allocated_bytes"]
+    print(
+        f"{receipt['name']}: {receipt['verdict']}; claimed {claim / MIB:.1f} MiB, the device's number fell by"
+        f" {receipt['freed_bytes'] / MIB:.1f}, blocks by {dropped / MIB:.1f}; {cached / MIB:.1f} are cached"
+    )
+    assert dropped > 0.95 * claim, receipt
 
 
 def prepare(folder: Path) -> dict[str, int]:

@@ -117,6 +117,25 @@ class TestCollector:
             ran(collector, round)
         assert asked == [2, 1, 2, 0, 1, 2, 0, 1, 2]
 
+    def test_after_a_round_that_found_nothing_only_young_objects_are_looked_at(
+        self, monkeypatch: Any
+    ) -> None:
+        asked: list[int] = []
+        found = iter([0, 3, 2, 0, 0])
+        monkeypatch.setattr(
+            gc, "collect", lambda generation: asked.append(generation) or next(found)
+        )
+        collector = Collector()
+        ran(collector, 0)
+        assert asked == [2]
+        ran(collector, 1)
+        assert asked == [2, 1], "the heap has no garbage but what has become some since"
+        asked.clear()
+        ran(collector, 0)
+        assert asked == [2], "another release"
+        ran(collector, 1)
+        assert asked == [2, 1, 2], "the round before has found something"
+
     def test_a_short_round_looks_at_young_objects_alone(self, monkeypatch: Any) -> None:
         asked: list[int] = []
         monkeypatch.setattr(gc, "collect", lambda generation: asked.append(generation) or 1)

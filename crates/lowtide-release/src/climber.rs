@@ -159,7 +159,7 @@ impl Climber<'_> {
         let Climber { request, climb, .. } = self;
         let was_away = self.is_away();
         for attempt in 1..=request.ladder.most_attempts() {
-            let at_its_start = progress.last;
+            let mut since = progress.last;
             for placed in request.ladder.rungs() {
                 if !request.every_rung && self.is_met(&progress.last) == Some(true) {
                     return;
@@ -175,6 +175,11 @@ impl Climber<'_> {
                 let takes = !placed.rung.lets_work_go_on();
                 let placed = self.replacement(placed);
                 let (rung, stopped) = self.climb_rung(&placed, takes, attempt, progress.last);
+                // It climbs the rungs below it once more. If that frees nothing, neither would another attempt,
+                // which in a large heap takes seconds.
+                if rung.rung == RungName::Fallback && rung.outcome == RungOutcome::Done {
+                    since = progress.last;
+                }
                 progress.last = rung.after;
                 if stopped && climb.is_stopped() {
                     progress.stopped_at = Some(rung.rung.clone());
@@ -189,7 +194,7 @@ impl Climber<'_> {
                     return;
                 }
             }
-            let freed = progress.last.freed_since(&at_its_start);
+            let freed = progress.last.freed_since(&since);
             if request.to.is_none()
                 || self.is_met(&progress.last) == Some(true)
                 || freed.is_none_or(|freed| freed <= self.noise())

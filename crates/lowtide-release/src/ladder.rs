@@ -274,7 +274,8 @@ impl Ladder {
     }
 
     /// Sets how often the ladder is climbed at most, while the target is missed and memory is still
-    /// freed.
+    /// freed. Where the ladder has the rung `fallback`, only memory that was freed by it, or after it, counts:
+    /// it climbs the others once more.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Ladder {
         self.attempts = attempts.max(1);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Usage};
-use lowtide_pool::{Block, Phase, Pool, Tag};
+use lowtide_pool::{Block, Phase, Pool, SleepPolicy, Tag};
 use lowtide_release::{
     Climb, Climbed, Clock, Expectation, Failure, Gauge, Hook, HookPoint, Idle, Idling, Inventory,
     Ladder, LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName, RungOutcome,
@@ -463,4 +463,39 @@ fn a_release_to_zero_bytes_ends_with_the_suspend_of_this_process() {
         receipt.rungs.is_empty(),
         "nothing is left to do, and nothing brings it back: {receipt}"
     );
+}
+
+/// Climbs the idle ladder with a cache that drops one block of 4 MiB each time it is cleared, and a target that
+/// memory of another pool keeps out of reach. Returns the receipt, and how often the cache was cleared.
+fn idle_with_a_cache_of(blocks: usize) -> (Arc<Receipt>, usize) {
+    let world = World::new();
+    let other = Pool::new(world.pool.device()).unwrap();
+    let _kept = other.block(Bytes::mib(4)).unwrap();
+    let cached = Mutex::new((0..blocks).map(|_| world.block(4)).collect::<Vec<_>>());
+    let cleared = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&cleared);
+    let cache = Hook::new("cache", move |_| {
+        count.fetch_add(1, SeqCst);
+        drop(cached.lock().unwrap().pop());
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(HookPoint::Caches, cache);
+    // What sleeps would be off the device, in the cache or not.
+    world.pool.set_policy(Tag::default(), SleepPolicy::Keep).unwrap();
+    let request = Request::new("idle", Ladder::idle()).to(Target::Under(Bytes::ZERO));
+    let receipt = world.releaser.release(request);
+    (receipt, cleared.load(SeqCst))
+}
+
+#[test]
+fn a_ladder_is_climbed_again_only_if_its_fallback_has_freed_something() {
+    let attempts = |receipt: &Receipt| receipt.rungs.last().map(|rung| rung.attempt);
+    // The rung `caches` empties it. The fallback clears it once more, in vain: so would a second attempt.
+    let (receipt, cleared) = idle_with_a_cache_of(1);
+    assert_eq!((attempts(&receipt), cleared), (Some(1), 2), "{receipt}");
+    assert_eq!(receipt.freed_bytes, Some(4 << 20), "{receipt}");
+    // The fallback of the first attempt frees the second block, the second attempt the third.
+    let (receipt, cleared) = idle_with_a_cache_of(3);
+    assert_eq!((attempts(&receipt), cleared), (Some(2), 4), "{receipt}");
+    assert_eq!(receipt.freed_bytes, Some(12 << 20), "{receipt}");
 }

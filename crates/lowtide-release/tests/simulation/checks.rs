@@ -241,7 +241,7 @@ impl Case<'_> {
         let mut rest = rungs.as_slice();
         let mut last = *before;
         for attempt in 1..=self.plan.attempts {
-            let start = last;
+            let mut since = last;
             for name in &self.plan.names {
                 let is_enough = self.is_met(&last) == Some(true) && !self.plan.ask.every_rung;
                 let Some(rung) = rest.first().filter(|_| !is_enough) else {
@@ -250,9 +250,13 @@ impl Case<'_> {
                     return;
                 };
                 assert_eq!((rung.rung.as_str(), rung.attempt), (name.as_str(), attempt));
+                // It has climbed the others once more.
+                if name == "fallback" && rung.outcome == RungOutcome::Done {
+                    since = last;
+                }
                 (last, rest) = (rung.after, &rest[1..]);
             }
-            let came_back = difference(&start, &last).is_some_and(|freed| freed > 0);
+            let came_back = difference(&since, &last).is_some_and(|freed| freed > 0);
             if self.plan.ask.to.is_none() || self.is_met(&last) == Some(true) || !came_back {
                 break;
             }

@@ -98,6 +98,8 @@ class Queue:
         self._entering = 0
         self._entered = 0
         self._joining: asyncio.Task[None] | None = None
+        # The number of entries when the converters were last cleared.
+        self._cleared: int | None = None
 
     @asynccontextmanager
     async def task(self) -> AsyncIterator[None]:
@@ -163,12 +165,15 @@ class Queue:
         The engine's own method is a coroutine that waits for nothing, so that it needs no event loop.
         """
         orchestrator = self._orchestrator()
-        if orchestrator is None:
+        # One release clears caches more than once, and the engine's method collects garbage each time.
+        if orchestrator is None or self._cleared == self._entered:
             return
         clearing = orchestrator.clear_converters()
         try:
             clearing.send(None)
         except StopIteration:
+            # A task that runs makes its converter after it has entered.
+            self._cleared = None if self._work is not None else self._entered
             return
         clearing.close()
         raise RuntimeError(

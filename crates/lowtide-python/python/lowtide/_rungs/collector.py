@@ -28,6 +28,7 @@ class Collector(Hook):
         self._device = device
         self._watched: Watched | None = None
         self._may_find = True
+        self._found = 0
 
     def finds_nothing(self) -> bool | None:
         """Collects young objects, which is quick, and looks whether something that leads to device
@@ -53,7 +54,11 @@ class Collector(Hook):
         # that objects which finalizers have just created reach the oldest before it is collected
         # again.
         youngest = max(0, OLDEST - round)
-        found = sum(gc.collect(generation) for generation in range(youngest, OLDEST + 1))
+        # Where the round before has found nothing, only what has become garbage since may be there. It is young, and a
+        # collection of a heap of a million objects takes half a second.
+        oldest = OLDEST if round == 0 or self._found else OLDEST - 1
+        found = sum(gc.collect(generation) for generation in range(youngest, oldest + 1))
+        self._found = found
         if found:
             touched.append(Touch(f"{found} unreachable objects"))
         if gc.garbage and round == 0:
