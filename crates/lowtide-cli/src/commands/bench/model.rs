@@ -205,8 +205,8 @@ fn random(device: &Device, content: Content) -> anyhow::Result<Arc<HostMemory>> 
                 }
             }
             Content::Weights => {
-                let layer = offset / LAYER_BYTES;
-                let scale = 0.01 + 0.06 * (layer % 7) as f32 / 6.0;
+                let layer = (offset / LAYER_BYTES % 7) as u8;
+                let scale = 0.01 + 0.01 * f32::from(layer);
                 for value in part.chunks_exact_mut(2) {
                     value.copy_from_slice(&weight(random_numbers.next(), scale));
                 }
@@ -222,7 +222,7 @@ const LAYER_BYTES: u64 = 16 << 20;
 
 // A value of bf16. The sum of four uniform numbers is close to a normal distribution.
 fn weight(random: u64, scale: f32) -> [u8; 2] {
-    let part = |index: u32| ((random >> (index * 13)) & 0x1fff) as f32 / 8192.0 - 0.5;
+    let part = |index: u32| f32::from((random >> (index * 13)) as u16 & 0x1fff) / 8192.0 - 0.5;
     let normal = (part(0) + part(1) + part(2) + part(3)) * 3.0_f32.sqrt();
     let outlier = if random >> 54 == 0 { 20.0 } else { 1.0 };
     let bits = (normal * scale * outlier).to_bits();
