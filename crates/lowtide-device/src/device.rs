@@ -210,6 +210,21 @@ impl Device {
         self.shared.backend.prepare_packing()
     }
 
+    /// Returns whether streams of this device copy in by a kernel ([`Stream::copy_in_by_kernel`]). A GPU does
+    /// where it can use registered host memory under the addresses of the host.
+    pub fn copies_by_kernel(&self) -> bool {
+        self.shared.backend.copies_by_kernel()
+    }
+
+    /// Loads what [`Stream::copy_in_by_kernel`] needs, which the first such copy does otherwise.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn prepare_copies(&self) -> Result<()> {
+        self.shared.check_process()?;
+        self.shared.backend.prepare_copies()
+    }
+
     /// Allocates host memory for copies at full speed: huge pages, prepared by several threads,
     /// registered with the device, left out of forks and core dumps.
     ///

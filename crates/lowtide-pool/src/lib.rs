@@ -19,6 +19,7 @@ mod fence;
 mod hand;
 mod handles;
 mod handover;
+mod haul;
 mod inside;
 mod lanes;
 mod leaving;

@@ -68,14 +68,20 @@ pub struct Policy {
     /// stay in host memory. Each page decides for itself; one that does not pack is copied as it is.
     /// Default: no.
     pub packing: bool,
-    /// The number of sleeps of which one compares packed pages with the device's, before their memory
-    /// goes: the first, and then every n-th. A page that differs is copied as it is. With 1, every
-    /// sleep compares; with 0, none does. Default: 16.
+    /// The number of sleeps of which one checks packed pages, before their memory goes: the first, and
+    /// then every n-th. The pages are unpacked on the device as a wake does it, and digested; where the
+    /// device has no room for that, they are compared in place. A page that differs is copied as it is.
+    /// With 1, every sleep checks; with 0, none does. Default: 16.
     pub compare_each: u64,
     /// The most host memory up to which [`Pool::back_up_some`](crate::Pool::back_up_some) makes backups ahead
     /// of a sleep. What a sleep itself needs beyond that it takes as before. With zero, no backups are made
     /// ahead. Default: zero.
     pub ahead_most: Bytes,
+    /// The bytes at the beginning of a wake that kernels help to copy, beside the copy engine. Right after a
+    /// sleep the driver clears the memory that was given back, with the engine that copies in, and
+    /// kernels that read host memory make up for it. With zero, the copy engine copies everything.
+    /// Default: 8 GiB.
+    pub kernel_copies: Bytes,
     /// Makes an allocation in a tag that is asleep wake the tag, instead of being refused.
     /// Default: no.
     pub wake_on_alloc: bool,
@@ -100,6 +106,7 @@ impl Default for Policy {
             packing: false,
             compare_each: 16,
             ahead_most: Bytes::ZERO,
+            kernel_copies: Bytes::gib(8),
             wake_on_alloc: false,
         }
     }
@@ -138,6 +145,7 @@ setters! {
     packing: bool,
     compare_each: u64,
     ahead_most: Bytes,
+    kernel_copies: Bytes,
     wake_on_alloc: bool,
 }
 

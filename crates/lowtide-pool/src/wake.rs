@@ -172,7 +172,7 @@ impl Pool {
         let carriers =
             Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
-        let ring = Ring::open(&self.shared.device, &self.shared.policy, needed);
+        let ring = Ring::open(&self.shared.device, &self.shared.policy, needed, false);
         let wrong = restoring.carry(carriers, ring.as_ref(), limit, make, make_empty)?;
         drop(ring);
         let mut bad = Vec::new();
