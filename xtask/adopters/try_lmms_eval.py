@@ -36,8 +36,8 @@ metric_list:
 QUESTIONS = 3
 TOKENS = 8
 # Many questions of about a second each, for the share of the time that cleaning takes.
-LONG_QUESTIONS = 40
-LONG_TOKENS = 48
+LONG_QUESTIONS = 24
+LONG_TOKENS = 20
 MIB = 1 << 20
 ADOPTED = ["lowtide", "run", "--adopt", "lmms-eval", "--"]
 
