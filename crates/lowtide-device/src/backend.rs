@@ -79,6 +79,14 @@ pub unsafe trait Backend: Send + Sync {
     fn prepare_packing(&self) -> Result<()> {
         Ok(())
     }
+    /// Returns whether kernels of the device read registered host memory in place.
+    fn copies_by_kernel(&self) -> bool {
+        self.packs()
+    }
+    /// Loads what copies by a kernel need, if it is not loaded.
+    fn prepare_copies(&self) -> Result<()> {
+        Ok(())
+    }
     /// Creates a stream of the device.
     fn stream(&self) -> Result<Box<dyn BackendStream>>;
     /// Waits for everything that was given to any stream of the device so far.
@@ -107,6 +115,9 @@ pub unsafe trait BackendStream: Send + Sync {
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()>;
     /// Copies from the host to the device.
     unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()>;
+    /// Copies from the host to the device with a kernel, which reads the host memory itself. Addresses and
+    /// size are multiples of 4 KiB.
+    unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()>;
     /// Sets every byte of a range.
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()>;
     /// Writes the digest of each of `count` pages, whose addresses lie at `pages`, to `out`. Both lie

@@ -144,6 +144,11 @@ impl Device {
         self.info().id
     }
 
+    /// Returns whether both are handles on one opened device.
+    pub fn is(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Asks the device how much memory is in use, by all processes.
     ///
     /// # Errors
@@ -208,6 +213,21 @@ impl Device {
     pub fn prepare_packing(&self) -> Result<()> {
         self.shared.check_process()?;
         self.shared.backend.prepare_packing()
+    }
+
+    /// Returns whether streams of this device copy in by a kernel ([`Stream::copy_in_by_kernel`]). A GPU does
+    /// where it can use registered host memory under the addresses of the host.
+    pub fn copies_by_kernel(&self) -> bool {
+        self.shared.backend.copies_by_kernel()
+    }
+
+    /// Loads what [`Stream::copy_in_by_kernel`] needs, which the first such copy does otherwise.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn prepare_copies(&self) -> Result<()> {
+        self.shared.check_process()?;
+        self.shared.backend.prepare_copies()
     }
 
     /// Allocates host memory for copies at full speed: huge pages, prepared by several threads,

@@ -106,6 +106,8 @@ pub enum SizeRule {
     /// Pages are packed and unpacked so many at once at most, at offsets of 4 KiB in host memory and
     /// within one registration of it.
     PackedPages(usize),
+    /// A kernel copies multiples of 4 KiB, at multiples of 4 KiB.
+    KernelCopies,
     /// Host memory has at least one byte.
     NotEmpty,
     /// A budget is a multiple of the page, up to the memory of the machine.
@@ -133,6 +135,9 @@ impl fmt::Display for SizeRule {
                 f,
                 "1 to {most} pages are packed at once, at multiples of 4 KiB in one registration"
             ),
+            SizeRule::KernelCopies => {
+                f.write_str("a kernel copies multiples of 4 KiB, at multiples of 4 KiB")
+            }
             SizeRule::NotEmpty => f.write_str("host memory has at least one byte"),
             SizeRule::Budget { page, most } => {
                 write!(f, "a budget is a multiple of {page}, up to the {most} of this machine")

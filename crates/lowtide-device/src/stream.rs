@@ -65,6 +65,8 @@ struct Pending<'a> {
     /// `None` if there are no pages.
     staging: Option<Staging>,
     pages: usize,
+    /// The work that computes them.
+    given: WorkNumber,
 }
 
 impl Stream {
@@ -126,6 +128,54 @@ impl Stream {
                 let to = to.space.address_of(offset + before);
                 // SAFETY: as in `copy_out`.
                 unsafe { self.raw.copy_in(at, to, size) }?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies from host memory to the device like [`Stream::copy_in`], with a kernel that reads the host
+    /// memory. The copy engine is a little faster, but not right after much memory was given back: the
+    /// driver clears that memory with the same engine.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_out`]; [`Error::BadSize`] unless size and offsets are multiples of 4 KiB.
+    ///
+    /// ```
+    /// use lowtide_device::{Bytes, Device, HostOptions};
+    /// # fn main() -> lowtide_device::Result<()> {
+    /// let device = Device::host(HostOptions { budget: Some(Bytes::mib(8)), ..HostOptions::default() })?;
+    /// let (reservation, size) = (device.reserve(Bytes::mib(2))?, Bytes::mib(2));
+    /// reservation.map(Bytes::ZERO, device.create(size)?)?;
+    /// reservation.open(Bytes::ZERO, size)?;
+    /// let (stream, memory) = (device.stream()?, device.host_memory(size)?);
+    /// if device.copies_by_kernel() {
+    ///     stream.copy_in_by_kernel((&memory, Bytes::ZERO), (&reservation, Bytes::ZERO), size)?;
+    /// }
+    /// stream.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn copy_in_by_kernel(
+        &self,
+        (from, host_offset): (&Arc<HostMemory>, Bytes),
+        (to, offset): (&Reservation, Bytes),
+        size: Bytes,
+    ) -> Result<()> {
+        to.space.same_device("copy_in_by_kernel", "stream", &self.device)?;
+        to.space.same_device("copy_in_by_kernel", "host memory", from.device())?;
+        let is_whole = |bytes: &Bytes| bytes.is_multiple_of(Bytes::kib(4));
+        if ![host_offset, offset, size].iter().all(is_whole) {
+            let (device, operation) = (self.device.id(), "copy_in_by_kernel");
+            return Err(Error::BadSize { device, operation, size, rule: SizeRule::KernelCopies });
+        }
+        let range = to.space.pin("copy_in_by_kernel", offset, size)?;
+        let host = from.pin("copy_in_by_kernel", host_offset, size)?;
+        let pieces = host.pieces(host_offset, size);
+        self.give(Pins { ranges: vec![range], host: Some(host) }, || {
+            for HostPiece { at, size, before } in pieces {
+                let to = to.space.address_of(offset + before);
+                // SAFETY: as in `copy_out`; registrations begin and end at whole pages.
+                unsafe { self.raw.copy_in_by_kernel(at, to, size) }?;
             }
             Ok(())
         })
@@ -209,7 +259,8 @@ impl Stream {
         }
         let count = pages.len();
         if count == 0 {
-            return Ok(Pending { stream: self, staging: None, pages: 0 });
+            let given = WorkNumber::default();
+            return Ok(Pending { stream: self, staging: None, pages: 0, given });
         }
         let mut staging = self.device.take_staging(count)?;
         staging.write(&pages);
@@ -224,8 +275,11 @@ impl Stream {
         pages: usize,
         launch: impl Fn(&Staging, usize) -> Result<()>,
     ) -> Result<Pending<'_>> {
-        let pending = Pending { stream: self, staging: Some(staging), pages };
+        let given = WorkNumber::default();
+        let mut pending = Pending { stream: self, staging: Some(staging), pages, given };
         self.give(pins, || pending.staging.iter().try_for_each(|staging| launch(staging, pages)))?;
+        // Another thread may have given work meanwhile; a later number is right, too.
+        pending.given = self.in_flight.given();
         Ok(pending)
     }
 
@@ -353,15 +407,42 @@ impl PendingDigests<'_> {
     pub fn wait(self) -> Result<Vec<Digest>> {
         self.0.wait(Staging::read)
     }
+
+    /// Waits until the stream has passed a mark that was made after the digests were asked for, and reads
+    /// them. Does not wait for work behind the mark.
+    ///
+    /// # Errors
+    /// The error of the stream's work.
+    ///
+    /// # Panics
+    /// If the mark belongs to another stream, or was made before.
+    pub fn wait_for(self, mark: &Mark) -> Result<Vec<Digest>> {
+        self.0.wait_for(mark, Staging::read)
+    }
 }
 
 impl Pending<'_> {
-    fn wait<T>(mut self, read: impl FnOnce(&Staging, usize) -> Vec<T>) -> Result<Vec<T>> {
+    fn wait<T>(self, read: impl FnOnce(&Staging, usize) -> Vec<T>) -> Result<Vec<T>> {
         self.stream.synchronize()?;
-        let Some(staging) = self.staging.take() else { return Ok(Vec::new()) };
+        Ok(self.read(read))
+    }
+
+    fn wait_for<T>(
+        self,
+        mark: &Mark,
+        read: impl FnOnce(&Staging, usize) -> Vec<T>,
+    ) -> Result<Vec<T>> {
+        assert!(mark.given >= self.given, "the mark was made after the work was given");
+        self.stream.wait(mark)?;
+        Ok(self.read(read))
+    }
+
+    // Once the stream has passed.
+    fn read<T>(mut self, read: impl FnOnce(&Staging, usize) -> Vec<T>) -> Vec<T> {
+        let Some(staging) = self.staging.take() else { return Vec::new() };
         let results = read(&staging, self.pages);
         self.stream.device.keep_staging(staging);
-        Ok(results)
+        results
     }
 }
 

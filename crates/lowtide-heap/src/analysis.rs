@@ -62,6 +62,25 @@ impl<'g> Analysis<'g> {
         }
     }
 
+    /// Makes the indexes for paths and for dominators of a large graph now, at the same time, in two
+    /// threads. A caller that will ask about both waits less. Those of a smaller graph are made when
+    /// they are needed.
+    pub fn prepare(&self) {
+        let is_new = self.reach.get().is_none() && self.ordered.get().is_none();
+        if !is_new || self.graph.len() < WORTH_A_THREAD {
+            return;
+        }
+        // If no thread can be started, they are made in turn.
+        thread::scope(|scope| {
+            let reach = thread::Builder::new().spawn_scoped(scope, || Reach::all(self.graph));
+            self.ordered.get_or_init(|| ordered(self.graph));
+            if let Ok(reach) = reach {
+                let reach = reach.join().unwrap_or_else(|panic| resume_unwind(panic));
+                self.reach.get_or_init(|| reach);
+            }
+        });
+    }
+
     /// Returns the graph.
     pub fn graph(&self) -> &'g Graph {
         self.graph
@@ -211,18 +230,7 @@ impl<'g> Analysis<'g> {
     }
 
     fn indexed(&self) -> Indexed<'_> {
-        let is_new = self.reach.get().is_none() && self.ordered.get().is_none();
-        if is_new && self.graph.len() >= WORTH_A_THREAD {
-            // Neither index needs the other. If no thread can be started, they are made in turn.
-            thread::scope(|scope| {
-                let reach = thread::Builder::new().spawn_scoped(scope, || Reach::all(self.graph));
-                self.ordered();
-                if let Ok(reach) = reach {
-                    let reach = reach.join().unwrap_or_else(|panic| resume_unwind(panic));
-                    self.reach.get_or_init(|| reach);
-                }
-            });
-        }
+        self.prepare();
         let (order, tree) = self.ordered();
         Indexed { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }
     }
@@ -232,11 +240,13 @@ impl<'g> Analysis<'g> {
     }
 
     fn ordered(&self) -> &(Order, Tree) {
-        self.ordered.get_or_init(|| {
-            let (order, parents) = Order::new(self.graph);
-            let dominators = dominators(&order, parents);
-            let tree = Tree::new(self.graph, &order, dominators);
-            (order, tree)
-        })
+        self.ordered.get_or_init(|| ordered(self.graph))
     }
+}
+
+fn ordered(graph: &Graph) -> (Order, Tree) {
+    let (order, parents) = Order::new(graph);
+    let dominators = dominators(&order, parents);
+    let tree = Tree::new(graph, &order, dominators);
+    (order, tree)
 }

@@ -68,6 +68,7 @@ impl GraphBuilder {
     ///
     /// # Panics
     /// If there are 2³² − 2 nodes already.
+    #[inline]
     pub fn node(&mut self) -> Node {
         assert!(self.nodes < NODES_MOST, "a graph has at most {NODES_MOST} nodes");
         self.nodes += 1;
@@ -79,6 +80,7 @@ impl GraphBuilder {
     /// # Panics
     /// If a reference of a higher node was added before, if one of the nodes is not of this
     /// builder, or if there are 2³² − 1 references already.
+    #[inline]
     pub fn edge(&mut self, from: Node, to: Node) {
         self.assert_is_ours(from);
         self.assert_is_ours(to);
@@ -148,6 +150,7 @@ impl GraphBuilder {
         Graph::new(self.rows, self.targets, self.bytes, self.roots)
     }
 
+    #[inline]
     fn assert_is_ours(&self, node: Node) {
         assert!(node.0 < self.nodes, "{node:?} is not of this builder");
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool as Flag, AtomicUsize as Count};
 
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;
-use lowtide_models::handover::{Handover, Job, Load, Ready, Staged, Way};
+use lowtide_models::handover::{Handover, Job, LaneRoom, Load, Ready, Staged, Way};
 use lowtide_models::lanes::{Haul, copy, drive};
 use lowtide_models::monitor::Monitor;
 use lowtide_models::tag::{Scope, Tag};
@@ -211,15 +211,24 @@ impl Carrying {
 
     // The thread that speaks with the driver, and so many that copy.
     fn spawn(self: &Arc<Carrying>, copiers: usize) -> Vec<thread::JoinHandle<()>> {
+        self.spawn_lanes(1, copiers)
+    }
+
+    // So many threads that speak with the driver, and so many that copy.
+    fn spawn_lanes(
+        self: &Arc<Carrying>,
+        drivers: usize,
+        copiers: usize,
+    ) -> Vec<thread::JoinHandle<()>> {
         let spawn = |number| {
             let carrying = Arc::clone(self);
             thread::spawn(move || {
                 let Carrying { lanes, .. } = &*carrying;
                 let work = &*carrying;
-                lanes.watch(if number == 0 { drive(lanes, work) } else { copy(lanes, work) });
+                lanes.watch(if number < drivers { drive(lanes, work) } else { copy(lanes, work) });
             })
         };
-        (0..=copiers).map(spawn).collect()
+        (0..drivers + copiers).map(spawn).collect()
     }
 
     // Waits until the chunk has arrived; whether it has.
@@ -247,6 +256,10 @@ fn refusal() -> Error {
 
 impl Haul<usize, InParts, Arc<Buffer>> for Carrying {
     type Sent = (usize, Option<Arc<Buffer>>);
+
+    fn room(&self) -> LaneRoom {
+        LaneRoom::ALONE
+    }
 
     fn go_on(&self) -> Result<()> {
         Ok(())
@@ -335,6 +348,36 @@ fn every_thread_ends_where_nothing_is_waited_for_either() {
             carrying.lanes.add(pieces());
             carrying.lanes.close();
             carrying.assert_all_arrived(threads);
+        });
+    }
+}
+
+// Each of two lanes may find that the other has taken what it was told of, and both must hear of the end.
+#[test]
+fn two_lanes_take_pieces_from_one_queue_and_both_end() {
+    check(Some(2), || {
+        let carrying = Carrying::new(Way::In, 3, 1, None);
+        let threads = carrying.spawn_lanes(2, 1);
+        carrying.lanes.add(pieces());
+        assert!(carrying.wait(), "nobody failed");
+        carrying.lanes.close();
+        carrying.assert_all_arrived(threads);
+    });
+}
+
+#[test]
+fn a_refusal_of_one_lane_ends_the_other() {
+    for refused in [0, 2] {
+        check(Some(2), move || {
+            let carrying = Carrying::new(Way::In, 3, 1, Some(refused));
+            let threads = carrying.spawn_lanes(2, 1);
+            carrying.lanes.add(pieces());
+            assert!(!carrying.wait(), "one of them never arrives");
+            carrying.lanes.close();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert!(carrying.lanes.end().1.is_err());
         });
     }
 }

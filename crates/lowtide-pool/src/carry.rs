@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lowtide_device::{Bytes, Device, Mark, PendingDifferences, Stream};
+use lowtide_device::{Bytes, Device, Stream};
 
-use crate::feed::{Feed, Job, Load};
-use crate::handover::Way;
-use crate::lanes::{self, Haul};
+use crate::feed::Feed;
+use crate::handover::{LaneRoom, Way};
+use crate::haul::{Lane, Mover};
+use crate::lanes;
 use crate::limit::Limit;
-use crate::piece::{BUFFER, DirectPiece, StagedPiece, StagingBuffer};
+use crate::piece::{PIECE, StagingBuffer};
 use crate::policy::Policy;
 use crate::retry::twice;
 use crate::ring::Ring;
 use crate::slab::Form;
-use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:
@@ -32,14 +32,31 @@ const THREADS_MOST: usize = 12;
 /// The number of streams that pack and unpack: one copies while a kernel of another runs.
 pub(crate) const PACKING_STREAMS: usize = 3;
 
+/// The number of streams on which kernels read host memory: while one begins or ends, another reads.
+const READING_STREAMS: usize = 2;
+
+/// What each of two lanes may have in flight: few pieces, so that the other finds some. Direct pieces are
+/// for gaps on the link, and the lane of kernels takes one only where it has nothing else.
+const COPY_ENGINE_ROOM: LaneRoom = LaneRoom { most: 3, filled_up_to: 2 };
+const KERNELS_ROOM: LaneRoom = LaneRoom { most: READING_STREAMS, filled_up_to: 1 };
+const NO_ROOM: LaneRoom = LaneRoom { most: 0, filled_up_to: 0 };
+
+/// A copy of fewer bytes has one lane.
+const TWO_LANES_LEAST: Bytes = Bytes(4 * PIECE);
+
 /// Streams and staging buffers, kept from one turn to the next.
 pub(crate) struct Carriers {
     device: Device,
     copies: Stream,
     /// For packing and unpacking, in turn. None where the policy does not pack.
     packs: Vec<Stream>,
-    /// The number of pieces that were packed or unpacked, and of sleeps.
+    /// For kernels that read host memory, in turn. None where they do not help.
+    reads: Vec<Stream>,
+    /// The bytes of a wake in which they help.
+    kernel_copies: Bytes,
+    /// The number of pieces that were packed or unpacked, of those that kernels read, and of sleeps.
     packed: AtomicUsize,
+    read: AtomicUsize,
     sleeps: AtomicU64,
     /// For digests and fills beside the copies.
     pub(crate) checks: Stream,
@@ -56,43 +73,77 @@ impl Carriers {
     ) -> lowtide_device::Result<&'a mut Carriers> {
         match kept {
             Some(carriers) => carriers.settle()?,
-            None => *kept = Some(Carriers::new(device, policy.packing && device.packs())?),
+            None => *kept = Some(Carriers::new(device, policy)?),
         }
         Ok(kept.as_mut().expect("they were there, or were just made"))
     }
 
     /// Waits for all copies: what they held is let go.
     pub(crate) fn settle(&self) -> lowtide_device::Result<()> {
-        for stream in self.packs.iter().chain([&self.copies]) {
+        for stream in self.packs.iter().chain(&self.reads).chain([&self.copies]) {
             twice(|| stream.synchronize())?;
         }
         twice(|| self.checks.synchronize())
     }
 
-    fn new(device: &Device, packs: bool) -> lowtide_device::Result<Carriers> {
-        let (copies, checks) = (device.stream()?, device.stream()?);
-        let streams = if packs { PACKING_STREAMS } else { 0 };
-        let packs = (0..streams).map(|_| device.stream()).collect::<Result<_, _>>()?;
-        let (packed, sleeps) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let (device, buffers) = (device.clone(), Mutex::default());
-        Ok(Carriers { device, copies, packs, packed, sleeps, checks, buffers })
+    fn new(device: &Device, policy: &Policy) -> lowtide_device::Result<Carriers> {
+        let streams = |count| (0..count).map(|_| device.stream()).collect::<Result<Vec<_>, _>>();
+        let packs = policy.packing && device.packs();
+        Ok(Carriers {
+            device: device.clone(),
+            copies: device.stream()?,
+            packs: streams(if packs { PACKING_STREAMS } else { 0 })?,
+            reads: streams(if reads(device, policy) { READING_STREAMS } else { 0 })?,
+            kernel_copies: policy.kernel_copies,
+            packed: AtomicUsize::new(0),
+            read: AtomicUsize::new(0),
+            sleeps: AtomicU64::new(0),
+            checks: device.stream()?,
+            buffers: Mutex::default(),
+        })
     }
 
-    /// Returns whether this sleep compares what it packs with the device's pages. Counts the sleep.
-    pub(crate) fn compares(&self, policy: &Policy) -> bool {
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns whether this sleep checks on the device what it packs. Counts the sleep.
+    pub(crate) fn checks_packed(&self, policy: &Policy) -> bool {
         let before = self.sleeps.fetch_add(1, Relaxed);
         policy.packing && policy.compare_each > 0 && before.is_multiple_of(policy.compare_each)
     }
 
-    // The stream for a piece of this form, and its number.
-    fn stream(&self, form: Form) -> (usize, &Stream) {
-        match form {
-            Form::Packed if !self.packs.is_empty() => {
-                let number = self.packed.fetch_add(1, Relaxed) % self.packs.len();
+    /// Returns the stream for a piece of this form, and its number.
+    pub(crate) fn stream(&self, form: Form, mover: Mover) -> (usize, &Stream) {
+        let in_turn = |count: &AtomicUsize, streams: &'_ [Stream]| {
+            count.fetch_add(1, Relaxed) % streams.len()
+        };
+        match (mover, form) {
+            (Mover::Kernels, _) => {
+                let number = in_turn(&self.read, &self.reads);
+                (number, &self.reads[number])
+            }
+            (Mover::CopyEngine, Form::Packed) if !self.packs.is_empty() => {
+                let number = in_turn(&self.packed, &self.packs);
                 (number, &self.packs[number])
             }
-            Form::Packed | Form::Raw => (0, &self.copies),
+            (Mover::CopyEngine, _) => (0, &self.copies),
         }
+    }
+
+    /// Returns what a lane of this copy may have in flight now.
+    pub(crate) fn room(&self, mover: Mover, feed: &Feed) -> LaneRoom {
+        match mover {
+            Mover::CopyEngine if !self.has_two_lanes(feed) => LaneRoom::ALONE,
+            Mover::CopyEngine => COPY_ENGINE_ROOM,
+            Mover::Kernels if feed.progress().done < self.kernel_copies => KERNELS_ROOM,
+            Mover::Kernels => NO_ROOM,
+        }
+    }
+
+    fn has_two_lanes(&self, feed: &Feed) -> bool {
+        let is_in = feed.handover.way() == Way::In;
+        is_in && !self.reads.is_empty() && feed.total() > TWO_LANES_LEAST
     }
 
     /// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
@@ -110,14 +161,22 @@ impl Carriers {
         let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
         let handover = &feed.handover;
         handover.lend(std::mem::take(&mut *self.buffers()));
-        let lane = Lane { carriers: self, feed, ring, limit };
+        let movers = if self.has_two_lanes(feed) {
+            &[Mover::CopyEngine, Mover::Kernels][..]
+        } else {
+            &[Mover::CopyEngine][..]
+        };
+        let all: Vec<Lane<'_>> = movers
+            .iter()
+            .map(|mover| Lane { carriers: self, feed, ring, limit, mover: *mover })
+            .collect();
         let outcome = thread::scope(|scope| {
-            let lane = &lane;
             let _panic = EndAll(feed);
-            let driving = move || {
+            let driving = |lane: &Lane<'_>| {
                 let _panic = EndAll(lane.feed);
                 handover.watch(lanes::drive(handover, lane));
             };
+            let lane = &all[0];
             let copying = move || {
                 let _panic = EndAll(lane.feed);
                 handover.watch(lanes::copy(handover, lane));
@@ -127,7 +186,9 @@ impl Carriers {
                 handover.watch(Err(lowtide_device::Error::Os { operation, source }.into()));
             };
             let named = || thread::Builder::new().name("lowtide-carrier".to_owned());
-            named().spawn_scoped(scope, driving).map_or_else(refused, drop);
+            for lane in &all {
+                named().spawn_scoped(scope, move || driving(lane)).map_or_else(refused, drop);
+            }
             for _ in 0..threads {
                 named().spawn_scoped(scope, copying).map_or_else(refused, drop);
             }
@@ -154,6 +215,16 @@ impl Carriers {
     }
 }
 
+// Whether kernels help in wakes. They are loaded here, which is in the first sleep; where they cannot be,
+// the copy engine does everything.
+fn reads(device: &Device, policy: &Policy) -> bool {
+    if policy.kernel_copies == Bytes::ZERO || !device.copies_by_kernel() {
+        return false;
+    }
+    let loaded = device.prepare_copies();
+    loaded.inspect_err(|error| tracing::warn!(%error, "no kernel helps to copy")).is_ok()
+}
+
 /// Ends everybody if its thread panics, so that nobody waits for it; the panic goes on to the caller.
 struct EndAll<'a>(&'a Feed);
 
@@ -162,95 +233,6 @@ impl Drop for EndAll<'_> {
         if thread::panicking() {
             self.0.handover.watch(Err(Error::Broken { during: "a copy" }));
         }
-    }
-}
-
-/// The work of one copy between device and backups.
-struct Lane<'a> {
-    carriers: &'a Carriers,
-    feed: &'a Feed,
-    /// Device memory for packed pieces; without, kernels read and write host memory.
-    ring: Option<&'a Ring>,
-    limit: Limit<'a>,
-}
-
-/// A piece on the link.
-struct Sent<'a> {
-    stream: &'a Stream,
-    mark: Mark,
-    /// Set where it was packed and is compared.
-    compared: Option<PendingDifferences<'a>>,
-}
-
-impl<'a> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'a> {
-    type Sent = Sent<'a>;
-
-    fn go_on(&self) -> Result<()> {
-        let step = match self.feed.handover.way() {
-            Way::Out => TurnStep::CopyingOut,
-            Way::In => TurnStep::CopyingIn,
-        };
-        self.limit.ask(step, || self.feed.progress())
-    }
-
-    fn buffer(&self) -> Result<StagingBuffer> {
-        Ok(self.carriers.device.host_memory_here(Bytes(BUFFER))?)
-    }
-
-    fn send(&self, load: &Load) -> Result<Sent<'a>> {
-        let (piece, on_host) = match load {
-            Load::Direct(direct) => (&direct.piece, (&direct.memory, direct.piece.at)),
-            Load::Staged(job) => {
-                let piece = &job.staged.piece;
-                (piece, (&job.buffer, piece.in_buffer()))
-            }
-        };
-        let on_device = (&piece.reservation, Bytes(piece.offset));
-        let ((number, stream), pages) = (self.carriers.stream(piece.form), piece.pages());
-        let (bases, packed) = (&piece.bases[..pages], piece.host_size());
-        twice(|| match (self.feed.handover.way(), piece.form, self.ring) {
-            (Way::Out, Form::Raw, _) => stream.copy_out(on_device, on_host, piece.size),
-            (Way::In, Form::Raw, _) => stream.copy_in(on_host, on_device, piece.size),
-            (Way::Out, Form::Packed, None) => stream.pack(on_device, on_host, bases),
-            (Way::In, Form::Packed, None) => stream.unpack(on_host, on_device, pages),
-            (Way::Out, Form::Packed, Some(ring)) => {
-                stream.pack(on_device, ring.place(number), bases)?;
-                stream.copy_out(ring.place(number), on_host, packed)
-            }
-            (Way::In, Form::Packed, Some(ring)) => {
-                stream.copy_in(on_host, ring.place(number), packed)?;
-                stream.unpack(ring.place(number), on_device, pages)
-            }
-        })?;
-        let compares = self.feed.compares && piece.form == Form::Packed;
-        let compare = || twice(|| stream.differs(on_host, on_device, pages));
-        let compared = compares.then(compare).transpose()?;
-        Ok(Sent { stream, mark: twice(|| stream.mark())?, compared })
-    }
-
-    fn wait(&self, load: &Load, sent: Sent<'a>) -> Result<()> {
-        let Sent { stream, mark, compared } = sent;
-        twice(|| stream.wait(&mark))?;
-        if let Some(compared) = compared {
-            let piece = match load {
-                Load::Direct(direct) => &direct.piece,
-                Load::Staged(job) => &job.staged.piece,
-            };
-            self.feed.compared(piece, &compared.wait()?);
-        }
-        Ok(())
-    }
-
-    fn copy(&self, job: &Job, part: usize) -> Result<()> {
-        Ok(job.staged.copy(&job.buffer, self.feed.handover.way(), part)?)
-    }
-
-    fn direct_arrived(&self, direct: &DirectPiece) {
-        self.feed.arrived(&direct.piece);
-    }
-
-    fn staged_arrived(&self, staged: &StagedPiece) {
-        self.feed.arrived(&staged.piece);
     }
 }
 
@@ -298,7 +280,11 @@ mod tests {
                 place
             });
             let places = places.collect();
-            World { carriers: Carriers::new(&device, false).unwrap(), reservation, places }
+            World {
+                carriers: Carriers::new(&device, &Policy::default()).unwrap(),
+                reservation,
+                places,
+            }
         }
 
         // Each is a chunk of its own.

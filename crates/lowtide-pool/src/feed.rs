@@ -1,9 +1,10 @@
 //! Real pieces in the hand-over between the threads of a copy.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lowtide_device::digest::Digest;
 use lowtide_device::{Address, Bytes};
 
 use crate::backup::PAGE;
@@ -25,10 +26,19 @@ pub(crate) struct Feed {
     pub(crate) parts: usize,
     /// The bytes of all expected pieces.
     total: Bytes,
-    /// Set where packed pieces are compared with the device's pages.
-    pub(crate) compares: bool,
-    /// The addresses of pages that differ from what was packed of them.
-    differing: Mutex<BTreeSet<u64>>,
+    /// Set where packed pieces are checked on the device.
+    pub(crate) checks: bool,
+    /// The results, by the addresses of the pages.
+    checked: Mutex<BTreeMap<u64, PackedCheck>>,
+}
+
+/// The result of checking a packed page on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PackedCheck {
+    /// Unpacking it gives a page with this digest.
+    Unpacks(Digest),
+    /// Whether it differs from the page, by a comparison.
+    Differs(bool),
 }
 
 impl Feed {
@@ -45,33 +55,34 @@ impl Feed {
             parts += if piece.memory.is_direct() { 0 } else { piece.parts() };
             total += piece.size;
         }
-        let (handover, differing) = (Handover::new(way, left, BUFFERS_MOST), Mutex::default());
-        Feed { handover, parts, total, compares: false, differing }
+        let (handover, checked) = (Handover::new(way, left, BUFFERS_MOST), Mutex::default());
+        Feed { handover, parts, total, checks: false, checked }
     }
 
-    /// Compares packed pieces with the device's pages, or does not.
-    pub(crate) fn comparing(self, compares: bool) -> Feed {
-        Feed { compares, ..self }
+    /// Checks packed pieces on the device, or does not.
+    pub(crate) fn checking(self, checks: bool) -> Feed {
+        Feed { checks, ..self }
     }
 
-    /// Says which pages of a piece differ from what was packed of them.
-    pub(crate) fn compared(&self, piece: &Piece, differs: &[bool]) {
-        let pages = (piece.offset..).step_by(PAGE as usize).zip(differs);
-        for (offset, _) in pages.filter(|(_, differs)| **differs) {
-            let page = piece.reservation.address().plus(Bytes(offset));
-            tracing::error!(page = page.0, "a packed page is wrong; it is copied as it is");
-            self.differing().insert(page.0);
+    /// Says what the checks of a piece's pages found.
+    pub(crate) fn checked(&self, piece: &Piece, found: Vec<PackedCheck>) {
+        let offsets = (piece.offset..).step_by(PAGE as usize);
+        let pages = offsets.map(|offset| piece.reservation.address().plus(Bytes(offset)).0);
+        self.checks_of_pages().extend(pages.zip(found));
+    }
+
+    /// Returns whether a packed page was found to be wrong, of a page that has this digest now.
+    pub(crate) fn packs_wrongly(&self, page: Address, digest: Digest) -> bool {
+        match self.checks_of_pages().get(&page.0) {
+            Some(PackedCheck::Unpacks(found)) => *found != digest,
+            Some(PackedCheck::Differs(differs)) => *differs,
+            None => false,
         }
     }
 
-    /// Returns whether a page was found to differ from what was packed of it.
-    pub(crate) fn is_differing(&self, page: Address) -> bool {
-        self.differing().contains(&page.0)
-    }
-
-    fn differing(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn checks_of_pages(&self) -> MutexGuard<'_, BTreeMap<u64, PackedCheck>> {
         // Added to in one step, so a panic leaves nothing half-done.
-        self.differing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands over pieces that are ready to be carried.
@@ -85,6 +96,11 @@ impl Feed {
     /// Says that a piece has arrived.
     pub(crate) fn arrived(&self, piece: &Piece) {
         self.handover.arrived(piece.chunk, piece.size.0);
+    }
+
+    /// Returns the bytes of all expected pieces.
+    pub(crate) fn total(&self) -> Bytes {
+        self.total
     }
 
     pub(crate) fn progress(&self) -> Progress {
@@ -102,7 +118,7 @@ mod tests {
 
     use super::*;
     use crate::Error;
-    use crate::handover::{FILLED_UP_TO, ToCopy, ToSend};
+    use crate::handover::{LaneRoom, ToCopy, ToSend};
     use crate::piece::{Bases, PIECE};
     use crate::slab::Form;
 
@@ -152,7 +168,7 @@ mod tests {
 
     // The number of what is sent, with the job where it is in a buffer; it is given one where it has none.
     fn send(feed: &Feed, world: &World, in_flight: usize) -> Option<(usize, Option<Arc<Job>>)> {
-        let job = match feed.handover.next_to_send(in_flight)? {
+        let job = match feed.handover.next_to_send(in_flight, LaneRoom::ALONE)? {
             ToSend::Load(Load::Direct(direct)) => {
                 return Some((direct.piece.offset as usize, None));
             }
@@ -205,8 +221,8 @@ mod tests {
             assert_eq!(next(1 + buffer), Some(4 + buffer), "one is made");
         }
         assert_eq!(next(1 + BUFFERS_MOST), None, "there is enough in flight");
-        assert_eq!(next(FILLED_UP_TO), None);
-        assert_eq!(next(FILLED_UP_TO - 1), Some(1), "the link has room");
+        assert_eq!(next(LaneRoom::ALONE.filled_up_to), None);
+        assert_eq!(next(LaneRoom::ALONE.filled_up_to - 1), Some(1), "the link has room");
         assert_eq!(next(0), Some(2));
         feed.handover.emptied(&world.buffer);
         assert_eq!(next(0), Some(4 + BUFFERS_MOST), "a buffer is free");
@@ -229,10 +245,13 @@ mod tests {
             (0..3).map(|number| world.direct(number)).chain([world.plain(3), world.plain(4)]);
         let feed = fed(Way::In, pieces.collect());
         feed.handover.lend(vec![Arc::clone(&world.buffer)]);
-        for in_flight in 0..FILLED_UP_TO {
+        for in_flight in 0..LaneRoom::ALONE.filled_up_to {
             assert_eq!(send(&feed, &world, in_flight).unwrap().0, in_flight, "no buffer is full");
         }
-        assert!(send(&feed, &world, FILLED_UP_TO).is_none(), "there is enough in flight");
+        assert!(
+            send(&feed, &world, LaneRoom::ALONE.filled_up_to).is_none(),
+            "there is enough in flight"
+        );
         assert_eq!([fill(&feed, &world), fill(&feed, &world)], [3, 4]);
         let jobs = [5, 6].map(|in_flight| send(&feed, &world, in_flight).unwrap().1.unwrap());
         assert_eq!(
@@ -286,7 +305,7 @@ mod tests {
         for way in [Way::Out, Way::In] {
             let feed = &Feed::new(way, 1, [world.direct(0)]);
             thread::scope(|scope| {
-                scope.spawn(|| assert!(feed.handover.next_to_send(0).is_none()));
+                scope.spawn(|| assert!(feed.handover.next_to_send(0, LaneRoom::ALONE).is_none()));
                 scope.spawn(|| assert!(feed.handover.next_to_copy().is_none()));
                 scope.spawn(|| {
                     assert!(
@@ -299,7 +318,8 @@ mod tests {
             });
             feed.add([world.direct(0), world.plain(1)]);
             assert!(
-                feed.handover.next_to_send(0).is_none() && feed.handover.next_to_copy().is_none()
+                feed.handover.next_to_send(0, LaneRoom::ALONE).is_none()
+                    && feed.handover.next_to_copy().is_none()
             );
             let (_, outcome) = feed.handover.end();
             assert!(matches!(outcome, Err(Error::Broken { during: "first" })));

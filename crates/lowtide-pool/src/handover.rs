@@ -1,6 +1,6 @@
 //! How the threads of a copy hand work to one another.
 //!
-//! One thread speaks with the driver; others copy between staging buffers and pages of the host. A
+//! One thread speaks with the driver, or one for each of two lanes; others copy between staging buffers and pages of the host. A
 //! *direct* piece lies in memory that the device knows and can be sent at any time. A *staged* piece
 //! goes through a staging buffer: on the way out it needs an empty buffer before it is sent, on the
 //! way in a buffer that threads have filled. Everything that a thread waits for is under one lock,
@@ -18,10 +18,21 @@ use std::sync::atomic::Ordering::SeqCst;
 use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, lock, wait};
 use crate::{Error, Result};
 
-/// Direct pieces fill the gaps: one is sent where fewer copies than this are in flight. So the link
-/// has one, and the next behind it for when that arrives. More would stand before staged pieces, and
-/// for their buffers the threads wait.
-pub(crate) const FILLED_UP_TO: usize = 2;
+/// How many pieces a lane may have in flight. Lanes take pieces from one queue, so the faster one takes
+/// more, unless another has taken all that are ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneRoom {
+    /// The most pieces. With zero the lane takes none any more.
+    pub most: usize,
+    /// Direct pieces fill the gaps: one is sent where fewer pieces than this are in flight.
+    pub filled_up_to: usize,
+}
+
+impl LaneRoom {
+    /// The room of a lane that is alone. The link has a piece, and a direct one behind it for when that
+    /// arrives. More would stand before staged pieces, and for their buffers the threads wait.
+    pub const ALONE: LaneRoom = LaneRoom { most: usize::MAX, filled_up_to: 2 };
+}
 
 /// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +108,7 @@ pub enum ToCopy<S, B> {
 pub struct Handover<D, S, B> {
     way: Way,
     queues: Mutex<Queues<D, S, B>>,
-    /// For the thread that speaks with the driver.
+    /// For the threads that speak with the driver.
     to_send: Condvar,
     /// For those that copy between buffers and pages.
     to_copy: Condvar,
@@ -161,7 +172,7 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
     }
 
     fn tell_everybody_at_work(&self) {
-        self.to_send.notify_one();
+        self.to_send.notify_all();
         self.to_copy.notify_all();
     }
 
@@ -212,16 +223,19 @@ impl<D, S: Staged, B: Clone> Handover<D, S, B> {
         (buffers, queues.error.take().map_or(Ok(()), Err))
     }
 
-    /// Returns what to send while so many copies are in flight. Waits only where none is: `None` means
-    /// then that nothing will come, and otherwise that a copy in flight should be waited for.
-    pub fn next_to_send(&self, in_flight: usize) -> Option<ToSend<D, S, B>> {
+    /// Returns what a lane sends that has so many copies in flight. Waits only where it has none: `None`
+    /// means then that nothing will come, and otherwise that a copy in flight should be waited for.
+    pub fn next_to_send(&self, in_flight: usize, room: LaneRoom) -> Option<ToSend<D, S, B>> {
+        if in_flight >= room.most {
+            return None;
+        }
         let mut queues = self.queues();
         loop {
             if queues.error.is_some() {
                 return None;
             }
             // Where nothing is in flight, a direct piece would have been taken.
-            let next = queues.next_to_send(self.way, in_flight);
+            let next = queues.next_to_send(self.way, in_flight < room.filled_up_to);
             if next.is_some() || in_flight > 0 || queues.is_over() {
                 return next;
             }
@@ -333,7 +347,7 @@ impl<D, S: Staged, B> Queues<D, S, B> {
         self.closed && self.staged.is_empty() && self.used == 0
     }
 
-    fn next_to_send(&mut self, way: Way, in_flight: usize) -> Option<ToSend<D, S, B>> {
+    fn next_to_send(&mut self, way: Way, has_gap: bool) -> Option<ToSend<D, S, B>> {
         let staged = match way {
             Way::Out => self.begin(),
             Way::In => self.full.pop_front(),
@@ -341,9 +355,7 @@ impl<D, S: Staged, B> Queues<D, S, B> {
         if let Some(job) = staged {
             return Some(ToSend::Load(Load::Staged(job)));
         }
-        if in_flight < FILLED_UP_TO
-            && let Some(direct) = self.direct.pop_front()
-        {
+        if has_gap && let Some(direct) = self.direct.pop_front() {
             return Some(ToSend::Load(Load::Direct(direct)));
         }
         // Last, because the link waits while a buffer is made, if it has nothing else.

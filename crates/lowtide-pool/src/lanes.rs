@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 
 use crate::Result;
-use crate::handover::{Handover, Job, Load, Staged, ToCopy, ToSend, Way};
+use crate::handover::{Handover, Job, LaneRoom, Load, Staged, ToCopy, ToSend, Way};
 
 /// The work of a copy: what its threads do to memory, and whom they tell.
 pub trait Haul<D, S, B> {
     /// A copy in flight.
     type Sent;
 
+    /// Returns how many pieces the lane may have in flight now.
+    fn room(&self) -> LaneRoom;
     /// Fails where the copy is to stop.
     fn go_on(&self) -> Result<()>;
     /// Makes a staging buffer.
@@ -29,7 +31,7 @@ pub trait Haul<D, S, B> {
     fn staged_arrived(&self, staged: &S);
 }
 
-/// Runs the thread that speaks with the driver, until nothing will come.
+/// Runs a thread that speaks with the driver, until nothing will come or its lane takes no more.
 ///
 /// # Errors
 /// What the work refused.
@@ -39,7 +41,7 @@ pub fn drive<D, S: Staged, B: Clone, H: Haul<D, S, B>>(
 ) -> Result<()> {
     let mut in_flight = VecDeque::<(Load<D, S, B>, H::Sent)>::new();
     loop {
-        if let Some(next) = handover.next_to_send(in_flight.len()) {
+        if let Some(next) = handover.next_to_send(in_flight.len(), work.room()) {
             work.go_on()?;
             let load = match next {
                 ToSend::Load(load) => load,

@@ -4,6 +4,7 @@
 //! some device memory, for good, so the first sleep frees a little less than it moves. And the driver
 //! compiles the kernel, for which it may load a library.
 
+use lowtide_device::Bytes;
 use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
@@ -15,7 +16,7 @@ use crate::state::State;
 
 impl Pool {
     /// Makes what a sleep of all that is awake will need, as far as it takes device memory: streams,
-    /// the kernels for digests and packing, and the part of the backups that is registered with the device. For
+    /// the kernels for digests, packing and copies, and the part of the backups that is registered with the device. For
     /// callers that measure what a sleep frees, or that have little time for it. Nothing waits meanwhile.
     ///
     /// The next sleep gives back what it did not need.
@@ -32,6 +33,9 @@ impl Pool {
         device.prepare_digests()?;
         if self.shared.policy.packing && device.packs() {
             device.prepare_packing()?;
+        }
+        if self.shared.policy.kernel_copies > Bytes::ZERO && device.copies_by_kernel() {
+            device.prepare_copies()?;
         }
         let backups = Backups::registered(device, pages)?;
         let mut state = self.state()?;

@@ -42,8 +42,8 @@ pub(crate) struct Saving<'a> {
     pub(crate) parts: &'a [&'a SleepPart],
     /// The rooms whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
-    /// Compares packed pages with the device's.
-    pub(crate) compares: bool,
+    /// Checks packed pages on the device.
+    pub(crate) checks: bool,
     pub(crate) ring: Option<&'a Ring>,
     pub(crate) limit: Limit<'a>,
 }
@@ -143,7 +143,7 @@ impl Take<'_> {
         looks: &mut Looks,
         lost: &mut Lost,
     ) -> Result<()> {
-        let Saving { carriers, planner, compares, ring, limit, .. } = self.saving;
+        let Saving { carriers, planner, checks, ring, limit, .. } = self.saving;
         let pieces: Vec<Piece> = self
             .runs
             .iter()
@@ -152,7 +152,7 @@ impl Take<'_> {
                 changes::piece(run, *chunk, reservation, backups)
             })
             .collect();
-        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces).comparing(*compares);
+        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces).checking(*checks);
         let copied = || self.runs.iter().flat_map(|(_, run)| *run).map(Changed::target).collect();
         let look = SecondLook {
             stream: &carriers.checks,

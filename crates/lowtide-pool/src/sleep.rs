@@ -131,11 +131,11 @@ impl Pool {
             };
             let plan = planner.plan(backups, &to_save)?;
             tally = plan.tally;
-            let compares = carriers.compares(&self.shared.policy);
-            let ring = Ring::open(&self.shared.device, &self.shared.policy, Bytes::ZERO);
+            let checks = carriers.checks_packed(&self.shared.policy);
+            let ring = Ring::open(&self.shared.device, &self.shared.policy, Bytes::ZERO, checks);
             let ring = ring.as_ref();
             let (parts, lost) = (&saved[..], &lost[..]);
-            let saving = Saving { carriers, planner, parts, lost, compares, ring, limit };
+            let saving = Saving { carriers, planner, parts, lost, checks, ring, limit };
             copied_again = saving.carry(backups, plan)?;
         } else {
             let all = saved.iter().chain(&lost).copied();

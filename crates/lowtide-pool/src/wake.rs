@@ -88,7 +88,7 @@ impl Pool {
 
     fn frees_some(&self, requested: Bytes, free: Bytes, round: u32) -> bool {
         let pressure = Pressure { requested, free, round };
-        round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == PressureAnswer::Retry
+        round < ROUNDS_MOST && self.ask_for_memory(&pressure) == PressureAnswer::Retry
     }
 
     /// Brings back what has left and was not to be lost, after a sleep that failed.
@@ -172,7 +172,7 @@ impl Pool {
         let carriers =
             Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
         let restoring = Restoring::plan(&restored, &mut turn.backups);
-        let ring = Ring::open(&self.shared.device, &self.shared.policy, needed);
+        let ring = Ring::open(&self.shared.device, &self.shared.policy, needed, false);
         let wrong = restoring.carry(carriers, ring.as_ref(), limit, make, make_empty)?;
         drop(ring);
         let mut bad = Vec::new();

@@ -7,8 +7,6 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use crate::inventory::Inventory;
-
 /// What a thread does for a releaser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
@@ -20,21 +18,26 @@ pub(crate) enum Doing {
     Asking,
 }
 
+/// Tells releasers apart: the address of something that a releaser has one of. It stays where it is
+/// while a mark names it, because it is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Whose(usize);
+
+impl Whose {
+    pub(crate) fn owner_of<P>(part: &P) -> Whose {
+        Whose(std::ptr::from_ref(part).addr())
+    }
+}
+
 thread_local! {
-    /// What this thread does, the innermost last, each with the address of its inventory. An inventory
-    /// stays where it is meanwhile, because it is in use.
-    static DOING: RefCell<Vec<(usize, Doing)>> = const { RefCell::new(Vec::new()) };
+    /// What this thread does, the innermost last, each with the releaser for which it does it.
+    static DOING: RefCell<Vec<(Whose, Doing)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns whether this thread does this for the releaser of an inventory.
-pub(crate) fn is_here(inventory: &Inventory, doing: Doing) -> bool {
-    let mark = (address(inventory), doing);
+/// Returns whether this thread does this for a releaser.
+pub(crate) fn is_here(whose: Whose, doing: Doing) -> bool {
     // A thread that ends has no list any more.
-    DOING.try_with(|list| list.borrow().contains(&mark)).unwrap_or(false)
-}
-
-fn address(inventory: &Inventory) -> usize {
-    std::ptr::from_ref(inventory).addr()
+    DOING.try_with(|list| list.borrow().contains(&(whose, doing))).unwrap_or(false)
 }
 
 /// A mark on this thread. Dropping it, also in a panic, ends it.
@@ -46,9 +49,8 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    pub(crate) fn new(inventory: &Inventory, doing: Doing) -> Mark {
-        let mark = (address(inventory), doing);
-        let is_set = DOING.try_with(|list| list.borrow_mut().push(mark)).is_ok();
+    pub(crate) fn new(whose: Whose, doing: Doing) -> Mark {
+        let is_set = DOING.try_with(|list| list.borrow_mut().push((whose, doing))).is_ok();
         Mark { is_set, _stays: PhantomData }
     }
 }

@@ -12,57 +12,15 @@
 
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Reading, Receipt, RungName, RungOutcome, RungReceipt, Verdict};
+use lowtide_types::{Reading, Receipt, RungName, RungReceipt, Verdict};
 
 use crate::claiming::tolerance;
 use crate::climber::untouched;
 use crate::gate::Gate;
 use crate::hooks::HookPoint;
-use crate::inventory::{Activity, Inventory};
+use crate::inventory::Inventory;
 use crate::releaser::Releaser;
 use crate::request::{Request, Thrift};
-
-/// The share of time that full collections may take.
-const LARGEST_SHARE: f64 = 0.02;
-
-/// What the last full collection left.
-#[derive(Debug, Clone)]
-pub(crate) struct Collected {
-    ended: Duration,
-    took_s: f64,
-    /// The least that was allocated since.
-    allocated: Bytes,
-    activity: Option<Activity>,
-}
-
-impl Collected {
-    /// Returns what a climb left, if it ran a full collection to its end.
-    pub(crate) fn by(
-        request: &Request,
-        receipt: &Receipt,
-        inventory: &Inventory,
-        now: Duration,
-    ) -> Option<Collected> {
-        let last = receipt.rungs.iter().rfind(|rung| rung.rung == RungName::Collect)?;
-        let is_whole = last.outcome == RungOutcome::Done && receipt.stopped_at.is_none();
-        (is_whole && request.ladder.collects_all()).then(|| Collected {
-            ended: now,
-            took_s: last.took_s,
-            allocated: receipt.after.allocated,
-            activity: inventory.activity(),
-        })
-    }
-
-    /// Returns whether another full collection would be too large a share of the time.
-    fn is_recent(&self, now: Duration) -> bool {
-        now.saturating_sub(self.ended).as_secs_f64() < self.took_s / LARGEST_SHARE
-    }
-
-    /// Returns whether more is allocated than the collection left: some of it may be garbage.
-    fn has_grown(&self, now: &Reading, noise: Bytes) -> bool {
-        now.allocated > self.allocated + noise
-    }
-}
 
 impl Releaser {
     /// Climbs as far as needed.
@@ -75,7 +33,7 @@ impl Releaser {
         let mut request = request.clone();
         let before = inventory.read();
         let has_nothing = has_nothing_to_find(&request, inventory);
-        let is_unchanged = last.activity.is_some() && inventory.activity() == last.activity;
+        let is_unchanged = last.is_the_last_act(inventory);
         if has_nothing && is_unchanged && has_no_other_rung(&request, inventory) {
             let why = "nothing was allocated or freed since the last full collection";
             let receipt = self.rest(&request, why, before);
@@ -92,8 +50,7 @@ impl Releaser {
         let receipt = self.climb(&short, closes);
         let has_grown = last.has_grown(&receipt.after, inventory.noise());
         if is_met(&receipt, &request, inventory) && !has_grown {
-            let allocated = last.allocated.min(receipt.after.allocated);
-            self.set_collected(Collected { allocated, activity: inventory.activity(), ..last });
+            self.set_collected(last.followed_by(&receipt.after, inventory));
             return receipt;
         }
         if receipt.stopped_at.is_some() || self.clock().is_interrupted() {

@@ -10,7 +10,7 @@ use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target};
 
 use crate::allocator::{Allocator, AllocatorCounts};
-use crate::asking::{self, Doing, Mark};
+use crate::asking::{self, Doing, Mark, Whose};
 use crate::gauge::{Gauge, take_reading};
 use crate::home::Home;
 use crate::hooks::{Hook, HookPoint, Kept, Registration, Setting};
@@ -259,10 +259,15 @@ impl Inventory {
         !self.home.is_here()
     }
 
+    /// Returns which releaser has this inventory.
+    pub(crate) fn whose(&self) -> Whose {
+        Whose::owner_of(self)
+    }
+
     /// Marks that this thread asks for numbers; `None` if it does so already, and in a forked child.
     fn asking(&self) -> Option<Mark> {
-        let may_ask = self.home.is_here() && !asking::is_here(self, Doing::Asking);
-        may_ask.then(|| Mark::new(self, Doing::Asking))
+        let may_ask = self.home.is_here() && !asking::is_here(self.whose(), Doing::Asking);
+        may_ask.then(|| Mark::new(self.whose(), Doing::Asking))
     }
 
     /// Locks one of the lists; `None` in a forked child.

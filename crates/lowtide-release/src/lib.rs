@@ -23,6 +23,7 @@ mod claiming;
 mod climb;
 mod climber;
 mod clock;
+mod collected;
 mod failure;
 mod flights;
 pub mod floor;
@@ -36,6 +37,7 @@ mod inventory;
 mod ladder;
 mod left_behind;
 mod log;
+mod opened;
 mod owners;
 mod pause;
 mod refusal;
@@ -67,6 +69,7 @@ pub use lowtide_types::{
     Claim, ClaimBasis, Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt, RungName,
     RungOutcome, RungReceipt, Settling, Target, Touch, Verdict,
 };
+pub use opened::Opened;
 pub use owners::{
     Cycle, DropOutcome, Dropped, HeldPath, Lent, NewPaths, Owned, Owners, Paths, Plan, Planned,
     Shutdown,
@@ -77,6 +80,6 @@ pub use request::{Request, WhenBusy};
 pub use restoring::{RestoreError, Restored};
 pub use rung::{Climbed, Expectation, Rung};
 pub use slope::{Slope, Trend, TrendWarning};
-pub use stage::{Opened, Stage};
+pub use stage::Stage;
 pub use stages::{StageError, Stages};
 pub use stages_report::{StageReport, StagesReport};

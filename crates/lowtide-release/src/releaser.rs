@@ -15,10 +15,10 @@ use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdi
 
 use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark};
-use crate::by_need::Collected;
 use crate::climb::{Climb, Origin};
 use crate::climber::{Climber, Replaced, receipt};
 use crate::clock::Clock;
+use crate::collected::Collected;
 use crate::flights::Flights;
 use crate::gate::{Busy, Closed, Gate, Mode, OwnedPass};
 use crate::gauge::Gauge;
@@ -256,7 +256,7 @@ impl Releaser {
             return Arc::new(inner.busy(&request, why));
         }
         // Until the receipt is in the log, which may have code of the caller, too.
-        let _releasing = Mark::new(&inner.inventory, Doing::Releasing);
+        let _releasing = Mark::new(inner.inventory.whose(), Doing::Releasing);
         // Before it waits for anybody: who waits for the gate waits for this thread.
         if let Some(busy) = inner.waits_for_itself(&request) {
             return Arc::new(inner.busy(&request, &why_busy(&busy)));
@@ -379,7 +379,7 @@ impl Inner {
         let is_own = |climb: &Climb| climb.is_climb_of(&self.identity);
         request.within.as_ref().is_some_and(is_own)
             || Climb::here().as_ref().is_some_and(is_own)
-            || asking::is_here(&self.inventory, Doing::Releasing)
+            || asking::is_here(self.inventory.whose(), Doing::Releasing)
             || self.is_asking_here()
     }
 
@@ -387,7 +387,7 @@ impl Inner {
     fn is_asking_here(&self) -> bool {
         [Doing::Refusing, Doing::Asking]
             .iter()
-            .any(|doing| asking::is_here(&self.inventory, *doing))
+            .any(|doing| asking::is_here(self.inventory.whose(), *doing))
     }
 
     /// Returns a refusal if the release needs the gate closed and would wait for this thread.
@@ -411,7 +411,7 @@ impl Inner {
         if self.is_asking_here() {
             return refuse_asked(request);
         }
-        let _refusing = Mark::new(&self.inventory, Doing::Refusing);
+        let _refusing = Mark::new(self.inventory.whose(), Doing::Refusing);
         let reading = self.inventory.read();
         let mut receipt = receipt(&self.inventory, request, Verdict::Busy, (reading, reading));
         receipt.advice.push(why.to_owned());

@@ -7,36 +7,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_types::{
-    Bytes, DeviceId, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
+    Bytes, DeviceId, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
 };
 
 use crate::failure::message;
 use crate::gauge::Gauge;
 use crate::ladder::Ladder;
+use crate::opened::Opened;
 use crate::request::Request;
-use crate::stages::Stages;
+use crate::stages::{StageError, Stages};
 
-/// A stage that has begun: the numbers before it, and its peak so far.
-#[derive(Debug, Clone)]
-#[must_use = "a stage that is not closed is in no report"]
-pub struct Opened {
-    pub(crate) name: String,
-    pub(crate) before: Reading,
-    pub(crate) peak: Bytes,
-    /// By how much the device's number rose while the model was loaded.
-    pub(crate) loaded: Bytes,
-}
-
-impl Opened {
-    /// Returns what the stage has taken: what its model took when it was loaded, or the growth of the
-    /// allocators since, if that is more.
-    pub fn taken(&self, now: &Reading) -> Bytes {
-        self.loaded.max(now.reserved.saturating_sub(self.before.reserved))
+impl Stages {
+    /// Loads a model. The stage lasts as long as the guard; dropping the guard tears the model down.
+    ///
+    /// # Errors
+    /// [`StageError::Load`] with the error of the loader.
+    pub fn load<M, E>(
+        &self,
+        name: &str,
+        load: impl FnOnce() -> Result<M, E>,
+    ) -> Result<Stage<'_, M>, StageError<E>> {
+        Stage::load(self, self.open(name), load).map_err(StageError::Load)
     }
 
-    /// Returns what was in use before the stage, where the device could be asked.
-    pub fn before(&self) -> Option<Bytes> {
-        self.before.in_use()
+    /// Loads a model whose size is known. If it does not fit it is refused before it is loaded.
+    ///
+    /// # Errors
+    /// [`StageError::WouldNotFit`], or as [`Stages::load`].
+    pub fn load_needing<M, E>(
+        &self,
+        name: &str,
+        needed: Bytes,
+        load: impl FnOnce() -> Result<M, E>,
+    ) -> Result<Stage<'_, M>, StageError<E>> {
+        self.make_room(name, needed)?;
+        self.load(name, load)
     }
 }
 

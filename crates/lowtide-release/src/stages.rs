@@ -15,10 +15,10 @@ use crate::clock::Clock;
 use crate::home::Home;
 use crate::inventory::Inventory;
 use crate::ladder::Ladder;
+use crate::opened::Opened;
 use crate::releaser::Releaser;
 use crate::request::{Claiming, Request, Thrift};
 use crate::slope::{Slope, Trend};
-use crate::stage::{Opened, Stage};
 use crate::stages_report::{StageReport, StagesReport};
 use crate::sync::unpoisoned;
 
@@ -99,32 +99,6 @@ impl Stages {
     #[must_use]
     pub fn with_clock(&self, clock: Arc<dyn Clock>) -> Stages {
         Stages { releaser: self.releaser.with_clock(clock), ..self.clone() }
-    }
-
-    /// Loads a model. The stage lasts as long as the guard; dropping the guard tears the model down.
-    ///
-    /// # Errors
-    /// [`StageError::Load`] with the error of the loader.
-    pub fn load<M, E>(
-        &self,
-        name: &str,
-        load: impl FnOnce() -> Result<M, E>,
-    ) -> Result<Stage<'_, M>, StageError<E>> {
-        Stage::load(self, self.open(name), load).map_err(StageError::Load)
-    }
-
-    /// Loads a model whose size is known. If it does not fit it is refused before it is loaded.
-    ///
-    /// # Errors
-    /// [`StageError::WouldNotFit`], or as [`Stages::load`].
-    pub fn load_needing<M, E>(
-        &self,
-        name: &str,
-        needed: Bytes,
-        load: impl FnOnce() -> Result<M, E>,
-    ) -> Result<Stage<'_, M>, StageError<E>> {
-        self.make_room(name, needed)?;
-        self.load(name, load)
     }
 
     /// Begins a stage whose model is kept elsewhere, for example by a host language. It lasts until it

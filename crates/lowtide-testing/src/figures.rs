@@ -1,6 +1,9 @@
-//! Figures of packing: how fast a device looks, packs and unpacks, beside the plain copy.
+//! Figures of a device: how fast it looks, packs and unpacks, beside the plain copy; and copies to it right
+//! after memory was given back.
 //!
 //! They are printed, and nothing is asserted about time. On `host` they only show that this runs.
+
+mod copying;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,9 +21,12 @@ const MADE: u64 = 8;
 /// The host memory that pieces take turns in.
 const SLOTS: u64 = 8;
 
-/// Returns the one case.
+/// Returns the cases.
 pub fn cases() -> Vec<Case> {
-    vec![Case::new("packing_is_measured", packing_is_measured)]
+    vec![
+        Case::new("packing_is_measured", packing_is_measured),
+        Case::new("copies_in_are_measured", copying::copies_in_are_measured),
+    ]
 }
 
 struct World {

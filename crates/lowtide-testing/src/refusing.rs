@@ -52,8 +52,9 @@ const CALLS: [Call; 10] = [
 pub struct Faults {
     armed: Mutex<Vec<(Call, Strikes)>>,
     struck: AtomicU64,
-    /// The number of packs that are still to be spoilt.
+    /// The number of packs that are still to be spoilt, and of unpacks.
     spoilt: AtomicU64,
+    unpacked_wrongly: AtomicU64,
     meddler: Mutex<Option<Box<Meddler>>>,
 }
 
@@ -102,6 +103,11 @@ impl Faults {
     /// Changes a byte of the next so many packed pieces: a kernel that is wrong.
     pub fn spoil_packs(&self, count: u64) {
         self.spoilt.store(count, Relaxed);
+    }
+
+    /// Changes a byte of what the next so many unpacks write: a kernel that is wrong.
+    pub fn spoil_unpacks(&self, count: u64) {
+        self.unpacked_wrongly.store(count, Relaxed);
     }
 
     /// Calls `meddler` at every [`Moment`] from now on, before the work goes on.
@@ -276,6 +282,16 @@ struct RefusingStream {
 }
 
 impl RefusingStream {
+    // Changes a byte once what was given is done, as long as there is something to be spoilt.
+    fn spoil(&self, left: &AtomicU64, byte: usize) -> Result<()> {
+        if left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            self.real.synchronize()?;
+            // SAFETY: inside what was just written, which no one else uses until the call returns.
+            unsafe { *std::ptr::with_exposed_provenance_mut::<u8>(byte) ^= 1 };
+        }
+        Ok(())
+    }
+
     fn done(&self, moment: Moment<'_>) -> Result<()> {
         self.real.synchronize()?;
         self.faults.pass(moment);
@@ -300,6 +316,12 @@ unsafe impl BackendStream for RefusingStream {
     unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.copy_in(from, to, size) }?;
+        self.done(Moment::CopiedIn(to, size))
+    }
+
+    unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
+        self.faults.strike(Call::Copy)?;
+        unsafe { self.real.copy_in_by_kernel(from, to, size) }?;
         self.done(Moment::CopiedIn(to, size))
     }
 
@@ -328,18 +350,14 @@ unsafe impl BackendStream for RefusingStream {
     unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.pack(from, to, bases) }?;
-        let take = |left: u64| left.checked_sub(1);
-        if self.faults.spoilt.fetch_update(Relaxed, Relaxed, take).is_ok() {
-            self.real.synchronize()?;
-            let wrong = to.0 as usize + PACKED_BYTES / 2;
-            unsafe { *std::ptr::with_exposed_provenance_mut::<u8>(wrong) ^= 1 };
-        }
+        self.spoil(&self.faults.spoilt, to.0 as usize + PACKED_BYTES / 2)?;
         self.done(Moment::CopiedOut(from, pages(bases.len())))
     }
 
     unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.unpack(from, to, count) }?;
+        self.spoil(&self.faults.unpacked_wrongly, to.0 as usize + PAGE_BYTES / 2)?;
         self.done(Moment::CopiedIn(to, pages(count)))
     }
 

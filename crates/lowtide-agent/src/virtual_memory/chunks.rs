@@ -130,6 +130,14 @@ unsafe impl Backend for ProgramsChunks {
         self.real().prepare_packing()
     }
 
+    fn copies_by_kernel(&self) -> bool {
+        self.real().copies_by_kernel()
+    }
+
+    fn prepare_copies(&self) -> Result<()> {
+        self.real().prepare_copies()
+    }
+
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
         self.real().stream()
     }

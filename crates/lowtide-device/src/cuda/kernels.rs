@@ -1,4 +1,4 @@
-//! lowtide's own kernels: two modules, each loaded when one of its kernels is first needed.
+//! lowtide's own kernels: three modules, each loaded when one of its kernels is first needed.
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::CStr;
@@ -11,12 +11,14 @@ use crate::Result;
 
 // Compiled from the sources beside them; `cargo xtask ptx` makes them anew.
 const DIGEST_PTX: &str = concat!(include_str!("../../kernels/digest.ptx"), "\0");
+const COPY_PTX: &str = concat!(include_str!("../../kernels/copy.ptx"), "\0");
 const PACK_PTX: &str = concat!(include_str!("../../kernels/pack.ptx"), "\0");
 
 /// A kernel of lowtide's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kernel {
     Digest,
+    CopyIn,
     Look,
     Pack,
     Unpack,
@@ -24,8 +26,9 @@ pub(super) enum Kernel {
 }
 
 /// The kernels of a module, in the order of its functions.
-const MODULES: [(&str, &[Kernel]); 2] = [
+const MODULES: [(&str, &[Kernel]); 3] = [
     (DIGEST_PTX, &[Kernel::Digest]),
+    (COPY_PTX, &[Kernel::CopyIn]),
     (PACK_PTX, &[Kernel::Look, Kernel::Pack, Kernel::Unpack, Kernel::Differs]),
 ];
 
@@ -33,6 +36,7 @@ impl Kernel {
     fn name(self) -> &'static CStr {
         match self {
             Kernel::Digest => c"lowtide_digest",
+            Kernel::CopyIn => c"lowtide_copy_in",
             Kernel::Look => c"lowtide_look",
             Kernel::Pack => c"lowtide_pack",
             Kernel::Unpack => c"lowtide_unpack",
@@ -56,7 +60,8 @@ impl Kernels {
         }
         let (image, kernels) = match wanted {
             Kernel::Digest => MODULES[0],
-            Kernel::Look | Kernel::Pack | Kernel::Unpack | Kernel::Differs => MODULES[1],
+            Kernel::CopyIn => MODULES[1],
+            Kernel::Look | Kernel::Pack | Kernel::Unpack | Kernel::Differs => MODULES[2],
         };
         let calls = session.driver.kernels()?;
         let mut module = ptr::null_mut();
@@ -117,6 +122,7 @@ mod tests {
     fn the_ptx_was_compiled_from_the_source_beside_it() {
         let source = include_bytes!("../../kernels/digest.cu");
         assert_compiled_from(DIGEST_PTX, "digest.cu", source);
+        assert_compiled_from(COPY_PTX, "copy.cu", include_bytes!("../../kernels/copy.cu"));
         assert_compiled_from(PACK_PTX, "pack.cu", include_bytes!("../../kernels/pack.cu"));
     }
 

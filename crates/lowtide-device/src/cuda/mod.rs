@@ -204,6 +204,10 @@ unsafe impl Backend for CudaBackend {
         self.session.function(Kernel::Pack).map(drop)
     }
 
+    fn prepare_copies(&self) -> Result<()> {
+        self.session.function(Kernel::CopyIn).map(drop)
+    }
+
     // The context is the frameworks' too, so their streams are waited for with ours.
     fn synchronize(&self) -> Result<()> {
         // SAFETY: takes nothing; waits for the context that is current, which is ours.

@@ -19,6 +19,10 @@ const NON_BLOCKING: u32 = 1;
 /// The flag of an event that takes no times, which is faster.
 const NO_TIMING: u32 = 2;
 const LANES: u32 = 256;
+/// The bytes that a lane of a copy reads at a time.
+const VECTOR_BYTES: u64 = 16;
+/// The blocks of a copy. Each has 32 KiB under way, and the link needs less than 1 MiB to be busy.
+const COPY_BLOCKS: u32 = 32;
 /// The number of blocks of 256 lanes that a multiprocessor holds at once.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
@@ -105,6 +109,18 @@ unsafe impl BackendStream for CudaStream {
             // SAFETY: as in `copy_out`.
             unsafe { (api.cuMemcpyHtoDAsync_v2)(to.0, from.cast(), size.as_usize(), self.stream) }
         })
+    }
+
+    unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
+        let count = size.0 / VECTOR_BYTES;
+        let mut parameters: [*mut c_void; 3] = [
+            (&raw const from).cast_mut().cast(),
+            (&raw const to.0).cast_mut().cast(),
+            (&raw const count).cast_mut().cast(),
+        ];
+        // SAFETY: three parameters of the kernel's types; both ranges stay valid until the work is done,
+        // and host memory has the same address on the device: `copies_by_kernel` says so.
+        unsafe { self.launch(Kernel::CopyIn, COPY_BLOCKS, &mut parameters) }
     }
 
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {

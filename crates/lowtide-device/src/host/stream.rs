@@ -134,6 +134,11 @@ unsafe impl BackendStream for HostStream {
         Ok(())
     }
 
+    unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
+        // SAFETY: by the caller. There is no engine here that another thread could be faster than.
+        unsafe { self.copy_in(from, to, size) }
+    }
+
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
         self.give(Work::Fill { at: pointer(at), byte, size: size.as_usize() });
         Ok(())

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Pending, Stream};
+use super::{Mark, Pending, Stream};
 use crate::digest::PAGE_BYTES;
 use crate::facts::SizeRule;
 use crate::in_flight::Pins;
@@ -193,7 +193,23 @@ impl PendingDifferences<'_> {
     /// # Errors
     /// The error of the stream's work.
     pub fn wait(self) -> Result<Vec<bool>> {
-        let words = self.0.wait(|staging, pages| staging.read_words(SEGMENTS * pages))?;
-        Ok(words.chunks(SEGMENTS).map(|page| page.iter().any(|word| *word != 0)).collect())
+        self.0.wait(differences)
     }
+
+    /// Waits until the stream has passed a mark that was made after the comparison was asked for. Does not
+    /// wait for work behind the mark.
+    ///
+    /// # Errors
+    /// The error of the stream's work.
+    ///
+    /// # Panics
+    /// If the mark belongs to another stream, or was made before.
+    pub fn wait_for(self, mark: &Mark) -> Result<Vec<bool>> {
+        self.0.wait_for(mark, differences)
+    }
+}
+
+fn differences(staging: &Staging, pages: usize) -> Vec<bool> {
+    let words = staging.read_words(SEGMENTS * pages);
+    words.chunks(SEGMENTS).map(|page| page.iter().any(|word| *word != 0)).collect()
 }

@@ -143,13 +143,18 @@ fn the_limit_of_backups_counts_packed_bytes() {
 }
 
 fn spoilt(policy: Policy) -> (Arc<Faults>, Pool, Hands, Content) {
+    let (faults, pool, hand, content) = seven_pages(policy, Bytes::mib(96));
+    faults.spoil_packs(1);
+    (faults, pool, hand, content)
+}
+
+fn seven_pages(policy: Policy, budget: Bytes) -> (Arc<Faults>, Pool, Hands, Content) {
     let faults = Arc::new(Faults::default());
-    let device = device_over(&host(Bytes::mib(64)), &faults);
+    let device = device_over(&host(budget), &faults);
     let pool = Pool::builder(&device).policy(policy).build().unwrap();
     let hand = Hands::new(pool.device());
     let pages: Vec<Vec<u8>> = (0..7).map(|seed| page(WEIGHTS, seed)).collect();
     let content = Content::new(&pool, &hand, Tag::default(), &pages);
-    faults.spoil_packs(1);
     (faults, pool, hand, content)
 }
 
@@ -160,6 +165,35 @@ fn a_kernel_that_packs_wrongly_is_found_while_the_page_is_there() {
         let (_, pool, hand, content) = spoilt(policy);
         let slept = pool.sleep(Scope::Whole).unwrap();
         assert_eq!(slept.copied_again, 1, "the page is copied as it is");
+        check(&pool);
+        pool.wake(Scope::Whole).unwrap();
+        content.assert_is_whole(&pool, &hand, "after the wake");
+    }
+}
+
+// Wherever the device has room for what is unpacked: 14 MiB are used, and the ring takes 42 of the rest.
+#[test]
+fn a_kernel_that_unpacks_wrongly_is_found_while_the_page_is_there() {
+    for policy in [packing(), packing().direct_backups(Bytes::ZERO)] {
+        let (faults, pool, hand, content) = seven_pages(policy, Bytes::mib(128));
+        faults.spoil_unpacks(u64::MAX);
+        let slept = pool.sleep(Scope::Whole).unwrap();
+        assert_eq!(slept.copied_again, 7, "every page is copied as it is");
+        faults.spoil_unpacks(0);
+        check(&pool);
+        let woke = pool.wake(Scope::Whole).unwrap();
+        assert_eq!(woke.copied_again, 0, "nothing was left for the wake to find");
+        content.assert_is_whole(&pool, &hand, "after the wake");
+    }
+}
+
+#[test]
+fn without_room_to_unpack_packed_pages_are_compared_in_place() {
+    for budget in [Bytes::mib(14), Bytes::mib(64)] {
+        let (faults, pool, hand, content) = seven_pages(packing(), budget);
+        faults.spoil_packs(1);
+        let slept = pool.sleep(Scope::Whole).unwrap();
+        assert_eq!(slept.copied_again, 1, "with {budget}");
         check(&pool);
         pool.wake(Scope::Whole).unwrap();
         content.assert_is_whole(&pool, &hand, "after the wake");

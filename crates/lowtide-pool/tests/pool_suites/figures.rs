@@ -1,4 +1,5 @@
-//! Figures of whole turns with packing and without, one after the other, beside the plain copy.
+//! Figures of whole turns, one after the other: with packing and without, beside the plain copy; wakes rested
+//! and right after the sleep; first sleeps.
 //!
 //! They are printed, and nothing is asserted about time. On the double they only show that this runs.
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::{Address, Bytes, Device, HostMemory};
 use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId};
-use lowtide_testing::double::Double;
+use lowtide_testing::double::{Double, DoubleGuard};
 use lowtide_testing::suite::{Case, Target};
 use lowtide_testing::weights::PAGE_KINDS;
 
@@ -19,7 +20,12 @@ const PAGE: usize = 2 << 20;
 const MADE: usize = 8;
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("turns_are_measured_with_packing_and_without", turns_are_measured)]
+    vec![
+        Case::new("turns_are_measured_with_packing_and_without", turns_are_measured),
+        Case::new("wakes_at_once_are_measured", |target| wakes_are_measured(target, false)),
+        Case::new("packed_wakes_at_once_are_measured", |target| wakes_are_measured(target, true)),
+        Case::new("first_sleeps_are_measured", first_sleeps_are_measured),
+    ]
 }
 
 struct World {
@@ -131,5 +137,109 @@ fn turns_are_measured(target: Target) {
             stream.synchronize().unwrap();
         });
         println!("plain copy in of as many bytes, 4 MiB at once: {copied_in:.3} s");
+    }
+}
+
+/// What a world is made of: large on a GPU, and small enough for the double otherwise.
+struct Sizes {
+    _double: Option<DoubleGuard>,
+    blocks: (usize, Bytes),
+    lost: Bytes,
+    turns: usize,
+    rest: Duration,
+}
+
+impl Sizes {
+    fn of(target: Target) -> Sizes {
+        if target == Target::Cuda {
+            let (blocks, lost) = ((120, Bytes::mib(128)), Bytes::gib(20));
+            return Sizes {
+                _double: None,
+                blocks,
+                lost,
+                turns: 7,
+                rest: Duration::from_millis(400),
+            };
+        }
+        let double = Double::take();
+        double.configure("total=512MiB,context=16MiB,reserved=0MiB");
+        let (blocks, lost) = ((5, Bytes::mib(8)), Bytes::mib(4));
+        Sizes { _double: Some(double), blocks, lost, turns: 1, rest: Duration::ZERO }
+    }
+}
+
+fn weights(device: &Device) -> Arc<HostMemory> {
+    let content = device.host_memory(Bytes((MADE * PAGE) as u64)).unwrap();
+    for page in 0..MADE {
+        let bytes = PAGE_KINDS[1].page(page as u64);
+        content.write(Bytes((page * PAGE) as u64), &bytes).unwrap();
+    }
+    content
+}
+
+// Pools that differ in how much of a wake kernels help with, in turn: rested and at once.
+fn wakes_are_measured(target: Target, packing: bool) {
+    let sizes = Sizes::of(target);
+    let device = Device::cuda(0).unwrap();
+    let content = weights(&device);
+    let helped = [("none", Bytes::ZERO), ("8 GiB", Bytes::gib(8)), ("all", Bytes(u64::MAX))];
+    let mut worlds = helped.map(|(_, kernel_copies)| {
+        let policy = Policy::default().packing(packing).kernel_copies(kernel_copies);
+        let world = World::new(&device, policy, sizes.blocks, sizes.lost);
+        world.fill(&device, &content, 0);
+        world.pool.sleep(Scope::Whole).unwrap();
+        world.pool.wake(Scope::Whole).unwrap();
+        world
+    });
+    let mut at_once = helped.map(|_| Vec::new());
+    for _ in 0..sizes.turns {
+        for (world, at_once) in worlds.iter_mut().zip(&mut at_once) {
+            thread::sleep(sizes.rest);
+            world.pool.sleep(Scope::Whole).unwrap();
+            thread::sleep(sizes.rest);
+            world.wakes.push(seconds(|| drop(world.pool.wake(Scope::Whole).unwrap())));
+            thread::sleep(sizes.rest);
+            world.pool.sleep(Scope::Whole).unwrap();
+            at_once.push(seconds(|| drop(world.pool.wake(Scope::Whole).unwrap())));
+        }
+    }
+    println!();
+    for (((name, _), world), at_once) in helped.iter().zip(&mut worlds).zip(&mut at_once) {
+        let (rested, at_once) = (median(&mut world.wakes), median(at_once));
+        println!(
+            "{}, kernels help with {name}: rested {rested:.4} s, at once {at_once:.4} s, {:.3} of it",
+            if packing { "packed" } else { "raw" },
+            at_once / rested,
+        );
+    }
+}
+
+// First sleeps of new pools, once every kernel is loaded.
+fn first_sleeps_are_measured(target: Target) {
+    let sizes = Sizes::of(target);
+    let device = Device::cuda(0).unwrap();
+    let content = weights(&device);
+    for kernels in ["digests", "copies", "packing"] {
+        let load = || match kernels {
+            "digests" => device.prepare_digests(),
+            "copies" => device.prepare_copies(),
+            _ => device.prepare_packing(),
+        };
+        println!("\nloading the kernels for {kernels}: {:.4} s", seconds(|| load().unwrap()));
+    }
+    let policies = [("raw", false, 0), ("packed", true, 0), ("packed and checked", true, 1)];
+    for round in 0..2 {
+        for (name, packing, compare_each) in policies {
+            let policy = Policy::default().packing(packing).compare_each(compare_each);
+            let world = World::new(&device, policy, sizes.blocks, sizes.lost);
+            let sleep = |turn| {
+                world.fill(&device, &content, turn);
+                let time = seconds(|| _ = world.pool.sleep(Scope::Whole).unwrap());
+                world.pool.wake(Scope::Whole).unwrap();
+                time
+            };
+            let (first, second) = (sleep(0), sleep(1));
+            println!("round {round}, {name}: first sleep {first:.3} s, all changed {second:.3} s");
+        }
     }
 }

@@ -162,6 +162,7 @@ fn many_turns(target: Target, policy: Policy) {
         graph.launch();
         check_output(&pool, &hands, output, &blocks[0].1, on_gpu);
         if turn % 100 == 0 || turn + 1 == turns {
+            println!("turn {turn}: {measured:?}");
             for (address, bytes) in &blocks {
                 assert!(hands.read(&pool, *address, 0, bytes.len()) == *bytes, "turn {turn}");
             }

@@ -43,6 +43,7 @@ pub(crate) fn examine(question: &Bound<'_, PyAny>) -> PyResult<Examination> {
     let (question, mut kinds) = Question::new(question)?;
     let heap = memory::take(py, &question, &mut kinds)?;
     let analysis = Analysis::new(&heap.graph);
+    analysis.prepare();
     let one_by_one = question.targets.is_some() && !question.grouped;
     Answering { py, heap: &heap, analysis: &analysis, one_by_one }.all(question.most)
 }

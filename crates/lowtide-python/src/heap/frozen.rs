@@ -79,7 +79,9 @@ fn is_tracked(address: usize) -> bool {
     (unsafe { ffi::PyObject_GC_IsTracked(object) }) != 0
 }
 
-fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
+/// Returns the objects of the ring in which a tracked object is, that object last, or `None` if they are
+/// not as many as `count`.
+pub(super) fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
     let size = size_of::<Header>();
     let mut objects = Vec::new();
     objects.try_reserve(count).ok()?;

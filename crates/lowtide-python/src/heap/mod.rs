@@ -59,5 +59,5 @@ pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;
 pub(crate) use node_hooks::{NodeHooks, hook_lists};
 pub(crate) use reported::{Memory, MemoryKind};
-pub(crate) use slots::{referents, refers};
+pub(crate) use slots::{position, referents, refers};
 pub(crate) use state::{kept_by, module_state, thread_state};

@@ -31,6 +31,34 @@ pub(crate) fn refers(holder: &Bound<'_, PyAny>, held: &Bound<'_, PyAny>) -> bool
     search.found
 }
 
+/// Returns the first position of `held` in a list or tuple, from `start` on.
+#[pyfunction]
+pub(crate) fn position(
+    holder: &Bound<'_, PyAny>,
+    held: &Bound<'_, PyAny>,
+    start: usize,
+) -> Option<usize> {
+    let (holder, held, start) = (holder.as_ptr(), held.as_ptr(), start.cast_signed());
+    // SAFETY: it is alive.
+    let is_list = unsafe { ffi::PyList_Check(holder) } != 0;
+    // SAFETY: the same.
+    let is_tuple = unsafe { ffi::PyTuple_Check(holder) } != 0;
+    let found = if is_list {
+        // SAFETY: it is a list.
+        let size = unsafe { ffi::PyList_Size(holder) };
+        // SAFETY: the position is less than its size: no other code runs meanwhile.
+        (start..size).find(|at| unsafe { ffi::PyList_GetItem(holder, *at) } == held)
+    } else if is_tuple {
+        // SAFETY: it is a tuple.
+        let size = unsafe { ffi::PyTuple_Size(holder) };
+        // SAFETY: the position is less than its size. An element that is missing is none.
+        (start..size).find(|at| unsafe { ffi::PyTuple_GetItem(holder, *at) } == held)
+    } else {
+        None
+    };
+    found.map(isize::cast_unsigned)
+}
+
 /// Returns the objects that the traverse slot of `holder` shows.
 #[pyfunction]
 pub(crate) fn referents<'py>(holder: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {

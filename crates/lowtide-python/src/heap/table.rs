@@ -61,15 +61,22 @@ impl Table {
         self.find(address).and_then(|place| self.number(place))
     }
 
-    /// Returns the place of an address, whether it has a number or not, and prefetches it.
+    /// Returns the place of an address, whether it has a number or not.
     #[inline]
     pub(crate) fn place(&mut self, address: usize) -> Result<Place, OutOfMemory> {
-        let place = match self.find(address) {
-            Some(place) => place,
-            None => self.add(address)?,
-        };
+        match self.find(address) {
+            Some(place) => Ok(place),
+            None => self.add(address),
+        }
+    }
+
+    /// Returns the place of an address and prefetches it, or `None` if no object of its page has a
+    /// number.
+    #[inline]
+    pub(crate) fn expect(&self, address: usize) -> Option<Place> {
+        let place = self.find(address)?;
         prefetch(&raw const self.numbers[place.0]);
-        Ok(place)
+        Some(place)
     }
 
     /// Returns the number at a place.

@@ -31,9 +31,10 @@ pub(crate) struct Seen {
 /// What some objects refer to.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// For each of them, the end of its references in `seen`.
-    pub(crate) ends: Vec<u32>,
-    pub(crate) seen: Vec<Seen>,
+    /// For each of them, its kind by its type, and the end of its references in `shown`.
+    pub(crate) holders: Vec<(Kind, usize)>,
+    /// The addresses of what they refer to.
+    pub(crate) shown: Vec<usize>,
 }
 
 /// Asks objects what they refer to.
@@ -93,7 +94,7 @@ impl<'q, 'py> Traverser<'q, 'py> {
     }
 
     /// Asks the first of some objects. Memory is prefetched before it is read: the objects, then
-    /// what their slots read, then what they refer to.
+    /// what their slots read. What they refer to is not read here.
     pub(crate) fn ask(
         &mut self,
         addresses: &[usize],
@@ -102,54 +103,52 @@ impl<'q, 'py> Traverser<'q, 'py> {
         let first = &addresses[..addresses.len().min(BATCH)];
         let mut infos = [Info::NOTHING; BATCH];
         for (at, (address, info)) in first.iter().zip(&mut infos).enumerate() {
-            prefetch_at(addresses.get(at + AHEAD));
+            if let Some(ahead) = addresses.get(at + AHEAD) {
+                expect(*ahead);
+            }
             *info = self.expect(*address);
         }
-        let mut ends = [0; BATCH];
         self.shown.objects.clear();
-        for ((address, info), end) in first.iter().zip(&infos).zip(&mut ends) {
+        batch.holders.clear();
+        batch.holders.try_reserve(first.len())?;
+        for (address, info) in first.iter().zip(&infos) {
             self.traverse(*address, *info);
-            *end = self.shown.objects.len();
+            batch.holders.push((info.kind, self.shown.objects.len()));
         }
         if self.shown.is_full {
             return Err(OutOfMemory);
         }
-        batch.ends.clear();
-        batch.seen.clear();
-        batch.seen.try_reserve(self.shown.objects.len())?;
-        let mut begin = 0;
-        for (info, end) in infos.iter().zip(ends).take(first.len()) {
-            for at in begin..end {
-                prefetch_at(self.shown.objects.get(at + AHEAD));
-                let seen =
-                    self.look(self.shown.objects[at]).filter(|seen| !self.is_our_frame(seen));
-                batch.seen.extend(seen.map(|seen| self.held_by(info.kind, seen)));
-            }
-            batch.ends.push(batch.seen.len() as u32);
-            begin = end;
-        }
+        std::mem::swap(&mut batch.shown, &mut self.shown.objects);
         Ok(())
     }
 
-    // A signal handler is given the frame that it interrupts, which may be one of ours: what that
-    // refers to is not held by the program.
-    fn is_our_frame(&self, seen: &Seen) -> bool {
-        seen.kind == Kind::Frame && self.roots.ours.contains(&seen.address)
+    /// Returns whether an object of this kind is a frame of our own. A signal handler is given the frame
+    /// that it interrupts, which may be one of ours: what that refers to is not held by the program.
+    pub(crate) fn is_our_frame(&self, address: usize, kind: Kind) -> bool {
+        matches!(kind, Kind::Frame | Kind::Ours) && self.roots.ours.contains(&address)
     }
 
-    /// Returns an object with its kind, which may depend on its holder.
-    fn held_by(&mut self, holder: Kind, seen: Seen) -> Seen {
-        let kind = match (holder, seen.kind) {
-            (Kind::Module, Kind::Dict) => Kind::Namespace,
-            (Kind::Class, Kind::Dict) => Kind::ClassDict,
-            (Kind::Call, Kind::Dict) => Kind::Arguments,
-            (Kind::Foreign, Kind::Dict) => Kind::Immutable,
-            (Kind::Function, Kind::Immutable) if !self.begins_with_cell(seen.address) => {
-                Kind::Defaults
+    /// Returns the kind that an object has because of its holder's kind, if that says more than its
+    /// own.
+    #[inline]
+    pub(crate) fn held_by(&mut self, holder: Kind, kind: Kind, address: usize) -> Option<Kind> {
+        match (holder, kind) {
+            (Kind::Module, Kind::Dict) => Some(Kind::Namespace),
+            (Kind::Class, Kind::Dict) => Some(Kind::ClassDict),
+            (Kind::Call, Kind::Dict) => Some(Kind::Arguments),
+            (Kind::Foreign, Kind::Dict) => Some(Kind::Immutable),
+            (Kind::Function, Kind::Immutable) => {
+                self.is_defaults(address).then_some(Kind::Defaults)
             }
-            _ => seen.kind,
-        };
-        Seen { kind, ..seen }
+            _ => None,
+        }
+    }
+
+    /// Returns whether a tuple of a function has its default arguments. The dict of an object of ctypes
+    /// is no tuple, although its kind is the same.
+    fn is_defaults(&mut self, address: usize) -> bool {
+        let class = class_of(with_exposed_provenance_mut(address));
+        self.kinds.of(class).kind == Kind::Immutable && !self.begins_with_cell(address)
     }
 
     /// Returns whether a tuple is a closure.
@@ -242,10 +241,9 @@ fn is_collected(info: Info, object: *mut PyObject) -> bool {
     info.is_gc.is_none_or(|is_gc| unsafe { is_gc(object) } != 0)
 }
 
-fn prefetch_at(address: Option<&usize>) {
-    if let Some(address) = address {
-        prefetch(with_exposed_provenance::<u8>(*address));
-    }
+/// Prefetches the object at an address.
+pub(crate) fn expect(address: usize) {
+    prefetch(with_exposed_provenance::<u8>(address));
 }
 
 /// Called by a traverse slot for each reference. It does not read the object, which is not in the

@@ -2,8 +2,8 @@
 //!
 //! It has two sides. One asks objects what they refer to (`traverse.rs`), the other numbers them
 //! and keeps the references (`walked.rs`). On a heap of millions of objects, neither fits a cache.
-//! So they take turns, many objects at a time, and prefetch memory. (Two threads were tried and
-//! gain nothing: docs/decisions/0008.)
+//! So they take turns, many objects at a time, and prefetch memory. An object that has a number is
+//! not read again. (Two threads were tried and gain nothing: docs/decisions/0008.)
 
 use std::collections::HashSet;
 use std::ptr::with_exposed_provenance_mut;
@@ -18,12 +18,12 @@ use super::held::{self, Held};
 use super::kind::Kind;
 use super::kinds::{Kinds, class_of};
 use super::listing;
-use super::object::is_being_made;
+use super::object::{AHEAD, is_being_made};
 use super::out_of_memory::{OutOfMemory, check, reserve};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::{self, RootKind};
-use super::traverse::{Batch, Traverser};
+use super::traverse::{Batch, Traverser, expect};
 use super::walked::Walked;
 use crate::huge::Reserve;
 
@@ -53,7 +53,7 @@ pub(crate) fn walk<'py>(
     let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
-    let listed = &listing::addresses(question)?;
+    let listed = &listing::addresses(question, frozen_count)?;
     let resting = Resting::begin(py);
     let mut walk = Walk {
         question,
@@ -156,9 +156,44 @@ impl Walk<'_, '_> {
     fn on(&mut self) -> Result<(), OutOfMemory> {
         while self.next < self.walked.addresses.len() {
             self.traverser.ask(&self.walked.addresses[self.next..], &mut self.batch)?;
-            self.walked.take_in(self.next, &self.batch)?;
-            self.next += self.batch.ends.len();
+            self.walked.expect(&self.batch.shown)?;
+            self.take_in()?;
+            self.next += self.batch.holders.len();
             check(&self.room)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the references of the objects that were asked.
+    fn take_in(&mut self) -> Result<(), OutOfMemory> {
+        let Walk { traverser, walked, batch, next, .. } = self;
+        let mut begin = 0;
+        for (from, (holder, end)) in (*next as u32..).map(Node).zip(&batch.holders) {
+            for at in begin..*end {
+                let ahead = at + AHEAD;
+                if ahead < batch.shown.len() && walked.known(ahead).is_none() {
+                    expect(batch.shown[ahead]);
+                }
+                let address = batch.shown[at];
+                let to = match walked.known(at) {
+                    Some(known) => known,
+                    None => match traverser.look(address) {
+                        Some(seen) if traverser.is_our_frame(address, seen.kind) => continue,
+                        Some(seen) => walked.meet(seen)?,
+                        None => continue,
+                    },
+                };
+                let kind = walked.kinds[to.index()];
+                if traverser.is_our_frame(address, kind) {
+                    continue;
+                }
+                walked.refer(from, to);
+                // What it is to this holder says more than its type.
+                if let Some(kind) = traverser.held_by(*holder, kind, address) {
+                    walked.kinds[to.index()] = kind;
+                }
+            }
+            begin = *end;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::object::is_immortal;
 use super::out_of_memory::OutOfMemory;
 use super::roots::Root;
 use super::table::{Place, Table};
-use super::traverse::{Batch, Seen};
+use super::traverse::Seen;
 
 /// The heap as the walk sees it. Device memory is added later.
 pub(crate) struct Walked {
@@ -37,8 +37,8 @@ pub(crate) struct Walked {
     pub(crate) frozen_count: usize,
     /// Whether all of them were found.
     pub(crate) frozen_seen: bool,
-    /// The places of a batch; kept to reuse its memory.
-    places: Vec<Place>,
+    /// Where the table has the objects that were expected last.
+    places: Vec<Option<Place>>,
 }
 
 impl Walked {
@@ -84,16 +84,11 @@ impl Walked {
 
     /// Returns the node of an object; adds one if it is met for the first time.
     pub(crate) fn meet(&mut self, seen: Seen) -> Result<Node, OutOfMemory> {
-        self.make_room(1)?;
-        self.tensors.try_reserve(1)?;
         let place = self.table.place(seen.address)?;
-        Ok(self.meet_at(place, seen))
-    }
-
-    fn meet_at(&mut self, place: Place, seen: Seen) -> Node {
         if let Some(number) = self.table.number(place) {
-            return Node(number);
+            return Ok(Node(number));
         }
+        self.make_room(1)?;
         let node = self.builder.node();
         let left = if is_immortal(seen.count) { i32::MIN / 2 } else { seen.count.cast_signed() };
         self.table.fill(place, node.0);
@@ -101,50 +96,33 @@ impl Walked {
         self.left.push(left);
         self.kinds.push(seen.kind);
         if seen.kind == Kind::Tensor {
+            self.tensors.try_reserve(1)?;
             self.tensors.push(node);
         }
-        node
+        Ok(node)
     }
 
-    /// Adds what some nodes refer to; `first` is the first of these nodes.
-    pub(crate) fn take_in(&mut self, first: usize, batch: &Batch) -> Result<(), OutOfMemory> {
-        let most = batch.seen.len();
-        self.make_room(most)?;
-        self.builder.try_reserve(most, most)?;
-        if batch.seen.iter().any(|seen| seen.kind == Kind::Tensor) {
-            self.tensors.try_reserve(most)?;
-        }
-        // All places first: by the time the numbers are read, they are in the cache.
-        let mut places = std::mem::take(&mut self.places);
-        places.clear();
-        places.try_reserve(most)?;
-        for seen in &batch.seen {
-            places.push(self.table.place(seen.address)?);
-        }
-        let mut references = places.iter().zip(&batch.seen);
-        let mut begin = 0;
-        for (from, end) in (first as u32..).map(Node).zip(&batch.ends) {
-            for (place, seen) in references.by_ref().take((end - begin) as usize) {
-                self.refer(from, *place, *seen);
-            }
-            begin = *end;
-        }
-        self.places = places;
+    /// Makes room for references to some objects, and prefetches what is known of them: by the time they
+    /// are asked for ([`known`](Walked::known)), it is in the cache.
+    pub(crate) fn expect(&mut self, addresses: &[usize]) -> Result<(), OutOfMemory> {
+        self.builder.try_reserve(addresses.len(), addresses.len())?;
+        self.places.clear();
+        self.places.try_reserve(addresses.len())?;
+        self.places.extend(addresses.iter().map(|address| self.table.expect(*address)));
         Ok(())
     }
 
+    /// Returns the node of an object that was expected, by its position. An object that was met since
+    /// then may be missing.
+    #[inline]
+    pub(crate) fn known(&self, at: usize) -> Option<Node> {
+        self.places.get(at)?.and_then(|place| self.table.number(place)).map(Node)
+    }
+
     /// Adds a reference, which explains one of the references to the object.
-    fn refer(&mut self, from: Node, place: Place, seen: Seen) {
-        let to = self.meet_at(place, seen);
+    #[inline]
+    pub(crate) fn refer(&mut self, from: Node, to: Node) {
         self.left[to.index()] -= 1;
         self.builder.edge(from, to);
-        // What it is to this holder says more than its type.
-        match seen.kind {
-            Kind::Namespace | Kind::ClassDict | Kind::Arguments | Kind::Immutable
-                if self.kinds[to.index()] == Kind::Dict => {}
-            Kind::Defaults if self.kinds[to.index()] == Kind::Immutable => {}
-            _ => return,
-        }
-        self.kinds[to.index()] = seen.kind;
     }
 }

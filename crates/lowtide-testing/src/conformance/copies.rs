@@ -1,6 +1,6 @@
 //! Copies: the right bytes, at any offset, over any border, on several streams.
 
-use lowtide_device::Bytes;
+use lowtide_device::{Bytes, Error};
 
 use super::fixture::{
     NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,
@@ -12,6 +12,7 @@ pub(super) const CASES: &[NamedCase] = &[
     ("copies_take_any_offset_and_size", copies_take_any_offset_and_size),
     ("copies_cross_from_chunk_to_chunk", copies_cross_from_chunk_to_chunk),
     ("copies_cross_registrations", copies_cross_registrations),
+    ("a_kernel_copies_what_it_is_given_and_nothing_beside", a_kernel_copies_in),
     ("streams_work_side_by_side", streams_work_side_by_side),
     ("a_stream_works_in_order", a_stream_works_in_order),
     ("a_mark_lets_go_of_what_came_before", a_mark_lets_go_of_what_came_before),
@@ -77,6 +78,42 @@ fn copies_cross_registrations(target: Target) {
     let mut back = vec![0; PAGE.as_usize()];
     memory.read(border, &mut back).unwrap();
     assert!(back == bytes);
+}
+
+fn a_kernel_copies_in(target: Target) {
+    let device = device(target);
+    assert!(device.copies_by_kernel());
+    device.prepare_copies().unwrap();
+    let memory = host_memory(&device, Bytes::mib(522));
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(6)));
+    let kib = |kib: u64| Bytes(kib << 10);
+    // A part of what a block takes at once, all of a large range, and from two registrations.
+    let copies = [
+        (kib(0), kib(4), kib(4)),
+        (kib(8), kib(0), kib(36)),
+        (kib(2052), kib(1028), kib(9 << 10)),
+        (Bytes::mib(511), kib(64), kib(4096)),
+        (kib(0), kib(0), kib(0)),
+    ];
+    for ((from, to, size), seed) in copies.into_iter().zip(60..) {
+        let bytes = noise(seed, size);
+        let mut expected = vec![0x5a; pages(6).as_usize()];
+        expected[to.as_usize()..(to + size).as_usize()].copy_from_slice(&bytes);
+        memory.write(from, &bytes).unwrap();
+        stream.fill((&reservation, START), 0x5a, pages(6)).unwrap();
+        stream.copy_in_by_kernel((&memory, from), (&reservation, to), size).unwrap();
+        assert!(size == START || reservation.unmap(START, pages(6)).is_err(), "it is in use");
+        stream.synchronize().unwrap();
+        let found = read(&device, &stream, (&reservation, START), pages(6));
+        assert!(found == expected, "{size} from {from} to {to}");
+    }
+    let odd = Bytes(512);
+    for (from, to, size) in [(odd, START, kib(4)), (START, odd, kib(4)), (START, START, odd)] {
+        let refused = stream.copy_in_by_kernel((&memory, from), (&reservation, to), size);
+        assert!(matches!(refused, Err(Error::BadSize { .. })), "{refused:?}");
+    }
+    let beyond = stream.copy_in_by_kernel((&memory, START), (&reservation, pages(5)), pages(2));
+    assert!(matches!(beyond, Err(Error::BadRange { .. })), "{beyond:?}");
 }
 
 fn streams_work_side_by_side(target: Target) {

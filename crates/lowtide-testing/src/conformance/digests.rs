@@ -32,6 +32,10 @@ fn the_device_digests_as_the_host_does(target: Target) {
         let some =
             stream.digest((&reservation, pages(2)), pages(3), &keys).unwrap().wait().unwrap();
         assert_eq!(some, expected[2..5], "part of a chunk, seed {seed}");
+        let pending = stream.digest((&reservation, START), pages(6), &keys).unwrap();
+        let mark = stream.mark().unwrap();
+        stream.fill((&reservation, START), 1, pages(6)).unwrap();
+        assert_eq!(pending.wait_for(&mark).unwrap(), expected, "before the fill, seed {seed}");
     }
     stream.fill((&reservation, START), 0, pages(6)).unwrap();
     let zero = keys::fixed().digest(&vec![0; PAGE_BYTES]);

@@ -106,7 +106,8 @@ fn packed_pages_may_lie_on_the_device(target: Target) {
     stream.copy_out((&ring, at), (&memory, START), size).unwrap();
     let differs = stream.differs((&ring, at), (&reservation, START), 2).unwrap();
     assert!(ring.unmap(START, pages(3)).is_err(), "it is in use");
-    assert_eq!(differs.wait().unwrap(), [false, false]);
+    let mark = stream.mark().unwrap();
+    assert_eq!(differs.wait_for(&mark).unwrap(), [false, false]);
     let expected = [0, 1].map(|page| packed_of(&bytes[page], bases[page])).concat();
     assert!(content(&memory, START, size) == expected);
     let around = read(&device, &stream, (&ring, START), pages(3));

@@ -83,6 +83,11 @@ entry! {
                 count: params.get(2)?,
                 keys: Box::new(params.get(3)?),
             },
+            "lowtide_copy_in" => {
+                let count: u64 = params.get(2)?;
+                let size = count.saturating_mul(16);
+                Launch::CopyIn { from: params.get(0)?, to: params.get(1)?, size }
+            }
             "lowtide_look" => {
                 Launch::Look { pages: params.get(0)?, out: params.get(1)?, count: params.get(2)? }
             }

@@ -23,6 +23,9 @@ impl Launch {
                     keys.digest(page).0.iter().flat_map(|half| half.to_ne_bytes()).collect()
                 })
             }
+            Launch::CopyIn { from, to, size } => {
+                read(device, *from, *size).and_then(|bytes| write(device, *to, &bytes))
+            }
             Launch::Look { pages, out, count } => {
                 each_page(device, (*pages, *count), (*out, 4), |page| {
                     packing::look(page).to_word().to_ne_bytes().to_vec()

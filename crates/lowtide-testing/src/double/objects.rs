@@ -133,6 +133,7 @@ pub(super) enum CopyEnd {
 /// quarter of a page, the count follows from the number of blocks.
 pub(super) enum Launch {
     Digest { pages: u64, out: u64, count: u64, keys: Box<Keys> },
+    CopyIn { from: u64, to: u64, size: u64 },
     Look { pages: u64, out: u64, count: u64 },
     Pack { pages: u64, packed: u64, bases: u64, count: u64 },
     Unpack { packed: u64, pages: u64, count: u64 },

@@ -7,10 +7,12 @@ removed.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+RUNTIME = "onnxruntime"
 T = TypeVar("T")
 
 
@@ -133,10 +135,14 @@ def register_session(
     return session
 
 
+def is_onnx(session: object) -> bool:
+    """Returns whether it is a session of ONNX Runtime."""
+    runtime = getattr(sys.modules.get(RUNTIME), "InferenceSession", None)
+    return runtime is not None and isinstance(session, runtime)
+
+
 def is_closable(session: object) -> bool:
     """Returns whether a release knows how to close a session."""
-    from .sessions import is_onnx
-
     return is_onnx(session) or callable(getattr(session, "close", None))
 
 

@@ -8,7 +8,6 @@ with the session makes a new one, and the object of the program takes over what 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from .._native import HookPoint, Touch
 from .._torch import absent
 from . import registry
 
-RUNTIME = "onnxruntime"
 # Attributes that refer into the native session, in the order in which the runtime itself drops
 # them.
 INSIDE = (
@@ -43,7 +41,7 @@ class Sessions(Hook):
         if registry.sessions.entries():
             return None
         none = "none; lowtide.register_session adds one"
-        unknown = absent(RUNTIME)
+        unknown = absent(registry.RUNTIME)
         return f"{unknown}, and {none}" if unknown else none
 
     def run(self, round: int) -> list[Touch]:
@@ -103,18 +101,12 @@ def reopen(session: Any, entry: registry.Entry) -> None:
     other.update(closed)
 
 
-def is_onnx(session: object) -> bool:
-    """Returns whether it is a session of ONNX Runtime."""
-    runtime = getattr(sys.modules.get(RUNTIME), "InferenceSession", None)
-    return runtime is not None and isinstance(session, runtime)
-
-
 def close(session: Any, by: Callable[[Any], object] | None) -> bool:
     """Closes a session. Returns `False` if there was nothing left to close."""
     if by is not None:
         by(session)
         return True
-    if is_onnx(session):
+    if registry.is_onnx(session):
         attributes = vars(session)
         open_before = attributes.get("_sess") is not None
         for name in INSIDE:

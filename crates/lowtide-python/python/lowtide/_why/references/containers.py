@@ -24,6 +24,7 @@ from .look import (
     AnyDict,
     class_dict,
     full_type_name,
+    indexes,
     instance_dict,
     is_a,
     is_name,
@@ -61,7 +62,7 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
 
 def read_list(holder: list[Any], held: object) -> Iterator[Reference]:
     """Yields elements by their index."""
-    for index in places(holder, list.__iter__(holder), held):
+    for index in indexes(holder, held):
         act = del_list_element(holder, index, held)
         reach, verb = spelling.element(holder, list, index)
         yield Reference(f"[{index}]", "element", verb, act, reach=reach)
@@ -79,7 +80,7 @@ def read_deque(holder: deque[Any], held: object) -> Iterator[Reference]:
 def read_tuple(holder: tuple[Any, ...], held: object) -> Iterator[Reference]:
     """Yields elements by index, or by field where the tuple has named ones."""
     names = _fields(type(holder))
-    for index in places(holder, tuple.__iter__(holder), held):
+    for index in indexes(holder, held):
         step = f".{names[index]}" if index < len(names) else f"[{index}]"
         reach = f"{{holder}}{step}"
         if overrides(type(holder), tuple, "__getitem__", "__getattribute__"):

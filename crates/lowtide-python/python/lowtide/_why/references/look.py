@@ -24,7 +24,7 @@ from types import (
 )
 from typing import Any, TypeAlias
 
-from ..._native import printable, referents, refers
+from ..._native import position, printable, referents, refers
 
 AnyDict: TypeAlias = dict[Any, Any]
 """A dict of the program. Nothing is known of its keys and values."""
@@ -101,6 +101,14 @@ def places(holder: object, values: Iterator[object], held: object) -> Iterator[i
     """
     if refers(holder, held):
         yield from compress(count(), map(is_, values, repeat(held)))
+
+
+def indexes(holder: list[Any] | tuple[Any, ...], held: object) -> Iterator[int]:
+    """Yields the indexes of `held` in a list or tuple, which may have millions of elements."""
+    index = position(holder, held, 0)
+    while index is not None:
+        yield index
+        index = position(holder, held, index + 1)
 
 
 def item(mapping: AnyDict, name: str) -> Any:
