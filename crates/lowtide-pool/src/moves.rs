@@ -57,7 +57,7 @@ impl State {
     pub(crate) fn free_chunks(&self, missing: u64) -> Vec<FreeChunk> {
         let mut free = Vec::new();
         for (id, room) in self.rooms.iter().filter(|(id, _)| self.is_awake(*id)) {
-            let chunks = room.arena.free_chunks().into_iter();
+            let chunks = room.arena.free_chunks(&self.streams).into_iter();
             free.extend(chunks.map(|range| FreeChunk { room: id, range }));
         }
         let most = missing.checked_next_power_of_two().unwrap_or(u64::MAX);
@@ -71,7 +71,8 @@ impl State {
             return None;
         }
         let arena = &mut self.rooms[room].arena;
-        let (block, reservation) = (arena.claim_chunk(&range)?, arena.reservation.clone());
+        let block = arena.claim_chunk(&range, &self.streams)?;
+        let reservation = arena.reservation.clone();
         self.tags.begin_job(room.tag());
         let reader = Arc::clone(&self.reader);
         Some(Move { room, reservation, block, range, reader })

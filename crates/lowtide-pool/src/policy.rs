@@ -39,6 +39,11 @@ pub struct Policy {
     /// The growth of device memory beyond the peak of live bytes, in thousandths, from which on small
     /// chunks are moved instead. Large chunks are always moved. Default: 60.
     pub slack_thousandths: u64,
+    /// The same while the device has memory to spare: until then no chunk moves at all. Default: 250.
+    pub spare_thousandths: u64,
+    /// The part of the device's memory, in thousandths, that is kept free and is nobody's to spare: with less,
+    /// chunks move as if memory were tight. Default: 50.
+    pub kept_free_thousandths: u64,
     /// A free chunk of at least this part of what is missing counts as large. Default: 4, a quarter.
     pub cheap_part: u64,
     /// Keeps backups after a wake. The next sleep then copies only what changed, and the
@@ -96,6 +101,8 @@ impl Default for Policy {
             chunk_most: Bytes::mib(64),
             wake_chunk_most: Bytes::mib(256),
             slack_thousandths: 60,
+            spare_thousandths: 250,
+            kept_free_thousandths: 50,
             cheap_part: 4,
             keep_backups: true,
             backup_most: None,
@@ -135,6 +142,8 @@ setters! {
     chunk_most: Bytes,
     wake_chunk_most: Bytes,
     slack_thousandths: u64,
+    spare_thousandths: u64,
+    kept_free_thousandths: u64,
     cheap_part: u64,
     keep_backups: bool,
     backup_most: Option<Bytes>,

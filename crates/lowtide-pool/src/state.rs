@@ -18,6 +18,7 @@ use crate::handles::{Handle, Handles};
 use crate::policy::GRAIN;
 use crate::record::Recording;
 use crate::room::{Room, RoomId, Rooms};
+use crate::spare::Spare;
 use crate::streams::Streams;
 use crate::tag::Tag;
 use crate::tags::{TagEntry, Tags};
@@ -34,10 +35,14 @@ pub(crate) struct State {
     pub(crate) ahead: Ahead,
     pub(crate) reader: Arc<PageReader>,
     pub(crate) recorder: Option<Recording>,
+    pub(crate) spare: Spare,
     /// The addresses of live blocks whose content did not come back and was not written since.
     pub(crate) lost: BTreeSet<u64>,
     /// The pool's numbers, apart from `asleep`, which the tags know.
     counts: PoolCounts,
+    /// The most memory that was taken from the device since the last trim. What a trim gave back is not taken
+    /// again without a look at what the device has free.
+    taken_peak: Bytes,
     handles: Handles,
     /// Blocks of up to so many grains are small.
     small_grains: u32,
@@ -99,8 +104,10 @@ impl State {
             ahead: Ahead::default(),
             reader: Arc::default(),
             recorder: None,
+            spare: Spare::default(),
             lost: BTreeSet::new(),
             counts: PoolCounts::default(),
+            taken_peak: Bytes::ZERO,
             handles: Handles::default(),
             small_grains,
             settled,
@@ -270,6 +277,16 @@ impl State {
         let mapped = self.rooms.iter().map(|(_, room)| Bytes(room.arena.mapped())).sum();
         self.counts.physical = mapped;
         self.counts.physical_peak = self.counts.physical_peak.max(mapped);
+        self.taken_peak = self.taken_peak.max(mapped);
+    }
+
+    pub(crate) fn taken_peak(&self) -> Bytes {
+        self.taken_peak
+    }
+
+    /// Records that memory which was to spare went back to the device.
+    pub(crate) fn end_trim(&mut self) {
+        self.taken_peak = self.counts.physical;
     }
 
     /// Adds up backups, after they changed.

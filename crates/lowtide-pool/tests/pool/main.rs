@@ -2,6 +2,7 @@
 //! most of the tests.
 
 mod ahead;
+mod another_size;
 mod apart;
 mod arrivals;
 mod broken;
