@@ -81,6 +81,15 @@ impl World {
         self.turn(0, Phase::Asleep, Phase::Awake, Limit::NONE).unwrap()
     }
 
+    // A step of backups ahead of time; whether there was no turn.
+    fn step(&self) -> bool {
+        let Some(state) = self.monitor.begin_step().unwrap() else { return false };
+        drop(state);
+        self.backups.touch();
+        self.monitor.end_step(self.monitor.lock().unwrap());
+        true
+    }
+
     // An allocation that calls the driver for a block; whether the tag was awake.
     fn allocate(&self, block: usize) -> bool {
         let has_turned = |tags: &mut Tags| tags[self.tags[0]].phase() != Phase::Turning;
@@ -126,6 +135,32 @@ fn there_is_one_turn_at_a_time() {
             assert_eq!(world.phase(), Phase::Asleep);
         });
     }
+}
+
+#[test]
+fn a_step_and_a_turn_never_have_the_backups_together() {
+    check(None, || {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let steps = thread::spawn(move || (other.step(), other.step()));
+        assert!(world.sleep(), "it waits for a step, and no step begins before it");
+        steps.join().unwrap();
+        assert!(world.step(), "nobody waits any more");
+        assert_eq!(world.phase(), Phase::Asleep);
+    });
+}
+
+#[test]
+fn an_allocation_waits_for_no_step() {
+    check(None, || {
+        let world = World::new();
+        let state = world.monitor.begin_step().unwrap().expect("there is no turn");
+        drop(state);
+        let other = Arc::clone(&world);
+        assert!(thread::spawn(move || other.allocate(0)).join().unwrap());
+        assert!(world.monitor.begin_step().unwrap().is_none(), "one at a time");
+        world.monitor.end_step(world.monitor.lock().unwrap());
+    });
 }
 
 #[test]
