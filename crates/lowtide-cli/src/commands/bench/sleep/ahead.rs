@@ -8,8 +8,8 @@ use lowtide_device::{Bytes, Device, Reservation, Stream};
 use lowtide_pool::{AheadNext, Pool};
 use serde::{Deserialize, Serialize};
 
-/// The time for which the loop runs alone.
-const ALONE: Duration = Duration::from_millis(500);
+/// The time for which the loop runs alone, before and after.
+const ALONE: Duration = Duration::from_secs(1);
 /// The number of launches between two waits for the stream.
 const BETWEEN_WAITS: u32 = 64;
 /// What one launch fills: so little that the launch itself takes longer.
@@ -32,12 +32,16 @@ pub(super) fn measure(pool: &Pool, share_percent: u32) -> anyhow::Result<Ahead> 
     let work = Work::new(device)?;
     // The first launches of a process are slow.
     work.launch_while(|so_far| so_far < ALONE / 5)?;
-    let (launches_alone, _) = work.launch_while(|so_far| so_far < ALONE)?;
+    let alone = || work.launch_while(|so_far| so_far < ALONE).map(|(launches, _)| launches);
+    let before = alone()?;
     let ahead = AheadThread::start(pool, share_percent)?;
     let has_more = || ahead.last().is_none_or(|report| report.next == AheadNext::More);
     let (launches_meanwhile, backed_up_s) = work.launch_while(|_| has_more())?;
     let last = ahead.last().map(|report| report.next);
     ensure!(last == Some(AheadNext::Nothing), "not everything could be backed up: {last:?}");
+    drop(ahead);
+    // A GPU's clocks drift, so the rate alone is taken from both sides.
+    let launches_alone = f64::midpoint(before, alone()?);
     Ok(Ahead { backed_up_s, launches_alone, launches_meanwhile })
 }
 
