@@ -25,6 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SLEEP_PEERS = ("vllm", "tms", "tms-retain")
 ALLOC_PEERS = ("torch", "torch-expandable", "cuda-async")
+FREE_PERCENT = 20  # of the device, besides the blocks: it decides what another size costs
 MIB, GIB = 2**20, 2**30
 DIGITS = {"s": 3, "MiB": 1, "ns": 0}
 
@@ -131,7 +132,7 @@ def run_all(out, lowtide, peers, turns, limit_s):
 
     device = ("--device", "cuda:0", "--json")
     step("ours", "sleep", ours("sleep", *device))
-    step("ours", "alloc", ours("alloc", *device, "--work", str(work)))
+    step("ours", "alloc", ours("alloc", *device, "--free", str(FREE_PERCENT), "--work", str(work)))
     for peer in SLEEP_PEERS:
         script = [sys.executable, str(HERE / "peer_sleep.py"), str(peers), peer, "--turns", str(turns)]
         absent = "its packages are missing; `cargo xtask gpu-pack --peers` packs them"
@@ -244,7 +245,8 @@ def heading(results):
                      f"{sleep['discarded_bytes'] / GIB:.2f} GiB in {sleep['discarded_blocks']} blocks discarded; "
                      f"raw copy of the kept bytes: out {sleep['raw_out_s']:.3f} s, in {sleep['raw_in_s']:.3f} s")
     if "blocks" in alloc:
-        lines.append(f"hit: one block freed and one allocated, {alloc['blocks']:,} blocks, one thread")
+        lines.append(f"hit: one block freed and one allocated, {alloc['blocks']:,} blocks, one thread; lowtide with "
+                     f"{FREE_PERCENT}% of the device free, its peers with all that their blocks leave")
     lines.append("figures are medians of the turns; the first sleep of a peer is its first turn")
     return lines
 

@@ -144,6 +144,11 @@ impl Device {
         self.info().id
     }
 
+    /// Returns whether both are handles on one opened device.
+    pub fn is(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Asks the device how much memory is in use, by all processes.
     ///
     /// # Errors

@@ -101,6 +101,17 @@ impl Arena {
         }
     }
 
+    /// Gives all settled blocks to a stream, so that they are joined with those that it freed. Nothing uses
+    /// them, whatever the stream has passed.
+    pub(crate) fn adopt(&mut self, stream: u32) {
+        let Some(settled) = self.cached.get(SETTLED as usize) else { return };
+        let blocks: Vec<u32> = settled.at_least(&self.blocks, 0).collect();
+        for block in blocks {
+            self.leave(block);
+            self.enter(block, BlockState::Cached, stream);
+        }
+    }
+
     // Takes a free block out of its list.
     fn leave(&mut self, block: u32) {
         let entry = *self.blocks.get(block);

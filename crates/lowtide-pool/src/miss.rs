@@ -68,7 +68,7 @@ impl Pool {
             let free = self.shared.device.usage()?.free;
             let pressure = Pressure { requested: Bytes(request.size()), free, round };
             let asks = round < ROUNDS_MOST;
-            if !asks || self.shared.callbacks.ask(&pressure) == PressureAnswer::Nothing {
+            if !asks || self.ask_for_memory(&pressure) == PressureAnswer::Nothing {
                 return Err(error.into());
             }
             limit.ask(TurnStep::Waiting, Progress::default)?;
@@ -82,9 +82,13 @@ impl Pool {
     fn try_miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Tried> {
         let (mut last, mut waits) = (false, 0);
         loop {
-            self.settle_streams(last, limit)?;
+            let wants = (!last).then_some(request.stream);
+            self.settle_streams_for(wants, last, limit)?;
             if last && let Err(error) = self.give_stuck_back() {
                 tracing::warn!(%error, "memory that nobody can use stays mapped");
+            }
+            if !last {
+                self.ask_for_spare(request)?;
             }
             let _change = self.shared.monitor.change("an allocation");
             let mut state = self.state()?;
@@ -242,21 +246,35 @@ impl State {
         Ok(Plan { reservation, run, chunk, moves })
     }
 
-    // Memory does not grow beyond the most that was ever live while large free chunks can move, and
-    // not beyond that and some slack while any can.
+    // Where the device has memory to spare, no chunk moves. Otherwise memory does not grow beyond the most that was
+    // ever live while large free chunks can move, and not beyond that and some slack while any can.
     fn moves_by(&mut self, policy: &Policy, size: u64, missing: u64) -> Vec<Move> {
-        let PoolCounts { live, live_peak, physical, physical_peak, asleep, .. } = self.counts();
-        let live = live - asleep;
-        let most_live = live_peak.max(live + Bytes(size)).0;
-        let slack = (most_live / 1000).saturating_mul(policy.slack_thousandths);
-        let with_slack = most_live.saturating_add(slack);
-        let wanted = (physical.0 + missing).saturating_sub(most_live.max(physical_peak.0));
-        let mut too_much = (physical.0 + missing).saturating_sub(with_slack);
-        self.moves(wanted, missing, |chunk| {
+        let unwanted = self.unwanted_growth(size, missing);
+        let (grown, most_live) = (self.counts().physical.0 + missing, self.most_live(size));
+        let is_spare = grown <= and_thousandths(most_live, policy.spare_thousandths);
+        if unwanted == 0 || (is_spare && self.spare.take(missing)) {
+            return Vec::new();
+        }
+        let mut too_much =
+            grown.saturating_sub(and_thousandths(most_live, policy.slack_thousandths));
+        self.moves(unwanted, missing, |chunk| {
             let worth = too_much > 0 || chunk.saturating_mul(policy.cheap_part) >= missing;
             too_much = too_much.saturating_sub(chunk);
             worth
         })
+    }
+
+    // The most that was ever live, once a block of this size is.
+    fn most_live(&self, size: u64) -> u64 {
+        let PoolCounts { live, live_peak, asleep, .. } = self.counts();
+        live_peak.max(live - asleep + Bytes(size)).0
+    }
+
+    /// Returns by how much memory would grow beyond what was live, or taken since the last trim, if `missing` of a
+    /// block came from the device.
+    pub(crate) fn unwanted_growth(&self, size: u64, missing: u64) -> u64 {
+        let wanted = self.most_live(size).max(self.taken_peak().0);
+        (self.counts().physical.0 + missing).saturating_sub(wanted)
     }
 
     // Claims free chunks, those of about the missing size first, until it is enough or not worth it.
@@ -298,4 +316,8 @@ impl State {
         self.settle_moves(&plan.moves, applied.moved);
         whole.then(|| self.hand_out(request, plan.run.block))
     }
+}
+
+fn and_thousandths(size: u64, more: u64) -> u64 {
+    size.saturating_add((size / 1000).saturating_mul(more))
 }

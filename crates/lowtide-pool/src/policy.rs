@@ -39,6 +39,11 @@ pub struct Policy {
     /// The growth of device memory beyond the peak of live bytes, in thousandths, from which on small
     /// chunks are moved instead. Large chunks are always moved. Default: 60.
     pub slack_thousandths: u64,
+    /// The same while the device has memory to spare: until then no chunk moves at all. Default: 250.
+    pub spare_thousandths: u64,
+    /// The part of the device's memory, in thousandths, that is kept free and is nobody's to spare: with less,
+    /// chunks move as if memory were tight. Default: 50.
+    pub kept_free_thousandths: u64,
     /// A free chunk of at least this part of what is missing counts as large. Default: 4, a quarter.
     pub cheap_part: u64,
     /// Keeps backups after a wake. The next sleep then copies only what changed, and the
@@ -73,6 +78,10 @@ pub struct Policy {
     /// device has no room for that, they are compared in place. A page that differs is copied as it is.
     /// With 1, every sleep checks; with 0, none does. Default: 16.
     pub compare_each: u64,
+    /// The most host memory up to which [`Pool::back_up_some`](crate::Pool::back_up_some) makes backups ahead
+    /// of a sleep. What a sleep itself needs beyond that it takes as before. With zero, no backups are made
+    /// ahead. Default: zero.
+    pub ahead_most: Bytes,
     /// The bytes at the beginning of a wake that kernels help to copy, beside the copy engine. Right after a
     /// sleep the driver clears the memory that was given back, with the engine that copies in, and
     /// kernels that read host memory make up for it. With zero, the copy engine copies everything.
@@ -92,6 +101,8 @@ impl Default for Policy {
             chunk_most: Bytes::mib(64),
             wake_chunk_most: Bytes::mib(256),
             slack_thousandths: 60,
+            spare_thousandths: 250,
+            kept_free_thousandths: 50,
             cheap_part: 4,
             keep_backups: true,
             backup_most: None,
@@ -101,6 +112,7 @@ impl Default for Policy {
             apart: false,
             packing: false,
             compare_each: 16,
+            ahead_most: Bytes::ZERO,
             kernel_copies: Bytes::gib(8),
             wake_on_alloc: false,
         }
@@ -130,6 +142,8 @@ setters! {
     chunk_most: Bytes,
     wake_chunk_most: Bytes,
     slack_thousandths: u64,
+    spare_thousandths: u64,
+    kept_free_thousandths: u64,
     cheap_part: u64,
     keep_backups: bool,
     backup_most: Option<Bytes>,
@@ -139,6 +153,7 @@ setters! {
     apart: bool,
     packing: bool,
     compare_each: u64,
+    ahead_most: Bytes,
     kernel_copies: Bytes,
     wake_on_alloc: bool,
 }

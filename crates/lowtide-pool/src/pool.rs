@@ -14,6 +14,7 @@ use crate::arena::Arena;
 use crate::fence::Fence;
 use crate::hand::HandCell;
 use crate::monitor::Monitor;
+use crate::neighbours;
 use crate::places::Places;
 use crate::policy::{GRAIN, Policy};
 use crate::pressure::{Callbacks, Pressure, PressureAnswer, Subscription};
@@ -108,6 +109,7 @@ impl PoolBuilder<'_> {
         };
         let pool = Pool { shared: Arc::new(shared) };
         pool.tag(DEFAULT_TAG, SleepPolicy::Offload)?;
+        neighbours::add(&pool);
         Ok(pool)
     }
 }

@@ -1,4 +1,8 @@
 //! Settling: blocks whose stream has passed become anybody's.
+//!
+//! Free neighbours are joined only where they have the same owner. So blocks do not change hands
+//! without need: where one stream's allocation finds nothing that fits, the memory of the *other*
+//! streams is settled, and where there are no others, all settled memory becomes that stream's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,20 +26,45 @@ impl Pool {
     /// # Errors
     /// [`crate::Error::InsideFence`] where the fence itself asks for this.
     pub(crate) fn settle_streams(&self, wait: bool, limit: Limit<'_>) -> Result<()> {
+        self.settle_streams_for(None, wait, limit)
+    }
+
+    /// Settles like [`Pool::settle_streams`]. The blocks of one stream, which wants memory, stay its
+    /// own; it is only recorded which of them it has passed.
+    ///
+    /// # Errors
+    /// As [`Pool::settle_streams`].
+    pub(crate) fn settle_streams_for(
+        &self,
+        wants: Option<StreamId>,
+        wait: bool,
+        limit: Limit<'_>,
+    ) -> Result<()> {
         let Some(fence) = &self.shared.fence else { return Ok(()) };
         check_outside_fence(&self.shared.monitor)?;
         let mut state = self.state()?;
         state.clear_shelves();
         let streams = state.streams.seen();
         drop(state);
-        for seen in streams {
+        for seen in &streams {
             if wait {
                 limit.ask(TurnStep::Waiting, Progress::default)?;
                 self.wait_for_fence(fence, seen.id)?;
             } else if !self.ask_fence(fence, seen.id) {
+                self.state()?.settle_earlier(seen, wants);
                 continue;
             }
-            self.state()?.settle_stream(&seen);
+            let mut state = self.state()?;
+            if wants == Some(seen.id) {
+                state.streams.has_passed(seen);
+            } else {
+                state.settle_stream(seen);
+            }
+        }
+        if let ([only], Some(stream)) = (&streams[..], wants)
+            && only.id == stream
+        {
+            self.state()?.adopt(only);
         }
         Ok(())
     }
@@ -66,6 +95,26 @@ impl State {
         }
         if all {
             self.streams.forget(seen);
+        }
+    }
+
+    // The stream has not passed all of its frees, but it may have passed some while they stayed its own.
+    fn settle_earlier(&mut self, seen: &Seen, wants: Option<StreamId>) {
+        let passed = self.streams.passed(seen.number);
+        if wants == Some(seen.id) || passed == 0 {
+            return;
+        }
+        for room in self.awake_rooms() {
+            self.rooms[room].arena.settle_stream(seen.number, passed);
+        }
+    }
+
+    fn adopt(&mut self, stream: &Seen) {
+        if !self.streams.is_known(stream) {
+            return;
+        }
+        for room in self.awake_rooms() {
+            self.rooms[room].arena.adopt(stream.number);
         }
     }
 }

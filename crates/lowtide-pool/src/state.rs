@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
+use crate::ahead::{Ahead, PageReader};
 use crate::backup::Backups;
 use crate::blocks::SETTLED;
 use crate::carry::Carriers;
@@ -16,6 +18,7 @@ use crate::handles::{Handle, Handles};
 use crate::policy::GRAIN;
 use crate::record::Recording;
 use crate::room::{Room, RoomId, Rooms};
+use crate::spare::Spare;
 use crate::streams::Streams;
 use crate::tag::Tag;
 use crate::tags::{TagEntry, Tags};
@@ -25,14 +28,21 @@ pub(crate) struct State {
     pub(crate) rooms: Rooms,
     pub(crate) tags: Tags,
     pub(crate) streams: Streams,
-    /// While a turn is under way, the turn has them.
+    /// While a turn or a step is under way, it has them.
     pub(crate) backups: Backups,
     pub(crate) carriers: Option<Carriers>,
+    /// While a step is under way, the step has it.
+    pub(crate) ahead: Ahead,
+    pub(crate) reader: Arc<PageReader>,
     pub(crate) recorder: Option<Recording>,
+    pub(crate) spare: Spare,
     /// The addresses of live blocks whose content did not come back and was not written since.
     pub(crate) lost: BTreeSet<u64>,
     /// The pool's numbers, apart from `asleep`, which the tags know.
     counts: PoolCounts,
+    /// The most memory that was taken from the device since the last trim. What a trim gave back is not taken
+    /// again without a look at what the device has free.
+    taken_peak: Bytes,
     handles: Handles,
     /// Blocks of up to so many grains are small.
     small_grains: u32,
@@ -91,9 +101,13 @@ impl State {
             streams: Streams::default(),
             backups: Backups::default(),
             carriers: None,
+            ahead: Ahead::default(),
+            reader: Arc::default(),
             recorder: None,
+            spare: Spare::default(),
             lost: BTreeSet::new(),
             counts: PoolCounts::default(),
+            taken_peak: Bytes::ZERO,
             handles: Handles::default(),
             small_grains,
             settled,
@@ -263,6 +277,16 @@ impl State {
         let mapped = self.rooms.iter().map(|(_, room)| Bytes(room.arena.mapped())).sum();
         self.counts.physical = mapped;
         self.counts.physical_peak = self.counts.physical_peak.max(mapped);
+        self.taken_peak = self.taken_peak.max(mapped);
+    }
+
+    pub(crate) fn taken_peak(&self) -> Bytes {
+        self.taken_peak
+    }
+
+    /// Records that memory which was to spare went back to the device.
+    pub(crate) fn end_trim(&mut self) {
+        self.taken_peak = self.counts.physical;
     }
 
     /// Adds up backups, after they changed.
@@ -274,6 +298,15 @@ impl State {
         }
         self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
         self.counts.host = self.backups.held();
+    }
+
+    /// Records what the backups of a tag use, and the host memory taken for all.
+    pub(crate) fn count_backups_of(&mut self, used: Option<(Tag, Bytes)>, held: Bytes) {
+        if let Some((tag, used)) = used {
+            self.tags[tag].backup = used;
+        }
+        self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
+        self.counts.host = held;
     }
 
     /// Checks every invariant; panics where one does not hold.
@@ -306,8 +339,8 @@ impl State {
             |value: fn(&TagEntry) -> Bytes| -> Bytes { self.tags.known.iter().map(value).sum() };
         assert_eq!(of_tags(|tag| tag.live), self.counts.live, "every live byte has a tag");
         assert_eq!(of_tags(|tag| tag.backup), self.counts.backup, "every backup has a tag");
-        if !self.tags.has_turn() {
-            self.backups.check(self.counts.backup, self.counts.host);
+        if !self.tags.has_lent_backups() {
+            self.backups.check(self.counts.backup, self.counts.host, self.ahead.unsure());
         }
     }
 }

@@ -28,6 +28,8 @@ struct StreamEntry {
     /// The number of frees under this number. Goes on when the number changes hands, so
     /// that what was freed earlier always has a lower one.
     frees: u64,
+    /// The number of frees whose blocks nothing uses any more, as far as the fence was asked.
+    passed: u64,
 }
 
 /// A stream as it was at one moment.
@@ -56,7 +58,7 @@ impl Streams {
 
     fn admit(&mut self, id: StreamId) -> u32 {
         let number = self.spare.pop().unwrap_or_else(|| {
-            self.known.push(StreamEntry { id: None, frees: 0 });
+            self.known.push(StreamEntry { id: None, frees: 0, passed: 0 });
             self.known.len() as u32
         });
         self.known[number as usize - 1].id = Some(id);
@@ -74,6 +76,24 @@ impl Streams {
     /// Returns the number of frees under a number.
     pub(crate) fn frees(&self, number: u32) -> u64 {
         if number == SETTLED { 0 } else { self.known[number as usize - 1].frees }
+    }
+
+    /// Records that a stream has passed what it was seen with, and keeps its number.
+    pub(crate) fn has_passed(&mut self, seen: &Seen) {
+        if self.is_known(seen) {
+            self.known[seen.number as usize - 1].passed = seen.frees;
+        }
+    }
+
+    /// Returns whether a stream still has the number that it was seen with.
+    pub(crate) fn is_known(&self, seen: &Seen) -> bool {
+        self.known[seen.number as usize - 1].id == Some(seen.id)
+    }
+
+    /// Returns the number of the frees under a number that were passed. Settled blocks were not freed
+    /// under any number.
+    pub(crate) fn passed(&self, number: u32) -> u64 {
+        if number == SETTLED { 0 } else { self.known[number as usize - 1].passed }
     }
 
     /// Returns whether there are so many that it is time to ask the fence. True again only when there

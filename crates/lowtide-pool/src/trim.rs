@@ -69,6 +69,7 @@ impl Pool {
         if given_back < enough && self.state()?.has_stuck() && go_on() {
             given_back += self.give_stuck_back()?;
         }
+        self.state()?.end_trim();
         tracing::debug!(%given_back, "trimmed");
         Ok(given_back)
     }

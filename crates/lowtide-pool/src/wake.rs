@@ -88,7 +88,7 @@ impl Pool {
 
     fn frees_some(&self, requested: Bytes, free: Bytes, round: u32) -> bool {
         let pressure = Pressure { requested, free, round };
-        round < ROUNDS_MOST && self.shared.callbacks.ask(&pressure) == PressureAnswer::Retry
+        round < ROUNDS_MOST && self.ask_for_memory(&pressure) == PressureAnswer::Retry
     }
 
     /// Brings back what has left and was not to be lost, after a sleep that failed.

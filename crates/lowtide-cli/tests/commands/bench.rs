@@ -53,6 +53,31 @@ fn alloc_makes_sizes_fit_on_a_real_device() {
     assert!(live > 0.0 && live < f64::from(1 << 30) && divided_by > 1.0, "{answer}");
 }
 
+// With a fifth of the device free, other sizes hardly ever call the driver. On a device that is nearly full they do.
+#[test]
+fn alloc_measures_with_as_much_of_the_device_free_as_it_is_told() {
+    let machine = Machine::without_gpu();
+    let measure = |more: &[&str]| {
+        let some = ["bench", "alloc", "--blocks", "4000", "--rounds", "9", "--no-growth", "--json"];
+        machine.lowtide(&[&some[..], more].concat()).json()
+    };
+    let (roomy, tight) = (measure(&["--free", "20"]), measure(&["--free", "4"]));
+    let bytes = |answer: &Value, key: &str| number(answer, key) / f64::from(1 << 20);
+    let total = bytes(&roomy, "live_bytes") / 0.8;
+    let free = bytes(&roomy, "free_bytes") / total;
+    assert!((0.195..=0.2).contains(&free), "{free} of {roomy}");
+    assert!(bytes(&roomy, "physical_peak_bytes") < 0.96 * total, "a twentieth stays free: {roomy}");
+    assert!(number(&roomy, "other_driver_calls") < 0.25 * 9.0 * 4000.0, "{roomy}");
+    let calls = |answer: &Value| number(answer, "other_driver_calls");
+    assert!(calls(&tight) > 4.0 * calls(&roomy), "{tight} {roomy}");
+
+    let machine = Machine::with_double("total=1GiB");
+    let small = ["bench", "alloc", "--blocks", "500", "--rounds", "1", "--no-growth", "--json"];
+    let answer = machine.lowtide(&[&small[..], &["--device", "cuda:0", "--free", "30"]].concat());
+    let free = number(&answer.json(), "free_bytes") / f64::from(1 << 30);
+    assert!((0.29..=0.31).contains(&free), "{free}");
+}
+
 #[test]
 fn sleep_measures_beside_the_plain_copy() {
     let machine = Machine::without_gpu();
@@ -144,6 +169,8 @@ fn wrong_usage_ends_with_two() {
     for wrong in [
         &["alloc", "--blocks", "1"][..],
         &["alloc", "--rounds", "0"],
+        &["alloc", "--free", "0"],
+        &["alloc", "--free", "100"],
         &["sleep", "--turns", "0"],
         &["sleep", "--divide", "0"],
         &["sleep", "--processes", "101"],

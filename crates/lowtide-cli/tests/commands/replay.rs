@@ -28,25 +28,51 @@ fn naive_ms(file: &str) -> f64 {
     text.lines().skip(1).map(cost).sum::<f64>() / 1000.0
 }
 
-// Peak over live peak of PyTorch's expandable segments on the same traces, on an H200.
+// Peak over live peak of PyTorch's expandable segments on the same traces, on an H200. The device is a tenth larger
+// than the live peak: on a larger one the pool spends memory to save driver calls. There it takes less time than
+// `cuMemAlloc` and `cuMemFree`.
 #[test]
 fn no_trace_takes_more_than_expandable_segments_nor_more_than_a_twentieth() {
     let machine = Machine::without_gpu();
     for (name, peer) in [("random4", 1.05), ("random64", 1.07), ("swap", 1.00), ("ragged", 1.09)] {
         for seed in lowtide_testing::share(1..4) {
             let file = trace(&machine, name, seed);
-            let answer = machine.lowtide(&["replay", &file, "--fit", "--json"]).json();
-            let number = |key: &str| answer[key].as_f64().unwrap();
+            let roomy = machine.lowtide(&["replay", &file, "--json"]).json();
+            let memory = tenth_more(&roomy);
+            let tight = ["replay", &file, "--memory", &memory, "--fit", "--json"];
+            let tight = machine.lowtide(&tight).json();
+            let number = |answer: &Value, key: &str| answer[key].as_f64().unwrap();
+            let [ratio, fit] = ["ratio", "fit_ratio"].map(|key| number(&tight, key));
             // The peers' figures have two decimals.
-            assert!(number("ratio") < peer + 0.005, "{name} {seed}: ratio {}", number("ratio"));
-            assert!(number("fit_ratio") <= 1.05, "{name} {seed}: fit {}", number("fit_ratio"));
-            assert!(
-                number("driver_ms") <= naive_ms(&file),
-                "{name} {seed}: {} ms",
-                number("driver_ms")
-            );
-            assert!(number("driver_calls") > 0.0 && number("ns_per_op") > 0.0);
+            assert!(ratio < peer + 0.005, "{name} {seed}: ratio {ratio}");
+            assert!(fit <= 1.05, "{name} {seed}: fit {fit}");
+            let driver_ms = number(&roomy, "driver_ms");
+            assert!(driver_ms <= naive_ms(&file), "{name} {seed}: {driver_ms} ms");
+            assert!(number(&roomy, "driver_calls") > 0.0 && number(&roomy, "ns_per_op") > 0.0);
         }
+    }
+}
+
+// The memory of a device that is a tenth larger than the live peak of a replay.
+fn tenth_more(answer: &Value) -> String {
+    let live = answer["live_peak_bytes"].as_u64().unwrap();
+    format!("{}MiB", (live / 10 * 11) >> 20)
+}
+
+// On a device with memory to spare: more memory, less time for the driver, and never a quarter more than was live.
+#[test]
+fn a_roomy_device_saves_driver_time() {
+    let machine = Machine::without_gpu();
+    for name in ["random4", "random64", "ragged"] {
+        let file = trace(&machine, name, 2);
+        let play = |memory: &str| {
+            let answer = machine.lowtide(&["replay", &file, "--memory", memory, "--json"]).json();
+            (answer["ratio"].as_f64().unwrap(), answer["driver_ms"].as_f64().unwrap())
+        };
+        let tight = play(&tenth_more(&machine.lowtide(&["replay", &file, "--json"]).json()));
+        let roomy = play("1TiB");
+        assert!(roomy.0 >= tight.0 && roomy.0 < 1.25, "{name}: {roomy:?}, tight {tight:?}");
+        assert!(roomy.1 < tight.1, "{name}: {roomy:?}, tight {tight:?}");
     }
 }
 

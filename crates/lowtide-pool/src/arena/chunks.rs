@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use super::Arena;
 use crate::blocks::{BlockState, SETTLED};
+use crate::streams::Streams;
 
 impl Arena {
     /// Lists chunks with nothing live or busy on them, whose last users are done.
-    pub(crate) fn free_chunks(&self) -> Vec<Range<u64>> {
+    pub(crate) fn free_chunks(&self, streams: &Streams) -> Vec<Range<u64>> {
         let mut found = Vec::new();
-        let Some(settled) = self.cached.get(SETTLED as usize) else { return found };
-        for block in settled.at_least(&self.blocks, self.page) {
+        for block in self.unused(streams, self.page) {
             let block = self.blocks.get(block);
             let inside = self.chunks.range(block.start..block.end());
             let chunks = inside.map(|(start, size)| *start..start + size);
@@ -19,8 +19,18 @@ impl Arena {
         found
     }
 
+    // Cached blocks of at least about this size whose last users are done: settled ones, and those that
+    // their stream has passed.
+    fn unused(&self, streams: &Streams, size: u64) -> impl Iterator<Item = u32> {
+        self.cached.iter().zip(0..).flat_map(move |(bins, stream)| {
+            let passed = streams.passed(stream);
+            let blocks = bins.at_least(&self.blocks, size);
+            blocks.filter(move |block| self.blocks.get(*block).freed <= passed)
+        })
+    }
+
     /// Makes a free chunk busy; `None` where it is not free, or not there.
-    pub(crate) fn claim_chunk(&mut self, chunk: &Range<u64>) -> Option<u32> {
+    pub(crate) fn claim_chunk(&mut self, chunk: &Range<u64>, streams: &Streams) -> Option<u32> {
         if self.chunks.get(&chunk.start) != Some(&(chunk.end - chunk.start)) {
             return None;
         }
@@ -29,8 +39,7 @@ impl Arena {
             let entry = self.blocks.get(*block);
             entry.start <= chunk.start && chunk.end <= entry.end()
         };
-        let settled = self.cached.get(SETTLED as usize)?;
-        let found = settled.at_least(&self.blocks, chunk.end - chunk.start).find(over)?;
+        let found = self.unused(streams, chunk.end - chunk.start).find(over)?;
         Some(self.carve(found, chunk))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use lowtide_device::{Address, Bytes, Device, DeviceId, Stream};
+use lowtide_device::{Address, Bytes, Chunk, Device, DeviceId, Stream};
 use lowtide_pool::{Fence, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
@@ -31,12 +31,18 @@ const GROWTH_ROUNDS_MOST: u32 = 101;
 const HOT: usize = 1_000;
 /// The pool allocates multiples of this.
 const GRAIN: u64 = 512;
+/// The page of a dry run.
+const PAGE: u64 = 2 << 20;
+/// The largest chunk of what is taken away.
+const CHUNK_MOST: u64 = 1 << 30;
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Without --device this is a dry run: the pool does the same work on a device that allocates \
                   nothing, and any number of blocks fits. On a real device sizes are halved until all blocks fit \
-                  in four fifths of the free memory."
+                  in four fifths of the free memory.\n\n\
+                  How much of the device is free decides what another size costs: where little is, the pool moves \
+                  memory instead of taking more. --free 20 measures with a fifth of the device free, whatever its size."
 )]
 pub(crate) struct Options {
     /// Run on a real device: host, cuda:0, …
@@ -45,6 +51,9 @@ pub(crate) struct Options {
     /// The number of live blocks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     blocks: u32,
+    /// Leave this percentage of the device free besides the blocks, by taking the rest of it away first.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=99))]
+    free: Option<u8>,
     /// The number of visits to every block; the median counts.
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -72,6 +81,10 @@ struct AllocFigures {
     device: DeviceId,
     blocks: usize,
     live_bytes: Bytes,
+    /// What the device had free when all blocks were live, before the first visit.
+    free_bytes: Bytes,
+    /// The most that the pool took from the device in all rounds.
+    physical_peak_bytes: Bytes,
     /// Every size was divided by this, so that all blocks fit.
     sizes_divided_by: u64,
     rounds: u32,
@@ -100,8 +113,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
 }
 
 fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
-    let device = options.device.map_or_else(|| Ok(unlimited()), devices::open)?;
+    let device = options.device.map_or_else(|| Ok(dry_run(options)), devices::open)?;
     let (work, divided_by) = fitting(options, &device)?;
+    let _taken_away = take_away(options, &device, &work)?;
     if let Some(file) = &options.work {
         work.write(file)?;
     }
@@ -111,7 +125,7 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
     let progress = Progress::of(planned(options.rounds, &work, &growth));
     progress.say("allocating and freeing");
     let mut visits = Visits::new(&device, &work, options.record.is_some())?;
-    let blocks = work.sizes.len();
+    let (blocks, free_bytes) = (work.sizes.len(), device.usage()?.free);
     let (same_ns, same_driver_calls) =
         visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
     let (other_ns, other_driver_calls) =
@@ -119,11 +133,14 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
     if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()?) {
         replay::save(&recording, file)?;
     }
+    let physical_peak_bytes = visits.pool.counts().physical_peak;
     drop(visits);
     Ok(AllocFigures {
         device: device.info().id,
         blocks,
         live_bytes: Bytes(work.bytes()),
+        free_bytes,
+        physical_peak_bytes,
         sizes_divided_by: divided_by,
         rounds: options.rounds,
         seed: options.seed,
@@ -152,20 +169,52 @@ fn unlimited() -> Device {
     Device::dry_run(Bytes::gib(1 << 16)).0
 }
 
+// Where a part is to be free, a device of just that size.
+fn dry_run(options: &Options) -> Device {
+    let Some(percent) = options.free else { return unlimited() };
+    let taken = taken(&Work::ragged(options.blocks as usize, 1, options.seed));
+    let total = taken.div_ceil(100 - u64::from(percent)) * 100;
+    Device::dry_run(Bytes(total.next_multiple_of(PAGE))).0
+}
+
+// The bytes that blocks take in a pool.
+fn taken(work: &Work) -> u64 {
+    work.sizes.iter().map(|size| size.next_multiple_of(GRAIN)).sum()
+}
+
 // Sizes divided by the smallest power of two with which all blocks fit, with room for what another
-// order of allocation wastes.
+// order of allocation wastes, or for what is to be free.
 fn fitting(options: &Options, device: &Device) -> anyhow::Result<(Work, u64)> {
     let free = device.usage()?.free;
-    let work = |divided_by| Work::ragged(options.blocks as usize, divided_by, options.seed);
-    let fits = |work: &Work| {
-        let taken: u64 = work.sizes.iter().map(|size| size.next_multiple_of(GRAIN)).sum();
-        taken <= free.0 / 5 * 4
+    let most = match options.free {
+        None => free.0 / 5 * 4,
+        Some(percent) => free.0.saturating_sub(part(device, percent)),
     };
+    let work = |divided_by| Work::ragged(options.blocks as usize, divided_by, options.seed);
     let mut tried = (0..=20).map(|power| 1 << power).map(|divide| (work(divide), divide));
-    tried.find(|(work, _)| fits(work)).with_context(|| {
+    tried.find(|(work, _)| taken(work) <= most).with_context(|| {
         let (blocks, id) = (options.blocks, device.info().id);
         format!("{blocks} blocks do not fit in the {free} that {id} has free; try fewer --blocks")
     })
+}
+
+fn part(device: &Device, percent: u8) -> u64 {
+    device.info().total.0 / 100 * u64::from(percent)
+}
+
+// Takes memory of the device until only the blocks and the part that is to be free fit in the rest.
+fn take_away(options: &Options, device: &Device, work: &Work) -> anyhow::Result<Vec<Chunk>> {
+    let Some(percent) = options.free else { return Ok(Vec::new()) };
+    let page = device.info().page.0;
+    let left = (taken(work) + part(device, percent)).next_multiple_of(page);
+    let mut rest = device.usage()?.free.0.saturating_sub(left) / page * page;
+    let mut chunks = Vec::new();
+    while rest > 0 {
+        let chunk = device.create(Bytes(rest.min(CHUNK_MOST)))?;
+        rest -= chunk.size().0;
+        chunks.push(chunk);
+    }
+    Ok(chunks)
 }
 
 fn grown(work: &Work, progress: &Progress) -> anyhow::Result<Growth> {
@@ -271,6 +320,9 @@ fn text(figures: &AllocFigures) -> Page {
         "live",
         &format!("{blocks} blocks, {live_bytes} (sizes of ragged ÷ {sizes_divided_by})"),
     );
+    let taken =
+        format!("{} taken at most; {} were free", figures.physical_peak_bytes, figures.free_bytes);
+    page.row("device", &taken);
     let calls = |count: u64| format!("{count} driver calls in {rounds} rounds");
     page.row(
         "the same size",
