@@ -44,7 +44,8 @@ def main() -> None:
         assert one["status"] == plain["status"], (one["status"], plain["status"])
         assert not [line for line in one["log"].splitlines() if "Traceback" in line], one["log"]
     assert not summaries(off["log"]), off["log"]
-    for name, one in {"plain": plain, "after 2 s": after, "at a task's end": at_end}.items():
+    all_runs = {"plain": plain, "after 2 s": after, "at a task's end": at_end, "off": off}
+    for name, one in all_runs.items():
         print(f"{name}: {one['busy'] / MIB:.0f} MiB busy, {one['idle'] / MIB:.0f} MiB idle")
     for one in (after, at_end):
         # Each of the two workers has made a model of 163 MiB.

@@ -134,6 +134,11 @@ def test_an_unknown_project_is_refused_and_the_known_ones_are_named() -> None:
         lowtide.adopt("everything")
 
 
+def test_vllm_need_not_be_adopted_and_what_to_do_instead_is_said() -> None:
+    with pytest.raises(ValueError, match="--sleep-mode-backend lowtide"):
+        lowtide.adopt("vLLM")
+
+
 def test_the_variable_adopts_and_a_wrong_word_in_it_is_logged_only() -> None:
     code = """
 import logging, sys

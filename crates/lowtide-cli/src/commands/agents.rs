@@ -21,6 +21,7 @@ use crate::page::{self, Page};
 )]
 pub(crate) struct StatusOptions {
     /// The number of a process.
+    #[arg(value_parser = process)]
     pid: Option<u32>,
     /// Print JSON instead of text, a line for each process.
     #[arg(long)]
@@ -30,6 +31,7 @@ pub(crate) struct StatusOptions {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The process: a program that was started with `lowtide run`.
+    #[arg(value_parser = process)]
     pid: u32,
     /// Print the agent's answer as JSON.
     #[arg(long)]
@@ -238,6 +240,16 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
         }
     }
     Ok(found)
+}
+
+/// Reads the number of a process.
+pub(super) fn process(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok();
+    number.ok_or_else(|| {
+        format!(
+            "{text:?} is not the number of a process; `lowtide status` and `lowtide ps` list them"
+        )
+    })
 }
 
 fn status_of(socket: &Path, pid: u32) -> anyhow::Result<Status> {

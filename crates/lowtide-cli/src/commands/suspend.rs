@@ -35,6 +35,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 )]
 pub(crate) struct SuspendOptions {
     /// The number of a process of this user.
+    #[arg(value_parser = agents::process)]
     pid: u32,
     /// How long to wait for the work that the process has on the device; then it runs on.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
@@ -58,6 +59,7 @@ pub(crate) struct SuspendOptions {
 )]
 pub(crate) struct ResumeOptions {
     /// The number of a process that is suspended.
+    #[arg(value_parser = agents::process)]
     pid: u32,
     /// How long to wait for room on the device.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]

@@ -94,6 +94,17 @@ fn a_process_that_is_not_there_is_said_to_be_so() {
 }
 
 #[test]
+fn a_word_is_not_the_number_of_a_process() {
+    let world = World::new();
+    for verb in ["status", "sleep", "wake", "release", "suspend", "resume"] {
+        let done = lowtide(&world, &[verb, "python"]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(said.contains("\"python\" is not the number of a process"), "{verb}: {said}");
+        assert_eq!(done.status.code(), Some(2), "{verb}");
+    }
+}
+
+#[test]
 fn run_refuses_words_that_it_does_not_know() {
     let world = World::new();
     for (option, word, allowed) in [

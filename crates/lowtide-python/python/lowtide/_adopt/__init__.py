@@ -99,6 +99,11 @@ def adopt(project: str) -> Adopted:
     been imported and lacks a function that the adapter replaces.
     """
     name = project.strip().lower().replace("_", "-")
+    if name == "vllm":
+        raise ValueError(
+            "vLLM need not be adopted: choose its sleep back end with `--sleep-mode-backend lowtide`,"
+            " and shut an engine of this process down with lowtide.shutdown(runner)"
+        )
     if name not in PROJECTS:
         known = ", ".join(sorted(PROJECTS))
         raise ValueError(f"lowtide cannot adopt {project!r}; it knows {known}")
