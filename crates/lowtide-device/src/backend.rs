@@ -118,6 +118,8 @@ pub unsafe trait BackendStream: Send + Sync {
     /// Copies from the host to the device with a kernel, which reads the host memory itself. Addresses and
     /// size are multiples of 4 KiB.
     unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()>;
+    /// Copies between two ranges of the device that do not overlap.
+    unsafe fn copy_within(&self, from: Address, to: Address, size: Bytes) -> Result<()>;
     /// Sets every byte of a range.
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()>;
     /// Writes the digest of each of `count` pages, whose addresses lie at `pages`, to `out`. Both lie

@@ -162,13 +162,18 @@ pub enum RangeProblem {
     CutsMapping,
     /// Work in flight or another thread uses the range.
     InUse,
+    /// The two ranges of a copy overlap.
+    Overlaps,
 }
 
 impl RangeProblem {
     /// Returns what to do about it, as the end of a sentence.
     pub(crate) fn hint(self) -> &'static str {
         match self {
-            RangeProblem::OutOfBounds | RangeProblem::NotMapped | RangeProblem::AlreadyMapped => "",
+            RangeProblem::OutOfBounds
+            | RangeProblem::NotMapped
+            | RangeProblem::AlreadyMapped
+            | RangeProblem::Overlaps => "",
             RangeProblem::NotOpen => "; open it first",
             RangeProblem::CutsMapping => "; a mapping goes as a whole",
             RangeProblem::InUse => "; synchronise the stream first",
@@ -185,6 +190,7 @@ impl fmt::Display for RangeProblem {
             RangeProblem::NotOpen => "the range is mapped but was not opened",
             RangeProblem::CutsMapping => "the range cuts a mapping in two",
             RangeProblem::InUse => "work in flight or another thread uses the range",
+            RangeProblem::Overlaps => "the ranges overlap",
         })
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::backend::{BackendStream, RawMark};
 use crate::digest::{Digest, Keys, PAGE_BYTES};
-use crate::facts::SizeRule;
+use crate::facts::{RangeProblem, SizeRule};
 use crate::host_memory::HostPiece;
 use crate::in_flight::{InFlight, Pins, WorkNumber};
 use crate::shared::Shared;
@@ -178,6 +178,49 @@ impl Stream {
                 unsafe { self.raw.copy_in_by_kernel(at, to, size) }?;
             }
             Ok(())
+        })
+    }
+
+    /// Copies between two ranges of the device, later.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_out`]; [`crate::Error::BadRange`] if the ranges overlap.
+    ///
+    /// ```
+    /// use lowtide_device::{Bytes, Device, HostOptions};
+    /// # fn main() -> lowtide_device::Result<()> {
+    /// let device = Device::host(HostOptions { budget: Some(Bytes::mib(4)), ..HostOptions::default() })?;
+    /// let (pages, stream) = (device.reserve(Bytes::mib(4))?, device.stream()?);
+    /// pages.map(Bytes::ZERO, device.create(Bytes::mib(4))?)?;
+    /// pages.open(Bytes::ZERO, Bytes::mib(4))?;
+    /// stream.copy_within((&pages, Bytes::ZERO), (&pages, Bytes::mib(2)), Bytes::mib(2))?;
+    /// stream.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn copy_within(
+        &self,
+        (from, offset): (&Reservation, Bytes),
+        (to, to_offset): (&Reservation, Bytes),
+        size: Bytes,
+    ) -> Result<()> {
+        from.space.same_device("copy_within", "stream", &self.device)?;
+        to.space.same_device("copy_within", "stream", &self.device)?;
+        let read = from.space.pin("copy_within", offset, size)?;
+        let written = to.space.pin("copy_within", to_offset, size)?;
+        let (from, to) = (from.space.address_of(offset), to.space.address_of(to_offset));
+        if from.0 < to.0 + size.0 && to.0 < from.0 + size.0 {
+            return Err(Error::BadRange {
+                device: self.device.id(),
+                operation: "copy_within",
+                offset: to_offset,
+                size,
+                problem: RangeProblem::Overlaps,
+            });
+        }
+        self.give(Pins { ranges: vec![read, written], host: None }, || {
+            // SAFETY: both ranges are pinned until the stream has passed, and do not overlap.
+            unsafe { self.raw.copy_within(from, to, size) }
         })
     }
 

@@ -69,6 +69,11 @@ impl Backups {
         self.rooms.entry(room).or_default()
     }
 
+    /// Returns whether a page of a room is saved.
+    pub(crate) fn has(&self, room: RoomId) -> bool {
+        self.rooms.get(&room).is_some_and(|pages| !pages.is_empty())
+    }
+
     /// Returns a saved page of a room.
     pub(crate) fn saved(&self, room: RoomId, offset: u64) -> Option<&Saved> {
         self.rooms.get(&room)?.get(&offset)
@@ -292,12 +297,15 @@ impl Backups {
         }
     }
 
-    /// Checks every invariant; panics where one does not hold.
-    pub(crate) fn check(&self, used: Bytes, held: Bytes) {
+    /// Checks every invariant, with slots that are neither free nor used; panics where one does not hold.
+    pub(crate) fn check(&self, used: Bytes, held: Bytes, neither: &[BackupPage]) {
         let sum: Bytes = self.rooms.keys().map(|room| self.used_by(*room)).sum();
         assert_eq!(sum, used, "backups in use");
         assert_eq!(self.held(), held, "host memory taken");
         let mut seen = self.free.clone();
+        for page in neither {
+            assert!(seen.insert(*page), "{page:?} is free");
+        }
         for saved in self.rooms.values().flat_map(BTreeMap::values) {
             if let BackupLocation::Page(page) = saved.location {
                 assert!(seen.insert(page), "{page:?} is used twice");
@@ -469,14 +477,14 @@ mod tests {
             (backups.used_by(id(1)), backups.used_by(id(4)), backups.used_by(id(5))),
             (mib(2), mib(1), mib(0))
         );
-        backups.check(mib(3), mib(3));
+        backups.check(mib(3), mib(3), &[]);
         backups.forget(id(1));
         backups.forget(id(1));
         assert_eq!((backups.used_by(id(1)), missing(&backups, 3)), (mib(0), 1));
-        backups.check(mib(1), mib(3));
+        backups.check(mib(1), mib(3), &[]);
         backups.forget(id(4));
         backups.shrink();
-        backups.check(mib(0), mib(0));
+        backups.check(mib(0), mib(0), &[]);
     }
 
     #[test]
@@ -485,7 +493,7 @@ mod tests {
         let mut backups = Backups::default();
         let taken = take(&mut backups, 2);
         save(&mut backups, 0, 0, BackupLocation::Page(taken[0]));
-        backups.check(mib(1), mib(2));
+        backups.check(mib(1), mib(2), &[]);
     }
 
     #[test]
@@ -495,6 +503,6 @@ mod tests {
         let taken = take(&mut backups, 2);
         save(&mut backups, 0, 0, BackupLocation::Page(taken[0]));
         save(&mut backups, 0, 1, BackupLocation::Page(taken[0]));
-        backups.check(mib(2), mib(2));
+        backups.check(mib(2), mib(2), &[]);
     }
 }

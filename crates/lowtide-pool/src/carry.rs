@@ -373,6 +373,47 @@ mod tests {
         }
     }
 
+    // Whichever lane is faster takes more pieces; here the kernels' takes all.
+    #[test]
+    fn kernels_bring_in_what_the_copy_engine_leaves() {
+        for world in worlds() {
+            let byte = |number: usize| number as u8 + 1;
+            world.write(byte);
+            let feed = world.feed(Way::In);
+            feed.add(world.pieces());
+            feed.handover.close();
+            let (mover, limit) = (Mover::Kernels, Limit::NONE);
+            let lane = Lane { carriers: &world.carriers, feed: &feed, ring: None, limit, mover };
+            thread::scope(|scope| {
+                scope.spawn(|| feed.handover.watch(lanes::copy(&feed.handover, &lane)));
+                lanes::drive(&feed.handover, &lane).unwrap();
+            });
+            assert_eq!(world.carriers.read.load(Relaxed), SIZES.len());
+            world.write(|_| 0);
+            world.carry(Way::Out).unwrap();
+            world.assert_holds(byte);
+        }
+    }
+
+    #[test]
+    fn a_second_lane_is_for_much_on_the_way_in_until_the_policy_says_enough() {
+        let mut world = World::new(|_| true);
+        let rooms = |world: &World, feed: &Feed| {
+            [Mover::CopyEngine, Mover::Kernels].map(|mover| world.carriers.room(mover, feed))
+        };
+        let (out, into) = (world.feed(Way::Out), world.feed(Way::In));
+        assert_eq!(rooms(&world, &out)[0], LaneRoom::ALONE);
+        assert_eq!(rooms(&world, &into), [COPY_ENGINE_ROOM, KERNELS_ROOM]);
+        let few = Feed::new(Way::In, SIZES.len(), world.pieces().into_iter().take(2));
+        assert_eq!(rooms(&world, &few)[0], LaneRoom::ALONE, "it is not worth a thread");
+        world.carriers.kernel_copies = Bytes(SIZES[0] * PAGE);
+        into.arrived(&world.pieces()[0]);
+        assert_eq!(rooms(&world, &into), [COPY_ENGINE_ROOM, NO_ROOM]);
+        let policy = Policy::default().kernel_copies(Bytes::ZERO);
+        world.carriers = Carriers::new(world.carriers.device(), &policy).unwrap();
+        assert_eq!(rooms(&world, &into)[0], LaneRoom::ALONE);
+    }
+
     #[test]
     fn buffers_and_threads_are_had_only_for_pieces_that_need_them() {
         for (is_direct, buffers, parts) in [(true, 0, 0), (false, 1, SIZES.iter().sum::<u64>())] {

@@ -288,7 +288,7 @@ fn sort_out(
 }
 
 /// Returns the digest of a page of zeros.
-fn zero_digest() -> Digest {
+pub(crate) fn zero_digest() -> Digest {
     static ZERO: LazyLock<Digest> =
         LazyLock::new(|| Keys::of_this_process().digest(&vec![0; PAGE as usize]));
     *ZERO

@@ -4,6 +4,7 @@
 //! A [`Pool`] hands out blocks. Each block has a [`Tag`], and a tag has a [`SleepPolicy`]: a sleep
 //! saves the content of its blocks to the host, discards it, or leaves it on the device.
 
+mod ahead;
 mod alloc;
 mod arena;
 mod backup;
@@ -64,6 +65,7 @@ mod unfinished;
 mod wake;
 mod wake_part;
 
+pub use ahead::{AheadNext, AheadReport};
 pub use block::Block;
 pub use error::{Error, Result};
 pub use fence::{Fence, StreamFence, StreamId};

@@ -133,7 +133,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
     }
 
     /// Begins a turn for the tags of a scope that are in this phase; `None` where there are none.
-    /// Waits for a turn that is under way, and then for jobs on the memory of these tags.
+    /// Waits for a turn or a step that is under way, and then for jobs on the memory of these tags.
     ///
     /// # Errors
     /// Where a tag is not the pool's, or where the limit says to stop; then no turn has begun.
@@ -143,7 +143,7 @@ impl<T: AsMut<Tags>> Monitor<T> {
         from: Phase,
         limit: Limit<'_>,
     ) -> Result<Option<(MutexGuard<'_, T>, Vec<Turning>)>> {
-        let mut state = self.wait_until(self.lock()?, limit, |tags| !tags.has_turn())?;
+        let mut state = self.wait_for_backups(limit)?;
         let turns = (*state).as_mut().begin_turn(scope, from)?;
         if turns.is_empty() {
             return Ok(None);
@@ -157,6 +157,44 @@ impl<T: AsMut<Tags>> Monitor<T> {
                 Err(stopped)
             }
         }
+    }
+
+    // Waits until no turn and no step has the backups. No step begins meanwhile, so that a thread that
+    // takes one after the other keeps nobody waiting.
+    fn wait_for_backups(&self, limit: Limit<'_>) -> Result<MutexGuard<'_, T>> {
+        let mut state = self.lock()?;
+        (*state).as_mut().begin_waiting();
+        let waited = self.wait_until(state, limit, |tags| !tags.has_lent_backups());
+        match waited {
+            Ok(mut state) => {
+                (*state).as_mut().end_waiting();
+                Ok(state)
+            }
+            Err(stopped) => {
+                if let Some(mut state) = self.lock_as_it_is() {
+                    (*state).as_mut().end_waiting();
+                }
+                Err(stopped)
+            }
+        }
+    }
+
+    /// Begins a step of backups ahead of time; `None` where a turn or another step is under way, or
+    /// where a thread waits for its turn. Waits for nothing.
+    ///
+    /// # Errors
+    /// As [`Monitor::lock`].
+    pub fn begin_step(&self) -> Result<Option<MutexGuard<'_, T>>> {
+        let mut state = self.lock()?;
+        let begins = (*state).as_mut().begin_step();
+        Ok(begins.then_some(state))
+    }
+
+    /// Ends a step.
+    pub fn end_step(&self, mut state: MutexGuard<'_, T>) {
+        (*state).as_mut().end_step();
+        drop(state);
+        self.notify();
     }
 
     /// Ends a turn and lets others have theirs.

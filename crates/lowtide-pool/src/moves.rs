@@ -5,9 +5,11 @@
 
 use std::cmp::Reverse;
 use std::ops::Range;
+use std::sync::Arc;
 
-use lowtide_device::{Chunk, Reservation};
+use lowtide_device::{Chunk, Error, RangeProblem, Reservation};
 
+use crate::ahead::{PageReader, READS_MOST};
 use crate::retry::unmap_once;
 use crate::room::RoomId;
 use crate::state::State;
@@ -30,11 +32,21 @@ pub(crate) struct Move {
     reservation: Reservation,
     block: u32,
     range: Range<u64>,
+    /// May still read what was freed.
+    reader: Arc<PageReader>,
 }
 
 impl Move {
     /// Takes the chunk from its place.
     pub(crate) fn unmap(&self) -> lowtide_device::Result<Chunk> {
+        for _ in 0..READS_MOST {
+            match unmap_once(&self.reservation, &self.range) {
+                Err(Error::BadRange { problem: RangeProblem::InUse, .. }) => {
+                    self.reader.wait(self.room, &self.range);
+                }
+                outcome => return outcome,
+            }
+        }
         unmap_once(&self.reservation, &self.range)
     }
 }
@@ -62,7 +74,8 @@ impl State {
         let block = arena.claim_chunk(&range, &self.streams)?;
         let reservation = arena.reservation.clone();
         self.tags.begin_job(room.tag());
-        Some(Move { room, reservation, block, range })
+        let reader = Arc::clone(&self.reader);
+        Some(Move { room, reservation, block, range, reader })
     }
 
     /// Returns whether a chunk of an awake tag could be neither opened nor unmapped.
@@ -77,7 +90,8 @@ impl State {
             let arena = &mut self.rooms[room].arena;
             let reservation = arena.reservation.clone();
             for (block, range) in arena.take_stuck() {
-                moves.push(Move { room, reservation: reservation.clone(), block, range });
+                let (reservation, reader) = (reservation.clone(), Arc::clone(&self.reader));
+                moves.push(Move { room, reservation, block, range, reader });
                 self.tags.begin_job(room.tag());
             }
         }

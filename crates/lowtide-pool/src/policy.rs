@@ -6,8 +6,9 @@
 
 use lowtide_device::Bytes;
 
-/// Every block is a multiple of this.
-pub(crate) const GRAIN: u64 = 512;
+/// Every block begins at a multiple of this and takes a multiple of it: the alignment that CUDA promises for an
+/// allocation. More would be lost in small blocks.
+pub(crate) const GRAIN: u64 = 256;
 
 /// The settings of a pool: they trade speed for tightness, and decide about backups.
 ///
@@ -78,6 +79,10 @@ pub struct Policy {
     /// device has no room for that, they are compared in place. A page that differs is copied as it is.
     /// With 1, every sleep checks; with 0, none does. Default: 16.
     pub compare_each: u64,
+    /// The most host memory up to which [`Pool::back_up_some`](crate::Pool::back_up_some) makes backups ahead
+    /// of a sleep. What a sleep itself needs beyond that it takes as before. With zero, no backups are made
+    /// ahead. Default: zero.
+    pub ahead_most: Bytes,
     /// The bytes at the beginning of a wake that kernels help to copy, beside the copy engine. Right after a
     /// sleep the driver clears the memory that was given back, with the engine that copies in, and
     /// kernels that read host memory make up for it. With zero, the copy engine copies everything.
@@ -108,6 +113,7 @@ impl Default for Policy {
             apart: false,
             packing: false,
             compare_each: 16,
+            ahead_most: Bytes::ZERO,
             kernel_copies: Bytes::gib(8),
             wake_on_alloc: false,
         }
@@ -148,6 +154,7 @@ setters! {
     apart: bool,
     packing: bool,
     compare_each: u64,
+    ahead_most: Bytes,
     kernel_copies: Bytes,
     wake_on_alloc: bool,
 }

@@ -10,9 +10,12 @@ use lowtide_types::{Phase, SleepPolicy};
 use crate::Result;
 use crate::backup::{Backups, PAGE};
 use crate::carry::Carriers;
+use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::state::State;
+use crate::sync::MutexGuard;
+use crate::tags::Tags;
 
 impl Pool {
     /// Makes what a sleep of all that is awake will need, as far as it takes device memory: streams,
@@ -25,7 +28,7 @@ impl Pool {
     /// What was refused, by the host or by the driver. The next sleep tries on its own.
     pub fn prepare_sleep(&self) -> Result<()> {
         let device = &self.shared.device;
-        let Missing { carriers, pages } = self.state()?.missing(&self.shared.policy);
+        let Missing { carriers, pages } = self.state_between_steps()?.missing(&self.shared.policy);
         let mut made = None;
         if carriers {
             Carriers::ready(&mut made, device, &self.shared.policy)?;
@@ -38,7 +41,7 @@ impl Pool {
             device.prepare_copies()?;
         }
         let backups = Backups::registered(device, pages)?;
-        let mut state = self.state()?;
+        let mut state = self.state_between_steps()?;
         // A turn that began meanwhile has made its own.
         if !state.tags.has_turn() {
             state.carriers = state.carriers.take().or(made);
@@ -46,6 +49,12 @@ impl Pool {
             state.count_backups();
         }
         Ok(())
+    }
+
+    // A step of backups ahead of time has the backups, for a moment.
+    fn state_between_steps(&self) -> Result<MutexGuard<'_, State>> {
+        let has_ended = |tags: &mut Tags| tags.has_turn() || !tags.has_lent_backups();
+        self.shared.monitor.wait_until(self.state()?, Limit::NONE, has_ended)
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Report {
     /// The number of threads.
     pub threads: u32,
     /// The peak of live bytes, with the sizes that the trace asked for. With several threads, whose
-    /// order is not the trace's, as the pool counted it: sizes are then multiples of 512.
+    /// order is not the trace's, as the pool counted it: sizes are then multiples of 256.
     pub live_peak_bytes: Bytes,
     /// The peak of memory taken from the device.
     pub physical_peak_bytes: Bytes,

@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
+use crate::ahead::{Ahead, PageReader};
 use crate::backup::Backups;
 use crate::blocks::SETTLED;
 use crate::carry::Carriers;
@@ -26,9 +28,12 @@ pub(crate) struct State {
     pub(crate) rooms: Rooms,
     pub(crate) tags: Tags,
     pub(crate) streams: Streams,
-    /// While a turn is under way, the turn has them.
+    /// While a turn or a step is under way, it has them.
     pub(crate) backups: Backups,
     pub(crate) carriers: Option<Carriers>,
+    /// While a step is under way, the step has it.
+    pub(crate) ahead: Ahead,
+    pub(crate) reader: Arc<PageReader>,
     pub(crate) recorder: Option<Recording>,
     pub(crate) spare: Spare,
     /// The addresses of live blocks whose content did not come back and was not written since.
@@ -96,6 +101,8 @@ impl State {
             streams: Streams::default(),
             backups: Backups::default(),
             carriers: None,
+            ahead: Ahead::default(),
+            reader: Arc::default(),
             recorder: None,
             spare: Spare::default(),
             lost: BTreeSet::new(),
@@ -293,6 +300,15 @@ impl State {
         self.counts.host = self.backups.held();
     }
 
+    /// Records what the backups of a tag use, and the host memory taken for all.
+    pub(crate) fn count_backups_of(&mut self, used: Option<(Tag, Bytes)>, held: Bytes) {
+        if let Some((tag, used)) = used {
+            self.tags[tag].backup = used;
+        }
+        self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
+        self.counts.host = held;
+    }
+
     /// Checks every invariant; panics where one does not hold.
     pub(crate) fn check(&self) {
         for (id, room) in self.rooms.iter() {
@@ -323,8 +339,8 @@ impl State {
             |value: fn(&TagEntry) -> Bytes| -> Bytes { self.tags.known.iter().map(value).sum() };
         assert_eq!(of_tags(|tag| tag.live), self.counts.live, "every live byte has a tag");
         assert_eq!(of_tags(|tag| tag.backup), self.counts.backup, "every backup has a tag");
-        if !self.tags.has_turn() {
-            self.backups.check(self.counts.backup, self.counts.host);
+        if !self.tags.has_lent_backups() {
+            self.backups.check(self.counts.backup, self.counts.host, self.ahead.unsure());
         }
     }
 }

@@ -30,9 +30,8 @@ impl Pool {
     /// [`Error::PolicyWhileAsleep`] where the tag sleeps and the policy is another than `Discard`;
     /// [`Error::UnknownTag`] for a tag of another pool.
     pub fn set_policy(&self, tag: Tag, policy: SleepPolicy) -> Result<()> {
-        // A turn has the backups.
-        let has_no_turn = |tags: &mut crate::tags::Tags| !tags.has_turn();
-        let mut state = self.shared.monitor.wait_until(self.state()?, Limit::NONE, has_no_turn)?;
+        let are_here = |tags: &mut crate::tags::Tags| !tags.has_lent_backups();
+        let mut state = self.shared.monitor.wait_until(self.state()?, Limit::NONE, are_here)?;
         let known = state.tags.get(tag)?;
         if known.policy == policy {
             return Ok(());

@@ -2,7 +2,8 @@
 //!
 //! A *turn* is the time in which some tags fall asleep or wake; there is one at a time. A *job* is
 //! work of a thread at the driver, without the lock, on a tag's memory. A turn waits for the jobs on
-//! its tags, and no job begins on a tag that turns.
+//! its tags, and no job begins on a tag that turns. A *step* makes backups ahead of time, of tags that
+//! stay awake; it excludes turns, because both have the pool's backups.
 #![allow(unreachable_pub, reason = "public for lowtide-models, which compiles this file, too")]
 
 use std::sync::Arc;
@@ -44,6 +45,10 @@ pub struct Tags {
     pool: u64,
     /// Set while a turn is under way.
     turn: bool,
+    /// Set while a step is under way.
+    step: bool,
+    /// The number of threads that wait to begin a turn.
+    waiting: usize,
 }
 
 /// A tag in its turn.
@@ -61,7 +66,7 @@ impl Tags {
     pub fn new() -> Tags {
         static POOLS: AtomicU64 = AtomicU64::new(1);
         let pool = POOLS.fetch_add(1, Relaxed);
-        Tags { known: Vec::new(), pool, turn: false }
+        Tags { known: Vec::new(), pool, turn: false, step: false, waiting: 0 }
     }
 
     // The first tag is every pool's.
@@ -141,9 +146,37 @@ impl Tags {
         self.turn
     }
 
+    /// Returns whether a turn or a step has the pool's backups.
+    pub fn has_lent_backups(&self) -> bool {
+        self.turn || self.step
+    }
+
+    /// Begins a step. Returns whether it began: turns come first, also those that are waited for.
+    pub fn begin_step(&mut self) -> bool {
+        let begins = !self.has_lent_backups() && self.waiting == 0;
+        self.step |= begins;
+        begins
+    }
+
+    /// Ends a step. The caller notifies the threads that wait for it.
+    pub fn end_step(&mut self) {
+        debug_assert!(self.step, "a step ends once");
+        self.step = false;
+    }
+
+    /// Counts a thread that waits to begin a turn.
+    pub fn begin_waiting(&mut self) {
+        self.waiting += 1;
+    }
+
+    /// Ends the wait of a thread, whether or not its turn begins.
+    pub fn end_waiting(&mut self) {
+        self.waiting = self.waiting.checked_sub(1).expect("a wait ends once");
+    }
+
     /// Begins a turn for the tags of a scope that are in this phase; empty where there are none.
     pub fn begin_turn(&mut self, scope: Scope<'_>, from: Phase) -> Result<Vec<Turning>> {
-        debug_assert!(!self.turn, "one turn at a time");
+        debug_assert!(!self.has_lent_backups(), "one turn at a time, and no step");
         let turns = self.of(scope)?.into_iter().filter_map(|tag| {
             let TagEntry { phase, policy, .. } = self[tag];
             let turns = phase == from && policy != SleepPolicy::Keep;

@@ -4,6 +4,8 @@
 //! what is freed only rests. So the driver's part is done without the lock. Where the turn ends
 //! without having said otherwise, its tags are as they were. Who waits for whom is in `monitor.rs`.
 
+use std::sync::Arc;
+
 use crate::Result;
 use lowtide_types::Phase;
 
@@ -44,6 +46,14 @@ impl Pool {
             state.clear(room, from == Phase::Asleep);
         }
         let (backups, carriers) = (std::mem::take(&mut state.backups), state.carriers.take());
+        let (copier, reader) = (state.ahead.copier.take(), Arc::clone(&state.reader));
+        let is_unsettled = state.ahead.is_unsettled();
+        drop(state);
+        // Its memory is wanted now, and steps make it again.
+        drop(copier);
+        if is_unsettled && let Err(error) = reader.settle() {
+            tracing::warn!(%error, "work of a failed backup may keep pages pinned for now");
+        }
         Ok(Some(Turn { pool: self, tags, backups, carriers }))
     }
 }

@@ -67,6 +67,8 @@ pub enum Moment<'a> {
     CopiedOut(Address, Bytes),
     /// So many bytes from here on were copied to the device.
     CopiedIn(Address, Bytes),
+    /// So many bytes from here on were copied to another place on the device.
+    CopiedWithin(Address, Bytes),
     /// So many bytes from here on are about to be unmapped.
     Unmapping(Address, Bytes),
 }
@@ -79,6 +81,7 @@ impl Moment<'_> {
             Moment::Digested(pages) => pages.iter().any(|page| holds(page, PAGE_BYTES as u64)),
             Moment::CopiedOut(at, size)
             | Moment::CopiedIn(at, size)
+            | Moment::CopiedWithin(at, size)
             | Moment::Unmapping(at, size) => holds(at, size.0),
         }
     }
@@ -323,6 +326,12 @@ unsafe impl BackendStream for RefusingStream {
         self.faults.strike(Call::Copy)?;
         unsafe { self.real.copy_in_by_kernel(from, to, size) }?;
         self.done(Moment::CopiedIn(to, size))
+    }
+
+    unsafe fn copy_within(&self, from: Address, to: Address, size: Bytes) -> Result<()> {
+        self.faults.strike(Call::Copy)?;
+        unsafe { self.real.copy_within(from, to, size) }?;
+        self.done(Moment::CopiedWithin(from, size))
     }
 
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {

@@ -289,17 +289,20 @@
 //!
 //! - [`Pool::tag`](pool::Pool::tag): groups of blocks that sleep on their own, each with a
 //!   [`SleepPolicy`](pool::SleepPolicy).
+//! - [`AheadThread`]: backups while the program runs, so that a sleep finds little to copy.
 //! - [`Releaser::ledger`](release::Releaser::ledger): a breakdown of all device memory in use.
 //! - [`Ladder`](release::Ladder), [`Rung`](release::Rung): a release of your own.
 //! - [`Releaser::release`](release::Releaser::release): a release towards a
 //!   [`Target`](release::Target).
 //! - [`Owners::plan`](release::Owners::plan): what a shutdown would do.
 
+mod ahead;
 mod clock;
 mod idle;
 
 use std::sync::Arc;
 
+pub use ahead::AheadThread;
 pub use clock::SystemClock;
 pub use idle::IdleThread;
 pub use lowtide_types::printable;

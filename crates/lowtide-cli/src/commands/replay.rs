@@ -19,12 +19,12 @@ use crate::progress::Progress;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A trace is a CSV file in the format of RMM's log: Thread,Time,Action,Pointer,Size,Stream. \
-                  bench/traces.py writes four.\n\n\
+                  bench/traces.py writes five.\n\n\
                   Without --device the trace runs as a dry run: the pool works as usual, on a device that \
                   allocates nothing. So the trace may be larger than this machine. driver_ms is then the time that the \
                   driver calls take on an H200.\n\n\
                   With --threads the order of events depends on the run, so two runs differ, and the live peak is \
-                  what the pool counted, in multiples of 512 bytes. With --streams and one thread every run is the \
+                  what the pool counted, in multiples of 256 bytes. With --streams and one thread every run is the \
                   same: a stream has passed once nothing was freed on it for 64 events, or once the pool waited for \
                   it."
 )]

@@ -59,6 +59,17 @@ fn tenth_more(answer: &Value) -> String {
     format!("{}MiB", (live / 10 * 11) >> 20)
 }
 
+// Small blocks lose little to rounding.
+#[test]
+fn tiny_tensors_take_a_twentieth_more_than_their_bytes_at_most() {
+    let machine = Machine::without_gpu();
+    for seed in lowtide_testing::share(1..4) {
+        let file = trace(&machine, "tiny", seed);
+        let ratio = machine.lowtide(&["replay", &file, "--json"]).json()["ratio"].as_f64().unwrap();
+        assert!(ratio <= 1.05, "{seed}: {ratio}");
+    }
+}
+
 // On a device with memory to spare: more memory, less time for the driver, and never a quarter more than was live.
 #[test]
 fn a_roomy_device_saves_driver_time() {

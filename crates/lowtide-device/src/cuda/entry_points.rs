@@ -219,6 +219,12 @@ entry_points! {
             size: usize,
             stream: CUstream,
         );
+        "3.2" Touch cuMemcpyDtoDAsync_v2(
+            to: CUdeviceptr,
+            from: CUdeviceptr,
+            size: usize,
+            stream: CUstream,
+        );
         "3.2" Touch cuMemsetD8Async(at: CUdeviceptr, byte: u8, size: usize, stream: CUstream);
         "2.0" Touch cuStreamCreate(stream: *mut CUstream, flags: c_uint);
         "4.0" Quiet cuStreamDestroy_v2(stream: CUstream);

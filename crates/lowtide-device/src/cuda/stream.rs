@@ -123,6 +123,13 @@ unsafe impl BackendStream for CudaStream {
         unsafe { self.launch(Kernel::CopyIn, COPY_BLOCKS, &mut parameters) }
     }
 
+    unsafe fn copy_within(&self, from: Address, to: Address, size: Bytes) -> Result<()> {
+        self.session.call("cuMemcpyDtoDAsync_v2", |api| {
+            // SAFETY: as in `copy_out`.
+            unsafe { (api.cuMemcpyDtoDAsync_v2)(to.0, from.0, size.as_usize(), self.stream) }
+        })
+    }
+
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
         self.session.call("cuMemsetD8Async", |api| {
             // SAFETY: as in `copy_out`.

@@ -139,6 +139,11 @@ unsafe impl BackendStream for HostStream {
         unsafe { self.copy_in(from, to, size) }
     }
 
+    unsafe fn copy_within(&self, from: Address, to: Address, size: Bytes) -> Result<()> {
+        self.give(Work::Copy { from: pointer(from), to: pointer(to), size: size.as_usize() });
+        Ok(())
+    }
+
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
         self.give(Work::Fill { at: pointer(at), byte, size: size.as_usize() });
         Ok(())
@@ -242,7 +247,7 @@ impl Work {
                     let to = unsafe { to.add(offset) };
                     let _locked = locks.lock(&range(from, size), &range(to, size));
                     // SAFETY: both ranges are valid until this is done (contract of `BackendStream`);
-                    // device and host memory never overlap; no other stream uses them now.
+                    // they never overlap; no other stream uses them now.
                     unsafe { ptr::copy_nonoverlapping(from, to, size) };
                 }
             }

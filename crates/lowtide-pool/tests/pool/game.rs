@@ -6,7 +6,9 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{
+    AheadNext, Error, Fence, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag,
+};
 use lowtide_testing::Dice;
 
 use crate::hands::Hands;
@@ -83,6 +85,7 @@ impl<'a> Game<'a> {
         let policy = Policy::default().keep_backups(keep_backups).direct_backups(direct_backups);
         let policy = policy.check_backups(seed % 4 < 2);
         let policy = policy.packing(seed % 7 < 3).compare_each(seed % 2);
+        let policy = policy.ahead_most(Bytes::mib(seed % 5 * 16));
         // All chunks are looked at together before they leave, or one after the other.
         let checked_at_once = if seed % 5 < 2 { Bytes::mib(2) } else { policy.checked_at_once };
         let policy = policy.checked_at_once(checked_at_once);
@@ -115,10 +118,23 @@ impl<'a> Game<'a> {
             }
             2 => assert!(self.pool.free(Address(12345), stream).is_err(), "nobody's address"),
             3 => self.turn(),
+            4 => self.back_up(),
             roll if self.live.is_empty() || (roll < 55 && self.live.len() < most_live) => {
                 self.alloc(most_size, stream);
             }
             _ => self.free(stream),
+        }
+    }
+
+    // Until nothing is left, or a step has failed: then the ring is gone.
+    fn back_up(&mut self) {
+        if self.ground == Ground::Books {
+            return;
+        }
+        while let Ok(report) = self.pool.back_up_some(Bytes::mib(4)) {
+            if report.next != AheadNext::More {
+                break;
+            }
         }
     }
 
@@ -167,7 +183,7 @@ impl<'a> Game<'a> {
             }
         };
         assert!(!self.asleep[tag], "a block where there is no memory");
-        assert_eq!(address.0 % 512, 0);
+        assert_eq!(address.0 % 256, 0, "as aligned as what CUDA allocates");
         let end = address.0 + size;
         let other = self
             .live
@@ -220,7 +236,7 @@ impl<'a> Game<'a> {
         assert_eq!(snapshot.blocks as usize, self.live.len());
         let asked = |of: &dyn Fn(&Live) -> bool| -> u64 {
             let own = self.live.iter().filter(|live| of(live));
-            own.map(|live| live.size.next_multiple_of(512)).sum()
+            own.map(|live| live.size.next_multiple_of(256)).sum()
         };
         assert_eq!(snapshot.live_bytes.0, asked(&|_| true));
         for (index, tag) in snapshot.tags.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! The pool on `host` and on devices that only count: one program, because linking takes longer than
 //! most of the tests.
 
+mod ahead;
 mod another_size;
 mod apart;
 mod arrivals;

@@ -45,7 +45,7 @@ fn a_block_frees_itself_unless_it_is_left_to_somebody_else() {
     let (_device, pool) = books(Bytes::mib(64));
     let block = pool.block(Bytes(700)).unwrap();
     assert_eq!((block.size(), block.stream()), (Bytes(700), STREAM));
-    assert_eq!((pool.counts().blocks, pool.counts().live), (1, Bytes(1024)));
+    assert_eq!((pool.counts().blocks, pool.counts().live), (1, Bytes(768)));
     let address = block.address();
     drop(block);
     assert_eq!((pool.counts().blocks, pool.counts().live), (0, Bytes::ZERO));
@@ -307,9 +307,9 @@ fn a_recording_can_be_played_again() {
         replay::replay(&events, &device, Some(&tally), Policy::default(), options, &|_| ())
             .unwrap();
     assert_eq!(report.events, count);
-    // The pool rounds each block up to 512 bytes; the trace has what was asked for.
+    // The pool rounds each block up to 256 bytes; the trace has what was asked for.
     let rounding = pool.counts().live_peak - report.live_peak_bytes;
-    assert!(rounding < Bytes(512 * most as u64), "{rounding}");
+    assert!(rounding < Bytes(256 * most as u64), "{rounding}");
     let rounded: Vec<Event> = events.into_iter().map(round_up).collect();
     assert_eq!(replay::live_peak(&rounded), pool.counts().live_peak);
 }
@@ -317,7 +317,7 @@ fn a_recording_can_be_played_again() {
 fn round_up(event: Event) -> Event {
     match event {
         Event::Allocate { block, size, stream } => {
-            Event::Allocate { block, size: Bytes(size.0.next_multiple_of(512)), stream }
+            Event::Allocate { block, size: Bytes(size.0.next_multiple_of(256)), stream }
         }
         free @ Event::Free { .. } => free,
     }

@@ -315,7 +315,9 @@ fn chunks_leave_while_the_next_ones_are_looked_at() {
                 }
                 ready.push(looks.values().filter(|looks| **looks == 2).count());
             }
-            Moment::CopiedOut(..) | Moment::CopiedIn(..) => panic!("{now:?}: nothing changed"),
+            Moment::CopiedOut(..) | Moment::CopiedIn(..) | Moment::CopiedWithin(..) => {
+                panic!("{now:?}: nothing changed")
+            }
         }
     });
     world.pool.sleep(Scope::Whole).unwrap();
@@ -353,7 +355,7 @@ impl Vandal {
                 }
             }
             Moment::CopiedOut(at, size) => self.write_in(at.0, size),
-            Moment::CopiedIn(..) | Moment::Unmapping(..) => {}
+            Moment::CopiedIn(..) | Moment::CopiedWithin(..) | Moment::Unmapping(..) => {}
         }
     }
 

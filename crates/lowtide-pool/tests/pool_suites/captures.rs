@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lowtide_device::{Bytes, Device};
-use lowtide_pool::{Block, Limit, Phase, Pool, Scope, SleepPolicy, Tag};
+use lowtide_pool::{AheadNext, Block, Limit, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 use lowtide_testing::raw::Raw;
 use lowtide_testing::suite::{Case, Target};
 
@@ -38,7 +38,8 @@ impl World {
         assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
         assert_eq!(raw.cuCtxSetCurrent(context), 0);
         assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
-        let pool = Pool::new(&device).unwrap();
+        let policy = Policy::default().ahead_most(Bytes::gib(1));
+        let pool = Pool::builder(&device).policy(policy).build().unwrap();
         let bytes = noise(3, SIZE.as_usize());
         let weights = pool.block(SIZE).unwrap();
         weights.write(Bytes::ZERO, &bytes).unwrap();
@@ -85,6 +86,10 @@ fn leave_a_capture_whole(_: Target) {
         assert_eq!((slept.tags, world.pool.counts().physical), (2, Bytes::ZERO));
         world.pool.wake_within(Scope::Whole, Limit::new(&limit)).unwrap();
         // So does everything else that a pool does.
+        world.weights.0.write(Bytes(1), &[mode as u8]).unwrap();
+        while world.pool.back_up_some(SIZE).unwrap().next == AheadNext::More {}
+        assert!(world.pool.counts().backup >= SIZE);
+        world.weights.0.write(Bytes(1), &world.weights.1[1..2]).unwrap();
         drop(world.pool.block(Bytes::mib(9)).unwrap());
         world.pool.trim(Bytes::ZERO).unwrap();
         world.assert_is_whole();

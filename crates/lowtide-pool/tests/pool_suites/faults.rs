@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::game::{Game, Ground};
 use crate::hands::{Hands, close, noise};
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_pool::{Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{AheadNext, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::double::{Double, REFUSABLE, REFUSALS};
 use lowtide_testing::is_long_run;
 use lowtide_testing::suite::{Case, Target};
@@ -18,6 +18,10 @@ pub(crate) fn cases() -> Vec<Case> {
             every_call_fails_once(Turn::BoundedSleep);
         }),
         Case::new("every_call_of_a_wake_fails_once", |_| every_call_fails_once(Turn::Wake)),
+        Case::new(
+            "every_call_of_a_backup_ahead_fails_once",
+            every_call_of_a_backup_ahead_fails_once,
+        ),
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
         Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
         Case::new("a_refused_registration_fails_no_sleep", a_refused_registration_fails_no_sleep),
@@ -218,6 +222,60 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
     drop(world.device.reserve(Bytes::mib(2)).unwrap());
     world.pool.sleep(Scope::Whole).unwrap();
     assert!(world.device.usage().unwrap().in_use() <= world.base + Bytes::mib(4), "nothing stays");
+}
+
+// Steps until nothing is left or one is refused.
+fn back_up(pool: &Pool) -> lowtide_pool::Result<()> {
+    while pool.back_up_some(Bytes::mib(8))?.next == AheadNext::More {}
+    Ok(())
+}
+
+fn every_call_of_a_backup_ahead_fails_once(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    let packing = policies()[1].packing(true).compare_each(1);
+    for (index, policy) in [policies()[0], policies()[1], packing].into_iter().enumerate() {
+        let mut world = World::new(policy.ahead_most(Bytes::gib(1)));
+        let begin = |world: &mut World, seed| {
+            world.fill(seed);
+            // Backups that are not kept go with a wake: then a step makes all calls of a first one.
+            if policy.keep_backups {
+                return;
+            }
+            world.pool.sleep(Scope::Whole).unwrap();
+            world.pool.wake(Scope::Whole).unwrap();
+        };
+        begin(&mut world, 1);
+        double.reset_calls();
+        back_up(&world.pool).unwrap();
+        let calls: BTreeMap<String, u64> = double.calls().into_iter().collect();
+        assert!(calls.contains_key("cuMemcpyDtoDAsync_v2"), "{calls:?}");
+        let failures =
+            calls.iter().flat_map(|(name, count)| (1..=*count).map(move |nth| (name, nth)));
+        let one_in = if policy.packing { 15 } else { 6 };
+        let tried = (1..).zip(failures).filter(|(number, _)| is_tried(*number, index, one_in));
+        let mut refused = 0;
+        for (seed, (name, nth)) in (2..).zip(tried.map(|(_, failure)| failure)) {
+            let code = REFUSALS[usize::from(seed % 2 == 0)];
+            begin(&mut world, seed);
+            double.fail_nth(name, nth, code);
+            let outcome = back_up(&world.pool);
+            double.clear_faults();
+            refused += u32::from(outcome.is_err());
+            let after = format!("{name} number {nth} failed with {code}, {}", short(&policy));
+            world.check(false, &after);
+            back_up(&world.pool).unwrap_or_else(|error| panic!("a second try, {after}: {error}"));
+            // Gives back what was refused meanwhile.
+            drop(world.device.reserve(Bytes::mib(2)).unwrap());
+            let in_use = world.device.usage().unwrap().in_use() - world.pool.counts().physical;
+            assert!(in_use <= world.base + Bytes::mib(4), "{after}: {in_use}");
+            let slept = world.pool.sleep(Scope::Whole).unwrap();
+            assert_eq!(slept.copied, Bytes::ZERO, "{after}");
+            world.pool.wake(Scope::Whole).unwrap();
+            world.check(false, &after);
+        }
+        assert!(refused > 0, "no failure was ever told");
+    }
 }
 
 // A call that fails again and again, until it is cured: then the turn succeeds.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use lowtide_device::{Address, Bytes, Device, Stream};
 use lowtide_pool::{
-    Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamFence, StreamId, Tag,
+    AheadNext, Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamFence, StreamId, Tag,
 };
 use lowtide_testing::double::{Double, DoubleGuard};
 use lowtide_testing::raw::{Raw, first};
@@ -57,6 +57,10 @@ pub(crate) fn cases() -> Vec<Case> {
             many_turns(target, Policy::default().packing(true));
         }),
         Case::new("a_prepared_first_sleep_frees_just_what_it_moves", a_prepared_sleep),
+        Case::new("a_first_sleep_copies_only_what_was_not_saved_ahead", |target| {
+            a_first_sleep_after_backups_ahead(target, Policy::default());
+            a_first_sleep_after_backups_ahead(target, Policy::default().packing(true));
+        }),
         Case::new("zeros_come_back_as_zeros_to_memory_that_is_not_zero", zeros_come_back),
         Case::new("a_wake_that_is_stopped_is_taken_back", a_stopped_wake_is_taken_back),
         Case::new("a_sleep_waits_for_work_in_flight", a_sleep_waits_for_work),
@@ -196,6 +200,56 @@ fn check_output(pool: &Pool, hands: &Hands, output: Address, input: &[u8], on_gp
             words(&input[..half]).iter().map(|word| word.wrapping_add(ADDED)).collect();
         assert!(words(&hands.read(pool, output, 0, half)) == expected, "the graph's kernel");
     }
+}
+
+// While a graph writes to a block, the others are backed up; blocks come and go.
+fn a_first_sleep_after_backups_ahead(target: Target, policy: Policy) {
+    let on_gpu = target == Target::Cuda;
+    let (size, launches) = if on_gpu { (256 << 20, 2_000) } else { (6 << 20, 20) };
+    let device = Device::cuda(0).unwrap();
+    let hands = Hands::new(&device);
+    let pool = Pool::builder(&device).policy(policy.ahead_most(Bytes::gib(64))).build().unwrap();
+    let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
+    let mut blocks = Vec::new();
+    for index in 0..4 {
+        let bytes = noise(31 + index, size);
+        let bytes = if index % 2 == 0 { close(bytes) } else { bytes };
+        let address = pool.alloc(Bytes(size as u64), StreamId(0), Tag::default()).unwrap();
+        hands.write(&pool, address, 0, &bytes);
+        blocks.push((address, bytes));
+    }
+    let output = pool.alloc(Bytes(WORDS * 16), StreamId(0), Tag::default()).unwrap();
+    let graph = Graph::capture(target, blocks[0].0, output);
+    let other = pool.clone();
+    let steps = std::thread::spawn(move || {
+        while other.back_up_some(Bytes::mib(16)).unwrap().next == AheadNext::More {}
+    });
+    let mut launched = 0;
+    while launched < launches || !steps.is_finished() {
+        graph.launch();
+        let passing = pool.alloc(Bytes::mib(3), StreamId(0), cache).unwrap();
+        pool.free(passing, StreamId(0)).unwrap();
+        launched += 1;
+    }
+    steps.join().unwrap();
+    let before = device.usage().unwrap().in_use();
+    hands.write(&pool, blocks[1].0, 5, &[1, 2, 3]);
+    blocks[1].1[5..8].copy_from_slice(&[1, 2, 3]);
+    let slept = pool.sleep(Scope::Whole).unwrap();
+    println!("{launched} launches, then {slept:?}");
+    // The page that was just written, and the graph's, which may have been found resting.
+    assert!(slept.copied <= Bytes::mib(4) + Bytes(WORDS * 16), "{slept:?}");
+    assert!(slept.copied >= Bytes::mib(2), "{slept:?}");
+    if on_gpu {
+        println!("freed by the device's number: {}", before - device.usage().unwrap().in_use());
+    }
+    pool.wake(Scope::Whole).unwrap();
+    for (address, bytes) in &blocks {
+        assert!(hands.read(&pool, *address, 0, bytes.len()) == *bytes, "contents");
+    }
+    graph.launch();
+    check_output(&pool, &hands, output, &blocks[0].1, on_gpu);
+    pool.check();
 }
 
 fn a_prepared_sleep(target: Target) {

@@ -11,6 +11,7 @@ pub(super) const CASES: &[NamedCase] = &[
     ("bytes_go_out_and_come_back", bytes_go_out_and_come_back),
     ("copies_take_any_offset_and_size", copies_take_any_offset_and_size),
     ("copies_cross_from_chunk_to_chunk", copies_cross_from_chunk_to_chunk),
+    ("a_copy_within_the_device_needs_no_host", a_copy_within_the_device_needs_no_host),
     ("copies_cross_registrations", copies_cross_registrations),
     ("a_kernel_copies_what_it_is_given_and_nothing_beside", a_kernel_copies_in),
     ("streams_work_side_by_side", streams_work_side_by_side),
@@ -59,6 +60,32 @@ fn copies_cross_from_chunk_to_chunk(target: Target) {
     let bytes = noise(5, pages(6));
     write(&device, &stream, (&reservation, START), &bytes);
     assert!(read(&device, &stream, (&reservation, START), pages(6)) == bytes);
+}
+
+fn a_copy_within_the_device_needs_no_host(target: Target) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));
+    let (other, bytes) = (ready(&device, pages(2)), noise(7, pages(4)));
+    write(&device, &stream, (&reservation, START), &bytes);
+    for (from, to, size) in [(0, 0, pages(2)), (PAGE.0 + 3, 5, Bytes(PAGE.0 + 7))] {
+        stream.copy_within((&reservation, Bytes(from)), (&other, Bytes(to)), size).unwrap();
+        let refused = [&reservation, &other].map(|used| used.unmap(START, used.size()));
+        assert!(refused.iter().all(Result::is_err), "both are in use");
+        stream.synchronize().unwrap();
+        let expected = &bytes[from as usize..(from + size.0) as usize];
+        assert!(read(&device, &stream, (&other, Bytes(to)), size) == expected);
+    }
+    let within =
+        |to: u64| stream.copy_within((&reservation, START), (&reservation, Bytes(to)), PAGE);
+    assert!([0, 1, PAGE.0 - 1].into_iter().all(|to| within(to).is_err()), "they overlap");
+    within(PAGE.0).unwrap();
+    stream.synchronize().unwrap();
+    assert!(read(&device, &stream, (&reservation, PAGE), PAGE) == bytes[..PAGE.as_usize()]);
+    reservation.unmap(START, pages(4)).unwrap();
+    assert!(
+        stream.copy_within((&reservation, START), (&other, START), PAGE).is_err(),
+        "not mapped"
+    );
 }
 
 // Host memory is registered in parts of 512 MiB, and the driver takes no copy across two of them.

@@ -53,6 +53,9 @@ entry! {
     fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: u64, stream: u64) {
         copy(host(to), CopyEnd::Device(from), bytes, stream, false)
     }
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: u64, stream: u64) {
+        copy(CopyEnd::Device(to), CopyEnd::Device(from), bytes, stream, false)
+    }
     fn cuMemcpyHtoD_v2(to: u64, from: usize, bytes: u64) {
         copy(CopyEnd::Device(to), host(from), bytes, 0, true)
     }

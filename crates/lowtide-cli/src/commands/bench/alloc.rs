@@ -30,7 +30,7 @@ const GROWTH_ROUNDS_MOST: u32 = 101;
 /// The number of blocks that are visited again and again among many.
 const HOT: usize = 1_000;
 /// The pool allocates multiples of this.
-const GRAIN: u64 = 512;
+const GRAIN: u64 = 256;
 /// The page of a dry run.
 const PAGE: u64 = 2 << 20;
 /// The largest chunk of what is taken away.

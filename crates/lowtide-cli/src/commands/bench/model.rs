@@ -39,6 +39,16 @@ pub(super) struct Model {
     digests: Vec<Vec<Digest>>,
 }
 
+/// What blocks are filled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Random bytes.
+    Random,
+    /// Values of bf16 as trained layers have them: around zero, layers of different scale, one in a thousand
+    /// twenty times as large.
+    Weights,
+}
+
 /// A part of a block: its offset in the region, its offset in the block, and its size.
 struct Piece {
     from: u64,
@@ -83,7 +93,7 @@ impl Model {
     }
 
     /// Allocates and fills everything.
-    pub(super) fn load(pool: &Pool, divide: u64) -> anyhow::Result<Model> {
+    pub(super) fn load(pool: &Pool, divide: u64, content: Content) -> anyhow::Result<Model> {
         let device = pool.device().clone();
         let weights = pool.tag("weights", SleepPolicy::Offload)?;
         let cache = pool.tag("cache", SleepPolicy::Discard)?;
@@ -99,7 +109,7 @@ impl Model {
         let part = Model::discarded_bytes(divide).0 / Model::DISCARDED_BLOCKS as u64;
         let lost: Vec<_> =
             (0..Model::DISCARDED_BLOCKS).map(|_| alloc(part, cache)).collect::<Result<_, _>>()?;
-        let random = random(&device)?;
+        let random = random(&device, content)?;
         let read_back = device.host_memory(Bytes(REGION / 2))?;
         let stream = device.stream()?;
         let (pool, weights, change) = (pool.clone(), kept, 0);
@@ -183,15 +193,38 @@ impl Model {
     }
 }
 
-fn random(device: &Device) -> anyhow::Result<Arc<HostMemory>> {
+fn random(device: &Device, content: Content) -> anyhow::Result<Arc<HostMemory>> {
     let memory = device.host_memory(Bytes(REGION))?;
     let mut random_numbers = Random(20_261_115);
     let mut part = vec![0u8; 1 << 20];
     for offset in (0..REGION).step_by(part.len()) {
-        for word in part.chunks_exact_mut(8) {
-            word.copy_from_slice(&random_numbers.next().to_le_bytes());
+        match content {
+            Content::Random => {
+                for word in part.chunks_exact_mut(8) {
+                    word.copy_from_slice(&random_numbers.next().to_le_bytes());
+                }
+            }
+            Content::Weights => {
+                let layer = (offset / LAYER_BYTES % 7) as u8;
+                let scale = 0.01 + 0.01 * f32::from(layer);
+                for value in part.chunks_exact_mut(2) {
+                    value.copy_from_slice(&weight(random_numbers.next(), scale));
+                }
+            }
         }
         memory.write(Bytes(offset), &part)?;
     }
     Ok(memory)
+}
+
+/// The bytes of the region that have one scale.
+const LAYER_BYTES: u64 = 16 << 20;
+
+// A value of bf16. The sum of four uniform numbers is close to a normal distribution.
+fn weight(random: u64, scale: f32) -> [u8; 2] {
+    let part = |index: u32| f32::from((random >> (index * 13)) as u16 & 0x1fff) / 8192.0 - 0.5;
+    let normal = (part(0) + part(1) + part(2) + part(3)) * 3.0_f32.sqrt();
+    let outlier = if random >> 54 == 0 { 20.0 } else { 1.0 };
+    let bits = (normal * scale * outlier).to_bits();
+    ((bits >> 16) as u16).to_le_bytes()
 }

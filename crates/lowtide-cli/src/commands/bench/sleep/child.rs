@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lowtide_device::{Bytes, Device, end_with_parent};
-use lowtide_pool::{Pool, PoolSnapshot, Scope};
+use lowtide_pool::{Policy, Pool, PoolSnapshot, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::Options;
-use crate::commands::bench::model::Model;
+use super::ahead::{self, Ahead};
+use crate::commands::bench::model::{Content, Model};
 use crate::devices;
 use crate::ending::Ending;
 use crate::page;
@@ -36,6 +37,8 @@ pub(super) enum ChildLine {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) first_sleep_s: f64,
+    /// What preceded the first sleep.
+    pub(super) ahead: Option<Ahead>,
     pub(super) unchanged_sleep_s: Vec<f64>,
     pub(super) changed_sleep_s: Vec<f64>,
     pub(super) wake_s: Vec<f64>,
@@ -71,21 +74,25 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     options.parent.map_or(Ok(()), end_with_parent)?;
     let device = devices::open(options.device.context("the parent names the device")?)?;
     let done = |bytes| page::print_json_line(&ChildLine::Done { bytes }).map(drop);
-    let measured = measure(&device, options.divide.unwrap_or(1), options.turns, &done)?;
+    let measured = measure(&device, options, &done)?;
     page::print_json_line(&ChildLine::Measured(Box::new(measured)))?;
     Ok(Ending::Proved)
 }
 
 fn measure(
     device: &Device,
-    divide: u64,
-    turns: u32,
+    options: &Options,
     done: &dyn Fn(Bytes) -> anyhow::Result<()>,
 ) -> anyhow::Result<Measured> {
+    let (divide, turns) = (options.divide.unwrap_or(1), options.turns);
     let context = device.usage()?.in_use();
-    let pool = Pool::new(device)?;
-    let mut model = Model::load(&pool, divide)?;
+    let most = if options.ahead.is_some() { Bytes(u64::MAX) } else { Bytes::ZERO };
+    let policy = Policy::default().packing(options.packing).ahead_most(most);
+    let pool = Pool::builder(device).policy(policy).build()?;
+    let content = if options.weights { Content::Weights } else { Content::Random };
+    let mut model = Model::load(&pool, divide, content)?;
     done(Model::bytes(divide))?;
+    let ahead = options.ahead.map(|share| ahead::measure(&pool, share)).transpose()?;
     let kept = model.kept();
     // Never between a sleep and its wake: some wakes begin at once.
     let done_times = |count: u64| done(Bytes(kept.0 * count));
@@ -128,6 +135,7 @@ fn measure(
     done_times(2 * u64::from(turns))?;
     Ok(Measured {
         first_sleep_s: first_sleep,
+        ahead,
         unchanged_sleep_s: unchanged,
         changed_sleep_s: changed,
         wake_s: wakes,
@@ -181,13 +189,27 @@ mod tests {
     #[test]
     fn the_bytes_done_are_the_bytes_planned() {
         let (divide, turns) = (4096, 2);
-        let device = Device::host(HostOptions::default()).unwrap();
-        let counted = Cell::new(Bytes::ZERO);
-        let count = |bytes| {
-            counted.set(counted.get() + bytes);
-            Ok(())
+        let options = |ahead, packing| Options {
+            device: None,
+            processes: None,
+            turns,
+            divide: Some(divide),
+            weights: packing,
+            packing,
+            ahead,
+            parent: None,
+            json: false,
         };
-        assert!(measure(&device, divide, turns, &count).unwrap().right);
-        assert_eq!(counted.get(), planned(divide, turns));
+        let device = Device::host(HostOptions::default()).unwrap();
+        for (ahead, packing) in [(None, false), (Some(100), false), (Some(50), true)] {
+            let counted = Cell::new(Bytes::ZERO);
+            let count = |bytes| {
+                counted.set(counted.get() + bytes);
+                Ok(())
+            };
+            let measured = measure(&device, &options(ahead, packing), &count).unwrap();
+            assert!(measured.right && measured.ahead.is_some() == ahead.is_some());
+            assert_eq!(counted.get(), planned(divide, turns));
+        }
     }
 }

@@ -4,6 +4,8 @@ use anyhow::Context;
 use lowtide_device::{Bytes, DeviceId};
 use serde::Serialize;
 
+use super::Options;
+use super::ahead::Ahead;
 use super::child::{Measured, REST};
 use crate::commands::bench::median;
 use crate::commands::bench::model::Model;
@@ -23,6 +25,12 @@ pub(super) struct SleepFigures {
     raw_in_s: f64,
     first_sleep_s: f64,
     first_sleeps_s: Vec<f64>,
+    /// Set where the weights were filled with bf16 values, and where pages of them were packed.
+    weights: bool,
+    packing: bool,
+    /// What preceded the first sleep; times and rates are medians.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ahead: Option<AheadFigures>,
     unchanged_sleep_s: f64,
     changed_sleep_s: f64,
     wake_s: f64,
@@ -42,13 +50,42 @@ pub(super) struct SleepFigures {
     asleep: serde_json::Value,
 }
 
+/// Backups ahead of the first sleep.
+#[derive(Serialize)]
+struct AheadFigures {
+    share_percent: u32,
+    /// From the start until nothing was left to back up.
+    backed_up_s: f64,
+    /// Launches of small work per second, alone and meanwhile.
+    launches_alone: f64,
+    launches_meanwhile: f64,
+    launch_ratio: f64,
+}
+
+impl AheadFigures {
+    fn new(share_percent: u32, measured: &[Measured]) -> AheadFigures {
+        let all = |value: fn(&Ahead) -> f64| {
+            median(measured.iter().filter_map(|one| one.ahead.as_ref()).map(value).collect())
+        };
+        let launches_alone = all(|ahead| ahead.launches_alone);
+        let launches_meanwhile = all(|ahead| ahead.launches_meanwhile);
+        AheadFigures {
+            share_percent,
+            backed_up_s: all(|ahead| ahead.backed_up_s),
+            launches_alone,
+            launches_meanwhile,
+            launch_ratio: all(|ahead| ahead.launches_meanwhile / ahead.launches_alone),
+        }
+    }
+}
+
 /// Merges the measurements of all processes.
 pub(super) fn merge(
     id: DeviceId,
-    divide: u64,
-    turns: u32,
+    options: &Options,
     mut measured: Vec<Measured>,
 ) -> anyhow::Result<SleepFigures> {
+    let (divide, turns) = (options.divide.unwrap_or(1), options.turns);
     let all = |values: fn(&Measured) -> &[f64]| -> f64 {
         median(measured.iter().flat_map(|one| values(one).to_vec()).collect())
     };
@@ -58,6 +95,7 @@ pub(super) fn merge(
     let unchanged_sleep_s = all(|one| &one.unchanged_sleep_s);
     let wake_at_once_s = all(|one| &one.wake_at_once_s);
     let (processes, right) = (measured.len(), measured.iter().all(|one| one.right));
+    let ahead = options.ahead.map(|share| AheadFigures::new(share, &measured));
     let backup_bytes = measured.iter().map(|one| one.backup_bytes).max().unwrap_or_default();
     measured.sort_by_key(Measured::above_context);
     let worst = measured.pop().context("at least one process")?;
@@ -74,6 +112,9 @@ pub(super) fn merge(
         raw_in_s,
         first_sleep_s: median(first.clone()),
         first_sleeps_s: first,
+        weights: options.weights,
+        packing: options.packing,
+        ahead,
         unchanged_sleep_s,
         changed_sleep_s,
         wake_s,
@@ -106,7 +147,16 @@ impl SleepFigures {
         };
         row("plain copy out", self.raw_out_s, "");
         row("plain copy in", self.raw_in_s, "");
-        row("first sleep", self.first_sleep_s, "nothing prepared");
+        if let Some(ahead) = &self.ahead {
+            let AheadFigures { share_percent, launches_alone, launch_ratio, .. } = ahead;
+            let more = format!(
+                "in {share_percent}% of the time, beside {launches_alone:.0} launches/s, which kept {:.1}% of their speed",
+                launch_ratio * 100.0
+            );
+            row("backed up ahead", ahead.backed_up_s, &more);
+        }
+        let prepared = if self.ahead.is_some() { "backed up ahead" } else { "nothing prepared" };
+        row("first sleep", self.first_sleep_s, prepared);
         row("later sleep", self.unchanged_sleep_s, "nothing changed");
         let ratio = format!("every page changed; {:.3} × the plain copy", self.changed_ratio);
         row("later sleep", self.changed_sleep_s, &ratio);

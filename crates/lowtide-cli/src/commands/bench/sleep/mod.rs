@@ -6,6 +6,7 @@
 //! be prepared. Each process then does the later turns, those that wake at once last. Medians are taken
 //! over all processes.
 
+mod ahead;
 mod child;
 mod figures;
 
@@ -32,7 +33,8 @@ const BESIDE: Bytes = Bytes::mib(640);
     after_help = "Each process fills the blocks with random bytes and sleeps for the first time. Then it does the \
                   later turns: nothing changed and every page changed, alternating; then wakes without a rest before \
                   them; then plain copies of the kept bytes. After every wake the digest of every page is compared, \
-                  after the last wake one block in 17 byte for byte."
+                  after the last wake one block in 17 byte for byte. With --ahead, a loop launches small work, first \
+                  alone, then until the weights are backed up."
 )]
 pub(crate) struct Options {
     /// The device: host, cuda:0, … By default the first GPU, or host without one.
@@ -47,6 +49,16 @@ pub(crate) struct Options {
     /// Divide every size by this. By default the smallest power of two with which the work fits.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=4096))]
     divide: Option<u64>,
+    /// Fill the weights with bf16 values of layers of different scale, instead of random bytes.
+    #[arg(long)]
+    weights: bool,
+    /// Pack pages of bf16 values on their way to the host.
+    #[arg(long)]
+    packing: bool,
+    /// Back up the weights ahead of the first sleep, in this share of the time, while a loop launches small
+    /// work.
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "25", value_parser = clap::value_parser!(u32).range(1..=100))]
+    ahead: Option<u32>,
     /// The process that started this one, with which it ends.
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
@@ -63,15 +75,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let device = devices::open(id)?;
     let divide = options.divide.map_or_else(|| fitting(&device), Ok)?;
     drop(device);
+    let options = Options { divide: Some(divide), ..options.clone() };
     let of_one = planned(divide, options.turns);
     let progress = Progress::of(Bytes(of_one.0 * u64::from(processes)));
     let mut measured = Vec::new();
     for number in 1..=processes {
         progress.say(format!("sleeping and waking on {id}, process {number} of {processes}"));
-        measured.push(in_a_process(id, divide, options.turns, &progress)?);
+        measured.push(in_a_process(id, &options, &progress)?);
     }
     drop(progress);
-    let figures = figures::merge(id, divide, options.turns, measured)?;
+    let figures = figures::merge(id, &options, measured)?;
     if options.json { page::print_json(&figures) } else { figures.text().print() }?;
     ensure!(figures.right, "a block had other bytes after a wake: this is a bug of lowtide");
     Ok(Ending::Proved)
@@ -96,16 +109,15 @@ fn fitting(device: &Device) -> anyhow::Result<u64> {
     })
 }
 
-fn in_a_process(
-    id: DeviceId,
-    divide: u64,
-    turns: u32,
-    progress: &Progress,
-) -> anyhow::Result<Measured> {
+fn in_a_process(id: DeviceId, options: &Options, progress: &Progress) -> anyhow::Result<Measured> {
+    let (divide, turns) = (options.divide.unwrap_or(1), options.turns);
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bench", "sleep-child", "--device", &id.to_string()]);
     command.args(["--parent", &std::process::id().to_string()]);
     command.args(["--turns", &turns.to_string(), "--divide", &divide.to_string()]);
+    command.args(options.weights.then_some("--weights"));
+    command.args(options.packing.then_some("--packing"));
+    command.args(options.ahead.map(|share| format!("--ahead={share}")));
     let mut child = command.stdout(Stdio::piped()).spawn().context("starting a process")?;
     let out = BufReader::new(child.stdout.take().context("the process's output is piped")?);
     let mut measured = None;

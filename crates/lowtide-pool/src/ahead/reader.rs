@@ -1,0 +1,70 @@
+//! The stream that reads pages ahead of time, and how memory is taken from under it.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use lowtide_device::{Device, Result, Stream};
+
+use crate::retry::twice;
+use crate::room::RoomId;
+use crate::sync::{Condvar, Mutex, lock, wait};
+
+/// The stream of all steps, made by the first and kept, and the pages that it reads. A thread that unmaps such
+/// a page waits: no page goes while a copy reads it, and no page is kept for longer than one read.
+#[derive(Default)]
+pub(crate) struct PageReader {
+    stream: OnceLock<Stream>,
+    /// The read that is under way, from the first page to the last.
+    read: Mutex<Option<(RoomId, Range<u64>)>>,
+    ended: Condvar,
+}
+
+/// The most reads of one page by one step: a look, and a copy into the ring. A step looks at no page that was
+/// free when it entered the room.
+pub(crate) const READS_MOST: u32 = 2;
+
+impl PageReader {
+    /// Returns the stream, made if there is none. On CUDA a stream without a priority has the lowest.
+    pub(super) fn stream(&self, device: &Device) -> Result<&Stream> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let made = device.stream()?;
+        Ok(self.stream.get_or_init(|| made))
+    }
+
+    /// Begins to read pages of a room. The read ends when the result is dropped; the work must have been waited
+    /// for by then.
+    pub(super) fn begin(&self, room: RoomId, pages: Range<u64>) -> PageRead<'_> {
+        *lock(&self.read) = Some((room, pages));
+        PageRead(self)
+    }
+
+    /// Waits for the end of a read of this range, if one is under way.
+    pub(crate) fn wait(&self, room: RoomId, range: &Range<u64>) {
+        let reads = |read: &Option<(RoomId, Range<u64>)>| {
+            read.as_ref().is_some_and(|(other, pages)| {
+                *other == room && pages.start < range.end && range.start < pages.end
+            })
+        };
+        let mut read = lock(&self.read);
+        while reads(&read) {
+            read = wait(&self.ended, read);
+        }
+    }
+
+    /// After a read that failed: waits for everything that was given to the stream, which then keeps no page.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.stream.get().map_or(Ok(()), |stream| twice(|| stream.synchronize()))
+    }
+}
+
+/// A read that is under way.
+pub(super) struct PageRead<'a>(&'a PageReader);
+
+impl Drop for PageRead<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.read) = None;
+        self.0.ended.notify_all();
+    }
+}

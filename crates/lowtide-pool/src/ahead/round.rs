@@ -1,0 +1,187 @@
+//! Rounds: in which order pages are looked at, and which of them have rested.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use lowtide_device::digest::Digest;
+use lowtide_device::{Reservation, Result};
+
+use super::{AheadNext, Copier, PageReader};
+use crate::backup::{BackupPage, Backups, PAGE};
+use crate::room::RoomId;
+
+/// What steps remember from one to the next.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// Set from the first step of a round to its last.
+    has_round: bool,
+    /// The rooms of this round that no step has entered, the next one last.
+    rooms: Vec<RoomId>,
+    place: Option<Place>,
+    tally: RoundTally,
+    /// The digests of pages that are not saved, when a step last looked.
+    seen: BTreeMap<RoomId, BTreeMap<u64, Digest>>,
+    /// Device memory and a staging buffer, from the first copy until nothing is left to copy.
+    pub(crate) copier: Option<Copier>,
+    /// Slots to which a copy that failed may still write, and those that were meant for the next ones.
+    pub(super) unsure: Vec<BackupPage>,
+    /// Set where a step failed, until its stream was waited for.
+    pub(super) is_unsettled: bool,
+}
+
+/// The pages of one round, by what became of them.
+#[derive(Default)]
+struct RoundTally {
+    saved: usize,
+    /// Those that the next round will find rested, or not.
+    new: usize,
+    /// Those for which there was no room.
+    refused: usize,
+}
+
+/// The room that is being looked at.
+pub(super) struct Place {
+    pub(super) room: RoomId,
+    pub(super) reservation: Reservation,
+    /// The pages with live bytes when the room was entered, in order.
+    pages: Vec<u64>,
+    /// The number of pages that are done.
+    at: usize,
+    /// Set until a step has begun with it.
+    is_new: bool,
+}
+
+impl Place {
+    pub(super) fn new(room: RoomId, reservation: Reservation, live: &[Range<u64>]) -> Place {
+        let pages = live.iter().flat_map(|run| run.clone().step_by(PAGE as usize)).collect();
+        Place { room, reservation, pages, at: 0, is_new: true }
+    }
+
+    /// Returns the next pages, at most so many.
+    pub(super) fn group(&self, most: usize) -> &[u64] {
+        let rest = &self.pages[self.at..];
+        &rest[..rest.len().min(most)]
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Returns whether a page had live bytes when the room was entered.
+    pub(super) fn has(&self, page: u64) -> bool {
+        self.pages.binary_search(&page).is_ok()
+    }
+
+    fn is_done(&self) -> bool {
+        self.at == self.pages.len()
+    }
+}
+
+impl Ahead {
+    /// Begins a round with these rooms, unless one is under way.
+    pub(super) fn begin_round(&mut self, rooms: impl FnOnce() -> Vec<RoomId>) {
+        if !self.has_round {
+            self.rooms = rooms();
+            self.rooms.reverse();
+            self.has_round = true;
+        }
+    }
+
+    /// Returns a room to enter, of those that are still saved, unless a step is in one.
+    pub(super) fn next_room(&mut self, is_saved: impl Fn(&RoomId) -> bool) -> Option<RoomId> {
+        let is_open = |place: &Place| is_saved(&place.room) && (place.is_new || !place.is_done());
+        if self.place.as_ref().is_some_and(is_open) {
+            return None;
+        }
+        self.place = None;
+        std::iter::from_fn(|| self.rooms.pop()).find(is_saved)
+    }
+
+    pub(super) fn enter(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+
+    /// Begins with a room: forgets its pages without live bytes.
+    pub(super) fn forget_dead(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.is_new = false;
+        }
+        if let Some(place) = &self.place
+            && let Some(seen) = self.seen.get_mut(&place.room)
+        {
+            seen.retain(|page, _| place.has(*page));
+        }
+    }
+
+    /// Forgets a page that is saved.
+    pub(super) fn forget(&mut self, room: RoomId, page: u64) {
+        if let Some(seen) = self.seen.get_mut(&room) {
+            seen.remove(&page);
+        }
+    }
+
+    /// Returns whether a page is as it was when it was last looked at. If not, remembers how it is now.
+    pub(super) fn has_rested(&mut self, room: RoomId, page: u64, digest: Digest) -> bool {
+        let before = self.seen.entry(room).or_default().insert(page, digest);
+        self.tally.new += usize::from(before.is_none());
+        before == Some(digest)
+    }
+
+    /// Remembers how a page is that changed since the look.
+    pub(super) fn has_changed(&mut self, room: RoomId, page: u64, digest: Digest) {
+        self.seen.entry(room).or_default().insert(page, digest);
+    }
+
+    /// Counts pages for which there was no room.
+    pub(super) fn has_refused(&mut self, pages: usize) {
+        self.tally.refused += pages;
+    }
+
+    /// Records that a group of pages is done, all of them or those before one.
+    pub(super) fn advance(&mut self, group: &[u64], before: Option<u64>) {
+        if let Some(place) = &mut self.place {
+            place.at += match before {
+                Some(left) => group.partition_point(|page| *page < left),
+                None => group.len(),
+            };
+        }
+    }
+
+    /// Ends a step that saved so many pages, and the round where this was its last.
+    pub(super) fn end_of_step(&mut self, saved: usize) -> AheadNext {
+        self.tally.saved += saved;
+        if !self.rooms.is_empty() || self.place.as_ref().is_some_and(|place| !place.is_done()) {
+            return AheadNext::More;
+        }
+        (self.has_round, self.place) = (false, None);
+        match std::mem::take(&mut self.tally) {
+            RoundTally { saved: 0, new: 0, refused: 0 } => AheadNext::Nothing,
+            RoundTally { saved: 0, new: 0, .. } => AheadNext::NoRoom,
+            RoundTally { .. } => AheadNext::More,
+        }
+    }
+
+    /// After a step that failed: waits for its work, and takes the slots back that it may have written to.
+    pub(super) fn settle(&mut self, backups: &mut Backups, reader: &PageReader) -> Result<()> {
+        if self.is_unsettled {
+            reader.settle()?;
+            self.unsure.drain(..).for_each(|slot| backups.give_up(slot));
+            self.is_unsettled = false;
+        }
+        Ok(())
+    }
+
+    /// Returns the slots that are neither free nor used.
+    pub(crate) fn unsure(&self) -> &[BackupPage] {
+        &self.unsure
+    }
+
+    /// Returns whether work of a step that failed may be under way.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.is_unsettled
+    }
+}

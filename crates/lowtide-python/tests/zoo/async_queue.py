@@ -1,0 +1,25 @@
+"""A request in the queue of an event loop.
+
+The consumer of an `asyncio.Queue` was cancelled: what was put stays.
+"""
+
+import asyncio
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"requests\._queue",),
+    cut=r"requests\._queue\[0\]",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="requests.get_nowait()",
+    holder="requests",
+)
+
+
+if __name__ == "__main__":
+    requests: asyncio.Queue[Any] = asyncio.Queue()
+    requests.put_nowait(("id", big()))
+    visit(ANIMAL)

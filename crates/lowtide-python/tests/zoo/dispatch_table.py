@@ -1,0 +1,35 @@
+"""A function that depends on the type of its argument.
+
+`@encode.register(int)` inside another function: the table of `singledispatch` has the closure.
+"""
+
+import functools
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"encode",),
+    cut=r"encode",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del encode",
+    holder="encode",
+)
+
+
+@functools.singledispatch
+def encode(value: Any) -> Any:
+    return value
+
+
+def add(table: Any) -> None:
+    @encode.register(int)
+    def _(value: int) -> Any:
+        return table[value]
+
+
+if __name__ == "__main__":
+    add(big())
+    visit(ANIMAL)

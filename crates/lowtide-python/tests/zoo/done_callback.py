@@ -1,0 +1,30 @@
+"""A callback of a future that is never done.
+
+`future.add_done_callback(partial(reply, batch))`: the worker that would set the result has died.
+"""
+
+import concurrent.futures
+import functools
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"future\._done_callbacks",),
+    cut=r"_done_callbacks\[0\]",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="future._done_callbacks.clear()",
+    holder="future",
+)
+
+
+def reply(batch: Any, future: Any) -> None:
+    batch.zero_()
+
+
+if __name__ == "__main__":
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.add_done_callback(functools.partial(reply, big()))
+    visit(ANIMAL)

@@ -1,0 +1,30 @@
+"""An attribute of an enum's member.
+
+`Weights.SMALL.loaded = load()`: members live as long as their class.
+"""
+
+import enum
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"Weights\.SMALL\.loaded",),
+    cut=r"Weights\.SMALL",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del Weights.SMALL.loaded",
+    holder="Weights",
+)
+
+
+class Weights(enum.Enum):
+    SMALL = 1
+
+    loaded: Any
+
+
+if __name__ == "__main__":
+    Weights.SMALL.loaded = big()
+    visit(ANIMAL)

@@ -1,0 +1,32 @@
+"""A reporter of exceptions.
+
+`sys.excepthook = reporter.report`, and the reporter keeps the last batch to report it.
+"""
+
+import sys
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"sys\.excepthook\.__self__",),
+    cut=r"excepthook",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="sys.excepthook = sys.__excepthook__",
+    holder="sys.excepthook.__self__",
+)
+
+
+class Reporter:
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def report(self, *exception: Any) -> None:
+        print(self.batch.shape, exception)
+
+
+if __name__ == "__main__":
+    sys.excepthook = Reporter(big()).report
+    visit(ANIMAL)

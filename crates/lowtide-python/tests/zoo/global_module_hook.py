@@ -1,0 +1,31 @@
+"""A hook on every module.
+
+`register_module_forward_hook` is for profilers; the handle that would remove it is lost.
+"""
+
+from typing import Any
+
+import torch
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"_global_forward_hooks",),
+    cut=r"_global_forward_hooks",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="torch.nn.modules.module._global_forward_hooks.clear()",
+    holder="torch.nn.modules.module._global_forward_hooks",
+)
+
+
+def profile(seen: Any) -> None:
+    torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, output: seen.shape and None
+    )
+
+
+if __name__ == "__main__":
+    profile(big())
+    visit(ANIMAL)

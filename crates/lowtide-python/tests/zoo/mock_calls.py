@@ -1,0 +1,24 @@
+"""The calls of a mock.
+
+A test, or a dry run, replaces a model by a mock, which keeps the arguments of every call.
+"""
+
+from unittest import mock
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"model\.",),
+    cut=r"model\.",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="model.reset_mock()",
+    holder="model",
+)
+
+
+if __name__ == "__main__":
+    model = mock.MagicMock()
+    model.generate(big())
+    visit(ANIMAL)

@@ -1,0 +1,41 @@
+"""A context that was entered and never left.
+
+A server enters the context of a session by hand and loses the call that would leave it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(
+        r"opened\[0\]\.gen",
+        r"weights",
+    ),
+    cut=r"opened\[0\]\.gen\.close\(\)",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="opened.pop().__exit__(None, None, None)",
+    holder="opened",
+)
+
+
+@contextlib.contextmanager
+def session() -> Iterator[None]:
+    weights = big()
+    yield
+    del weights
+
+
+def enter() -> Any:
+    entered = session()
+    entered.__enter__()
+    return entered
+
+
+if __name__ == "__main__":
+    opened = [enter()]
+    visit(ANIMAL)

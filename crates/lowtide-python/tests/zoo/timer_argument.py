@@ -1,0 +1,31 @@
+"""An argument of a timer.
+
+`threading.Timer(3600, expire, args=(buffer,))`: the entry of a cache expires in an hour, and the thread
+that waits for it has the entry.
+"""
+
+import threading
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"\.args\[0\]",),
+    cut=r"cancel\(\)",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="timer.cancel(); timer.join(); del timer",
+    holder="timer",
+)
+
+
+def expire(buffer: Any) -> None:
+    buffer.zero_()
+
+
+if __name__ == "__main__":
+    timer = threading.Timer(3600, expire, args=(big(),))
+    timer.daemon = True
+    timer.start()
+    visit(ANIMAL)

@@ -1,0 +1,30 @@
+"""A coroutine that nobody awaits.
+
+`handle(batch)` without `await`, in a list of things to do: its arguments are there already.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(
+        r"pending\[0\]",
+        r"batch",
+    ),
+    cut=r"pending\[0\]",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="pending.pop().close()",
+    holder="pending",
+)
+
+
+async def handle(batch: Any) -> Any:
+    return batch
+
+
+if __name__ == "__main__":
+    pending = [handle(big())]
+    visit(ANIMAL)

@@ -1,0 +1,28 @@
+"""A loop over a list that was left.
+
+`steps = enumerate(batches)` at the prompt: the iterator has the whole list, whatever it has passed.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"steps",),
+    cut=r"steps",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del steps",
+    holder="steps",
+)
+
+
+def load() -> list[Any]:
+    return [big(), None]
+
+
+if __name__ == "__main__":
+    steps = enumerate(load())
+    next(steps)
+    visit(ANIMAL)

@@ -1,0 +1,149 @@
+//! A thread that makes backups ahead of sleeps.
+
+use std::fmt;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lowtide_pool::{AheadNext, AheadReport, Pool};
+use lowtide_types::Bytes;
+
+/// What one step copies at most: a sleep that is asked for meanwhile waits for its end.
+const STEP: Bytes = Bytes::mib(8);
+/// The rest after a round that found nothing to do, or no room.
+const LONG_REST: Duration = Duration::from_secs(1);
+/// The rest while a sleep or a wake is under way.
+const SHORT_REST: Duration = Duration::from_millis(20);
+
+/// A thread that backs up pages of a pool while the program runs, [step by step](Pool::back_up_some), so that
+/// a sleep finds little to copy. It works for a share of its time and rests for the remainder, and so takes no
+/// more than that share of the link. Dropping it ends it, after the step that may be under way.
+///
+/// The pool's policy says how much host memory backups may take, and must say so for any to be made.
+///
+/// ```
+/// use lowtide::AheadThread;
+/// use lowtide::device::{Bytes, Device, HostOptions};
+/// use lowtide::pool::{Policy, Pool, Scope};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let budget = Some(Bytes::mib(64));
+/// let device = Device::host(HostOptions { budget, ..HostOptions::default() })?;
+/// let policy = Policy::default().ahead_most(Bytes::gib(16));
+/// let pool = Pool::builder(&device).policy(policy).build()?;
+/// let ahead = AheadThread::start(&pool, 25)?; // a quarter of the time
+/// // … the program works …
+/// pool.sleep(Scope::Whole)?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "dropping it ends it"]
+pub struct AheadThread {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    last: Arc<Mutex<Option<AheadReport>>>,
+}
+
+impl AheadThread {
+    /// Starts the thread, which works for `share_percent` of its time, from 1 to 100.
+    ///
+    /// # Errors
+    /// If the machine cannot start a thread.
+    pub fn start(pool: &Pool, share_percent: u32) -> std::io::Result<AheadThread> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let last: Arc<Mutex<Option<AheadReport>>> = Arc::default();
+        let (pool, report) = (pool.clone(), Arc::clone(&last));
+        let work = move || {
+            let mut rest = Duration::ZERO;
+            while stopped.recv_timeout(rest) == Err(RecvTimeoutError::Timeout) {
+                let began = Instant::now();
+                rest = match pool.back_up_some(STEP) {
+                    Ok(done) => {
+                        *report.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+                        rest_after(done.next, began.elapsed(), share_percent)
+                    }
+                    Err(error) if pool.health().is_err() => {
+                        tracing::error!(%error, "no more backups are made ahead");
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a backup ahead of time failed; the next step goes on");
+                        LONG_REST
+                    }
+                };
+            }
+        };
+        let thread = thread::Builder::new().name("lowtide-ahead".to_owned()).spawn(work)?;
+        Ok(AheadThread { stop: Some(stop), thread: Some(thread), last })
+    }
+
+    /// Returns the result of the last step, if there was one.
+    pub fn last(&self) -> Option<AheadReport> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn rest_after(next: AheadNext, took: Duration, share_percent: u32) -> Duration {
+    let share = share_percent.clamp(1, 100);
+    match next {
+        AheadNext::More => took * (100 - share) / share,
+        AheadNext::Busy => SHORT_REST,
+        _ => LONG_REST,
+    }
+}
+
+impl Drop for AheadThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has broken the pool, which says so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for AheadThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AheadThread({:?})", self.last())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_device::{Device, HostOptions};
+    use lowtide_pool::{Policy, Scope};
+
+    use super::*;
+
+    #[test]
+    fn rests_make_the_share() {
+        let took = Duration::from_millis(3);
+        let rest = |share| rest_after(AheadNext::More, took, share);
+        assert_eq!(rest(25), Duration::from_millis(9));
+        assert_eq!(rest(75), Duration::from_millis(1));
+        assert_eq!([rest(100), rest(1000)], [Duration::ZERO; 2]);
+        assert_eq!([rest(0), rest(1)], [Duration::from_millis(297); 2]);
+        assert_eq!(rest_after(AheadNext::Nothing, took, 25), LONG_REST);
+        assert_eq!(rest_after(AheadNext::Busy, took, 25), SHORT_REST);
+    }
+
+    #[test]
+    fn the_thread_saves_what_a_sleep_would_copy_and_ends_when_it_is_dropped() {
+        let budget = Some(Bytes::mib(64));
+        let device = Device::host(HostOptions { budget, small_pages: true }).unwrap();
+        let policy = Policy::default().ahead_most(Bytes::gib(1));
+        let pool = Pool::builder(&device).policy(policy).build().unwrap();
+        let block = pool.block(Bytes::mib(12)).unwrap();
+        block.fill(3).unwrap();
+        let ahead = AheadThread::start(&pool, 50).unwrap();
+        while ahead.last().is_none_or(|report| report.next != AheadNext::Nothing) {
+            thread::yield_now();
+        }
+        assert_eq!(pool.sleep(Scope::Whole).unwrap().copied, Bytes::ZERO);
+        pool.wake(Scope::Whole).unwrap();
+        drop(ahead);
+        block.write(Bytes(5), &[1]).unwrap();
+        assert_eq!(pool.sleep(Scope::Whole).unwrap().copied, Bytes::mib(2), "nobody saves it now");
+    }
+}
