@@ -12,7 +12,7 @@ use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, NotUnmapped, Reservation
 use crate::arena::Run;
 use crate::limit::{Limit, Progress};
 use crate::moves::Move;
-use crate::policy::{Policy, Taken};
+use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::{BlockRequest, PoolCounts, State};
@@ -240,8 +240,8 @@ impl State {
         } else {
             self.moves_by(policy, size, missing)
         };
-        let taken = Taken::of(self.counts().physical.0.saturating_add(missing), device.total.0);
-        let chunk = policy.chunk_for(size, device.page.0, taken);
+        let tight = self.counts().physical.0.saturating_add(missing) > device.total.0 / 2;
+        let chunk = policy.chunk_for(size, device.page.0, tight);
         self.tags.begin_job(request.tag);
         Ok(Plan { reservation, run, chunk, moves })
     }

@@ -29,16 +29,11 @@ pub struct Policy {
     pub small_most: Bytes,
     /// A new chunk is at most the block's size divided by this number. Default: 4.
     pub chunks_per_block: u64,
-    /// The same until the pool has taken a quarter of the device: a sleep takes less time with fewer chunks.
-    /// Default: 2.
-    pub chunks_per_block_when_roomy: u64,
     /// The same once the pool has taken half of the device, where small chunks fit and large ones do
     /// not. Default: 32.
     pub chunks_per_block_when_tight: u64,
     /// The largest chunk that is made for a block. Default: 64 MiB.
     pub chunk_most: Bytes,
-    /// The same until the pool has taken a quarter of the device. Default: 256 MiB.
-    pub chunk_most_when_roomy: Bytes,
     /// The largest chunk that a wake makes. A wake knows all blocks at once, so large chunks cost
     /// nothing but tightness later on. Default: 256 MiB.
     pub wake_chunk_most: Bytes,
@@ -103,10 +98,8 @@ impl Default for Policy {
         Policy {
             small_most: Bytes::kib(256),
             chunks_per_block: 4,
-            chunks_per_block_when_roomy: 2,
             chunks_per_block_when_tight: 32,
             chunk_most: Bytes::mib(64),
-            chunk_most_when_roomy: Bytes::mib(256),
             wake_chunk_most: Bytes::mib(256),
             slack_thousandths: 60,
             spare_thousandths: 250,
@@ -146,10 +139,8 @@ macro_rules! setters {
 setters! {
     small_most: Bytes,
     chunks_per_block: u64,
-    chunks_per_block_when_roomy: u64,
     chunks_per_block_when_tight: u64,
     chunk_most: Bytes,
-    chunk_most_when_roomy: Bytes,
     wake_chunk_most: Bytes,
     slack_thousandths: u64,
     spare_thousandths: u64,
@@ -170,36 +161,14 @@ setters! {
 
 impl Policy {
     /// Returns the size of a new chunk for a block.
-    pub(crate) fn chunk_for(&self, block: u64, page: u64, taken: Taken) -> u64 {
+    pub(crate) fn chunk_for(&self, block: u64, page: u64, tight: bool) -> u64 {
         if self.apart {
             return equal_part(block, self.chunk_most.0, page);
         }
-        let (chunks, most) = match taken {
-            Taken::Quarter => (self.chunks_per_block_when_roomy, self.chunk_most_when_roomy.0),
-            Taken::Half => (self.chunks_per_block, self.chunk_most.0),
-            Taken::More => (self.chunks_per_block_when_tight, self.chunk_most.0),
-        };
+        let chunks = if tight { self.chunks_per_block_when_tight } else { self.chunks_per_block };
         let part = block / chunks.max(1);
         let rounded = if part == 0 { 0 } else { 1 << part.ilog2() };
-        rounded.clamp(page, (most / page).max(1) * page)
-    }
-}
-
-/// How much of the device a pool has taken, at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
-    Quarter,
-    Half,
-    More,
-}
-
-impl Taken {
-    pub(crate) fn of(taken: u64, device: u64) -> Taken {
-        match taken {
-            _ if taken <= device / 4 => Taken::Quarter,
-            _ if taken <= device / 2 => Taken::Half,
-            _ => Taken::More,
-        }
+        rounded.clamp(page, (self.chunk_most.0 / page).max(1) * page)
     }
 }
 
@@ -214,18 +183,6 @@ pub(crate) fn equal_part(block: u64, most: u64, page: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_fuller_the_device_the_smaller_are_chunks() {
-        let (page, policy) = (2 << 20, Policy::default());
-        let chunks = |block: Bytes| {
-            [10, 25, 26, 50, 51]
-                .map(|taken| policy.chunk_for(block.0, page, Taken::of(taken, 100)) >> 20)
-        };
-        assert_eq!(chunks(Bytes::mib(112)), [32, 32, 16, 16, 2]);
-        assert_eq!(chunks(Bytes::mib(1002)), [256, 256, 64, 64, 16]);
-        assert_eq!(chunks(Bytes::mib(2)), [2; 5], "a page at least");
-    }
 
     #[test]
     fn parts_are_few_equal_and_whole_pages() {

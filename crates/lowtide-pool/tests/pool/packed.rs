@@ -171,12 +171,10 @@ fn a_kernel_that_packs_wrongly_is_found_while_the_page_is_there() {
     }
 }
 
-// Wherever the device has room for what is unpacked: 14 MiB are used, and the ring takes 42 of the rest. Each
-// page has a chunk of its own, so that each is unpacked by itself.
+// Wherever the device has room for what is unpacked: 14 MiB are used, and the ring takes 42 of the rest.
 #[test]
 fn a_kernel_that_unpacks_wrongly_is_found_while_the_page_is_there() {
-    let packing = packing().chunk_most_when_roomy(Bytes::mib(2));
-    for policy in [packing, packing.direct_backups(Bytes::ZERO)] {
+    for policy in [packing(), packing().direct_backups(Bytes::ZERO)] {
         let (faults, pool, hand, content) = seven_pages(policy, Bytes::mib(128));
         faults.spoil_unpacks(u64::MAX);
         let slept = pool.sleep(Scope::Whole).unwrap();
