@@ -59,6 +59,8 @@ fn scenario() -> Result<()> {
     let mark = stream.mark()?;
     stream.copy_in((&memory, START), (&reservation, PAGE), PAGE)?;
     stream.wait(&mark)?;
+    stream.copy_within((&reservation, START), (&reservation, PAGE), PAGE)?;
+    stream.copy_in_by_kernel((&memory, START), (&reservation, PAGE), PAGE)?;
     let look = stream.look_ranges(&reservation, &[0..PAGE.0])?.wait()?[0];
     stream.pack((&reservation, START), (&memory, START), &[look.base])?;
     device.synchronize()?;
