@@ -193,6 +193,8 @@ const TAG: &str = "program";
 /// none of. The driver takes long to suspend a process that has much registered memory.
 fn policy() -> Policy {
     let policy = Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO);
+    // Kernels that help to copy pay off within 0.1 s of a sleep. A wake here comes later, and is slower with them.
+    let policy = policy.kernel_copies(Bytes::ZERO);
     if suspending::is_wanted() { policy.direct_backups(Bytes::ZERO) } else { policy }
 }
 

@@ -134,11 +134,18 @@ impl Carriers {
     /// Returns what a lane of this copy may have in flight now.
     pub(crate) fn room(&self, mover: Mover, feed: &Feed) -> LaneRoom {
         match mover {
-            Mover::CopyEngine if !self.has_two_lanes(feed) => LaneRoom::ALONE,
+            Mover::CopyEngine if !self.has_two_lanes(feed) || self.has_helped(feed) => {
+                LaneRoom::ALONE
+            }
             Mover::CopyEngine => COPY_ENGINE_ROOM,
-            Mover::Kernels if feed.progress().done < self.kernel_copies => KERNELS_ROOM,
-            Mover::Kernels => NO_ROOM,
+            Mover::Kernels if self.has_helped(feed) => NO_ROOM,
+            Mover::Kernels => KERNELS_ROOM,
         }
+    }
+
+    // Whether kernels have helped for as long as they should.
+    fn has_helped(&self, feed: &Feed) -> bool {
+        feed.progress().done >= self.kernel_copies
     }
 
     fn has_two_lanes(&self, feed: &Feed) -> bool {
@@ -408,7 +415,7 @@ mod tests {
         assert_eq!(rooms(&world, &few)[0], LaneRoom::ALONE, "it is not worth a thread");
         world.carriers.kernel_copies = Bytes(SIZES[0] * PAGE);
         into.arrived(&world.pieces()[0]);
-        assert_eq!(rooms(&world, &into), [COPY_ENGINE_ROOM, NO_ROOM]);
+        assert_eq!(rooms(&world, &into), [LaneRoom::ALONE, NO_ROOM]);
         let policy = Policy::default().kernel_copies(Bytes::ZERO);
         world.carriers = Carriers::new(world.carriers.device(), &policy).unwrap();
         assert_eq!(rooms(&world, &into)[0], LaneRoom::ALONE);
