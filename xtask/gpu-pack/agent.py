@@ -182,7 +182,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
         found: dict[str, object] = {
-            "options": {key: str(value) for key, value in vars(options).items()}
+            "options": {key: Path(str(value)).name for key, value in vars(options).items()}
         }
         # In the first run the machine finds memory for backups, in the second it has some at hand.
         for run in ["first run", "warmed"]:
