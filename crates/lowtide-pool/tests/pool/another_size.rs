@@ -8,22 +8,11 @@ use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::{Error, Fence, Policy, Pool, PoolCounts, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::Dice;
 
+use crate::pool::Passed;
+
 const STREAM: StreamId = StreamId(1);
 const ROUNDS: usize = 8;
 const COUNT: usize = 4_000;
-
-/// Streams that are done with everything at once.
-struct Passed;
-
-impl Fence for Passed {
-    fn has_passed(&self, _stream: StreamId) -> bool {
-        true
-    }
-
-    fn wait(&self, _stream: StreamId) -> lowtide_device::Result<()> {
-        Ok(())
-    }
-}
 
 /// Sizes from 64 KiB to 112 MiB, as batches of varying length have them.
 fn ragged(dice: &mut Dice, count: usize) -> Vec<u64> {

@@ -28,7 +28,7 @@ fn in_use(device: &Device) -> Bytes {
 }
 
 /// Streams that are done with everything at once.
-struct Passed;
+pub(crate) struct Passed;
 
 impl Fence for Passed {
     fn has_passed(&self, _stream: StreamId) -> bool {
