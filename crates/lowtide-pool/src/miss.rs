@@ -291,7 +291,10 @@ impl State {
         };
         let tight = self.counts().physical.0.saturating_add(missing) > device.total.0 / 2;
         let small = policy.chunk_for(size, device.page.0, tight);
-        let is_large = !tight && !policy.apart && moves.is_empty() && !self.rooms[request.room].arena.is_mixed();
+        let is_large = !tight
+            && !policy.apart
+            && moves.is_empty()
+            && !self.rooms[request.room].arena.is_mixed();
         let new_chunks = NewChunks {
             small,
             large: policy.large_chunk_most.0,
