@@ -40,6 +40,13 @@ struct NewChunks {
     page: u64,
 }
 
+/// A large chunk that was taken away, because a block would have got a part of it. It goes back to the device once
+/// the block has other memory, so that nobody else takes it meanwhile.
+struct Parted {
+    start: u64,
+    chunk: Chunk,
+}
+
 /// The result of one try.
 enum Tried {
     Done(Address),
@@ -91,7 +98,7 @@ impl Pool {
     // chunk makes room; and where another thread is at work on chunks of its own, what it leaves is
     // waited for, too: it may have had all of them in its hands.
     fn try_miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Tried> {
-        let (mut last, mut waits, mut hole) = (false, 0, None);
+        let (mut last, mut waits, mut held) = (false, 0, None);
         loop {
             let wants = (!last).then_some(request.stream);
             self.settle_streams_for(wants, last, limit)?;
@@ -107,13 +114,12 @@ impl Pool {
                 return Ok(Tried::Turned);
             }
             state.clear_shelves();
-            // Where a large chunk was given back for this block, it goes there and no other chunk is parted.
-            let place = hole.take();
-            if place.is_none() {
-                if let Some(parted) = state.claim_parted(request) {
+            // Where a large chunk made room for this block, it goes there and no other chunk is parted.
+            let parted: Option<Parted> = held.take();
+            if parted.is_none() {
+                if let Some(claimed) = state.claim_parted(request) {
                     drop(state);
-                    self.give_parted_back(request, &parted)?;
-                    hole = Some(parted.range.start);
+                    held = self.take_parted(request, &claimed)?;
                     continue;
                 }
                 if let Some(address) = state.take(request, true) {
@@ -122,9 +128,10 @@ impl Pool {
             }
             let others = state.tags.jobs();
             let device = self.shared.device.info();
-            let plan = state.plan(&self.shared.policy, device, request, (last, place))?;
+            let hole = parted.as_ref().map(|parted| parted.start);
+            let plan = state.plan(&self.shared.policy, device, request, (last, hole))?;
             drop(state);
-            let applied = self.apply(&plan);
+            let applied = self.apply(&plan, parted);
             let mut state = self.state()?;
             let address = state.commit(&plan, &applied, request);
             self.shared.monitor.notify();
@@ -146,23 +153,22 @@ impl Pool {
         }
     }
 
-    // Gives a large chunk back of which the block would get a part. Where it is refused, the block gets the part.
-    fn give_parted_back(&self, request: &BlockRequest, parted: &Move) -> Result<()> {
-        let unmapped = parted.unmap().inspect_err(|error| {
-            tracing::debug!(%error, "a large chunk stays");
-        });
-        let unmapped = unmapped.map(drop).is_ok();
+    // Takes a large chunk away of which the block would get a part. Where that is refused, the block gets the part.
+    fn take_parted(&self, request: &BlockRequest, claimed: &Move) -> Result<Option<Parted>> {
+        let chunk = claimed.unmap();
+        let chunk = chunk.inspect_err(|error| tracing::debug!(%error, "a large chunk stays")).ok();
         let mut state = self.state()?;
-        state.rooms[request.room].arena.mix(&parted.range);
-        state.settle_moves(std::slice::from_ref(parted), usize::from(unmapped));
+        state.rooms[request.room].arena.mix(&claimed.range);
+        state.settle_moves(std::slice::from_ref(claimed), usize::from(chunk.is_some()));
         drop(state);
         self.shared.monitor.notify();
-        Ok(())
+        Ok(chunk.map(|chunk| Parted { start: claimed.range.start, chunk }))
     }
 
-    fn apply(&self, plan: &Plan) -> Applied {
+    fn apply(&self, plan: &Plan, parted: Option<Parted>) -> Applied {
         let mut applied = Applied::default();
         let mut spare = applied.unmap(&plan.moves);
+        spare.extend(parted.map(|parted| parted.chunk));
         spare.sort_by_key(Chunk::size);
         for missing in &plan.run.missing {
             if applied.error.is_none() {

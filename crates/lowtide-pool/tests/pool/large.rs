@@ -89,6 +89,19 @@ fn a_block_that_would_end_in_a_large_chunk_gives_it_back() {
 }
 
 #[test]
+fn a_large_chunk_makes_room_where_the_device_has_none() {
+    let (device, _) = Device::dry_run(Bytes::mib(128));
+    let pool = Pool::builder(&device).build().unwrap();
+    let block = alloc(&pool, Bytes::mib(64));
+    let other = device.create(Bytes::mib(64)).unwrap();
+    free(&pool, block);
+    assert_eq!(alloc(&pool, Bytes::mib(6)), block);
+    assert_eq!(pool.counts().physical, Bytes::mib(6));
+    drop(other);
+    pool.check();
+}
+
+#[test]
 fn an_empty_tag_begins_anew() {
     let pool = pool();
     let block = alloc(&pool, Bytes::mib(64));
