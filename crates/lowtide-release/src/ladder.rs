@@ -51,8 +51,8 @@ pub enum LadderName {
     Between,
     /// Drops owners and returns what that freed to the driver: the ladder of a shutdown.
     Shutdown,
-    /// Every rung, gentle ones first, each only while the target is missed (R30): the ladder of a
-    /// release with a target.
+    /// Every rung, each only while the target is missed (R30): the ladder of a release with a target.
+    /// The first one that frees memory shuts down all registered owners; [`LadderName::Idle`] keeps them.
     Gradual,
     /// The rungs of [`LadderName::Gradual`], then exit and suspend: the ladder of a release to zero bytes. No
     /// other ladder takes whole processes off the device.

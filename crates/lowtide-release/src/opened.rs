@@ -11,6 +11,8 @@ pub struct Opened {
     pub(crate) peak: Bytes,
     /// By how much the device's number rose while the model was loaded.
     pub(crate) loaded: Bytes,
+    /// How many clean-ups between tasks came before the stage.
+    pub(crate) cleaned_before: usize,
 }
 
 impl Opened {

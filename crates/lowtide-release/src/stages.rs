@@ -105,11 +105,12 @@ impl Stages {
     /// is [closed](Stages::close).
     pub fn open(&self, name: &str) -> Opened {
         let before = self.releaser.inventory().read();
-        if let Some(mut done) = self.done() {
+        let cleaned_before = self.done().map_or(0, |mut done| {
             done.level = None;
-        }
+            done.between.len()
+        });
         let peak = before.in_use().unwrap_or_default();
-        Opened { name: name.to_owned(), before, peak, loaded: Bytes::ZERO }
+        Opened { name: name.to_owned(), before, peak, loaded: Bytes::ZERO, cleaned_before }
     }
 
     /// Reads what is in use now, for the peak of a stage.
@@ -132,14 +133,19 @@ impl Stages {
 
     pub(crate) fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
         let before = opened.before.in_use().unwrap_or_default();
+        // Before the lock: the clock may be the caller's.
+        let teardown_s = self.releaser.now().saturating_sub(began).as_secs_f64();
+        let Some(mut done) = self.done() else { return };
+        // A task's buffers are gone before the stage ends; its clean-up has seen them.
+        let tasks = done.between.iter().skip(opened.cleaned_before);
+        let peak = tasks.filter_map(|task| task.before.in_use()).fold(opened.peak, Bytes::max);
         let report = StageReport {
             name: opened.name.clone(),
-            own_peak_bytes: opened.peak.saturating_sub(before),
-            peak_bytes: opened.peak,
-            teardown_s: self.releaser.now().saturating_sub(began).as_secs_f64(),
+            own_peak_bytes: peak.saturating_sub(before),
+            peak_bytes: peak,
+            teardown_s,
             receipt: Arc::clone(receipt),
         };
-        let Some(mut done) = self.done() else { return };
         done.stages.push(report);
         // The tasks of another stage have another level.
         done.level = None;
@@ -215,6 +221,7 @@ impl Stages {
         let (noise, now) = (inventory.noise(), self.releaser.now());
         let Some(mut done) = self.done() else { return };
         done.between.push(Arc::clone(receipt));
+        done.peak = done.peak.max(receipt.before.in_use().unwrap_or_default());
         done.cleaned = Some(now);
         let Some(in_use) = receipt.after.in_use() else { return };
         match &mut done.level {

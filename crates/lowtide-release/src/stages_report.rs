@@ -8,6 +8,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The memory that one stage took, and what its end freed.
+///
+/// Peaks are of the moments at which the device was asked: after the load, before each clean-up between
+/// tasks, at the end, and at each [`Stage::look`](crate::Stage::look).
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct StageReport {
     /// The name of the stage.

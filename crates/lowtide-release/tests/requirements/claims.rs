@@ -196,7 +196,7 @@ fn r45_where_others_move_the_only_number_nothing_is_proved(ground: &Ground) {
     drop(ground.block(24));
     let receipt = releaser.empty_cache();
     assert_eq!(receipt.verdict, Verdict::Unverified, "{receipt}");
-    assert!(receipt.line().contains("76.0 MiB more in use of 24.0 MiB claimed"), "{receipt}");
+    assert!(receipt.line().contains("76.0 MiB more in use, 24.0 MiB claimed"), "{receipt}");
     assert!(receipt.advice.iter().any(|line| line.contains("others moved")), "{receipt}");
     // Where nobody moves it, the number is as good as one's own.
     drop(collects);

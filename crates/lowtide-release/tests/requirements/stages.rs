@@ -20,6 +20,7 @@ proofs! {
     r4_every_kind_of_module_is_torn_down_by_one_contract needs ["trim"];
     r5_the_end_of_a_stage_is_its_drop_by_a_panic_too needs ["trim"];
     r6_the_peak_is_the_largest_module_and_not_the_sum needs ["trim"];
+    r6_the_peak_of_a_stage_counts_its_tasks needs ["trim"];
     r6_what_would_not_fit_is_refused_before_the_load needs ["trim"];
     r7_groups_then_their_environment_go_before_the_trim needs ["libraries", "trim"];
     r7_a_group_that_hangs_is_named_and_left_behind needs ["libraries", "trim"];
@@ -155,6 +156,22 @@ fn r6_the_peak_is_the_largest_module_and_not_the_sum(ground: &Ground) {
     ground.assert_same(report.largest_bytes.0.cast_signed(), 40, "the largest");
     ground.assert_same(report.sum_bytes.0.cast_signed(), 80, "the sum");
     assert!(report.peak_bytes < report.sum_bytes + ground.releaser.inventory().floor().unwrap());
+}
+
+fn r6_the_peak_of_a_stage_counts_its_tasks(ground: &Ground) {
+    let stages = Stages::new(&ground.releaser);
+    let framework = Framework::new(ground, "framework");
+    ground.releaser.add_allocator(framework.clone()).keep();
+    let stage = stages.load("model", || Ok::<_, ()>(framework.tensor(16))).unwrap();
+    for task in ["first", "second"] {
+        drop(framework.tensor(24));
+        stages.between(task);
+        ground.assert_in_use(16, "the task's buffers are back");
+    }
+    stage.finish();
+    let report = stages.report();
+    ground.assert_same(report.stages[0].own_peak_bytes.0.cast_signed(), 40, "the model and a task");
+    assert_eq!(report.peak_bytes, report.stages[0].peak_bytes);
 }
 
 fn r6_what_would_not_fit_is_refused_before_the_load(ground: &Ground) {
