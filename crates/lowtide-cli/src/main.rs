@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             match printed {
                 _ if said.use_stderr() => Ending::WrongUsage,
                 Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                    Ending::CouldNotRun(error.into())
+                    Ending::CouldNotRun(anyhow::Error::new(error).context(page::TO_STANDARD_OUTPUT))
                 }
                 _ => Ending::Proved,
             }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
+use anyhow::Context as _;
 use lowtide_types::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use textwrap::core::display_width;
@@ -236,12 +237,16 @@ fn second_column(line: &str) -> Option<usize> {
     Some(gap + rest.len() - rest.trim_start_matches(' ').len())
 }
 
+/// Says what failed where text cannot be written.
+pub(crate) const TO_STANDARD_OUTPUT: &str = "writing to standard output";
+
 // `lowtide ps | head -1` is no error.
 fn finish(written: io::Result<()>) -> anyhow::Result<Reader> {
     match written {
         Ok(()) => Ok(Reader::Reads),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(error.into()),
+        // The system's words alone, "No space left on device", would be taken for the GPU.
+        Err(error) => Err(error).context(TO_STANDARD_OUTPUT),
     }
 }
 

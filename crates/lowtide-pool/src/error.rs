@@ -82,7 +82,9 @@ pub enum Error {
         most: usize,
     },
     /// The tag's memory is not on the device.
-    #[error("tag {tag:?} is asleep; wake it, or set `wake_on_alloc` in the policy")]
+    #[error(
+        "tag {tag:?} is asleep; wake it first (an allocation does, with `wake_on_alloc` in the policy)"
+    )]
     Asleep {
         /// The name of the tag.
         tag: String,

@@ -20,7 +20,11 @@ impl Receipt {
         let device = self.device.map_or_else(|| "no device".to_owned(), |id| id.to_string());
         let freed = freed_text(self.freed_bytes);
         let claimed = match self.claim {
-            Some(claim) if claim.bytes > Bytes::ZERO => format!(" of {} claimed", claim.bytes),
+            Some(claim) if claim.bytes > Bytes::ZERO => {
+                // Memory that grew is no part of a claim.
+                let has_grown = self.freed_bytes.is_some_and(|freed| freed < 0);
+                format!("{} {} claimed", if has_grown { "," } else { " of" }, claim.bytes)
+            }
             _ => String::new(),
         };
         let Receipt { name, verdict, took_s, .. } = self;

@@ -49,7 +49,7 @@ pub(crate) struct ReleaseOptions {
     process: Options,
     /// The most that the program may use afterwards, on each device: 500MiB, 2GiB. Counted by the driver,
     /// with the program's context.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     to: Option<Bytes>,
 }
 
@@ -277,8 +277,17 @@ pub(super) fn ask_if_any(pid: u32, question: Ask) -> anyhow::Result<Option<Answe
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
     let answer = lowtide_proto::ask(socket, ask);
-    if matches!(answer, Err(AskError::NoAgent(_))) && !Path::new(&format!("/proc/{pid}")).exists() {
-        bail!("there is no process {pid}; `lowtide status` lists the programs that can sleep");
+    if let Err(AskError::NoAgent(source)) = &answer {
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            bail!("there is no process {pid}; `lowtide status` lists the programs that can sleep");
+        }
+        // No socket is the ordinary case, and the system's words for it add nothing.
+        if source.kind() == ErrorKind::NotFound {
+            bail!(
+                "process {pid} has no agent, or has not used CUDA yet; only programs that \
+                 `lowtide run` started have one (`lowtide status` lists them)"
+            );
+        }
     }
     answer.with_context(|| format!("asking process {pid}"))
 }

@@ -107,7 +107,9 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
         let known = shown.chain([DeviceId::Host]).collect();
         devices.retain(|device| device.id == Some(wanted));
         if devices.is_empty() {
+            // What is wrong with NVML says nothing about a name that no GPU has.
             let reason = reason.or_else(|| problems.first().cloned());
+            let reason = reason.filter(|_| matches!(wanted, DeviceId::Cuda(_)));
             return Err(MissingDevice { wanted, known, reason }.into());
         }
     }

@@ -35,7 +35,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
     /// The memory of the dry run, as in 80GiB or 80GB.
-    #[arg(long, value_name = "SIZE", default_value = "1TiB", conflicts_with = "device")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1TiB",
+        conflicts_with = "device",
+        allow_negative_numbers = true
+    )]
     memory: Bytes,
     /// Distribute the blocks over so many streams, which hold back the blocks that were freed on them.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]

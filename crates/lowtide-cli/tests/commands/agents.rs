@@ -94,6 +94,30 @@ fn a_process_that_is_not_there_is_said_to_be_so() {
 }
 
 #[test]
+fn a_process_without_an_agent_is_said_to_have_none() {
+    let world = World::new();
+    for verb in ["status", "sleep", "wake", "release"] {
+        let done = lowtide(&world, &[verb, "1"]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            said.starts_with("lowtide: process 1 has no agent, or has not used CUDA yet"),
+            "{said}"
+        );
+        assert!(said.contains("lowtide run") && !said.contains("os error"), "{verb}: {said}");
+        assert_eq!(done.status.code(), Some(3), "{verb}");
+    }
+}
+
+#[test]
+fn a_negative_size_is_no_option() {
+    let world = World::new();
+    let done = lowtide(&world, &["release", "1", "--to", "-5"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("\"-5\" is not a size"), "{said}");
+    assert_eq!(done.status.code(), Some(2));
+}
+
+#[test]
 fn a_word_is_not_the_number_of_a_process() {
     let world = World::new();
     for verb in ["status", "sleep", "wake", "release", "suspend", "resume"] {

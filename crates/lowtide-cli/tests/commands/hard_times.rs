@@ -71,7 +71,8 @@ fn output_that_cannot_be_written_is_an_error() {
         let output = command.spawn().unwrap().wait_with_output().unwrap();
         let finished = Finished { output };
         assert_ended(&finished, &[3], &format!("{arguments:?}"));
-        assert!(finished.err().contains("No space left"), "{}", finished.err());
+        let told = "writing to standard output: No space left";
+        assert!(finished.err().contains(told), "{}", finished.err());
     }
 }
 

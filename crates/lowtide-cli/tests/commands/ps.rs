@@ -144,6 +144,16 @@ fn one_device_can_be_asked_for() {
 }
 
 #[test]
+fn a_name_that_no_gpu_has_is_not_blamed_on_nvml() {
+    let machine = Machine::without_gpu();
+    let answer = machine.lowtide(&["ps", "--device", "hosts"]);
+    assert_eq!(answer.code(), 3);
+    assert_eq!(answer.err(), "lowtide: hosts is not available (this machine has host)\n");
+    let answer = machine.lowtide(&["ps", "--device", "cuda:0"]);
+    assert!(answer.err().contains("the NVML library is not installed"), "{}", answer.err());
+}
+
+#[test]
 fn a_watch_prints_a_line_of_json_per_look_until_it_is_interrupted() {
     let machine = Machine::with_double("context=48MiB");
     let arguments = ["ps", "--json", "--watch", "0.1"];
