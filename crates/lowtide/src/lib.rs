@@ -281,19 +281,89 @@
 //! ```
 //!
 //! `resume` returns a [`Resumed`](release::Resumed). Its `receipt` is what the trim freed, and `None`
-//! only after `Resume { empty_cache: false }`, which trims nothing. Its `warning` is there if reserved
+//! only after `Resume { empty_cache: false, ..Resume::default() }`, which trims nothing. Its `warning` is there if reserved
 //! memory grows with every update. A [`Paused`](release::Paused) that is dropped, after an error for
 //! example, trims and opens the gate like `resume(Resume::default())`.
 //!
+//! # Parts that sleep on their own
+//!
+//! A tag is a group of blocks that sleeps and wakes without the rest of its pool. Its
+//! [`SleepPolicy`](pool::SleepPolicy) says what becomes of the content: `Offload` saves it and the wake
+//! brings it back, `Discard` loses it, `Keep` leaves it on the device. [`Pool::block`](pool::Pool::block)
+//! allocates under the tag `default`, which is saved.
+//!
+//! ```
+//! use lowtide::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
+//! let weights = pool.tag("weights", SleepPolicy::Offload)?;
+//! let cache = pool.tag("cache", SleepPolicy::Discard)?;
+//! let layer = pool.block_tagged(Bytes::mib(20), weights)?;
+//! layer.write(Bytes::ZERO, b"weights")?;
+//! let keys = pool.block_tagged(Bytes::mib(10), cache)?;
+//! keys.fill(1)?;
+//!
+//! pool.sleep(Scope::Tags(&[cache]))?;
+//! assert_eq!(device.usage()?.in_use(), Bytes::mib(20));
+//! pool.sleep(Scope::Whole)?;
+//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
+//!
+//! let mut bytes = [0; 7];
+//! assert!(layer.read(Bytes::ZERO, &mut bytes).is_err()); // asleep: the error names the tag
+//! pool.wake(Scope::Tags(&[weights]))?;
+//! layer.read(Bytes::ZERO, &mut bytes)?;
+//! assert_eq!(&bytes, b"weights");
+//! pool.wake(Scope::Whole)?;
+//! assert!(keys.read(Bytes::ZERO, &mut bytes).is_err()); // its content is lost
+//! keys.fill(0)?; // until all of it is written
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Below a limit
+//!
+//! A release with a [`Target`](release::Target) climbs the rungs of its ladder until the device's number
+//! has met the target. The ladder decides what the program loses:
+//!
+//! | ladder | what it may do |
+//! |---|---|
+//! | `Ladder::cache()` | It trims caches. Nothing that is in use goes. |
+//! | `Ladder::idle()` | Blocks sleep too. The next wake brings them back. |
+//! | `Ladder::gradual()` | It shuts down all registered owners first, like `Releaser::shutdown`; then blocks sleep. |
+//!
+//! ```
+//! use lowtide::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
+//! let releaser = lowtide::releaser(&device);
+//! releaser.add_pool(&pool);
+//! let model = releaser.owners().own("model", pool.block(Bytes::mib(20))?);
+//! drop(pool.block(Bytes::mib(30))?); // cached
+//!
+//! let below = |most, ladder| releaser.release(Request::new("limit", ladder).to(Target::Under(most)));
+//! assert_eq!(below(Bytes::mib(24), Ladder::idle()).verdict, Verdict::Released);
+//! assert_eq!(device.usage()?.in_use(), Bytes::mib(20)); // the cache was enough
+//! assert_eq!(below(Bytes::mib(4), Ladder::idle()).verdict, Verdict::Released);
+//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
+//! pool.wake(Scope::Whole)?; // the model slept
+//! assert!(model.lend("main").is_some());
+//!
+//! assert_eq!(below(Bytes::mib(4), Ladder::gradual()).verdict, Verdict::Released);
+//! assert!(model.lend("main").is_none()); // the model is gone
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # More
 //!
-//! - [`Pool::tag`](pool::Pool::tag): groups of blocks that sleep on their own, each with a
-//!   [`SleepPolicy`](pool::SleepPolicy).
 //! - [`AheadThread`]: backups while the program runs, so that a sleep finds little to copy.
-//! - [`Releaser::ledger`](release::Releaser::ledger): a breakdown of all device memory in use.
+//! - [`Releaser::ledger`](release::Releaser::ledger): a breakdown of all device memory in use; `None`
+//!   where the device cannot be asked.
 //! - [`Ladder`](release::Ladder), [`Rung`](release::Rung): a release of your own.
-//! - [`Releaser::release`](release::Releaser::release): a release towards a
-//!   [`Target`](release::Target).
 //! - [`Owners::plan`](release::Owners::plan): what a shutdown would do.
 
 mod ahead;
