@@ -316,8 +316,7 @@
 //! layer.read(Bytes::ZERO, &mut bytes)?;
 //! assert_eq!(&bytes, b"weights");
 //! pool.wake(Scope::Whole)?;
-//! assert!(keys.read(Bytes::ZERO, &mut bytes).is_err()); // its content is lost
-//! keys.fill(0)?; // until all of it is written
+//! keys.fill(0)?; // at the same address, with undefined content until it is written
 //! # Ok(())
 //! # }
 //! ```
