@@ -148,7 +148,7 @@ fn a_name_that_no_gpu_has_is_not_blamed_on_nvml() {
     let machine = Machine::without_gpu();
     let answer = machine.lowtide(&["ps", "--device", "hosts"]);
     assert_eq!(answer.code(), 3);
-    assert_eq!(answer.err(), "lowtide: hosts is not available (this machine has host)\n");
+    assert_eq!(answer.err(), "lowtide: hosts is not available (this machine has host)");
     let answer = machine.lowtide(&["ps", "--device", "cuda:0"]);
     assert!(answer.err().contains("the NVML library is not installed"), "{}", answer.err());
 }
