@@ -113,9 +113,9 @@ pub(crate) struct Options {
 /// One project's attempt, for the table at the end.
 struct Tried {
     name: &'static str,
-    made_s: f64,
+    environment_s: f64,
     size: u64,
-    tried_s: f64,
+    trial_s: f64,
     has_failed: bool,
 }
 
@@ -149,14 +149,14 @@ fn table(all: &[Tried]) -> String {
         format!("\n{name:<14}{made:>12}{size:>10}{tried:>10}  {result}")
     };
     let mut text = row("project", "environment", "disk", "trial", "result");
-    for Tried { name, made_s, size, tried_s, has_failed } in all {
-        let gib = *size as f64 / f64::from(1 << 30);
+    for Tried { name, environment_s, size, trial_s, has_failed } in all {
+        let gib = f64::from(u32::try_from(size >> 20).unwrap_or(u32::MAX)) / 1024.0;
         let result = if *has_failed { "failed" } else { "passed" };
         text += &row(
             name,
-            &format!("{made_s:.0} s"),
+            &format!("{environment_s:.0} s"),
             &format!("{gib:.1} GiB"),
-            &format!("{tried_s:.0} s"),
+            &format!("{trial_s:.0} s"),
             result,
         );
     }
@@ -173,7 +173,7 @@ fn wheel() -> anyhow::Result<PathBuf> {
     run("tools", &mut pip(&python, &["install", "uv"]))?;
     let mut build = pip(&python, &["wheel", "--no-deps", "."]);
     build.arg("--wheel-dir").arg(&folder).env("MATURIN_PEP517_ARGS", "--profile dev --locked");
-    run("wheel", &mut build)?;
+    run("wheel: the programs are compiled, which takes minutes", &mut build)?;
     let entry = fs::read_dir(&folder)?.next().context("pip made no wheel")?;
     Ok(entry?.path())
 }
@@ -182,7 +182,7 @@ fn wheel() -> anyhow::Result<PathBuf> {
 fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> Tried {
     let began = Instant::now();
     let made = make(adopter, environment, wheel);
-    let (made_s, began) = (began.elapsed().as_secs_f64(), Instant::now());
+    let (environment_s, began) = (began.elapsed().as_secs_f64(), Instant::now());
     let tried = made.and_then(|python| try_out(adopter, &python));
     if let Err(error) = &tried {
         println!("{}: {error:#}", adopter.name);
@@ -190,9 +190,9 @@ fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> Tried {
     let size = size_of(environment).unwrap_or_default();
     Tried {
         name: adopter.name,
-        made_s,
+        environment_s,
         size,
-        tried_s: began.elapsed().as_secs_f64(),
+        trial_s: began.elapsed().as_secs_f64(),
         has_failed: tried.is_err(),
     }
 }

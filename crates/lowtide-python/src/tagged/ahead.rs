@@ -24,7 +24,7 @@ struct Running {
 }
 
 /// Makes backups ahead from now on, in the place of those that are made already. Returns a number for the other
-/// functions. Raises ValueError if the share is not from 1 to 100 percent.
+/// functions. Raises `ValueError` if the share is not from 1 to 100 percent.
 #[pyfunction]
 pub(crate) fn tags_ahead(py: Python<'_>, share: i64) -> PyResult<u64> {
     let share = AheadShare::percent(share).map_err(|bad| PyValueError::new_err(bad.to_string()))?;
