@@ -63,7 +63,7 @@ impl Pool {
             let request = BlockRequest { room: state.room_for(tag, grains), grains, stream, tag };
             let found = match state.hit(&request) {
                 Some(address) => Some(address),
-                None => state.take(&request),
+                None => state.take(&request, false),
             };
             if let Some(address) = found {
                 if let Some(recorder) = &mut state.recorder {

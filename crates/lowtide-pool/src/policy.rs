@@ -34,6 +34,10 @@ pub struct Policy {
     pub chunks_per_block_when_tight: u64,
     /// The largest chunk that is made for a block. Default: 64 MiB.
     pub chunk_most: Bytes,
+    /// The largest chunk that is made for one block alone. It goes back to the device when another block would get
+    /// a part of it; from then on new chunks of that tag are as small as the fields above say. Zero: all are.
+    /// Default: 256 MiB.
+    pub large_chunk_most: Bytes,
     /// The largest chunk that a wake makes. A wake knows all blocks at once, so large chunks cost
     /// nothing but tightness later on. Default: 256 MiB.
     pub wake_chunk_most: Bytes,
@@ -100,6 +104,7 @@ impl Default for Policy {
             chunks_per_block: 4,
             chunks_per_block_when_tight: 32,
             chunk_most: Bytes::mib(64),
+            large_chunk_most: Bytes::mib(256),
             wake_chunk_most: Bytes::mib(256),
             slack_thousandths: 60,
             spare_thousandths: 250,
@@ -141,6 +146,7 @@ setters! {
     chunks_per_block: u64,
     chunks_per_block_when_tight: u64,
     chunk_most: Bytes,
+    large_chunk_most: Bytes,
     wake_chunk_most: Bytes,
     slack_thousandths: u64,
     spare_thousandths: u64,

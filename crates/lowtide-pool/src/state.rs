@@ -147,11 +147,12 @@ impl State {
         Some(Address(address))
     }
 
-    /// Takes a cached block cut to size: what rests is joined with its neighbours first.
-    pub(crate) fn take(&mut self, request: &BlockRequest) -> Option<Address> {
+    /// Takes a cached block cut to size: what rests is joined with its neighbours first. Where a large chunk
+    /// would be parted, it takes none, or it takes it if that `may_part`.
+    pub(crate) fn take(&mut self, request: &BlockRequest, may_part: bool) -> Option<Address> {
         let owner = self.owner_of(request.stream);
         self.clear_shelf(request.room);
-        let block = self.rooms[request.room].arena.take(request.size(), owner)?;
+        let block = self.rooms[request.room].arena.take(request.size(), owner, may_part)?;
         Some(self.hand_out(request, block))
     }
 

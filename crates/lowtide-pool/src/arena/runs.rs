@@ -26,6 +26,13 @@ impl Arena {
         self.holes.values().filter_map(|hole| self.run_around(*hole, size, stream)).min()
     }
 
+    /// Finds where a block of this size goes that begins at a hole, or in the cached block before it.
+    pub(crate) fn run_at(&self, inside: u64, size: u64, stream: u32) -> Option<(u64, u64)> {
+        let (_, hole) = self.holes.range(..=inside).next_back()?;
+        let is_there = inside < self.blocks.get(*hole).end();
+        is_there.then(|| self.run_around(*hole, size, stream)).flatten()
+    }
+
     fn run_around(&self, hole: u32, size: u64, stream: u32) -> Option<(u64, u64)> {
         let free = |block: u32| {
             block != NONE && {
@@ -82,7 +89,7 @@ impl Arena {
     }
 
     // A run begins with a hole, or with the cached block before one.
-    fn free_block_at(&self, start: u64) -> u32 {
+    pub(super) fn free_block_at(&self, start: u64) -> u32 {
         let (at, hole) = self.holes.range(start..).next().expect("a run has a hole in it");
         if *at == start { *hole } else { self.blocks.get(*hole).prev }
     }
