@@ -17,8 +17,17 @@ use lowtide_device::Reservation;
 
 use crate::bins::Bins;
 use crate::blocks::{BlockState, Blocks, NONE, SETTLED};
+use crate::policy::GRAIN;
 
 pub(crate) use runs::Run;
+
+/// What a new block must have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fit {
+    pub(crate) size: u64,
+    /// Its start is a multiple of this.
+    pub(crate) align: u64,
+}
 
 /// One long reservation, its blocks, and the chunks under them.
 pub(crate) struct Arena {
@@ -84,30 +93,33 @@ impl Arena {
         self.reservation.address().0 + self.blocks.get(block).start
     }
 
-    // Finds a cached block that this stream freed, or that is settled.
-    fn find(&self, size: u64, stream: u32) -> Option<u32> {
-        let find = |freed_on: u32| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
-        find(stream).or_else(|| find(SETTLED))
+    // Finds a cached block that this stream freed, or that is settled, and where in it the new one begins.
+    fn find(&self, Fit { size, align }: Fit, stream: u32) -> Option<(u32, u64)> {
+        let find = |freed_on: u32| {
+            let find = |size| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
+            let fits = |block: &u32| {
+                let block = self.blocks.get(*block);
+                block.start.next_multiple_of(align) + size <= block.end()
+            };
+            // With room to align it, every block fits.
+            find(size).filter(fits).or_else(|| find(size + align - GRAIN))
+        };
+        let block = find(stream).or_else(|| find(SETTLED))?;
+        Some((block, self.blocks.get(block).start.next_multiple_of(align)))
     }
 
     /// Takes a cached block that this stream freed, or that is settled, and cuts it to size. Where a large chunk
     /// would be parted, it takes none, or it takes it if that `may_part`.
-    pub(crate) fn take(&mut self, size: u64, stream: u32, may_part: bool) -> Option<u32> {
-        let block = self.find(size, stream)?;
-        if let Some(parted) = self.parted(block, self.blocks.get(block).start + size) {
+    pub(crate) fn take(&mut self, fit: Fit, stream: u32, may_part: bool) -> Option<u32> {
+        let (block, start) = self.find(fit, stream)?;
+        if let Some(parted) = self.parted(block, start + fit.size) {
             if !may_part {
                 return None;
             }
             self.mix(&parted);
         }
-        let freed_on = self.blocks.get(block).stream;
-        self.leave(block);
-        let rest = (self.blocks.get(block).size > size).then(|| self.blocks.split(block, size));
-        // Before the rest is put back: it would join a neighbour that is still cached.
+        let block = self.carve(block, &(start..start + fit.size));
         self.blocks.get_mut(block).state = BlockState::Live;
-        if let Some(rest) = rest {
-            self.enter(rest, BlockState::Cached, freed_on);
-        }
         Some(block)
     }
 

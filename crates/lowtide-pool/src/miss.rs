@@ -40,13 +40,6 @@ struct NewChunks {
     page: u64,
 }
 
-/// A large chunk that was taken away, because a block would have got a part of it. It goes back to the device once
-/// the block has other memory, so that nobody else takes it meanwhile.
-struct Parted {
-    start: u64,
-    chunk: Chunk,
-}
-
 /// The result of one try.
 enum Tried {
     Done(Address),
@@ -98,7 +91,7 @@ impl Pool {
     // chunk makes room; and where another thread is at work on chunks of its own, what it leaves is
     // waited for, too: it may have had all of them in its hands.
     fn try_miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Tried> {
-        let (mut last, mut waits, mut held) = (false, 0, None);
+        let (mut last, mut waits, mut hole) = (false, 0, None);
         loop {
             let wants = (!last).then_some(request.stream);
             self.settle_streams_for(wants, last, limit)?;
@@ -115,11 +108,11 @@ impl Pool {
             }
             state.clear_shelves();
             // Where a large chunk made room for this block, it goes there and no other chunk is parted.
-            let parted: Option<Parted> = held.take();
-            if parted.is_none() {
+            let place = hole.take();
+            if place.is_none() {
                 if let Some(claimed) = state.claim_parted(request) {
                     drop(state);
-                    held = self.take_parted(request, &claimed)?;
+                    hole = self.give_parted_back(request, &claimed)?;
                     continue;
                 }
                 if let Some(address) = state.take(request, true) {
@@ -128,10 +121,9 @@ impl Pool {
             }
             let others = state.tags.jobs();
             let device = self.shared.device.info();
-            let hole = parted.as_ref().map(|parted| parted.start);
-            let plan = state.plan(&self.shared.policy, device, request, (last, hole))?;
+            let plan = state.plan(&self.shared.policy, device, request, (last, place))?;
             drop(state);
-            let applied = self.apply(&plan, parted);
+            let applied = self.apply(&plan);
             let mut state = self.state()?;
             let address = state.commit(&plan, &applied, request);
             self.shared.monitor.notify();
@@ -153,22 +145,26 @@ impl Pool {
         }
     }
 
-    // Takes a large chunk away of which the block would get a part. Where that is refused, the block gets the part.
-    fn take_parted(&self, request: &BlockRequest, claimed: &Move) -> Result<Option<Parted>> {
-        let chunk = claimed.unmap();
-        let chunk = chunk.inspect_err(|error| tracing::debug!(%error, "a large chunk stays")).ok();
+    // Gives a large chunk back of which the block would get a part, and returns where it was. Where that is refused,
+    // the block gets the part; and where the device has nothing else for the block, because others may be quicker to
+    // take what is given back.
+    fn give_parted_back(&self, request: &BlockRequest, claimed: &Move) -> Result<Option<u64>> {
+        let free = self.shared.device.usage().map_or(Bytes::ZERO, |usage| usage.free);
+        let has_gone = free.0 >= request.size() && {
+            let unmapped = claimed.unmap();
+            unmapped.inspect_err(|error| tracing::debug!(%error, "a large chunk stays")).is_ok()
+        };
         let mut state = self.state()?;
         state.rooms[request.room].arena.mix(&claimed.range);
-        state.settle_moves(std::slice::from_ref(claimed), usize::from(chunk.is_some()));
+        state.settle_moves(std::slice::from_ref(claimed), usize::from(has_gone));
         drop(state);
         self.shared.monitor.notify();
-        Ok(chunk.map(|chunk| Parted { start: claimed.range.start, chunk }))
+        Ok(has_gone.then_some(claimed.range.start))
     }
 
-    fn apply(&self, plan: &Plan, parted: Option<Parted>) -> Applied {
+    fn apply(&self, plan: &Plan) -> Applied {
         let mut applied = Applied::default();
         let mut spare = applied.unmap(&plan.moves);
-        spare.extend(parted.map(|parted| parted.chunk));
         spare.sort_by_key(Chunk::size);
         for missing in &plan.run.missing {
             if applied.error.is_none() {
@@ -285,8 +281,8 @@ impl State {
     ) -> Result<Plan> {
         let (size, owner) = (request.size(), self.owner_of(request.stream));
         let arena = &mut self.rooms[request.room].arena;
-        let best = hole.and_then(|hole| arena.run_at(hole, size, owner));
-        let best = best.or_else(|| arena.best_run(size, owner));
+        let best = hole.and_then(|hole| arena.run_at(hole, request.fit(), owner));
+        let best = best.or_else(|| arena.best_run(request.fit(), owner));
         let (missing, start) = best.ok_or_else(|| Error::no_addresses(Bytes(size), device))?;
         let run = arena.claim_run(start, size);
         let reservation = arena.reservation.clone();
@@ -314,7 +310,7 @@ impl State {
     // Claims a large chunk of which the block would get a part.
     fn claim_parted(&mut self, request: &BlockRequest) -> Option<Move> {
         let (room, owner) = (request.room, self.owner_of(request.stream));
-        let range = self.rooms[room].arena.parted_by(request.size(), owner)?;
+        let range = self.rooms[room].arena.parted_by(request.fit(), owner)?;
         self.claim(FreeChunk { room, range })
     }
 

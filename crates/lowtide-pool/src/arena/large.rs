@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::Arena;
+use super::{Arena, Fit};
 use crate::blocks::BlockState;
 
 /// The number of large chunks that are given back for smaller blocks, before all others count as small.
@@ -34,16 +34,16 @@ impl Arena {
         }
     }
 
-    /// Finds the large chunk of which a new block of this size would get a part.
-    pub(crate) fn parted_by(&self, size: u64, stream: u32) -> Option<Range<u64>> {
+    /// Finds the large chunk of which a new block would get a part.
+    pub(crate) fn parted_by(&self, fit: Fit, stream: u32) -> Option<Range<u64>> {
         if self.large.is_empty() {
             return None;
         }
-        if let Some(block) = self.find(size, stream) {
-            return self.parted(block, self.blocks.get(block).start + size);
+        if let Some((block, start)) = self.find(fit, stream) {
+            return self.parted(block, start + fit.size);
         }
-        let (_, start) = self.best_run(size, stream)?;
-        let (mut at, end) = (self.free_block_at(start), start + size);
+        let (_, start) = self.best_run(fit, stream)?;
+        let (mut at, end) = (self.free_block_at(start), start + fit.size);
         while self.blocks.get(at).end() < end {
             at = self.blocks.get(at).next;
         }
