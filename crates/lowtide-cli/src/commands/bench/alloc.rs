@@ -29,7 +29,7 @@ const GROWTH_VISITS: usize = 1_000_000;
 const GROWTH_ROUNDS_MOST: u32 = 101;
 /// The number of blocks that are visited again and again among many.
 const HOT: usize = 1_000;
-/// The pool allocates multiples of this.
+/// The pool allocates multiples of this; these blocks are not tiny.
 const GRAIN: u64 = 256;
 /// The page of a dry run.
 const PAGE: u64 = 2 << 20;
