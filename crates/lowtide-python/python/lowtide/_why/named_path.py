@@ -149,6 +149,21 @@ class NamedPath:
                 return NamedPath(self._root, self._objects, edges, self._scope)
         return None
 
+    def is_inside_module(self) -> bool:
+        """Returns whether the path leads over something that a module has in native code, without a name."""
+        hidden = [edge for edge in self._edges if edge.reference.kind == "hidden"]
+        return any(is_a(self._objects[edge.start], ModuleType) for edge in hidden)
+
+    def patched(self) -> NamedPath | None:
+        """Returns the path to the method of a class whose closure has the last object, if the method wraps
+        the one that it replaced; else None."""
+        if len(self._edges) < 2 or self._edges[-1].reference.kind not in ("closure", "cell"):
+            return None
+        before = self._edges[-2].reference
+        if before.kind != "class attribute" or "__closure__" not in (before.verb or ""):
+            return None
+        return NamedPath(self._root, self._objects, self._edges[:-1], self._scope)
+
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
         return self._objects[self._edges[-1].last if self._edges else 0]

@@ -33,6 +33,7 @@ from .look import (
     module_dict,
     module_value,
     mro,
+    namespace_of,
     overrides,
     pairs,
     places,
@@ -50,6 +51,8 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
     for position, (key, value) in enumerate(pairs(holder)):
         if value is held:
             (reach, verb), act = spelling.item(holder, key, position), del_item(holder, key, held)
+            if type(holder) is dict and namespace_of(holder) is not None:
+                verb, act = _without_name(holder, key, held)
             remark = "" if reach.startswith("{holder}") else f"key {key_text(key)}"
             step = f"[{key_text(key)}]"
             yield Reference(step, "item", verb, act, reach=reach, remark=remark)
@@ -146,12 +149,19 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
         yield Reference(".__dict__", "namespace", why_not="a module cannot lose its namespace")
     for key, value in pairs(namespace):
         if value is held:
-            act, step = del_item(namespace, key, held), attribute_step(key)
-            verb, original = "del {path}", spelling.original(namespace, key, value)
-            if original is not None:
-                verb, act = f"{{path}} = {original}", _put_back(namespace, key, held)
+            step = attribute_step(key)
+            verb, act = _without_name(namespace, key, held)
             yield Reference(step, "attribute", verb, act, via=(id(namespace),))
     yield from read_module_hooks(holder, held)
+
+
+def _without_name(namespace: AnyDict, key: object, held: object) -> tuple[str, Act]:
+    """Returns what a person does so that a module no longer has an object under a name: the statement,
+    and the function that does the same."""
+    original = spelling.original(namespace, key, held)
+    if original is None:
+        return "del {path}", del_item(namespace, key, held)
+    return f"{{path}} = {original}", _put_back(namespace, key, held)
 
 
 def _put_back(namespace: AnyDict, key: object, held: object) -> Act:
