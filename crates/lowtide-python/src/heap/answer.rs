@@ -11,7 +11,7 @@ use lowtide_heap::{Analysis, Cut, CutCost, Edge, NoCut, Node};
 use pyo3::PyTypeInfo;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::dead::{Cycle, Dead};
 use super::found::{
@@ -218,6 +218,9 @@ impl Answering<'_, '_> {
                 if manner == Manner::Caches && !self.is_entry(edge) {
                     return CutCost::Never;
                 }
+                if manner == Manner::Gentle && self.is_wrapped_method(edge) {
+                    return CutCost::Cost(1);
+                }
                 self.heap.cut_cost(edge, manner)
             };
             match self.analysis.cuts(&[node], manner.most(), cost) {
@@ -288,6 +291,31 @@ impl Answering<'_, '_> {
             && functions.all(|one| {
                 self.heap.kind(one) == Kind::Function && self.is_registered(one, TUPLES_DEEP)
             })
+    }
+
+    /// Returns whether a reference leads from a class to a function that calls the method in whose
+    /// place it is. The class gets that one back.
+    fn is_wrapped_method(&self, edge: Edge) -> bool {
+        if [edge.from, edge.to].map(|node| self.heap.kind(node))
+            != [Kind::ClassDict, Kind::Function]
+        {
+            return false;
+        }
+        let [methods, function] = [edge.from, edge.to].map(|node| self.heap.object(self.py, node));
+        let (Some(methods), Some(function)) = (methods, function) else { return false };
+        let Ok(methods) = methods.cast_into::<PyDict>() else { return false };
+        let Ok(closure) = function.getattr(intern!(self.py, "__closure__")) else { return false };
+        let Ok(cells) = closure.cast_into::<PyTuple>() else { return false };
+        // Functions and cells are exactly of the interpreter's own types: none of the program's code
+        // runs.
+        cells.iter().any(|cell| {
+            let before = cell.getattr(intern!(self.py, "cell_contents"));
+            let before = before.ok().filter(|before| before.get_type().is(function.get_type()));
+            let name = before.and_then(|before| before.getattr(intern!(self.py, "__name__")).ok());
+            let name = name.filter(|name| name.is_exact_instance_of::<PyString>());
+            let entry = name.and_then(|name| methods.get_item(name).ok().flatten());
+            entry.is_some_and(|entry| entry.is(&function))
+        })
     }
 
     /// Returns whether only entries of containers and attributes of instances lead to an object,

@@ -33,7 +33,7 @@ from .named_path import NamedPath
 from .path_text import Root
 from .references.contexts import thread_name
 from .references.functions import function_name
-from .references.look import AnyDict, full_type_name, is_a, plain, type_name
+from .references.look import AnyDict, full_type_name, is_a, module_value, plain, type_name
 from .references.reference import Reference
 from .references.tensors import leaves_with_gradient_graph
 from .statement import Statement, fill, joined
@@ -180,9 +180,9 @@ class Naming:
 
     def _held(self, held: HeldObject) -> Held:
         holders = self.holders(held)
-        cuts = self._cuts(held) if held.reached else ()
-        by_hand = None
-        if held.reached and not cuts:
+        by_hand = _why_for_ever(held.object)
+        cuts = self._cuts(held) if held.reached and by_hand is None else ()
+        if held.reached and not cuts and by_hand is None:
             first = [self.path(path).by_hand() for path in held.paths[:1]]
             by_hand = first[0] if first else held.why_no_cut
         return Held(
@@ -272,8 +272,10 @@ class Naming:
                 steps.append(_exit_step(ways[0], call))
                 del ways, call
                 continue
-            entry = _registered(ways) or _patched(ways)
-            steps += self._steps_of(entry or _written(ways), target, is_entry=entry is not None)
+            entry = _registered(ways)
+            steps += self._steps_of(
+                entry or _written(ways, target), target, is_entry=entry is not None
+            )
             del ways, entry
         return _in_order(steps)
 
@@ -300,7 +302,7 @@ class Naming:
         steps = []
         held = path.held()
         goes = "" if held is target else _known_as(held)
-        last_references: list[Reference | None] = [*path.last_references()]
+        last_references: list[Reference | None] = [*path.last_references(target)]
         for last in last_references or [None]:
             statement = path.statement(last)
             action = path.by_hand(last) if statement is None else printable(statement.code())
@@ -429,22 +431,12 @@ def _registered(ways: list[NamedPath]) -> NamedPath | None:
     return None
 
 
-def _patched(ways: list[NamedPath]) -> NamedPath | None:
-    """Returns the path to the method that was wrapped from outside and has the variable to which all ways
-    lead: the class gets its own method back."""
-    methods = [way.patched() for way in ways]
-    known = [method for method in methods if method is not None]
-    if len(known) == len(ways) and len({(id(one.holder()), id(one.held())) for one in known}) == 1:
-        return known[0]
-    return None
-
-
-def _written(ways: list[NamedPath]) -> NamedPath:
+def _written(ways: list[NamedPath], target: object) -> NamedPath:
     """Returns the first way whose references are cut by statements, one that a person would write if there
     is one; else the first."""
     written = []
     for way in ways:
-        statements = [way.statement(last) for last in way.last_references()]
+        statements = [way.statement(last) for last in way.last_references(target)]
         known = [one for one in statements if one is not None]
         if len(known) == len(statements):
             if all(one.is_readable for one in known):
@@ -482,6 +474,17 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _keys(steps: list[_NamedStep]) -> Keys:
     return frozenset(one.key for one in steps)
+
+
+def _why_for_ever(value: object) -> str | None:
+    """Returns why nothing frees what an object holds, as a sentence, or None if something does."""
+    function = module_value("torch._C", "ScriptFunction")
+    if function is None or not is_a(value, function):
+        return None
+    return (
+        "give the tensor to the function as an argument: torch keeps a traced or scripted function, with "
+        "the tensors in its code, until the process ends"
+    )
 
 
 def _without_holder(held: HeldObject) -> str:

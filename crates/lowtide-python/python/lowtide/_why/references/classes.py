@@ -46,12 +46,21 @@ def read_class(holder: type, held: object) -> Iterator[Reference]:
             reach, cut = class_attribute(holder, key, value)
             if changeable and type(key) is str:
                 act = none_class_attribute(holder, key, held)
+                found = Reference(step, "class attribute", cut, act, via=via, reach=reach)
                 original = wrapped(key, value) if reach == f"{{holder}}.{key}" else None
                 if original is not None:
                     # A method that was wrapped from outside. The class fails without it.
-                    cut = f"{{path}} = {original[0]}"
-                    act = none_class_attribute(holder, key, held, original[1])
-                yield Reference(step, "class attribute", cut, act, via=via, reach=reach)
+                    before = original[1]
+                    found = Reference(
+                        step,
+                        "class attribute",
+                        f"{{path}} = {original[0]}",
+                        none_class_attribute(holder, key, held, before),
+                        via=via,
+                        reach=reach,
+                        instead=(found, before),
+                    )
+                yield found
             else:
                 why = f"{type_name(holder)} is built in: its attributes cannot be changed"
                 yield Reference(step, "class attribute", why_not=why, via=via, reach=reach)

@@ -51,11 +51,11 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
     for position, (key, value) in enumerate(pairs(holder)):
         if value is held:
             (reach, verb), act = spelling.item(holder, key, position), del_item(holder, key, held)
-            if type(holder) is dict and namespace_of(holder) is not None:
-                verb, act = _without_name(holder, key, held)
             remark = "" if reach.startswith("{holder}") else f"key {key_text(key)}"
             step = f"[{key_text(key)}]"
-            yield Reference(step, "item", verb, act, reach=reach, remark=remark)
+            found = Reference(step, "item", verb, act, reach=reach, remark=remark)
+            is_namespace = type(holder) is dict and namespace_of(holder) is not None
+            yield _with_original(found, holder, key, held) if is_namespace else found
         if key is held:
             reach, verb = spelling.key(holder, position)
             step, remark = f" (key {position}, {key_text(key)})", f"key {key_text(key)}"
@@ -149,19 +149,28 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
         yield Reference(".__dict__", "namespace", why_not="a module cannot lose its namespace")
     for key, value in pairs(namespace):
         if value is held:
-            step = attribute_step(key)
-            verb, act = _without_name(namespace, key, held)
-            yield Reference(step, "attribute", verb, act, via=(id(namespace),))
+            act, step = del_item(namespace, key, held), attribute_step(key)
+            found = Reference(step, "attribute", "del {path}", act, via=(id(namespace),))
+            yield _with_original(found, namespace, key, held)
     yield from read_module_hooks(holder, held)
 
 
-def _without_name(namespace: AnyDict, key: object, held: object) -> tuple[str, Act]:
-    """Returns what a person does so that a module no longer has an object under a name: the statement,
-    and the function that does the same."""
-    original = spelling.original(namespace, key, held)
+def _with_original(found: Reference, namespace: AnyDict, key: object, held: object) -> Reference:
+    """Returns the reference from a module to an object as one that is cut by putting back what the name
+    stood for before, if that is known."""
+    original = spelling.original_value(namespace, key, held)
     if original is None:
-        return "del {path}", del_item(namespace, key, held)
-    return f"{{path}} = {original}", _put_back(namespace, key, held)
+        return found
+    return Reference(
+        found.step,
+        found.kind,
+        f"{{path}} = {original[0]}",
+        _put_back(namespace, key, held),
+        via=found.via,
+        reach=found.reach,
+        remark=found.remark,
+        instead=(found, original[1]),
+    )
 
 
 def _put_back(namespace: AnyDict, key: object, held: object) -> Act:

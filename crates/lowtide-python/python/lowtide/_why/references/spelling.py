@@ -69,8 +69,11 @@ def is_override(holder: object, name: object, value: object) -> bool:
         return False
     if overrides(type(holder), object, *_WRITES, "__delattr__") and not _is_model(holder):
         return False
-    is_function = type(value) in (FunctionType, MethodType, functools.partial)
-    return is_function and type(descriptor(holder, name)) is FunctionType
+    kinds = (FunctionType, MethodType, functools.partial)
+    return (
+        any(type(value) is kind for kind in kinds)
+        and type(descriptor(holder, name)) is FunctionType
+    )
 
 
 def is_descriptor(value: object) -> bool:
@@ -94,17 +97,11 @@ def _quoted(name: object) -> str:
     return literal(name) or repr(plain(name))
 
 
-def original(namespace: AnyDict, name: object, value: object) -> str | None:
-    """Returns the expression for what a name of a module stood for before, if that is known.
+def original_value(namespace: AnyDict, name: object, value: object) -> tuple[str, object] | None:
+    """Returns the expression for what a name of a module stood for before, and its value, if they are known.
 
     Without the name, the program would fail: `sys.excepthook`, or a function that was wrapped.
     """
-    found = original_value(namespace, name, value)
-    return None if found is None else found[0]
-
-
-def original_value(namespace: AnyDict, name: object, value: object) -> tuple[str, object] | None:
-    """Returns the same expression, and its value."""
     if type(name) is not str or not is_name(name):
         return None
     module = plain(look.item(namespace, "__name__"))
@@ -134,7 +131,8 @@ def _is_assigned(namespace: AnyDict, name: str) -> bool:
         if look.item(look.class_dict(cls), "__module__") is module:
             values += [value for _, value in class_items(cls)]
     for value in values:
-        function = value.__func__ if type(value) in (staticmethod, classmethod) else value
+        is_wrapper = type(value) is staticmethod or type(value) is classmethod
+        function = value.__func__ if is_wrapper else value
         is_own = type(function) is FunctionType and function.__globals__ is namespace
         if is_own and _assigns(function.__code__, name):
             return True
