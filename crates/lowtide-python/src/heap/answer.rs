@@ -312,7 +312,7 @@ impl Answering<'_, '_> {
             let before = cell.getattr(intern!(self.py, "cell_contents"));
             let before = before.ok().filter(|before| before.get_type().is(function.get_type()));
             let name = before.and_then(|before| before.getattr(intern!(self.py, "__name__")).ok());
-            let name = name.filter(|name| name.is_exact_instance_of::<PyString>());
+            let name = name.and_then(|name| name.cast_into_exact::<PyString>().ok());
             let entry = name.and_then(|name| methods.get_item(name).ok().flatten());
             entry.is_some_and(|entry| entry.is(&function))
         })
