@@ -25,6 +25,7 @@ import signal
 import sys
 import threading
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -1559,6 +1560,64 @@ def the_profile_function_of_another_thread(held: Any, shop: Any) -> Any:
 def the_trace_function_of_another_thread(held: Any, shop: Any) -> Any:
     cell = [functools.partial(_ignore, held)]
     return _in_a_thread(lambda: sys.settrace(cell.pop()))
+
+
+@place
+def a_variable_of_a_function_that_was_wrapped_twice(held: Any, shop: Any) -> Any:
+    """To put back the function inside of the outermost one would free nothing."""
+
+    def wrapped(function: Any, variable: Any) -> Any:
+        @functools.wraps(function)
+        def run() -> Any:
+            return function(), variable
+
+        return run
+
+    shop.answer = wrapped(wrapped(_ignore, held), None)
+    shop.answer.__name__ = shop.answer.__wrapped__.__name__ = "answer"
+
+
+@place
+def hooks_for_saved_tensors_that_a_variable_has_too(held: Any, shop: Any) -> Any:
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: (one, held), lambda one: one[0])
+    hooks.__enter__()
+    shop.hooks = hooks
+    autograd = torch._C._autograd
+
+    def end() -> None:
+        if autograd._top_saved_tensors_default_hooks(True) is not None:
+            autograd._pop_saved_tensors_default_hooks()
+
+    return end
+
+
+@place
+def a_type_in_several_caches_of_typing(held: Any, shop: Any) -> Any:
+    annotated = typing.Annotated[int, held]
+    typing.Callable[[annotated], typing.Tuple[annotated, ...]]  # noqa: UP006
+
+
+@place
+def a_profile_function(held: Any, shop: Any) -> Any:
+    sys.setprofile(lambda *_: held is None)
+    return lambda: sys.setprofile(None)
+
+
+@place
+def a_method_that_was_replaced(held: Any, shop: Any) -> Any:
+    class Model:
+        def forward(self) -> None: ...
+
+    def replace() -> None:
+        forward = Model.forward
+
+        def patched(self: Any) -> Any:
+            return forward(self) if held is not None else None
+
+        Model.forward = patched  # type: ignore[method-assign]
+
+    replace()
+    shop.Model = Model
 
 
 def _ignore(*_: Any) -> None: ...

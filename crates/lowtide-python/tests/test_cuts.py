@@ -122,6 +122,12 @@ WHERE_REGISTERED = {
         "shop.loss (hooks of MulBackward0)[",
         "shop'].loss.grad_fn.register_hook(",
     ),
+    "a_method_that_was_replaced": ("shop.Model.forward", "].Model.forward = sys.modules['shop']"),
+    "a_profile_function": ("sys.getprofile()", "sys.setprofile(None)"),
+    "hooks_for_saved_tensors_that_a_variable_has_too": (
+        "_top_saved_tensors_default_hooks(True)[0]",
+        "_pop_saved_tensors_default_hooks()",
+    ),
     "a_hook_of_readline": ("readline.set_startup_hook", "readline'].set_startup_hook(None)"),
     "the_completer_of_readline": ("readline.set_completer", "readline'].set_completer(None)"),
 }

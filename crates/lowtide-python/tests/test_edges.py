@@ -124,6 +124,8 @@ def test_the_constant_of_a_traced_function_is_named() -> None:
     held_bytes, paths, _, text = said
     assert abs(held_bytes - 16 * MIB) < MIB, text
     assert ["kept"] in paths, text
+    assert "by hand" in text and "until the process ends" in text, text
+    assert " cut  " not in text, text
 
 
 KEEPERS = {

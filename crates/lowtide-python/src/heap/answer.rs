@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 use lowtide_device::Bytes;
 use lowtide_heap::{Analysis, Cut, CutCost, Edge, NoCut, Node};
 use pyo3::PyTypeInfo;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::dead::{Cycle, Dead};
 use super::found::{
@@ -27,8 +28,6 @@ use super::question::Question;
 const PATHS_MOST: usize = 4;
 /// Paths to an object that refers to another: one of them can be written in Python.
 const WAYS_MOST: usize = 4;
-/// References that a cut may have.
-const CUT_MOST: u64 = 16;
 /// A part that has this many percent of the whole's bytes is what a person means.
 const MOST_OF_IT: u64 = 95;
 /// How many tuples may stand between a function and the container in which it is registered.
@@ -182,13 +181,16 @@ impl Answering<'_, '_> {
         let paths = self.analysis.paths(node, PATHS_MOST);
         let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
         let paths = paths.collect::<PyResult<Vec<_>>>()?;
-        let (cuts, why_no_cut) = match self.cuts(node) {
+        let (mut cuts, why_no_cut) = match self.cuts(node) {
             Ok(cuts) => {
                 let cuts = cuts.iter().map(|cut| self.cut(cut, node));
                 (cuts.collect::<PyResult<Vec<_>>>()?, None)
             }
             Err(why) => (Vec::new(), Some(why.to_string())),
         };
+        if self.heap.kind(node) == Kind::Cache && pieces > 0 {
+            cuts.splice(0..0, self.clearing(node, bytes)?);
+        }
         let held = HeldObject {
             object: self.object(node).or_else(|| self.of_memory(node)),
             bytes: bytes.0,
@@ -213,9 +215,15 @@ impl Answering<'_, '_> {
                 if manner == Manner::Gentle && self.is_of_registered(edge.from) {
                     return CutCost::Never;
                 }
+                if manner == Manner::Caches && !self.is_entry(edge) {
+                    return CutCost::Never;
+                }
+                if manner == Manner::Gentle && self.is_wrapped_method(edge) {
+                    return CutCost::Cost(1);
+                }
                 self.heap.cut_cost(edge, manner)
             };
-            match self.analysis.cuts(&[node], CUT_MOST, cost) {
+            match self.analysis.cuts(&[node], manner.most(), cost) {
                 Ok(cuts) => {
                     for cut in cuts {
                         if found.iter().all(|other| other.edges != cut.edges) {
@@ -232,6 +240,44 @@ impl Answering<'_, '_> {
         }
     }
 
+    /// Returns the cut that clears a cache and keeps its function, if that frees so many bytes.
+    fn clearing(&self, cache: Node, bytes: Bytes) -> PyResult<Option<Py<HeapCut>>> {
+        let entries = self.heap.graph.references(cache).filter(|edge| self.is_entry(*edge));
+        let entries: Vec<Edge> = entries.collect();
+        let Some(first) = entries.first() else { return Ok(None) };
+        let mut lost = self.analysis.lost_by(&entries);
+        lost.sort_unstable();
+        let freed: Bytes = lost.iter().map(|node| self.heap.graph.bytes(*node)).sum();
+        if freed < bytes {
+            return Ok(None);
+        }
+        let (kept, hidden) = self.kept(&lost, cache);
+        let found = HeapCut {
+            edges: self.list(vec![self.edge(first.from, first.to)?])?,
+            freed: RetainedSize { objects: lost.len() as u64, bytes: freed.0 },
+            beside: RetainedSize { objects: 0, bytes: 0 },
+            kept_bytes: kept.0,
+            hidden,
+            collects: self.is_in_cycle(&lost, cache),
+        };
+        Py::new(self.py, found).map(Some)
+    }
+
+    /// Returns whether a reference leads to what a cache loses when it is cleared: not its function,
+    /// and not its attributes.
+    fn is_entry(&self, edge: Edge) -> bool {
+        if self.heap.kind(edge.from) != Kind::Cache {
+            return false;
+        }
+        let [cache, held] = [edge.from, edge.to].map(|node| self.heap.object(self.py, node));
+        let (Some(cache), Some(held)) = (cache, held) else { return false };
+        // Caches are exactly of the interpreter's own type: none of the program's code runs.
+        let is = |name| cache.getattr(name).is_ok_and(|part| part.is(&held));
+        !matches!(self.heap.kind(edge.to), Kind::Function | Kind::Class)
+            && !is(intern!(self.py, "__dict__"))
+            && !is(intern!(self.py, "__wrapped__"))
+    }
+
     /// Returns whether a node has the default arguments of functions that are only registered
     /// somewhere, as hooks and callbacks are. Such a function is removed as a whole.
     fn is_of_registered(&self, defaults: Node) -> bool {
@@ -245,6 +291,31 @@ impl Answering<'_, '_> {
             && functions.all(|one| {
                 self.heap.kind(one) == Kind::Function && self.is_registered(one, TUPLES_DEEP)
             })
+    }
+
+    /// Returns whether a reference leads from a class to a function that calls the method in whose
+    /// place it is. The class gets that one back.
+    fn is_wrapped_method(&self, edge: Edge) -> bool {
+        if [edge.from, edge.to].map(|node| self.heap.kind(node))
+            != [Kind::ClassDict, Kind::Function]
+        {
+            return false;
+        }
+        let [methods, function] = [edge.from, edge.to].map(|node| self.heap.object(self.py, node));
+        let (Some(methods), Some(function)) = (methods, function) else { return false };
+        let Ok(methods) = methods.cast_into::<PyDict>() else { return false };
+        let Ok(closure) = function.getattr(intern!(self.py, "__closure__")) else { return false };
+        let Ok(cells) = closure.cast_into::<PyTuple>() else { return false };
+        // Functions and cells are exactly of the interpreter's own types: none of the program's code
+        // runs.
+        cells.iter().any(|cell| {
+            let before = cell.getattr(intern!(self.py, "cell_contents"));
+            let before = before.ok().filter(|before| before.get_type().is(function.get_type()));
+            let name = before.and_then(|before| before.getattr(intern!(self.py, "__name__")).ok());
+            let name = name.and_then(|name| name.cast_into_exact::<PyString>().ok());
+            let entry = name.and_then(|name| methods.get_item(name).ok().flatten());
+            entry.is_some_and(|entry| entry.is(&function))
+        })
     }
 
     /// Returns whether only entries of containers and attributes of instances lead to an object,
@@ -285,10 +356,7 @@ impl Answering<'_, '_> {
         ends.dedup();
         let mut edges = Vec::with_capacity(ends.len());
         for (from, to) in ends {
-            let paths = self.analysis.paths(from, WAYS_MOST);
-            let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
-            let paths = self.list(paths.collect::<PyResult<Vec<_>>>()?)?;
-            edges.push(Py::new(self.py, CutEdge { held: self.object(to), paths })?);
+            edges.push(self.edge(from, to)?);
         }
         let mut lost = self.analysis.lost_by(&cut.edges);
         lost.sort_unstable();
@@ -302,6 +370,13 @@ impl Answering<'_, '_> {
             collects: self.is_in_cycle(&lost, target),
         };
         Py::new(self.py, found)
+    }
+
+    fn edge(&self, from: Node, to: Node) -> PyResult<Py<CutEdge>> {
+        let paths = self.analysis.paths(from, WAYS_MOST);
+        let paths = paths.iter().map(|path| path_of(self.py, self.heap, path));
+        let paths = self.list(paths.collect::<PyResult<Vec<_>>>()?)?;
+        Py::new(self.py, CutEdge { held: self.object(to), paths })
     }
 
     /// Returns whether a cycle keeps the target or device memory alive among these nodes, which are

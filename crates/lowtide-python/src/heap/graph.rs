@@ -45,9 +45,17 @@ pub(crate) struct Heap<'py> {
     pub(super) _held: [Held<'py>; 4],
 }
 
+/// References that a cut may have.
+const CUT_MOST: u64 = 16;
+/// References of caches that a cut may have.
+const CACHED_MOST: u64 = 64;
+
 /// A way to choose references to cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
+    /// Only where caches are cleared: what several of them hold, and nothing else, goes with all of
+    /// their entries.
+    Caches,
     /// Where something was registered: no function loses a part without which it fails.
     Gentle,
     /// The same, and nothing that code holds which has begun to run. A statement for such a
@@ -65,8 +73,20 @@ pub(crate) enum Manner {
 
 impl Manner {
     /// All of them, in the order in which cuts are offered.
-    pub(crate) const ALL: [Manner; 5] =
-        [Manner::Gentle, Manner::Plain, Manner::Rough, Manner::Outer, Manner::Names];
+    pub(crate) const ALL: [Manner; 6] = [
+        Manner::Caches,
+        Manner::Gentle,
+        Manner::Plain,
+        Manner::Rough,
+        Manner::Outer,
+        Manner::Names,
+    ];
+
+    /// Returns how many references a cut may have. One statement cuts all references of a cache, and
+    /// several lead to each entry.
+    pub(crate) fn most(self) -> u64 {
+        if self == Manner::Caches { CACHED_MOST } else { CUT_MOST }
+    }
 }
 
 /// What is known of the nodes.
@@ -129,6 +149,8 @@ impl Heap<'_> {
     pub(crate) fn cut_cost(&self, edge: Edge, manner: Manner) -> CutCost {
         let kinds = (self.kind(edge.from), self.kind(edge.to));
         let can = match kinds {
+            (Kind::Cache, _) if manner == Manner::Caches => true,
+            _ if manner == Manner::Caches => false,
             (Kind::ClassDict, Kind::Function) | (Kind::Cell, _) if manner != Manner::Rough => false,
             (Kind::Generator | Kind::Frame | Kind::Defaults, _) if manner == Manner::Plain => false,
             (Kind::Dict | Kind::ClassDict, _) if manner == Manner::Names => false,

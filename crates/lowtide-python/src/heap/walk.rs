@@ -11,6 +11,7 @@ use std::ptr::with_exposed_provenance_mut;
 use lowtide_heap::Node;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use super::frozen;
 use super::graph::object;
@@ -109,6 +110,13 @@ impl Walk<'_, '_> {
         let told = [&self.question.probe, &self.question.autograd, &self.question.layout];
         for object in kept.chain(told) {
             if let Some(node) = self.walked.table.get(object.as_ptr().addr()) {
+                self.walked.left[node as usize] -= 1;
+            }
+        }
+        // What is in a list is also held by the interpreter, where no slot shows it.
+        let lists = self.question.kept.iter().filter_map(|kept| kept.cast::<PyList>().ok());
+        for value in lists.flatten() {
+            if let Some(node) = self.walked.table.get(value.as_ptr().addr()) {
                 self.walked.left[node as usize] -= 1;
             }
         }

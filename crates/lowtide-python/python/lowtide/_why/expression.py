@@ -20,9 +20,12 @@ from .path_text import repeats
 from .references.contexts import thread_name
 from .references.look import (
     AnyDict,
+    class_dict,
+    instance_dict,
     is_a,
     is_name,
     item,
+    literal,
     module_dict,
     module_value,
     namespace_of,
@@ -60,12 +63,17 @@ class Code(NamedTuple):
     @property
     def is_readable(self) -> bool:
         """Whether a person would write it: Python has no other way into some objects."""
-        return "gc.get_referents(" not in self.shown and "hooks_dict_ref(" not in self.shown
+        return is_readable(self.shown)
 
     def text(self) -> str:
         """Returns the expression for people, with remarks in a comment."""
         remarks = f"  # {', '.join(self.remarks)}" if self.remarks else ""
         return f"{plain_names(self.shown)}{remarks}"
+
+
+def is_readable(text: str) -> bool:
+    """Returns whether a person would write an expression or statement."""
+    return "gc.get_referents(" not in text and "hooks_dict_ref(" not in text
 
 
 def plain_names(text: str) -> str:
@@ -164,7 +172,7 @@ def _start(value: object, scope: AnyDict | None) -> Code | None:
         return None if code is None else code._replace(is_names=True)
     if thread_name(value) is not None:
         return _thread(value)
-    return _shell(value, scope)
+    return _logger(value) or _shell(value, scope)
 
 
 def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
@@ -195,10 +203,33 @@ def _thread(thread: object) -> Code | None:
     return Code(code, code, frozenset({"threading"}), (f"thread {name!r}",))
 
 
+def _logger(value: object) -> Code | None:
+    """Returns the expression for a logger that is known by its name."""
+    kind = module_value("logging", "Logger")
+    if kind is None or not is_a(value, kind):
+        return None
+    name = item(instance_dict(value) or {}, "name")
+    if value is module_value("logging", "root"):
+        code = "logging.getLogger()"
+    elif type(name) is str and item(_loggers(kind), name) is value and (text := literal(name)):
+        code = f"logging.getLogger({text})"
+    else:
+        return None
+    return Code(code, code, frozenset({"logging"}))
+
+
+def _loggers(kind: type) -> AnyDict:
+    """Returns the loggers by their names."""
+    manager = item(class_dict(kind), "manager")
+    found = item(instance_dict(manager) or {}, "loggerDict")
+    return found if type(found) is dict else {}
+
+
 def _kept(value: object) -> Code | None:
     """Returns the expression for an object that the interpreter keeps outside of modules."""
-    for name, one in kept():
-        if one is value and name:
+    for one in kept():
+        name = one.name
+        if one.value is value:
             return Code(name, name, frozenset({name.partition("(")[0].rpartition(".")[0]}))
     if type(value) is Context and is_current(value):
         name = "contextvars.copy_context()"

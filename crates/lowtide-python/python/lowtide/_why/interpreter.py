@@ -2,6 +2,7 @@
 
 Some of them can be asked for: profile and trace functions, signal handlers, hooks, exit callbacks,
 the modes that are active in torch. They are roots of the walk, under the expression that gives them.
+Those that were set by a function are in lists of their own (`Registered`), so that a cut may undo that.
 Others are lists and dicts that no function gives: what runs at a fork, codecs and their error
 handlers. The walk finds them as objects that only native code has, and they are recognised by what
 everybody finds in them.
@@ -10,18 +11,30 @@ everybody finds in them.
 from __future__ import annotations
 
 import _io
+import functools
 import sys
+from collections.abc import Iterable, Sequence
 from contextvars import Context, copy_context
 from types import FunctionType, MethodType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .alone import EXAMINING
 from .exit_callbacks import call_name
 from .references.functions import function_name
 from .references.look import is_a, item, module_value, type_name
+from .references.reference import Act
 from .registries import registry_name
 
 _MOST_SIGNALS = 65
+
+
+class Undo(NamedTuple):
+    """What removes an object from where it was registered: a statement, the module that it needs, and
+    a function that does the same."""
+
+    statement: str
+    needs: str
+    act: Act
 
 
 class Kept(NamedTuple):
@@ -29,28 +42,89 @@ class Kept(NamedTuple):
 
     name: str
     value: object
+    undo: Undo | None = None
+
+
+class Registered(list[object]):
+    """What one call has registered. As a root of the walk, it stands for the interpreter: a reference
+    from it is cut by undoing that call."""
+
+    def __init__(self, values: Iterable[object], undo: Undo) -> None:
+        super().__init__(values)
+        self.undo = undo
+
+
+def roots() -> list[object]:
+    """Returns what the interpreter keeps, as roots of the walk."""
+    by_call: dict[str, Registered] = {}
+    others = []
+    for one in kept():
+        if one.undo is None:
+            others.append(one.value)
+        else:
+            registered = by_call.setdefault(one.undo.statement, Registered((), one.undo))
+            registered.append(one.value)
+    return [*others, *by_call.values()]
+
+
+def registered_at(objects: Sequence[object]) -> Registered | None:
+    """Returns the registration with which a path begins, or None."""
+    first = objects[0] if objects else None
+    return first if type(first) is Registered else None
 
 
 def kept() -> list[Kept]:
     """Returns what the interpreter keeps and gives when it is asked."""
     hooks = sys.get_asyncgen_hooks()
     found = [
-        Kept("sys.getprofile()", sys.getprofile()),
-        Kept("sys.gettrace()", sys.gettrace()),
-        Kept("sys.get_asyncgen_hooks().firstiter", hooks.firstiter),
-        Kept("sys.get_asyncgen_hooks().finalizer", hooks.finalizer),
+        Kept("sys.getprofile()", sys.getprofile(), _undo("sys.setprofile(None)", sys.setprofile)),
+        Kept("sys.gettrace()", sys.gettrace(), _undo("sys.settrace(None)", sys.settrace)),
     ]
-    getsignal = module_value("_signal", "getsignal")
-    if getsignal is not None:
-        for number in range(1, _MOST_SIGNALS):
-            try:
-                handler = getsignal(number)
-            except ValueError:
-                continue
-            if type(handler) is not int:
-                found.append(Kept(f"signal.getsignal({number})", handler))
-    found += _torch_keeps()
+    for name, hook in (("firstiter", hooks.firstiter), ("finalizer", hooks.finalizer)):
+        act = functools.partial(sys.set_asyncgen_hooks, **{name: None})
+        undo = Undo(f"sys.set_asyncgen_hooks({name}=None)", "sys", act)
+        found.append(Kept(f"sys.get_asyncgen_hooks().{name}", hook, undo))
+    found += [*_signal_handlers(), *_numpy_keeps(), *_torch_keeps()]
     return [one for one in found if one.value is not None]
+
+
+def _undo(statement: str, function: Any) -> Undo:
+    """Returns what calls a function with None."""
+    return Undo(statement, statement.partition(".")[0], functools.partial(function, None))
+
+
+def _signal_handlers() -> list[Kept]:
+    """Returns the handlers of signals."""
+    found = []
+    getsignal = module_value("_signal", "getsignal")
+    default = module_value("_signal", "default_int_handler")
+    for number in range(1, _MOST_SIGNALS) if getsignal is not None else ():
+        try:
+            handler = getsignal(number)
+        except ValueError:
+            continue
+        if type(handler) is int:
+            continue
+        name = f"signal.getsignal({number})"
+        before = "default_int_handler" if number == _INTERRUPT else "SIG_DFL"
+        act = functools.partial(
+            module_value("_signal", "signal"), number, module_value("_signal", before)
+        )
+        undo = Undo(f"signal.signal({number}, signal.{before})", "signal", act)
+        found.append(Kept(name, handler, None if handler is default else undo))
+    return found
+
+
+_INTERRUPT = 2
+"""The number of SIGINT."""
+
+
+def _numpy_keeps() -> list[Kept]:
+    """Returns the function that numpy calls at floating-point errors."""
+    get, put = (module_value("numpy", name) for name in ("geterrcall", "seterrcall"))
+    if get is None or put is None:
+        return []
+    return [Kept("numpy.geterrcall()", get(), _undo("numpy.seterrcall(None)", put))]
 
 
 def _torch_keeps() -> list[Kept]:
@@ -62,9 +136,12 @@ def _torch_keeps() -> list[Kept]:
             found.append(Kept(f"{module}.{name}()[{number}]", one))
     top = module_value("torch._C._autograd", "_top_saved_tensors_default_hooks")
     hooks = None if top is None else top(True)
+    pop = module_value("torch._C._autograd", "_pop_saved_tensors_default_hooks")
+    statement = "torch._C._autograd._pop_saved_tensors_default_hooks()"
+    undo = Undo(statement, "torch._C._autograd", pop)
     for number, one in enumerate(hooks or ()):
         name = f"torch._C._autograd._top_saved_tensors_default_hooks(True)[{number}]"
-        found.append(Kept(name, one))
+        found.append(Kept(name, one, undo))
     return found
 
 

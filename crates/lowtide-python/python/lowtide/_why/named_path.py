@@ -14,7 +14,7 @@ from . import registries
 from .exit_callbacks import ExitCall, call_of
 from .expression import Code, expression
 from .interpreter import of_native
-from .path import Edge, last_references, path_edges
+from .path import Edge, last_references, path_edges, without_way_back
 from .path_text import PathText, Root, write
 from .references.contexts import task_name
 from .references.look import AnyDict, is_a, namespace_of
@@ -111,7 +111,10 @@ class NamedPath:
         for number in range(len(self._edges), 0, -1):
             if gentle and self._guts(number):
                 continue
-            found = last_references(self._objects, self._edges[number - 1 : number])
+            found = [
+                without_way_back(one, self.held())
+                for one in last_references(self._objects, self._edges[number - 1 : number])
+            ]
             if not any(one.verb is not None or one.kind in _OF_CODE for one in found):
                 continue
             part = NamedPath(self._root, self._objects, self._edges[:number], self._scope)
@@ -149,6 +152,11 @@ class NamedPath:
                 return NamedPath(self._root, self._objects, edges, self._scope)
         return None
 
+    def is_inside_module(self) -> bool:
+        """Returns whether the path leads over something that a module has in native code, without a name."""
+        hidden = [edge for edge in self._edges if edge.reference.kind == "hidden"]
+        return any(is_a(self._objects[edge.start], ModuleType) for edge in hidden)
+
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
         return self._objects[self._edges[-1].last if self._edges else 0]
@@ -157,9 +165,11 @@ class NamedPath:
         """Returns the last object."""
         return self._objects[self._edges[-1].end if self._edges else 0]
 
-    def last_references(self) -> list[Reference]:
-        """Returns every reference by which the last but one object holds the last."""
-        return last_references(self._objects, self._edges)
+    def last_references(self, target: object) -> list[Reference]:
+        """Returns every reference by which the last but one object holds the last; each is cut so that
+        nothing is put back that leads to the target."""
+        found = last_references(self._objects, self._edges)
+        return [without_way_back(one, target) for one in found]
 
     def _edges_to(self, last: Reference | None) -> list[Edge]:
         """Returns the edges with `last` as the reference of the last one, which is a single step."""

@@ -28,18 +28,19 @@ from .._native import (
 from .._torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
 from .exit_callbacks import ExitCall, calls_of, cancel, exit_reference, is_list, without_list
-from .interpreter import name_of
+from .interpreter import Registered, name_of, registered_at
 from .named_path import NamedPath
 from .path_text import Root
 from .references.contexts import thread_name
 from .references.functions import function_name
-from .references.look import AnyDict, full_type_name, is_a, plain, type_name
+from .references.look import AnyDict, full_type_name, is_a, module_value, plain, type_name
 from .references.reference import Reference
 from .references.tensors import leaves_with_gradient_graph
 from .statement import Statement, fill, joined
 
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
+_CLEARED = ("cache", "cache entry")
 _MOVING = ("element", "item", "key", "queued", "weak value")
 _MOST_CUTS = 4
 _MOST_GRADIENTS = 16
@@ -133,6 +134,8 @@ class Naming:
             for path in held.paths
             if besides is None or not any(one is besides for one in path.objects)
         ]
+        # What a module has in native code often has a name elsewhere, too.
+        paths.sort(key=NamedPath.is_inside_module)
         texts = [path.text() for path in paths]
         counts = Counter(texts)
         holds = type_name(type(held.object))
@@ -160,6 +163,8 @@ class Naming:
         objects = [*path.objects, *more]
         if path.root in ("native", "interpreter"):
             objects = without_list(objects)
+        if registered_at(objects) is not None:
+            objects = objects[1:]
         return NamedPath(self._root(path, objects), objects, scope=self._scope)
 
     def _root(self, path: HeapPath, objects: list[object]) -> Root:
@@ -175,9 +180,9 @@ class Naming:
 
     def _held(self, held: HeldObject) -> Held:
         holders = self.holders(held)
-        cuts = self._cuts(held) if held.reached else ()
-        by_hand = None
-        if held.reached and not cuts:
+        by_hand = _why_for_ever(held.object)
+        cuts = self._cuts(held) if held.reached and by_hand is None else ()
+        if held.reached and not cuts and by_hand is None:
             first = [self.path(path).by_hand() for path in held.paths[:1]]
             by_hand = first[0] if first else held.why_no_cut
         return Held(
@@ -250,8 +255,15 @@ class Naming:
     def _steps(self, cut: HeapCut, target: object) -> list[_NamedStep]:
         edges = [edge for edge in cut.edges if edge.paths]
         ends = {(id(edge.paths[0].objects[-1]), id(edge.held)) for edge in edges}
-        steps = []
+        steps: list[_NamedStep] = []
         for edge in edges:
+            registered = registered_at(edge.paths[0].objects[-1:])
+            if registered is not None:
+                undo = _undo_step(self.path(edge.paths[0], edge.held), registered)
+                # One call may have registered several objects.
+                steps += [undo] if all(one.key != undo.key for one in steps) else []
+                del registered
+                continue
             ways = [
                 self.path(path, edge.held) for path in edge.paths if not _passes(path.objects, ends)
             ] or [self.path(edge.paths[0], edge.held)]
@@ -261,7 +273,9 @@ class Naming:
                 del ways, call
                 continue
             entry = _registered(ways)
-            steps += self._steps_of(entry or _written(ways), target, is_entry=entry is not None)
+            steps += self._steps_of(
+                entry or _written(ways, target), target, is_entry=entry is not None
+            )
             del ways, entry
         return _in_order(steps)
 
@@ -288,7 +302,7 @@ class Naming:
         steps = []
         held = path.held()
         goes = "" if held is target else _known_as(held)
-        last_references: list[Reference | None] = [*path.last_references()]
+        last_references: list[Reference | None] = [*path.last_references(target)]
         for last in last_references or [None]:
             statement = path.statement(last)
             action = path.by_hand(last) if statement is None else printable(statement.code())
@@ -393,6 +407,21 @@ def _exit_step(way: NamedPath, call: ExitCall) -> _NamedStep:
     return _NamedStep(step, key, statement, reference, goes, is_entry=True)
 
 
+def _undo_step(way: NamedPath, registered: Registered) -> _NamedStep:
+    undo, held = registered.undo, way.held()
+    reference = Reference("", "registered hook", undo.statement, undo.act, imports=(undo.needs,))
+    statement = Statement(undo.statement, frozenset({undo.needs}))
+    step = Step(
+        path=way.text(),
+        action=statement.code(),
+        by_hand=False,
+        kind=reference.kind,
+        can_apply=True,
+    )
+    key = ReferenceKey(0, undo.statement, sum(map(id, registered)))
+    return _NamedStep(step, key, statement, reference, _known_as(held), is_entry=False)
+
+
 def _registered(ways: list[NamedPath]) -> NamedPath | None:
     """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
     entries = [way.entry() for way in ways]
@@ -402,12 +431,18 @@ def _registered(ways: list[NamedPath]) -> NamedPath | None:
     return None
 
 
-def _written(ways: list[NamedPath]) -> NamedPath:
-    """Returns the first way whose references are cut by statements, else the first."""
+def _written(ways: list[NamedPath], target: object) -> NamedPath:
+    """Returns the first way whose references are cut by statements, one that a person would write if there
+    is one; else the first."""
+    written = []
     for way in ways:
-        if all(way.statement(last) is not None for last in way.last_references()):
-            return way
-    return ways[0]
+        statements = [way.statement(last) for last in way.last_references(target)]
+        known = [one for one in statements if one is not None]
+        if len(known) == len(statements):
+            if all(one.is_readable for one in known):
+                return way
+            written.append(way)
+    return [*written, *ways][0]
 
 
 def _known_as(value: object) -> str:
@@ -421,10 +456,14 @@ def _known_as(value: object) -> str:
 
 def _in_order(steps: list[_NamedStep]) -> list[_NamedStep]:
     """Puts steps that delete elements last, those with high numbers first: deleting one moves those
-    behind it."""
+    behind it. Caches are cleared after them, the outermost last: the way to another step may lead over
+    their entries."""
     moving = [one for one in steps if one.step.kind in _MOVING]
     moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
-    return [one for one in steps if one.step.kind not in _MOVING] + moving
+    clearing = [one for one in steps if one.step.kind in _CLEARED]
+    clearing.sort(key=lambda one: len(one.step.path), reverse=True)
+    last = (*_MOVING, *_CLEARED)
+    return [one for one in steps if one.step.kind not in last] + moving + clearing
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -435,6 +474,17 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _keys(steps: list[_NamedStep]) -> Keys:
     return frozenset(one.key for one in steps)
+
+
+def _why_for_ever(value: object) -> str | None:
+    """Returns why nothing frees what an object holds, as a sentence, or None if something does."""
+    function = module_value("torch._C", "ScriptFunction")
+    if function is None or not is_a(value, function):
+        return None
+    return (
+        "give the tensor to the function as an argument: torch keeps a traced or scripted function, with "
+        "the tensors in its code, until the process ends"
+    )
 
 
 def _without_holder(held: HeldObject) -> str:

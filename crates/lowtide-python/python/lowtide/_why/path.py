@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
+from .._native import referents
 from .references.look import (
     Read,
     descriptor,
@@ -187,3 +188,36 @@ def last_references(objects: Sequence[object], edges: Sequence[Edge]) -> list[Re
     found = references(objects[start], objects[end])
     same = [one for one in found if between <= set(one.via) and one.can_cut]
     return same or [nearest]
+
+
+def without_way_back(reference: Reference, target: object) -> Reference:
+    """Returns the reference; or, if it is cut by putting back something that leads to the target, as one
+    that is cut without that."""
+    if reference.instead is None:
+        return reference
+    plain, put_back = reference.instead
+    return plain if _leads(put_back, target) else reference
+
+
+def _leads(value: object, target: object) -> bool:
+    """Returns whether an object leads to another, past modules, classes and running code. Of an object
+    that leads to very many it is assumed."""
+    seen, waiting = {id(value)}, [value]
+    while waiting:
+        at = waiting.pop()
+        if at is target:
+            return True
+        if is_a(at, ModuleType) or is_a(at, type) or type(at) is FrameType:
+            continue
+        if type(at) is dict and namespace_of(at) is not None:
+            continue
+        for one in referents(at):
+            if id(one) not in seen:
+                seen.add(id(one))
+                waiting.append(one)
+        if len(seen) > _MOST_LED_TO:
+            return True
+    return False
+
+
+_MOST_LED_TO = 10_000

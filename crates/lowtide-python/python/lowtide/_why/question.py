@@ -21,7 +21,7 @@ from .._frozen import IMMORTAL
 from .._native import ObjectKind, TypeKind
 from .._torch import torch
 from .alone import is_alone
-from .interpreter import kept
+from .interpreter import Registered, roots
 from .memory.autograd import autograd_edges
 from .memory.probe import Probe, candidate_types
 from .references.arrays import item_layout
@@ -64,6 +64,7 @@ _KINDS: Final[list[TypeKind]] = [
     TypeKind(list, ObjectKind.CONTAINER),
     TypeKind(set, ObjectKind.CONTAINER),
     TypeKind(collections.deque, ObjectKind.CONTAINER),
+    TypeKind(Registered, ObjectKind.CONTAINER),
     TypeKind(tuple, ObjectKind.IMMUTABLE),
     TypeKind(frozenset, ObjectKind.IMMUTABLE),
     TypeKind(types.ModuleType, ObjectKind.MODULE, subclasses=True),
@@ -127,7 +128,7 @@ class Question:
         self.thread = _thread.get_ident()
         self.interpreter = _Interpreter
         self.arrays = _arrays()
-        self.kept = [one.value for one in kept()]
+        self.kept = roots()
         self.nested = not is_alone()
         self.own_types = _own_types() if self.nested else []
 
@@ -184,6 +185,7 @@ _CALLS: Final = (
     ("concurrent.futures.process", "_WorkItem"),
     ("concurrent.futures.process", "_CallItem"),
     ("multiprocessing.util", "Finalize"),
+    ("torch.nn.modules.module", "_WrappedHook"),
 )
 """Classes of calls that wait, in modules that may not be imported yet."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .expression import Code, plain_names
+from .expression import Code, is_readable, plain_names
 from .references.reference import Reference
 
 
@@ -14,6 +14,11 @@ class Statement(NamedTuple):
 
     text: str
     imports: frozenset[str] = frozenset()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a person would write it."""
+        return is_readable(self.text)
 
     def code(self) -> str:
         """Returns the statement with its imports: it runs as it stands."""

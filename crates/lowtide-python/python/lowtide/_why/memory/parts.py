@@ -1,8 +1,8 @@
 """Tensors inside of objects that no traverse slot shows.
 
 A sparse tensor has its values and its indices, a tensor of `torch.func` the one that it wraps, a
-scripted module its parameters, and packed parameters of a quantised module their weights: all in
-native code. Each part is a tensor with a storage of its own, so each piece of memory counts once,
+scripted module its parameters, packed parameters of a quantised module their weights, and the handle
+of a collective what it was called with: all in native code. Each part is a tensor with a storage of its own, so each piece of memory counts once,
 whoever else has the part.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._torch import UNREADABLE, Tensor, Torch, tensor_base
+from ..references.look import module_value
 
 _COLUMNS = ("crow_indices", "col_indices")
 _ROWS = ("ccol_indices", "row_indices")
@@ -37,9 +38,18 @@ def parts_of(module: Torch, one: Any) -> list[Tensor]:
             return shared(module, one)
         if module._C.Future in of:
             return _of_future(module, one)
+        if (work := work_type()) is not None and work in of:
+            # Before it has ended, nobody may ask.
+            return list(work.result(one)) if work.is_completed(one) else []
     except (*UNREADABLE, NotImplementedError, IndexError, KeyError):
         pass  # What cannot be read is left out; nothing is guessed.
     return []
+
+
+def work_type() -> Any:
+    """Returns the class of what `torch.distributed` returns for a collective that runs beside the
+    program, or None if it is not imported."""
+    return module_value("torch._C._distributed_c10d", "Work")
 
 
 def _of_future(module: Torch, one: Any) -> list[Tensor]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..._native import Memory
 from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from . import foreign, rare
-from .parts import parts_of
+from .parts import parts_of, work_type
 from .storages import Region, Storages, show
 
 
@@ -34,7 +34,7 @@ class Form(Enum):
     GRAPH = "a captured graph"
     POOL = "a memory pool"
     ARRAY = "an array of CuPy"
-    SCRIPTED = "a scripted module or function, packed parameters, or an autograd function"
+    SCRIPTED = "an object with tensors in native code: a scripted module, a future, a collective"
     SHOWN = "a capsule of DLPack, or a buffer of Arrow"
 
 
@@ -155,7 +155,7 @@ def _pool_types(module: Torch) -> list[_Base]:
 
 def _scripted_types(module: Torch) -> list[_Base]:
     names = ("ScriptObject", "ScriptFunction", "_FunctionBase", "Future")
-    found = [getattr(module._C, name, None) for name in names]
+    found = [getattr(module._C, name, None) for name in names] + [work_type()]
     return [_Base(one, Form.SCRIPTED) for one in found if isinstance(one, type)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .look import instance_dict, is_a, item, module_value
+from .look import instance_dict, is_a, item, module_value, read
 
 _EMPTY = {"_args": "()", "args": "()", "_kwargs": "{}", "kwargs": "{}"}
 
@@ -46,11 +46,15 @@ def end_task(task: Any) -> str | None:
         cancel = "task.get_loop().call_soon_threadsafe(task.cancel)"
         wait = "asyncio.run_coroutine_threadsafe(asyncio.wait([task]), task.get_loop()).result(10)"
     # A cancelled task keeps the exception, with its frames, until somebody asks for it.
-    ask = "task._make_cancelled_error()"
-    if sys.version_info < (3, 11):
-        # There it keeps the traceback for ever. The exception is raised, and the frames are emptied.
-        frames = "getattr(getattr(e[1], '__context__', None), '__traceback__', None)"
-        empty = f"stack.push(lambda *e: [traceback.clear_frames({frames})])"
-        end = f"({empty}, stack.callback(task.exception), stack.close())"
-        ask = f"(lambda stack: {end})(contextlib.ExitStack())"
-    return f"(lambda task: ({cancel}, {wait}, {ask}))({{holder}}); gc.collect()"
+    end = f"{cancel}, {wait}, task._make_cancelled_error()"
+    if sys.version_info >= (3, 11) and not read(task, "_callbacks"):
+        return f"(lambda task: ({end}))({{holder}}); gc.collect()"
+    # Who waits for the task gets the exception and keeps it; up to Python 3.10 the task keeps it for ever.
+    # So the frames are emptied: those of its coroutine, and of the coroutines that this one waits for.
+    frame = "(one := getattr(at, 'cr_frame', None)), (at := getattr(at, 'cr_await', None))"
+    frames = f"[one for _ in range({_MOST_AWAITED}) if ({frame})[0]]"
+    end = f"(lambda frames: ({end}, [one.clear() for one in frames]))({frames})"
+    return f"(lambda task, at: {end})(*(lambda task: (task, task.get_coro()))({{holder}})); gc.collect()"
+
+
+_MOST_AWAITED = 1000

@@ -19,7 +19,15 @@ from .look import (
     type_name,
 )
 from .reference import Reference
-from .spelling import attribute, class_attribute, is_cached, set_attribute, set_member
+from .spelling import (
+    attribute,
+    class_attribute,
+    is_cached,
+    is_override,
+    set_attribute,
+    set_member,
+    wrapped,
+)
 from .spelling import member as member_reach
 
 _DEL = "del {path}"
@@ -38,7 +46,21 @@ def read_class(holder: type, held: object) -> Iterator[Reference]:
             reach, cut = class_attribute(holder, key, value)
             if changeable and type(key) is str:
                 act = none_class_attribute(holder, key, held)
-                yield Reference(step, "class attribute", cut, act, via=via, reach=reach)
+                found = Reference(step, "class attribute", cut, act, via=via, reach=reach)
+                original = wrapped(key, value) if reach == f"{{holder}}.{key}" else None
+                if original is not None:
+                    # A method that was wrapped from outside. The class fails without it.
+                    before = original[1]
+                    found = Reference(
+                        step,
+                        "class attribute",
+                        f"{{path}} = {original[0]}",
+                        none_class_attribute(holder, key, held, before),
+                        via=via,
+                        reach=reach,
+                        instead=(found, before),
+                    )
+                yield found
             else:
                 why = f"{type_name(holder)} is built in: its attributes cannot be changed"
                 yield Reference(step, "class attribute", why_not=why, via=via, reach=reach)
@@ -71,6 +93,11 @@ def read_instance(holder: object, held: object) -> Iterator[Reference]:
                 # The next look computes it again.
                 act = del_item(attributes, key, held)
                 yield Reference(step, "cached property", _DEL, act, via=via, reach=reach)
+                continue
+            if is_override(holder, key, value):
+                # Without it, the instance has its class's own again.
+                act = del_item(attributes, key, held)
+                yield Reference(step, "attribute", _DEL, act, via=via, reach=reach)
                 continue
             act = none_item(attributes, key, held)
             verb = ended_thread(holder, key) or set_attribute(holder, key)

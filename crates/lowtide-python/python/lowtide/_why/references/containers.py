@@ -33,6 +33,7 @@ from .look import (
     module_dict,
     module_value,
     mro,
+    namespace_of,
     overrides,
     pairs,
     places,
@@ -52,7 +53,9 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
             (reach, verb), act = spelling.item(holder, key, position), del_item(holder, key, held)
             remark = "" if reach.startswith("{holder}") else f"key {key_text(key)}"
             step = f"[{key_text(key)}]"
-            yield Reference(step, "item", verb, act, reach=reach, remark=remark)
+            found = Reference(step, "item", verb, act, reach=reach, remark=remark)
+            is_namespace = type(holder) is dict and namespace_of(holder) is not None
+            yield _with_original(found, holder, key, held) if is_namespace else found
         if key is held:
             reach, verb = spelling.key(holder, position)
             step, remark = f" (key {position}, {key_text(key)})", f"key {key_text(key)}"
@@ -147,11 +150,27 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
     for key, value in pairs(namespace):
         if value is held:
             act, step = del_item(namespace, key, held), attribute_step(key)
-            verb, original = "del {path}", spelling.original(namespace, key, value)
-            if original is not None:
-                verb, act = f"{{path}} = {original}", _put_back(namespace, key, held)
-            yield Reference(step, "attribute", verb, act, via=(id(namespace),))
+            found = Reference(step, "attribute", "del {path}", act, via=(id(namespace),))
+            yield _with_original(found, namespace, key, held)
     yield from read_module_hooks(holder, held)
+
+
+def _with_original(found: Reference, namespace: AnyDict, key: object, held: object) -> Reference:
+    """Returns the reference from a module to an object as one that is cut by putting back what the name
+    stood for before, if that is known."""
+    original = spelling.original_value(namespace, key, held)
+    if original is None:
+        return found
+    return Reference(
+        found.step,
+        found.kind,
+        f"{{path}} = {original[0]}",
+        _put_back(namespace, key, held),
+        via=found.via,
+        reach=found.reach,
+        remark=found.remark,
+        instead=(found, original[1]),
+    )
 
 
 def _put_back(namespace: AnyDict, key: object, held: object) -> Act:

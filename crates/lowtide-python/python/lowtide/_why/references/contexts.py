@@ -67,7 +67,7 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
     if task_type().done(holder):
         return  # It has nothing to cancel. Its result or its exception is all that it keeps.
     verb, act = end_task(holder), _cancel(holder)
-    imports = ("asyncio", "contextlib", "gc", "traceback")
+    imports = ("asyncio", "gc")
     why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:
         reach = "{holder}.get_coro()"

@@ -91,12 +91,12 @@ def clear_member(holder: object, member: MemberDescriptorType, held: object) -> 
     return act
 
 
-def none_class_attribute(cls: type, name: str, held: object) -> Act:
-    """Sets a class attribute to None, past the metaclass."""
+def none_class_attribute(cls: type, name: str, held: object, original: object = None) -> Act:
+    """Sets a class attribute to None or to what it was, past the metaclass."""
 
     def act() -> None:
         if item(class_dict(cls), name) is held:
-            type.__setattr__(cls, name, None)
+            type.__setattr__(cls, name, original)
 
     return act
 

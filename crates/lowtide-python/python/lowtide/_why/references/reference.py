@@ -87,14 +87,16 @@ class Reference:
     the Python statement that cuts the reference, with `{path}` (the expression for `held`) and
     `{holder}`, or None if there is none; then `why_not` says what a person does. `imports` are the
     modules that either needs. `remark` says in words what the expression hides. `via` are the ids of
-    the objects in between that nobody types: the dict of an instance, the cell of a closure. A
-    reference keeps both ends alive until it is cut or dropped.
+    the objects in between that nobody types: the dict of an instance, the cell of a closure. `instead`
+    is the reference with another verb and what this one puts into the place of `held`: the other is cut
+    where that leads to what is to be freed. A reference keeps both ends alive until it is cut or dropped.
     """
 
     __slots__ = (
         "_act",
         "_done",
         "imports",
+        "instead",
         "kind",
         "reach",
         "remark",
@@ -116,6 +118,7 @@ class Reference:
         reach: str | None = None,
         imports: tuple[str, ...] = (),
         remark: str = "",
+        instead: tuple[Reference, object] | None = None,
     ) -> None:
         self.step = step
         self.kind: ReferenceKind = kind
@@ -125,6 +128,7 @@ class Reference:
         self.reach = reach if reach is not None else f"{{holder}}{step}" if is_python else ""
         self.imports = imports
         self.remark = remark
+        self.instead = instead
         self.why_not = why_not
         self._act = act
         self._done = False

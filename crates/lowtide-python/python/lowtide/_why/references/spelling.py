@@ -6,8 +6,9 @@ such a method anew, that of its base class is called instead: it does what the r
 
 from __future__ import annotations
 
+import dis
 import functools
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from . import look
@@ -62,6 +63,19 @@ def is_cached(holder: object, name: object) -> bool:
     return entry is not None and is_a(entry, functools.cached_property)
 
 
+def is_override(holder: object, name: object, value: object) -> bool:
+    """Returns whether an attribute is a function that stands in front of a method of the class."""
+    if type(name) is not str or overrides(type(holder), object, *_READS):
+        return False
+    if overrides(type(holder), object, *_WRITES, "__delattr__") and not _is_model(holder):
+        return False
+    kinds = (FunctionType, MethodType, functools.partial)
+    return (
+        any(type(value) is kind for kind in kinds)
+        and type(descriptor(holder, name)) is FunctionType
+    )
+
+
 def is_descriptor(value: object) -> bool:
     """Returns whether a class attribute answers with something else than itself."""
     return type(value) not in _THEMSELVES and _has(type(value), "__get__")
@@ -83,24 +97,59 @@ def _quoted(name: object) -> str:
     return literal(name) or repr(plain(name))
 
 
-def original(namespace: AnyDict, name: object, value: object) -> str | None:
-    """Returns the expression for what a name of a module stood for before, if that is known.
+def original_value(namespace: AnyDict, name: object, value: object) -> tuple[str, object] | None:
+    """Returns the expression for what a name of a module stood for before, and its value, if they are known.
 
     Without the name, the program would fail: `sys.excepthook`, or a function that was wrapped.
     """
-    found = original_value(namespace, name, value)
-    return None if found is None else found[0]
-
-
-def original_value(namespace: AnyDict, name: object, value: object) -> tuple[str, object] | None:
-    """Returns the same expression, and its value."""
     if type(name) is not str or not is_name(name):
         return None
-    if look.item(namespace, "__name__") in ("sys", "threading"):
-        kept = f"__{name}__"
-        before = look.item(namespace, kept)
-        if before is not None and before is not value:
-            return f"{{holder}}.{kept}", before
+    module = plain(look.item(namespace, "__name__"))
+    kept = f"__{name}__" if module in ("sys", "threading") else _DEFAULTS.get((module, name))
+    before = None if kept is None else look.item(namespace, kept)
+    if before is not None and before is not value:
+        return f"{{holder}}.{kept}", before
+    found = wrapped(name, value)
+    if found is None and not is_a(value, ModuleType) and _is_assigned(namespace, name):
+        return "None", None
+    return found
+
+
+_DEFAULTS: dict[tuple[str, str], str] = {
+    ("logging", "_logRecordFactory"): "LogRecord",
+    ("logging", "_loggerClass"): "Logger",
+}
+"""Names of modules that a function sets, and the names for what they stand for at first."""
+
+
+def _is_assigned(namespace: AnyDict, name: str) -> bool:
+    """Returns whether a function of a module assigns to one of its names. Its functions then expect None
+    there, rather than no name at all."""
+    values: list[Any] = [value for _, value in look.pairs(namespace)]
+    module = look.item(namespace, "__name__")
+    for cls in [one for one in values if is_a(one, type)]:
+        if look.item(look.class_dict(cls), "__module__") is module:
+            values += [value for _, value in class_items(cls)]
+    for value in values:
+        is_wrapper = type(value) is staticmethod or type(value) is classmethod
+        function = value.__func__ if is_wrapper else value
+        is_own = type(function) is FunctionType and function.__globals__ is namespace
+        if is_own and _assigns(function.__code__, name):
+            return True
+    return False
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    """Returns whether code has `global name` and assigns to it."""
+    if name in code.co_names:
+        for one in dis.get_instructions(code):
+            if one.opname == "STORE_GLOBAL" and one.argval == name:
+                return True
+    return any(_assigns(one, name) for one in code.co_consts if type(one) is CodeType)
+
+
+def wrapped(name: str, value: object) -> tuple[str, object] | None:
+    """Returns the expression for the function of the same name that a function wraps, and that function."""
     if type(value) is not FunctionType or value.__closure__ is None:
         return None
     for index, cell in enumerate(value.__closure__):

@@ -1,0 +1,28 @@
+"""A filter of a logger.
+
+Loggers are never freed, and neither are the filters that are added to them for each model.
+"""
+
+import logging
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"logging\.getLogger\('engine'\)\.filters",),
+    cut=r"del logging\.getLogger\('engine'\)\.filters",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="logging.getLogger('engine').filters.clear()",
+    holder="logging.getLogger('engine')",
+)
+
+
+def add_filter(weights: Any) -> None:
+    logging.getLogger("engine").addFilter(lambda record: weights is not None)
+
+
+if __name__ == "__main__":
+    add_filter(big())
+    visit(ANIMAL)

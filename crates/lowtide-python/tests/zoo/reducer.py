@@ -1,0 +1,36 @@
+"""A function that pickles a class.
+
+`copyreg.pickle` registers it in a dict that `pickle` keeps, too, in native code. The way that a person
+would write leads over `copyreg`.
+"""
+
+import copyreg
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"copyreg\.dispatch_table", r"weights"),
+    cut=r"del sys\.modules\['copyreg'\]\.dispatch_table",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="del copyreg.dispatch_table[Model]",
+    holder="copyreg.dispatch_table[Model]",
+)
+
+
+class Model:
+    pass
+
+
+def register(weights: Any) -> None:
+    def reduce(model: Model) -> Any:
+        return Model, (weights,)
+
+    copyreg.pickle(Model, reduce)
+
+
+if __name__ == "__main__":
+    register(big())
+    visit(ANIMAL)

@@ -1,0 +1,34 @@
+"""The one instance that a module keeps.
+
+`global` and a name that is None at first: the function that creates the engine looks for None, and fails
+if the name is gone.
+"""
+
+from typing import Any
+
+from zoo.keeper import OWN, PINNED, Animal, big, visit
+
+ANIMAL = Animal(
+    names=(r"_engine",),
+    cut=r"_engine = None",
+    verdict=PINNED,
+    because=OWN,
+    then="cut",
+    cure="_engine = None",
+    after="_engine is None",
+)
+
+
+_engine: Any = None
+
+
+def engine() -> Any:
+    global _engine
+    if _engine is None:
+        _engine = (big(), "ready")
+    return _engine
+
+
+if __name__ == "__main__":
+    engine()
+    visit(ANIMAL)
