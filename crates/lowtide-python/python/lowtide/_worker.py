@@ -67,10 +67,16 @@ class Worker:
 
     def __init__(self, load: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         if not callable(load):
-            raise TypeError(f"load must be callable, not a {type(load).__name__}")
+            raise TypeError(f"load must be callable, not {type(load).__name__}")
         self._name = str(getattr(load, "__qualname__", type(load).__name__))
         # Pickled now: what cannot be sent is refused here, and later changes do not matter.
-        self._load = pickle.dumps((LOAD, load, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        try:
+            self._load = pickle.dumps((LOAD, load, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"a worker cannot be given {self._name}: load and its arguments are pickled, so load"
+                " has to be a function or class of a module, not a lambda or a local function"
+            ) from error
         self._lock = threading.Lock()
         self._caller = 0
         """The thread that has the lock."""

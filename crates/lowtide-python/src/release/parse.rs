@@ -16,7 +16,10 @@ pub(crate) fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
     }
     match text.strip_prefix("free ") {
         Some(least) => Ok(Target::Free(parsed(least)?)),
-        None => Ok(Target::Under(parsed(&text)?)),
+        None => text.parse::<Bytes>().map(Target::Under).map_err(|error| {
+            let others = "\"free 2 GiB\" for what is to be free, or \"floor\"";
+            PyValueError::new_err(format!("{error}; other targets are {others}"))
+        }),
     }
 }
 
@@ -38,20 +41,25 @@ pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     {
         return Ok(Bytes(number as u64));
     }
-    let text: String = value.extract().map_err(|_| {
-        PyTypeError::new_err(
-            "a size is a number of bytes, not negative, or a text such as \"2 GiB\"",
-        )
-    })?;
+    let text: String = value.extract().map_err(|_| not_a_size(value))?;
     parsed(&text)
 }
 
+/// Returns the error for a value that is neither a number of bytes nor a text.
+fn not_a_size(value: &Bound<'_, PyAny>) -> PyErr {
+    let help = "write a number of bytes, 0 or more, or a text such as \"2 GiB\"";
+    match value.extract::<f64>() {
+        Ok(number) => PyValueError::new_err(format!("{number} is not a size; {help}")),
+        Err(_) => {
+            let kind =
+                value.get_type().name().map_or_else(|_| "it".to_owned(), |name| name.to_string());
+            PyTypeError::new_err(format!("{kind} is not a size; {help}"))
+        }
+    }
+}
+
 fn parsed(text: &str) -> PyResult<Bytes> {
-    text.parse().map_err(|error| {
-        let hint =
-            "write a size such as \"512 MiB\", \"free 2 GiB\" for what is to be free, or \"floor\"";
-        PyValueError::new_err(format!("{error}; {hint}"))
-    })
+    text.parse::<Bytes>().map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// Checks that a number of seconds can be waited for.

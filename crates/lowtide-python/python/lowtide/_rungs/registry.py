@@ -96,7 +96,7 @@ def register_model(model: T, name: str | None = None) -> T:
     The next task (`idle.work()`, `Gate.enter()`) or `restore()` moves it back.
     """
     if not callable(getattr(type(model), "to", None)):
-        raise TypeError(f"a {type(model).__name__} cannot be moved: it has no .to(device)")
+        raise TypeError(f"{type(model).__name__} cannot be moved: it has no .to(device)")
     models.add(model, name)
     return model
 
