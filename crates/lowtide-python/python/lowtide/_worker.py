@@ -74,8 +74,8 @@ class Worker:
             self._load = pickle.dumps((LOAD, load, args, kwargs), pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise TypeError(
-                f"a worker cannot be given {self._name}: load and its arguments are pickled, so load"
-                " has to be a function or class of a module, not a lambda or a local function"
+                f"a worker cannot be given {self._name} ({error}): load and its arguments are pickled,"
+                " so load has to be a function or class of a module, not a lambda or a local function"
             ) from error
         self._lock = threading.Lock()
         self._caller = 0

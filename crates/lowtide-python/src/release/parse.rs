@@ -48,14 +48,11 @@ pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<Bytes> {
 /// Returns the error for a value that is neither a number of bytes nor a text.
 fn not_a_size(value: &Bound<'_, PyAny>) -> PyErr {
     let help = "write a number of bytes, 0 or more, or a text such as \"2 GiB\"";
-    match value.extract::<f64>() {
-        Ok(number) => PyValueError::new_err(format!("{number} is not a size; {help}")),
-        Err(_) => {
-            let kind =
-                value.get_type().name().map_or_else(|_| "it".to_owned(), |name| name.to_string());
-            PyTypeError::new_err(format!("{kind} is not a size; {help}"))
-        }
+    if let Ok(number) = value.extract::<f64>() {
+        return PyValueError::new_err(format!("{number} is not a size; {help}"));
     }
+    let kind = value.get_type().name().map_or_else(|_| "it".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!("{kind} is not a size; {help}"))
 }
 
 fn parsed(text: &str) -> PyResult<Bytes> {
