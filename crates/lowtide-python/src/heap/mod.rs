@@ -14,6 +14,7 @@
 mod answer;
 mod arrays;
 mod capsules;
+mod crew;
 mod dead;
 mod descent;
 mod examining;
@@ -33,6 +34,7 @@ mod node_hooks;
 mod object;
 mod out_of_memory;
 mod paths;
+mod pieces;
 mod question;
 mod reported;
 mod resting;
@@ -44,6 +46,7 @@ mod traverse;
 mod variables;
 mod walk;
 mod walked;
+mod walker;
 
 pub(crate) use answer::examine;
 pub(crate) use capsules::{Shown, dlpack_memory};

@@ -3,6 +3,7 @@
 //! Tables that grow with the heap ask before they grow. Everything else is counted in a
 //! [`Reserve`] that is taken before.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
 
 use pyo3::exceptions::PyMemoryError;
@@ -39,6 +40,27 @@ pub(crate) fn reserve(bytes: usize) -> Result<Reserve, OutOfMemory> {
 pub(crate) fn reserve_for(nodes: usize, edges: usize) -> Result<Reserve, OutOfMemory> {
     reserve(nodes.saturating_mul(192).saturating_add(edges.saturating_mul(16)))
 }
+
+/// Returns so many zeros. A large table of them is fresh memory that nobody has touched.
+pub(crate) fn zeroed<T: Number>(len: usize) -> Result<Vec<T>, OutOfMemory> {
+    let Ok(layout) = Layout::array::<T>(len) else { return Err(OutOfMemory) };
+    if layout.size() == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the size is not 0.
+    let memory = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if memory.is_null() {
+        return Err(OutOfMemory);
+    }
+    // SAFETY: it was allocated with this layout by the allocator of vectors, and a number of zeros
+    // is 0.
+    Ok(unsafe { Vec::from_raw_parts(memory, len, len) })
+}
+
+/// A number that is 0 if all its bytes are.
+pub(crate) trait Number: Copy {}
+impl Number for u32 {}
+impl Number for i32 {}
 
 /// Returns an error if a reserve had to be given back.
 pub(crate) fn check(reserve: &Reserve) -> Result<(), OutOfMemory> {
