@@ -294,8 +294,10 @@ mod tests {
         together.rows(Node(2), &[1, 1, 3], &[2, 1, 5].map(Node));
         together.rows(Node(5), &[0], &[]);
         let mut alone = GraphBuilder::default();
-        (0..6).for_each(|_| drop(alone.node()));
-        edges.iter().for_each(|(from, to)| alone.edge(Node(*from), Node(*to)));
+        alone.nodes(6);
+        for (from, to) in edges {
+            alone.edge(Node(from), Node(to));
+        }
         assert_eq!(first, Node(0));
         let of_builder: Vec<Vec<u32>> =
             (0..6).map(|at| together.row(Node(at)).iter().map(|to| to.0).collect()).collect();

@@ -26,9 +26,9 @@ pub(crate) struct Info {
     pub(crate) is_row: bool,
     /// Whether its objects are capsules. Those of `DLPack` hold tensors.
     pub(crate) is_capsule: bool,
-    /// Whether any thread may ask its objects, which have a slot: it reads them and calls nothing
-    /// but the function that it is given (docs/decisions/0023).
-    pub(crate) by_any_thread: bool,
+    /// The traverse slot if any thread may call it: it reads the object and calls nothing but the
+    /// function that it is given (docs/decisions/0023).
+    pub(crate) reader: Option<ffi::traverseproc>,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
     /// to prefetch it.
     pub(crate) beside: [isize; 2],
@@ -43,7 +43,7 @@ impl Info {
         is_array: false,
         is_row: false,
         is_capsule: false,
-        by_any_thread: false,
+        reader: None,
         beside: NOWHERE,
     };
 
@@ -191,19 +191,19 @@ impl Kinds {
             is_array,
             is_row,
             is_capsule,
-            by_any_thread: false,
+            reader: None,
             beside,
         };
-        info.by_any_thread = self.is_for_any_thread(class, info);
+        info.reader = traverse.filter(|_| self.is_for_any_thread(class, info));
         info
     }
 
     fn is_for_any_thread(&self, class: *mut PyTypeObject, info: Info) -> bool {
-        let Info { kind, traverse, is_gc, is_array, is_row, is_capsule, .. } = info;
+        let Info { kind, is_gc, is_array, is_row, is_capsule, .. } = info;
         // What else is known of these, only the calling thread has.
         let is_told = matches!(kind, Kind::Tensor | Kind::Frame | Kind::Generator);
         let is_told = is_told || is_array || is_row || is_capsule;
-        if traverse.is_none() || is_gc.is_some() || is_told {
+        if is_gc.is_some() || is_told {
             return false;
         }
         // The slot of a class written in Python calls that of the first base which is not.

@@ -99,20 +99,18 @@ impl<'k> Listing<'k> {
         }
         // Frozen objects are shown last.
         let listed = self.shown.checked_sub(frozen).filter(|listed| self.is_ring(*listed));
-        match listed.filter(|listed| *listed > 0) {
-            Some(listed) => self.keep(listed),
-            None => {
-                self.keep(0);
-                self.shown = 0;
-                let list = list(question)?;
-                // An audit hook may have run. A type may have been freed, and another be in its place.
-                self.kinds.forget();
-                for at in 0..list.len() {
-                    if at + AHEAD < list.len() {
-                        prefetch(object_in(&list, at + AHEAD));
-                    }
-                    self.show(object_in(&list, at));
+        let listed = listed.filter(|listed| *listed > 0);
+        self.keep(listed.unwrap_or(0));
+        if listed.is_none() {
+            self.shown = 0;
+            let list = list(question)?;
+            // An audit hook may have run. A type may have been freed, and another be in its place.
+            self.kinds.forget();
+            for at in 0..list.len() {
+                if at + AHEAD < list.len() {
+                    prefetch(object_in(&list, at + AHEAD));
                 }
+                self.show(object_in(&list, at));
             }
         }
         if self.is_full {
@@ -149,7 +147,7 @@ impl<'k> Listing<'k> {
 
     #[inline]
     fn see(&mut self, object: *mut PyObject) -> Result<(), OutOfMemory> {
-        if !self.kinds.of(class_of(object)).by_any_thread {
+        if self.kinds.of(class_of(object)).reader.is_none() {
             self.told.try_reserve(1)?;
             self.told.push(self.len as u32);
         }
@@ -159,12 +157,11 @@ impl<'k> Listing<'k> {
     #[inline]
     fn push(&mut self, address: usize) -> Result<(), OutOfMemory> {
         self.table.add_page(address)?;
-        match self.addresses.get_mut(self.len) {
-            Some(at) => *at = address,
-            None => {
-                self.addresses.try_reserve(1)?;
-                self.addresses.push(address);
-            }
+        if let Some(at) = self.addresses.get_mut(self.len) {
+            *at = address;
+        } else {
+            self.addresses.try_reserve(1)?;
+            self.addresses.push(address);
         }
         self.len += 1;
         Ok(())

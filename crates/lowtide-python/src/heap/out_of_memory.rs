@@ -5,6 +5,7 @@
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
+use std::ptr::slice_from_raw_parts_mut;
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -52,9 +53,10 @@ pub(crate) fn zeroed<T: Number>(len: usize) -> Result<Vec<T>, OutOfMemory> {
     if memory.is_null() {
         return Err(OutOfMemory);
     }
-    // SAFETY: it was allocated with this layout by the allocator of vectors, and a number of zeros
-    // is 0.
-    Ok(unsafe { Vec::from_raw_parts(memory, len, len) })
+    let numbers = slice_from_raw_parts_mut(memory, len);
+    // SAFETY: it was allocated with this layout by the allocator of boxes, and a number of zeros is
+    // 0.
+    Ok(unsafe { Box::from_raw(numbers) }.into_vec())
 }
 
 /// A number that is 0 if all its bytes are.

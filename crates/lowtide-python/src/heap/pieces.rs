@@ -178,26 +178,25 @@ impl State<'_> {
         for Unknown { at, object } in piece.unknown.drain(..) {
             let address = object.map_or_else(|address| address, |seen| seen.address);
             let place = self.numbers.place(address)?;
-            let number = match self.numbers.number(place) {
-                Some(number) => number,
-                None => {
-                    let seen = match (object, look) {
-                        (Ok(seen), _) => Some(seen),
-                        (Err(address), Some(look)) => look(address),
-                        (Err(_), None) => None,
-                    };
-                    let Some(seen) = seen else {
-                        gone.try_reserve(1)?;
-                        gone.push(at);
-                        continue;
-                    };
-                    let number = self.found.new.len() as u32;
-                    self.found.new.try_reserve(1)?;
-                    self.found.new.push(Met { seen, left: 0 });
-                    self.builder.nodes(1);
-                    self.numbers.fill(place, number);
-                    number
-                }
+            let number = if let Some(number) = self.numbers.number(place) {
+                number
+            } else {
+                let seen = match (object, look) {
+                    (Ok(seen), _) => Some(seen),
+                    (Err(address), Some(look)) => look(address),
+                    (Err(_), None) => None,
+                };
+                let Some(seen) = seen else {
+                    gone.try_reserve(1)?;
+                    gone.push(at);
+                    continue;
+                };
+                let number = self.found.new.len() as u32;
+                self.found.new.try_reserve(1)?;
+                self.found.new.push(Met { seen, left: 0 });
+                self.builder.nodes(1);
+                self.numbers.fill(place, number);
+                number
             };
             self.found.new[number as usize].left -= 1;
             piece.targets[at as usize] = Node(self.first_new.0 + number);
@@ -234,7 +233,7 @@ mod tests {
     }
 
     fn seen(address: usize) -> Seen {
-        Seen { address, count: 3, kind: Kind::Immutable }
+        Seen { address, kind: Kind::Immutable }
     }
 
     #[test]

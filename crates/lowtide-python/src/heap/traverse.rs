@@ -20,8 +20,6 @@ use super::slots::ENDED_MOST;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) address: usize,
-    /// Its reference count.
-    pub(crate) count: u32,
     pub(crate) kind: Kind,
 }
 
@@ -139,9 +137,8 @@ pub(crate) fn look(question: &Question<'_>, kinds: &mut Kinds, address: usize) -
     if kind != Kind::Tensor && !is_collected(info, object) {
         return None;
     }
-    let count = count_of(object);
     // What has ended is on a list to be used again, and no object (`slots.rs`).
-    (count != 0).then_some(Seen { address, count, kind })
+    (count_of(object) != 0).then_some(Seen { address, kind })
 }
 
 impl Traverser<'_, '_> {

@@ -213,7 +213,7 @@ impl Walk<'_, '_> {
     fn add(&mut self, met: &Met) -> Result<(), OutOfMemory> {
         let node = self.walked.meet(met)?;
         let class = class_of(with_exposed_provenance_mut(met.seen.address));
-        if !self.traverser.kinds.of(class).by_any_thread {
+        if self.traverser.kinds.of(class).reader.is_none() {
             self.told.try_reserve(1)?;
             self.told.push(node);
         }

@@ -5,7 +5,7 @@
 //! objects is prefetched, then asked, then the numbers of what they refer to are prefetched and
 //! read. Only what has no number is read itself.
 //!
-//! A walker asks the objects that any thread may ask (`Info::by_any_thread`). The others were asked
+//! A walker asks the objects that any thread may ask (`Info::reader`). The others were asked
 //! before, by the calling thread.
 
 use std::ffi::c_void;
@@ -202,7 +202,7 @@ impl Walker {
 
     /// Adds what an object refers to, to what is `shown`.
     fn traverse(&mut self, object: *mut PyObject, info: Info) {
-        let Some(traverse) = info.traverse.filter(|_| info.by_any_thread) else { return };
+        let Some(traverse) = info.reader else { return };
         let shown = (&raw mut self.shown).cast::<c_void>();
         // SAFETY: the object is alive and of the type whose slot this is, and any thread may call
         // it. The slot calls `note` with what is given here, and nothing else.
@@ -257,10 +257,9 @@ impl Walker {
     fn look(&mut self, ground: &Ground<'_>, address: usize) -> Option<Result<Seen, usize>> {
         let object = with_exposed_provenance_mut::<PyObject>(address);
         let info = self.of(ground, class_of(object));
-        if info.by_any_thread {
-            let count = count_of(object);
+        if info.reader.is_some() {
             // What has ended is on a list to be used again, and no object (`slots.rs`).
-            return (count != 0).then_some(Ok(Seen { address, count, kind: info.kind }));
+            return (count_of(object) != 0).then_some(Ok(Seen { address, kind: info.kind }));
         }
         let counts = !info.refers_to_nothing() || ground.is_target(address);
         counts.then_some(Err(address))
