@@ -159,6 +159,8 @@ impl Walk<'_, '_> {
         let blocked = Blocked::all();
         let reached = self.walked.builder.reached(near, threads);
         drop(blocked);
+        // Of several objects that have the same memory, one that a root leads to says who holds it.
+        self.walked.tensors.sort_by_key(|node| !reached[node.index()]);
         let ours = std::mem::take(&mut self.traverser.roots.ours);
         for address in ours.iter().chain([&self.question.asked]).chain(&held::lists()) {
             if let Some(node) = self.walked.table.get(*address)
