@@ -23,7 +23,7 @@ from pathlib import Path
 
 import small_models
 
-LIMIT_S = 600
+LIMIT_S = 3600
 MIB = 1 << 20
 OPTIONS = {"do_ocr": False, "do_table_structure": False, "to_formats": ["json"]}
 ADOPTED = ["lowtide", "run", "--adopt", "docling-serve", "--"]

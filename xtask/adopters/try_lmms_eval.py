@@ -2,6 +2,9 @@
 
 The tasks are local files, and a small Llama with random weights stands in for a model, which cannot be
 downloaded here. Everything else is lmms-eval's own: its command, its model `huggingface`, its tasks.
+
+A third evaluation has questions that take about a second each, by their number of tokens: the share of
+the time that cleaning takes there is R15's.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import small_models
@@ -27,13 +31,18 @@ doc_to_visual: !function visuals.none
 doc_to_text: "{{{{question}}}}"
 doc_to_target: "{{{{answer}}}}"
 generation_kwargs:
-  max_new_tokens: 8
+  max_new_tokens: {tokens}
 metric_list:
   - metric: exact_match
     aggregation: mean
     higher_is_better: true
 """
 QUESTIONS = 3
+TOKENS = 8
+LONG_QUESTIONS = 60
+LONG_QUESTION_S = 1.0
+# The model has 256 positions, and the question needs some.
+TOKENS_MOST = 220
 MIB = 1 << 20
 
 
@@ -60,6 +69,43 @@ def main() -> None:
     assert any(found and float(found[1].replace(",", "")) > 0.8 * size / MIB for found in freed), (
         lines
     )
+    share_of_long_questions(folder)
+
+
+def share_of_long_questions(folder: Path) -> None:
+    """Evaluates questions of about a second each, and prints the share of the time that cleaning took."""
+    tokens = min(TOKENS_MOST, max(1, round(LONG_QUESTION_S / seconds_a_token(folder / "model"))))
+    write_task(folder / "tasks", "long", LONG_QUESTIONS, tokens)
+    began = time.monotonic()
+    said = evaluated(folder, "long", ["lowtide", "run", "--adopt", "lmms-eval", "--"], "long")
+    took_s = time.monotonic() - began
+    text = said.stdout + said.stderr
+    lines = re.findall(r"LOWTIDE (.*)", text)
+    after = [line for line in lines if line.startswith("after generate on")]
+    share = next(line for line in lines if "cleaning took" in line)
+    first, *later = [float(line.rsplit(" in ", 1)[1].split(" ms")[0]) for line in after]
+    print(
+        f"{LONG_QUESTIONS} questions of {tokens} tokens, the whole command in {took_s:.0f} s: {share};"
+        f" {len(after)} clean-ups after generation, the first in {first:.0f} ms, the median of the others"
+        f" {sorted(later)[len(later) // 2]:.0f} ms"
+    )
+
+
+def seconds_a_token(folder: Path) -> float:
+    """Returns how long the model takes for a token here, on one thread."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    question = torch.full((1, 8), 7)
+    took = []
+    for _ in range(2):
+        began = time.monotonic()
+        model.generate(question, max_new_tokens=32, min_new_tokens=32, do_sample=False)
+        took.append((time.monotonic() - began) / 32)
+    # The first one prepares.
+    return took[1]
 
 
 def prepare(folder: Path) -> int:
@@ -69,10 +115,7 @@ def prepare(folder: Path) -> int:
     tasks.mkdir()
     (tasks / "visuals.py").write_text("def none(doc):\n    return []\n")
     for name in ("sums", "words"):
-        file = tasks / f"{name}.json"
-        rows = [{"question": f"{name} {at}", "answer": str(at)} for at in range(QUESTIONS)]
-        file.write_text("\n".join(map(json.dumps, rows)))
-        (tasks / f"{name}.yaml").write_text(TASK.format(name=name, file=file))
+        write_task(tasks, name, QUESTIONS, TOKENS)
     # lmms-eval sets up no logging of Python's own, so that this file shows what lowtide logs.
     (folder / "sitecustomize.py").write_text(
         "import logging\n"
@@ -85,18 +128,29 @@ def prepare(folder: Path) -> int:
     return size
 
 
-def evaluated(folder: Path, name: str, before: list[str]) -> subprocess.CompletedProcess[str]:
+def write_task(tasks: Path, name: str, questions: int, tokens: int) -> None:
+    file = tasks / f"{name}.json"
+    rows = [{"question": f"{name} {at}", "answer": str(at)} for at in range(questions)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    (tasks / f"{name}.yaml").write_text(TASK.format(name=name, file=file, tokens=tokens))
+
+
+def evaluated(
+    folder: Path, name: str, before: list[str], tasks: str = "sums,words"
+) -> subprocess.CompletedProcess[str]:
     """Runs an evaluation with lmms-eval's own command."""
     command = [*before, "python", "-m", "lmms_eval", "--model", "huggingface"]
     model = f"pretrained={folder / 'model'},device=cpu,device_map=cpu,trust_remote_code=True"
     command += ["--model_args", model]
-    command += ["--tasks", "sums,words", "--include_path", str(folder / "tasks")]
+    command += ["--tasks", tasks, "--include_path", str(folder / "tasks")]
     command += ["--batch_size", "1", "--log_samples", "--output_path", str(folder / name)]
     variables = {
         "PYTHONPATH": str(folder),
         "HF_DATASETS_CACHE": str(folder / "datasets"),
         "HF_HOME": str(folder / "home"),
         "CUDA_VISIBLE_DEVICES": "",
+        # Threads of torch that wait for each other on busy cores made an evaluation last for minutes.
+        "OMP_NUM_THREADS": "1",
     }
     return run(folder, command, **variables)
 

@@ -16,7 +16,7 @@ import warnings
 from typing import Any
 
 UPDATES = 6
-LIMIT_S = 300
+LIMIT_S = 1800
 
 
 def main() -> None:

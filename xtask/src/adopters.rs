@@ -1,8 +1,8 @@
 //! `cargo xtask adopters`: the adapters of the Python package, each with the real project.
 //!
 //! Apart from the ordinary tests, because a project with what it needs takes gigabytes. One environment
-//! at a time; it is deleted afterwards. What a script prints goes to `target/adopters/NAME.txt`; the
-//! pages in `docs/adopt` quote it.
+//! at a time; it is deleted afterwards. One that an interrupted run has left is used again. What a script prints
+//! goes to `target/adopters/NAME.txt`; the pages in `docs/adopt` quote it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -110,6 +110,15 @@ pub(crate) struct Options {
     keep: bool,
 }
 
+/// One project's attempt, for the table at the end.
+struct Tried {
+    name: &'static str,
+    environment_s: f64,
+    size: u64,
+    trial_s: f64,
+    has_failed: bool,
+}
+
 /// Tries the adapters. Fails if one of them failed, after all have run.
 pub(crate) fn run_all(options: &Options) -> anyhow::Result<()> {
     let is_wanted = |adopter: &&Adopter| {
@@ -120,20 +129,38 @@ pub(crate) fn run_all(options: &Options) -> anyhow::Result<()> {
         "double",
         Command::new("cargo").args(["build", "-q", "-p", "lowtide-testing", "--locked"]),
     )?;
-    let mut failed = Vec::new();
+    let mut all = Vec::new();
     for adopter in ADOPTERS.iter().filter(is_wanted) {
         let environment = Path::new(TO).join(adopter.name);
-        let tried = attempt(adopter, &environment, &wheel);
+        all.push(attempt(adopter, &environment, &wheel));
         if !options.keep && environment.exists() {
             fs::remove_dir_all(&environment)?;
         }
-        if let Err(error) = tried {
-            println!("{}: {error:#}", adopter.name);
-            failed.push(adopter.name);
-        }
     }
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    println!("{}", table(&all));
+    let failed: Vec<_> = all.iter().filter(|one| one.has_failed).map(|one| one.name).collect();
+    let (names, again) = (failed.join(", "), failed.join(" "));
+    ensure!(failed.is_empty(), "failed: {names}; again: cargo xtask adopters --keep {again}");
     Ok(())
+}
+
+fn table(all: &[Tried]) -> String {
+    let row = |name: &str, made: &str, size: &str, tried: &str, result: &str| {
+        format!("\n{name:<14}{made:>12}{size:>10}{tried:>10}  {result}")
+    };
+    let mut text = row("project", "environment", "disk", "trial", "result");
+    for Tried { name, environment_s, size, trial_s, has_failed } in all {
+        let gib = f64::from(u32::try_from(size >> 20).unwrap_or(u32::MAX)) / 1024.0;
+        let result = if *has_failed { "failed" } else { "passed" };
+        text += &row(
+            name,
+            &format!("{environment_s:.0} s"),
+            &format!("{gib:.1} GiB"),
+            &format!("{trial_s:.0} s"),
+            result,
+        );
+    }
+    text
 }
 
 /// Builds the wheel with the programs in it, in the profile of the tests.
@@ -146,31 +173,58 @@ fn wheel() -> anyhow::Result<PathBuf> {
     run("tools", &mut pip(&python, &["install", "uv"]))?;
     let mut build = pip(&python, &["wheel", "--no-deps", "."]);
     build.arg("--wheel-dir").arg(&folder).env("MATURIN_PEP517_ARGS", "--profile dev --locked");
-    run("wheel", &mut build)?;
+    run("wheel: the programs are compiled, which takes minutes", &mut build)?;
     let entry = fs::read_dir(&folder)?.next().context("pip made no wheel")?;
     Ok(entry?.path())
 }
 
-/// Makes the environment of an adopter and runs its script there.
-fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Result<()> {
+/// Makes the environment of an adopter and runs its scripts there.
+fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> Tried {
+    let began = Instant::now();
+    let made = make(adopter, environment, wheel);
+    let (environment_s, began) = (began.elapsed().as_secs_f64(), Instant::now());
+    let tried = made.and_then(|python| try_out(adopter, &python));
+    if let Err(error) = &tried {
+        println!("{}: {error:#}", adopter.name);
+    }
+    let size = size_of(environment).unwrap_or_default();
+    Tried {
+        name: adopter.name,
+        environment_s,
+        size,
+        trial_s: began.elapsed().as_secs_f64(),
+        has_failed: tried.is_err(),
+    }
+}
+
+/// Makes the environment, and returns its Python.
+fn make(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Result<PathBuf> {
     let python = python(environment)?;
-    run(adopter.name, uv(&python).args(adopter.packages))?;
+    let what =
+        format!("{}: some gigabytes are installed in {}", adopter.name, environment.display());
+    run(&what, uv(&python).args(adopter.packages))?;
     if !adopter.alone.is_empty() {
         run("beside it", uv(&python).arg("--no-deps").args(adopter.alone))?;
     }
     run("lowtide", uv(&python).args(["--no-deps", "--reinstall"]).arg(wheel))?;
+    Ok(python)
+}
+
+/// Runs the scripts of an adopter.
+fn try_out(adopter: &Adopter, python: &Path) -> anyhow::Result<()> {
     let work = std::path::absolute(Path::new(TO).join(format!("{}-work", adopter.name)))?;
     if work.exists() {
         fs::remove_dir_all(&work)?;
     }
     fs::create_dir_all(&work)?;
     // Before anything is adopted, the project is as without lowtide.
-    let mut unchanged = Command::new(std::path::absolute(&python)?);
+    let mut unchanged = Command::new(std::path::absolute(python)?);
     unchanged.arg(Path::new(SCRIPTS).join("unchanged.py")).arg(adopter.name);
     run("unchanged", unchanged.env_remove("LOWTIDE_ADOPT"))?;
     let log = Path::new(TO).join(format!("{}.txt", adopter.name));
-    let mut script = Command::new(std::path::absolute(&python)?);
+    let mut script = Command::new(std::path::absolute(python)?);
     script
+        .arg("-u")
         .arg(Path::new(SCRIPTS).join(format!("try_{}.py", adopter.name.replace('-', "_"))))
         .arg(&work);
     // For what a script does on the driver double. Without it, NVML is found or missing as usual.
@@ -179,15 +233,25 @@ fn attempt(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Resul
     }
     let file = File::create(&log)?;
     script.stdout(file.try_clone()?).stderr(file);
-    let began = Instant::now();
+    println!("── {}: its trial takes minutes; {} has its output", adopter.name, log.display());
     let status = script.status().with_context(|| format!("starting {script:?}"))?;
     println!("{}", fs::read_to_string(&log)?.trim_end());
     if !status.success() {
-        bail!("its script ended with {status}; {} has its output", log.display());
+        bail!("its script ended with {status}; {} and {} stay", log.display(), work.display());
     }
     fs::remove_dir_all(work)?;
-    println!("{}: passed in {:.0} s", adopter.name, began.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Returns the bytes of the files in a folder.
+fn size_of(folder: &Path) -> std::io::Result<u64> {
+    let mut size = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        size += if kind.is_dir() { size_of(&entry.path())? } else { entry.metadata()?.len() };
+    }
+    Ok(size)
 }
 
 /// Starts an installation into an environment. Where a project needs much, pip had not chosen versions

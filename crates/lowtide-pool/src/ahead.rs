@@ -108,6 +108,8 @@ impl Pool {
         if self.shared.policy.ahead_most == Bytes::ZERO {
             return Ok(AheadReport::default());
         }
+        // A first sleep should not have to wait for it.
+        self.prepare_carriers()?;
         let Some(mut step) = self.begin_step()? else {
             return Ok(AheadReport { next: AheadNext::Busy, ..AheadReport::default() });
         };

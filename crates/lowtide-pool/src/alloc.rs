@@ -14,7 +14,8 @@ use crate::{Error, Result};
 
 impl Pool {
     /// Allocates a block of at least this size and returns its address, which stays the same until
-    /// the block is freed, through every sleep. [`Pool::block`] returns a block that frees itself.
+    /// the block is freed, through every sleep. It is a multiple of 256, or of 128 for small blocks
+    /// ([`Policy::tiny_most`](crate::Policy::tiny_most)). [`Pool::block`] returns a block that frees itself.
     ///
     /// # Errors
     /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
@@ -38,7 +39,9 @@ impl Pool {
         tag: Tag,
         limit: Limit<'_>,
     ) -> Result<Address> {
-        let Ok(grains) = u32::try_from(size.0.max(1).div_ceil(GRAIN)) else {
+        let align = self.shared.policy.alignment_of(size);
+        let grains = size.0.max(1).div_ceil(align).saturating_mul(align / GRAIN);
+        let Ok(grains) = u32::try_from(grains) else {
             return Err(Error::no_addresses(size, self.shared.device.info()));
         };
         let limit = limit.asked_by(&self.shared.monitor);
@@ -60,10 +63,11 @@ impl Pool {
                 }
                 Phase::Asleep => return Err(Error::Asleep { tag: known.name.to_string() }),
             }
-            let request = BlockRequest { room: state.room_for(tag, grains), grains, stream, tag };
+            let request =
+                BlockRequest { room: state.room_for(tag, grains), grains, align, stream, tag };
             let found = match state.hit(&request) {
                 Some(address) => Some(address),
-                None => state.take(&request),
+                None => state.take(&request, false),
             };
             if let Some(address) = found {
                 if let Some(recorder) = &mut state.recorder {

@@ -3,21 +3,31 @@
 //! An arena holds tables and calls no driver. A decision is returned as data; the caller calls the driver
 //! without the lock and records the result here. Meanwhile the blocks concerned are busy, and no other
 //! thread uses them. `runs.rs` finds places for new blocks, `chunks.rs` takes chunks
-//! away, and `asleep.rs` is about all of them at once.
+//! away, `large.rs` keeps large ones for one block each, and `asleep.rs` is about all of them at once.
 
 mod asleep;
 mod chunks;
+mod large;
 mod runs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use lowtide_device::Reservation;
 
 use crate::bins::Bins;
 use crate::blocks::{BlockState, Blocks, NONE, SETTLED};
+use crate::policy::GRAIN;
 
 pub(crate) use runs::Run;
+
+/// What a new block must have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fit {
+    pub(crate) size: u64,
+    /// Its start is a multiple of this.
+    pub(crate) align: u64,
+}
 
 /// One long reservation, its blocks, and the chunks under them.
 pub(crate) struct Arena {
@@ -30,6 +40,10 @@ pub(crate) struct Arena {
     holes: BTreeMap<u64, u32>,
     /// Chunks by where they start: their sizes.
     chunks: BTreeMap<u64, u64>,
+    /// Where chunks start that are large (`large.rs`).
+    large: BTreeSet<u64>,
+    /// The number of blocks that would have got a part of a large chunk.
+    mixed: u32,
     /// The sum of the sizes of all chunks.
     mapped: u64,
     /// Busy blocks, each over a chunk that could be neither opened nor unmapped. Unmapping is tried
@@ -44,8 +58,19 @@ impl Arena {
         let blocks = Blocks::new(reservation.size().0);
         let holes = BTreeMap::from([(0, blocks.first())]);
         let (cached, chunks) = (Vec::new(), BTreeMap::new());
-        let (stuck, stale) = (Vec::new(), Vec::new());
-        Arena { reservation, page, blocks, cached, holes, chunks, mapped: 0, stuck, stale }
+        Arena {
+            reservation,
+            page,
+            blocks,
+            cached,
+            holes,
+            chunks,
+            large: BTreeSet::new(),
+            mixed: 0,
+            mapped: 0,
+            stuck: Vec::new(),
+            stale: Vec::new(),
+        }
     }
 
     pub(crate) fn blocks(&self) -> &Blocks {
@@ -68,18 +93,33 @@ impl Arena {
         self.reservation.address().0 + self.blocks.get(block).start
     }
 
-    /// Takes a cached block that this stream freed, or that is settled, and cuts it to size.
-    pub(crate) fn take(&mut self, size: u64, stream: u32) -> Option<u32> {
-        let find = |freed_on: u32| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
+    // Finds a cached block that this stream freed, or that is settled, and where in it the new one begins.
+    fn find(&self, Fit { size, align }: Fit, stream: u32) -> Option<(u32, u64)> {
+        let find = |freed_on: u32| {
+            let find = |size| self.cached.get(freed_on as usize)?.find(&self.blocks, size);
+            let fits = |block: &u32| {
+                let block = self.blocks.get(*block);
+                block.start.next_multiple_of(align) + size <= block.end()
+            };
+            // With room to align it, every block fits.
+            find(size).filter(fits).or_else(|| find(size + align - GRAIN))
+        };
         let block = find(stream).or_else(|| find(SETTLED))?;
-        let freed_on = self.blocks.get(block).stream;
-        self.leave(block);
-        let rest = (self.blocks.get(block).size > size).then(|| self.blocks.split(block, size));
-        // Before the rest is put back: it would join a neighbour that is still cached.
-        self.blocks.get_mut(block).state = BlockState::Live;
-        if let Some(rest) = rest {
-            self.enter(rest, BlockState::Cached, freed_on);
+        Some((block, self.blocks.get(block).start.next_multiple_of(align)))
+    }
+
+    /// Takes a cached block that this stream freed, or that is settled, and cuts it to size. Where a large chunk
+    /// would be parted, it takes none, or it takes it if that `may_part`.
+    pub(crate) fn take(&mut self, fit: Fit, stream: u32, may_part: bool) -> Option<u32> {
+        let (block, start) = self.find(fit, stream)?;
+        if let Some(parted) = self.parted(block, start + fit.size) {
+            if !may_part {
+                return None;
+            }
+            self.mix(&parted);
         }
+        let block = self.carve(block, &(start..start + fit.size));
+        self.blocks.get_mut(block).state = BlockState::Live;
         Some(block)
     }
 
@@ -220,6 +260,7 @@ impl Arena {
             assert!(listed, "{block:?} is in no list");
         }
         assert_eq!(end, self.reservation.size().0, "blocks cover the arena");
+        assert!(self.large.iter().all(|start| self.chunks.contains_key(start)), "large chunks");
         assert_eq!(self.mapped, self.chunks.values().sum::<u64>(), "the sum of the chunks");
         // A driver call that is under way has changed the mappings and not the tables yet.
         let is_mapped = !is_quiet || self.reservation.mapped().0 == self.mapped;

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 impl Pool {
     /// Allocates a block under the default tag, on stream zero. It is freed when it is dropped.
     ///
-    /// A block of zero bytes has an address of its own, too, and no content. It takes 256 bytes of
+    /// A block of zero bytes has an address of its own, too, and no content. It takes 128 bytes of
     /// the pool's memory, the least that a block takes; an empty pool takes a chunk from the device
     /// for it.
     ///

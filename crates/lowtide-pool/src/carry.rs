@@ -145,7 +145,7 @@ impl Carriers {
 
     // Whether kernels have helped for as long as they should.
     fn has_helped(&self, feed: &Feed) -> bool {
-        feed.progress().done >= self.kernel_copies
+        feed.progress().done >= self.kernel_copies || feed.shares.is_rested()
     }
 
     fn has_two_lanes(&self, feed: &Feed) -> bool {

@@ -12,6 +12,7 @@ use crate::handover::{self, Handover, Ready, Way};
 use crate::limit::Progress;
 use crate::memory::Memory;
 use crate::piece::{DirectPiece, Piece, StagedPiece, StagingBuffer};
+use crate::shares::Shares;
 
 /// Enough that threads and link never wait for one another, few enough for the caches.
 const BUFFERS_MOST: usize = 8;
@@ -26,6 +27,8 @@ pub(crate) struct Feed {
     pub(crate) parts: usize,
     /// The bytes of all expected pieces.
     total: Bytes,
+    /// The pieces that its lanes took.
+    pub(crate) shares: Shares,
     /// Set where packed pieces are checked on the device.
     pub(crate) checks: bool,
     /// The results, by the addresses of the pages.
@@ -56,7 +59,7 @@ impl Feed {
             total += piece.size;
         }
         let (handover, checked) = (Handover::new(way, left, BUFFERS_MOST), Mutex::default());
-        Feed { handover, parts, total, checks: false, checked }
+        Feed { handover, parts, total, shares: Shares::default(), checks: false, checked }
     }
 
     /// Checks packed pieces on the device, or does not.

@@ -150,6 +150,7 @@ impl<'a> Haul<DirectPiece, StagedPiece, StagingBuffer> for Lane<'a> {
             Load::Staged(job) => (&job.buffer, job.staged.piece.in_buffer()),
         };
         let piece = piece_of(load);
+        self.feed.shares.count(self.mover, piece.form);
         let sent = self.send_piece(piece, on_host)?;
         let checks = self.feed.checks && piece.form == Form::Packed;
         let check = checks.then(|| self.check(piece, on_host, sent)).transpose()?;

@@ -45,6 +45,7 @@ mod ring;
 mod room;
 mod saving;
 mod settle;
+mod shares;
 mod shelf;
 mod slab;
 mod sleep;

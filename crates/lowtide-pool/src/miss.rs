@@ -11,8 +11,8 @@ use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, NotUnmapped, Reservation
 
 use crate::arena::Run;
 use crate::limit::{Limit, Progress};
-use crate::moves::Move;
-use crate::policy::Policy;
+use crate::moves::{FreeChunk, Move};
+use crate::policy::{Policy, equal_part};
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::{BlockRequest, PoolCounts, State};
@@ -26,9 +26,18 @@ const WAITS_MOST: u32 = 8;
 struct Plan {
     reservation: Reservation,
     run: Run,
-    /// The size of new chunks.
-    chunk: u64,
+    new_chunks: NewChunks,
     moves: Vec<Move>,
+}
+
+/// The sizes of new chunks.
+#[derive(Clone, Copy)]
+struct NewChunks {
+    small: u64,
+    /// Up to so much where only this block is: until its last whole page. Zero: no chunk is large.
+    large: u64,
+    large_until: u64,
+    page: u64,
 }
 
 /// The result of one try.
@@ -45,6 +54,8 @@ struct Applied {
     mapped: Vec<Range<u64>>,
     /// The number of moves that left their place.
     moved: usize,
+    /// Where those of `mapped` start that are large.
+    large: Vec<u64>,
     /// Those of `mapped` that can be neither opened nor unmapped for now.
     stuck: Vec<Range<u64>>,
     error: Option<lowtide_device::Error>,
@@ -80,7 +91,7 @@ impl Pool {
     // chunk makes room; and where another thread is at work on chunks of its own, what it leaves is
     // waited for, too: it may have had all of them in its hands.
     fn try_miss(&self, request: &BlockRequest, limit: Limit<'_>) -> Result<Tried> {
-        let (mut last, mut waits) = (false, 0);
+        let (mut last, mut waits, mut hole) = (false, 0, None);
         loop {
             let wants = (!last).then_some(request.stream);
             self.settle_streams_for(wants, last, limit)?;
@@ -96,11 +107,21 @@ impl Pool {
                 return Ok(Tried::Turned);
             }
             state.clear_shelves();
-            if let Some(address) = state.take(request) {
-                return Ok(Tried::Done(address));
+            // Where a large chunk made room for this block, it goes there and no other chunk is parted.
+            let place = hole.take();
+            if place.is_none() {
+                if let Some(claimed) = state.claim_parted(request) {
+                    drop(state);
+                    hole = self.give_parted_back(request, &claimed)?;
+                    continue;
+                }
+                if let Some(address) = state.take(request, true) {
+                    return Ok(Tried::Done(address));
+                }
             }
             let others = state.tags.jobs();
-            let plan = state.plan(&self.shared.policy, self.shared.device.info(), request, last)?;
+            let device = self.shared.device.info();
+            let plan = state.plan(&self.shared.policy, device, request, (last, place))?;
             drop(state);
             let applied = self.apply(&plan);
             let mut state = self.state()?;
@@ -124,6 +145,23 @@ impl Pool {
         }
     }
 
+    // Gives a large chunk back of which the block would get a part, and returns where it was. Where that is refused,
+    // the block gets the part; and where the device has nothing else for the block, because others may be quicker to
+    // take what is given back.
+    fn give_parted_back(&self, request: &BlockRequest, claimed: &Move) -> Result<Option<u64>> {
+        let free = self.shared.device.usage().map_or(Bytes::ZERO, |usage| usage.free);
+        let has_gone = free.0 >= request.size() && {
+            let unmapped = claimed.unmap();
+            unmapped.inspect_err(|error| tracing::debug!(%error, "a large chunk stays")).is_ok()
+        };
+        let mut state = self.state()?;
+        state.rooms[request.room].arena.mix(&claimed.range);
+        state.settle_moves(std::slice::from_ref(claimed), usize::from(has_gone));
+        drop(state);
+        self.shared.monitor.notify();
+        Ok(has_gone.then_some(claimed.range.start))
+    }
+
     fn apply(&self, plan: &Plan) -> Applied {
         let mut applied = Applied::default();
         let mut spare = applied.unmap(&plan.moves);
@@ -140,7 +178,7 @@ impl Pool {
     // Maps chunks from the front of a range on: those that move, largest first, then new ones.
     fn fill(
         &self,
-        Plan { reservation, chunk, .. }: &Plan,
+        Plan { reservation, new_chunks, .. }: &Plan,
         missing: &Range<u64>,
         spare: &mut Vec<Chunk>,
         applied: &mut Applied,
@@ -149,14 +187,18 @@ impl Pool {
         while at < missing.end && filled.is_ok() {
             let room = missing.end - at;
             let fitting = spare.iter().rposition(|spare| spare.size().0 <= room);
+            let size = new_chunks.size_at(at).min(room);
             let next = match fitting {
                 Some(index) => Ok(spare.remove(index)),
-                None => self.create(room.min(*chunk), spare),
+                None => self.create(size, spare),
             };
             filled = next.and_then(|next| {
                 let size = next.size();
                 reservation.map(Bytes(at), next).map_err(|refused| refused.error)?;
                 applied.mapped.push(at..at + size.0);
+                if fitting.is_none() && size.0 > new_chunks.small {
+                    applied.large.push(at);
+                }
                 at += size.0;
                 Ok(())
             });
@@ -185,6 +227,14 @@ impl Pool {
                 outcome => return outcome,
             }
         }
+    }
+}
+
+impl NewChunks {
+    fn size_at(&self, at: u64) -> u64 {
+        let alone = self.large_until.saturating_sub(at);
+        let large = if alone > 0 { equal_part(alone, self.large, self.page) } else { 0 };
+        large.max(self.small)
     }
 }
 
@@ -227,11 +277,12 @@ impl State {
         policy: &Policy,
         device: &DeviceInfo,
         request: &BlockRequest,
-        last: bool,
+        (last, hole): (bool, Option<u64>),
     ) -> Result<Plan> {
         let (size, owner) = (request.size(), self.owner_of(request.stream));
         let arena = &mut self.rooms[request.room].arena;
-        let best = arena.best_run(size, owner);
+        let best = hole.and_then(|hole| arena.run_at(hole, request.fit(), owner));
+        let best = best.or_else(|| arena.best_run(request.fit(), owner));
         let (missing, start) = best.ok_or_else(|| Error::no_addresses(Bytes(size), device))?;
         let run = arena.claim_run(start, size);
         let reservation = arena.reservation.clone();
@@ -241,9 +292,26 @@ impl State {
             self.moves_by(policy, size, missing)
         };
         let tight = self.counts().physical.0.saturating_add(missing) > device.total.0 / 2;
-        let chunk = policy.chunk_for(size, device.page.0, tight);
+        let small = policy.chunk_for(size, device.page.0, tight);
+        let is_large = !tight
+            && !policy.apart
+            && moves.is_empty()
+            && !self.rooms[request.room].arena.is_mixed();
+        let new_chunks = NewChunks {
+            small,
+            large: policy.large_chunk_most.0,
+            large_until: if is_large { (start + size) / device.page.0 * device.page.0 } else { 0 },
+            page: device.page.0,
+        };
         self.tags.begin_job(request.tag);
-        Ok(Plan { reservation, run, chunk, moves })
+        Ok(Plan { reservation, run, new_chunks, moves })
+    }
+
+    // Claims a large chunk of which the block would get a part.
+    fn claim_parted(&mut self, request: &BlockRequest) -> Option<Move> {
+        let (room, owner) = (request.room, self.owner_of(request.stream));
+        let range = self.rooms[room].arena.parted_by(request.fit(), owner)?;
+        self.claim(FreeChunk { room, range })
     }
 
     // Where the device has memory to spare, no chunk moves. Otherwise memory does not grow beyond the most that was
@@ -307,7 +375,9 @@ impl State {
     ) -> Option<Address> {
         let arena = &mut self.rooms[request.room].arena;
         let whole = if applied.stuck.is_empty() {
-            arena.settle_run(&plan.run, &applied.mapped, request.size())
+            let whole = arena.settle_run(&plan.run, &applied.mapped, request.size());
+            arena.add_large(if whole { &applied.large } else { &[] });
+            whole
         } else {
             arena.abandon_run(&plan.run, &applied.mapped, &applied.stuck);
             false

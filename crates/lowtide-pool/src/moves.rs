@@ -31,7 +31,7 @@ pub(crate) struct Move {
     room: RoomId,
     reservation: Reservation,
     block: u32,
-    range: Range<u64>,
+    pub(crate) range: Range<u64>,
     /// May still read what was freed.
     reader: Arc<PageReader>,
 }

@@ -6,9 +6,13 @@
 
 use lowtide_device::Bytes;
 
-/// Every block begins at a multiple of this and takes a multiple of it: the alignment that CUDA promises for an
-/// allocation. More would be lost in small blocks.
-pub(crate) const GRAIN: u64 = 256;
+/// Every block begins at a multiple of this and takes a multiple of it: a cache line of the device. More would be
+/// lost in tiny blocks.
+pub(crate) const GRAIN: u64 = 128;
+
+/// The same for blocks that are not tiny: the alignment that CUDA promises for an allocation, on which libraries
+/// rely for matrices.
+const WIDE_GRAIN: u64 = 256;
 
 /// The settings of a pool: they trade speed for tightness, and decide about backups.
 ///
@@ -27,6 +31,9 @@ pub struct Policy {
     /// Blocks up to this size have arenas of their own, so that they do not pin the pages of large
     /// blocks. Default: 256 KiB.
     pub small_most: Bytes,
+    /// Blocks of up to this size are multiples of 128 bytes instead of 256, in their sizes and addresses, so that
+    /// many of them take little more than their bytes. Zero: all are multiples of 256. Default: 4 KiB.
+    pub tiny_most: Bytes,
     /// A new chunk is at most the block's size divided by this number. Default: 4.
     pub chunks_per_block: u64,
     /// The same once the pool has taken half of the device, where small chunks fit and large ones do
@@ -34,6 +41,10 @@ pub struct Policy {
     pub chunks_per_block_when_tight: u64,
     /// The largest chunk that is made for a block. Default: 64 MiB.
     pub chunk_most: Bytes,
+    /// The largest chunk that is made for one block alone. It goes back to the device when another block would get
+    /// a part of it; from then on new chunks of that tag are as small as the fields above say. Zero: all are.
+    /// Default: 256 MiB.
+    pub large_chunk_most: Bytes,
     /// The largest chunk that a wake makes. A wake knows all blocks at once, so large chunks cost
     /// nothing but tightness later on. Default: 256 MiB.
     pub wake_chunk_most: Bytes,
@@ -97,9 +108,11 @@ impl Default for Policy {
     fn default() -> Policy {
         Policy {
             small_most: Bytes::kib(256),
+            tiny_most: Bytes::kib(4),
             chunks_per_block: 4,
             chunks_per_block_when_tight: 32,
             chunk_most: Bytes::mib(64),
+            large_chunk_most: Bytes::mib(256),
             wake_chunk_most: Bytes::mib(256),
             slack_thousandths: 60,
             spare_thousandths: 250,
@@ -138,9 +151,11 @@ macro_rules! setters {
 
 setters! {
     small_most: Bytes,
+    tiny_most: Bytes,
     chunks_per_block: u64,
     chunks_per_block_when_tight: u64,
     chunk_most: Bytes,
+    large_chunk_most: Bytes,
     wake_chunk_most: Bytes,
     slack_thousandths: u64,
     spare_thousandths: u64,
@@ -160,6 +175,11 @@ setters! {
 }
 
 impl Policy {
+    /// Returns what the size and the address of a block are multiples of.
+    pub(crate) fn alignment_of(&self, size: Bytes) -> u64 {
+        if size <= self.tiny_most { GRAIN } else { WIDE_GRAIN }
+    }
+
     /// Returns the size of a new chunk for a block.
     pub(crate) fn chunk_for(&self, block: u64, page: u64, tight: bool) -> u64 {
         if self.apart {

@@ -27,26 +27,37 @@ impl Pool {
     /// # Errors
     /// What was refused, by the host or by the driver. The next sleep tries on its own.
     pub fn prepare_sleep(&self) -> Result<()> {
-        let device = &self.shared.device;
-        let Missing { carriers, pages } = self.state_between_steps()?.missing(&self.shared.policy);
-        let mut made = None;
-        if carriers {
-            Carriers::ready(&mut made, device, &self.shared.policy)?;
-        }
-        device.prepare_digests()?;
-        if self.shared.policy.packing && device.packs() {
-            device.prepare_packing()?;
-        }
-        if self.shared.policy.kernel_copies > Bytes::ZERO && device.copies_by_kernel() {
-            device.prepare_copies()?;
-        }
-        let backups = Backups::registered(device, pages)?;
+        self.prepare_carriers()?;
+        let pages = self.state_between_steps()?.pages_missing(&self.shared.policy);
+        let backups = Backups::registered(&self.shared.device, pages)?;
         let mut state = self.state_between_steps()?;
         // A turn that began meanwhile has made its own.
         if !state.tags.has_turn() {
-            state.carriers = state.carriers.take().or(made);
             state.backups.join(backups);
             state.count_backups();
+        }
+        Ok(())
+    }
+
+    /// Makes the streams of turns and loads their kernels, unless they are there.
+    pub(crate) fn prepare_carriers(&self) -> Result<()> {
+        let (device, policy) = (&self.shared.device, &self.shared.policy);
+        let are_there = |state: &State| state.tags.has_turn() || state.carriers.is_some();
+        if are_there(&*self.state()?) {
+            return Ok(());
+        }
+        let mut made = None;
+        Carriers::ready(&mut made, device, policy)?;
+        device.prepare_digests()?;
+        if policy.packing && device.packs() {
+            device.prepare_packing()?;
+        }
+        if policy.kernel_copies > Bytes::ZERO && device.copies_by_kernel() {
+            device.prepare_copies()?;
+        }
+        let mut state = self.state()?;
+        if !are_there(&state) {
+            state.carriers = made;
         }
         Ok(())
     }
@@ -58,17 +69,11 @@ impl Pool {
     }
 }
 
-/// What a sleep would have to make.
-struct Missing {
-    carriers: bool,
-    /// The number of registered pages.
-    pages: u64,
-}
-
 impl State {
-    fn missing(&self, policy: &Policy) -> Missing {
+    // The number of registered pages that a sleep would have to make.
+    fn pages_missing(&self, policy: &Policy) -> u64 {
         if self.tags.has_turn() {
-            return Missing { carriers: false, pages: 0 };
+            return 0;
         }
         let tags = self.tag_snapshots().into_iter();
         let saved =
@@ -78,7 +83,6 @@ impl State {
         let direct = policy.direct_backups.0.saturating_sub(self.backups.direct().0);
         let most = policy.backup_most.map_or(u64::MAX, |most| most.0);
         let allowed = most.saturating_sub(self.backups.held().0);
-        let pages = missing.min(direct).min(allowed) / PAGE;
-        Missing { carriers: self.carriers.is_none(), pages }
+        missing.min(direct).min(allowed) / PAGE
     }
 }

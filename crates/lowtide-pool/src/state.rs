@@ -10,6 +10,7 @@ use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
 use crate::ahead::{Ahead, PageReader};
+use crate::arena::Fit;
 use crate::backup::Backups;
 use crate::blocks::SETTLED;
 use crate::carry::Carriers;
@@ -83,6 +84,7 @@ impl PoolCounts {
 pub(crate) struct BlockRequest {
     pub(crate) room: RoomId,
     pub(crate) grains: u32,
+    pub(crate) align: u64,
     pub(crate) stream: StreamId,
     pub(crate) tag: Tag,
 }
@@ -90,6 +92,10 @@ pub(crate) struct BlockRequest {
 impl BlockRequest {
     pub(crate) fn size(&self) -> u64 {
         u64::from(self.grains) * GRAIN
+    }
+
+    pub(crate) fn fit(&self) -> Fit {
+        Fit { size: self.size(), align: self.align }
     }
 }
 
@@ -147,11 +153,12 @@ impl State {
         Some(Address(address))
     }
 
-    /// Takes a cached block cut to size: what rests is joined with its neighbours first.
-    pub(crate) fn take(&mut self, request: &BlockRequest) -> Option<Address> {
+    /// Takes a cached block cut to size: what rests is joined with its neighbours first. Where a large chunk
+    /// would be parted, it takes none, or it takes it if that `may_part`.
+    pub(crate) fn take(&mut self, request: &BlockRequest, may_part: bool) -> Option<Address> {
         let owner = self.owner_of(request.stream);
         self.clear_shelf(request.room);
-        let block = self.rooms[request.room].arena.take(request.size(), owner)?;
+        let block = self.rooms[request.room].arena.take(request.fit(), owner, may_part)?;
         Some(self.hand_out(request, block))
     }
 

@@ -40,7 +40,8 @@ mod _native {
     };
     #[pymodule_export]
     use super::tagged::{
-        TagError, TagScope, TagStatus, tag_at, tag_refusal, tags, tags_sleep, tags_wake,
+        TagError, TagScope, TagStatus, tag_at, tag_refusal, tags, tags_ahead, tags_ahead_end,
+        tags_ahead_state, tags_sleep, tags_wake,
     };
 
     #[pymodule_init]

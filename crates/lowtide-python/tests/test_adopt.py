@@ -153,6 +153,69 @@ print(lowtide.adopt("AutoRAG") is _adopt._adopted["autorag"])
     assert "['autorag']\nTrue" in done.stdout and "'everything'" in done.stdout
 
 
+def test_a_wrong_word_in_the_variable_is_told_in_a_program_without_logging() -> None:
+    done = python("import lowtide", LOWTIDE_ADOPT="docling, vllm")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, lines
+    assert lines[0].startswith("lowtide: LOWTIDE_ADOPT=docling: ") and "docling-serve" in lines[0]
+    assert "--sleep-mode-backend lowtide" in lines[1]
+
+
+def test_an_adopted_project_that_is_not_installed_says_so() -> None:
+    done = python("import lowtide; print(lowtide.adopt('autorag'))")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "autorag: it is not installed in this environment" in done.stdout
+
+
+def installed(folder: Path, version: str) -> None:
+    """Has the environment say that a version of AutoRAG is installed."""
+    data = folder / f"autorag-{version}.dist-info"
+    data.mkdir()
+    (data / "METADATA").write_text(f"Metadata-Version: 2.1\nName: AutoRAG\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("first", ["import autorag, lowtide", "import lowtide"])
+def test_another_version_than_the_tried_one_is_told_once_when_the_project_is_used(
+    program: Path, first: str
+) -> None:
+    installed(program, "0.4.1")
+    code = f"{first}\nlowtide.adopt('autorag')\nimport autorag\nlowtide.adopt('autorag')\n"
+    done = python(code, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "autorag 0.4.1" in done.stderr and "0.3.27" in done.stderr
+    unused = python("import lowtide; lowtide.adopt('autorag')", program)
+    assert (unused.returncode, unused.stderr) == (0, ""), "nobody uses it here"
+
+
+def test_the_tried_version_says_nothing(program: Path) -> None:
+    installed(program, _adopt.PROJECTS["autorag"].tried)
+    done = python("import lowtide; lowtide.adopt('autorag'); import autorag", program)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+def test_a_project_without_what_an_adapter_replaces_runs_and_its_user_is_told(
+    program: Path,
+) -> None:
+    (program / "autorag/schema").mkdir()
+    (program / "autorag/schema/__init__.py").write_text("")
+    (program / "autorag/schema/base.py").write_text("class BaseModule:\n    pass\n")
+    code = "import lowtide; lowtide.adopt('autorag'); import autorag.schema.base; print('runs')"
+    done = python(code, program)
+    assert (done.returncode, done.stdout) == (0, "runs\n"), done.stderr
+    assert "autorag.schema.base runs as without lowtide" in done.stderr, done.stderr
+    assert "run_evaluator" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_log_is_shown_where_the_variable_asks_for_it() -> None:
+    code = "import lowtide; lowtide.empty_device_cache()"
+    quiet = python(code)
+    assert (quiet.returncode, quiet.stderr) == (0, ""), quiet.stderr
+    shown = python(code, LOWTIDE_LOG="info")
+    assert shown.stderr.startswith("lowtide: empty_device_cache on no device"), shown.stderr
+
+
 # What `lowtide run --adopt` does to a Python program: its folder comes first in PYTHONPATH.
 
 ASK = f"""
@@ -230,5 +293,12 @@ assert not [name for name in sys.modules if name in ("sglang", "vllm", "torch")]
 def test_the_list_of_packages_is_that_of_the_adapters() -> None:
     text = (STARTUP / "sitecustomize.py").read_text()
     listed = text.split("PACKAGES = {")[1].split("}")[0]
-    names = {line.split('"')[1] for line in listed.splitlines() if '"' in line}
-    assert names == set(_adopt.PROJECTS)
+    found = dict(line.split('"')[1::2] for line in listed.splitlines() if '"' in line)
+    assert found == {name: project.package for name, project in _adopt.PROJECTS.items()}
+
+
+def test_the_tried_versions_are_those_that_are_tried() -> None:
+    trials = (Path(__file__).parents[3] / "xtask/src/adopters.rs").read_text()
+    for project in _adopt.PROJECTS.values():
+        name = project.distribution.replace("_", "-")
+        assert f'"{name}=={project.tried}"' in trials

@@ -62,8 +62,11 @@ def test_r2_without_a_framework_it_says_no_device() -> None:
         "receipts = [lowtide.empty_device_cache(), lowtide.release()]\n"
         "assert 'torch' not in sys.modules\n"
         "print(*{receipt.verdict for receipt in receipts}, receipts[0].line())\n"
+        "print(receipts[1])\n"
     )
     assert said.startswith("no-device empty_device_cache on no device: no-device"), said
+    assert "torch is not imported" in said and "LOWTIDE_DEVICE=cpu" in said, said
+    assert "`lowtide doctor`" in said, said
 
 
 def test_r3_without_a_device_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +76,7 @@ def test_r3_without_a_device_nothing_is_done(monkeypatch: pytest.MonkeyPatch) ->
     assert (receipt.verdict, receipt.device, receipt.rungs) == ("no-device", None, [])
     assert not receipt.proved
     assert receipt.freed_bytes is None and "unknown" in str(receipt), "no number is made up"
+    assert any("has no such device here" in line for line in receipt.advice), receipt.advice
 
 
 class Parent:

@@ -372,6 +372,93 @@ assert read(at, 6) == b"parent"
     )
 
 
+def test_backups_ahead_save_what_a_sleep_would_copy_until_they_are_closed(tmp_path: Path) -> None:
+    run(
+        """
+import time
+ahead = lowtide.ahead(share=100)
+assert (ahead.state, ahead.is_done, ahead.is_closed) == ({}, False, False), repr(ahead)
+# The device is first used afterwards.
+with scope("weights"):
+    weights = malloc(6 * MIB)
+data = noise(6 * MIB, 1)
+write(weights, data)
+while tagged()["weights"].backup_bytes < 6 * MIB:
+    assert set(ahead.state.values()) <= {"working", "done"}, ahead
+    time.sleep(0.01)
+while not ahead.is_done:
+    time.sleep(0.01)
+assert repr(ahead) == "<lowtide.Ahead 100 %: cuda:0 done>", repr(ahead)
+assert not tagged()["weights"].is_asleep and tagged()["weights"].on_device_bytes == 6 * MIB
+ahead.close()
+ahead.close()
+assert ahead.is_closed and "closed" in repr(ahead)
+# What is written after that is in no backup yet, and the sleep saves it.
+data = b"changed" + data[7:]
+write(weights, data)
+assert [receipt.verdict for receipt in lowtide.sleep("weights")] == ["released"]
+lowtide.wake("weights")
+assert read(weights, 6 * MIB) == data
+""",
+        tmp_path,
+    )
+
+
+def test_one_thread_makes_backups_ahead_and_wrong_shares_are_refused(tmp_path: Path) -> None:
+    run(
+        """
+with scope("weights"):
+    weights = malloc(2 * MIB)
+def threads():
+    from pathlib import Path
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found += (task / "comm").read_text().strip() == "lowtide-ahead"
+        except OSError:
+            pass  # It has ended meanwhile.
+    return found
+def wait_for(number):
+    # A thread gives itself its name, and the kernel forgets it a little after its end.
+    while threads() != number:
+        time.sleep(0.01)
+import time
+first = lowtide.ahead()
+assert first.share == 25
+wait_for(1)
+for share in (0, 101, -5):
+    try:
+        lowtide.ahead(share)
+    except ValueError as error:
+        assert str(share) in str(error) and "from 1 to 100" in str(error), error
+    else:
+        raise AssertionError(share)
+assert not first.is_closed
+with lowtide.ahead(share=50) as second:
+    assert (first.is_closed, second.is_closed) == (True, False)
+    wait_for(1)
+    first.close()
+    assert not second.is_closed
+assert second.is_closed
+wait_for(0)
+# A forked child has none, and may drop and close what it has inherited. The parent's go on.
+third = lowtide.ahead(1)
+warnings.simplefilter("ignore", DeprecationWarning)
+pid = os.fork()
+if pid == 0:
+    third.close()
+    right = third.is_closed
+    refused(lambda: lowtide.ahead(1), "forked")
+    os._exit(0 if right else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert not third.is_closed
+wait_for(1)
+# The program ends while the thread works.
+""",
+        tmp_path,
+    )
+
+
 def test_a_program_may_end_with_tags_open_asleep_or_freed_late(tmp_path: Path) -> None:
     run(
         """

@@ -8,11 +8,16 @@ use lowtide_types::{
 /// Smaller amounts get no line.
 const WORTH: u64 = 1 << 20;
 
+const NO_DEVICE: &str = "nothing was measured, because there is no device: `lowtide doctor` lists this machine's \
+                         devices and says what is missing";
+
 /// Returns sentences that say what to do next; none where nothing is to be done.
 pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
     let mut lines = Vec::new();
-    if matches!(receipt.verdict, Verdict::Released | Verdict::NoDevice | Verdict::Busy) {
-        return lines;
+    match receipt.verdict {
+        Verdict::Released | Verdict::Busy => return lines,
+        Verdict::NoDevice => return vec![NO_DEVICE.to_owned()],
+        _ => {}
     }
     for rung in &receipt.rungs {
         match &rung.outcome {

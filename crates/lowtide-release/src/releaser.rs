@@ -13,6 +13,7 @@ use lowtide_device::Device;
 use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict};
 
+use crate::advice::advise;
 use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark};
 use crate::climb::{Climb, Origin};
@@ -283,7 +284,10 @@ impl Releaser {
         let inner = &*self.inner;
         let Some(gauge) = inner.inventory.gauge() else {
             let reading = inner.inventory.read();
-            return receipt(&inner.inventory, request, Verdict::NoDevice, (reading, reading));
+            let mut receipt =
+                receipt(&inner.inventory, request, Verdict::NoDevice, (reading, reading));
+            receipt.advice = advise(&receipt);
+            return receipt;
         };
         if request.ladder.lets_work_go_on() {
             let _turn = inner.turn();

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use lowtide_release::{Idling, Receipt};
+
+use crate::background::Background;
 
 /// What is called after an idle release.
 type OnRelease = Box<dyn FnMut(&Arc<Receipt>) + Send>;
@@ -15,9 +15,8 @@ type OnRelease = Box<dyn FnMut(&Arc<Receipt>) + Send>;
 /// watch, after the release that may be under way.
 #[must_use = "dropping it ends the watch"]
 pub struct IdleThread {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
     on_release: Arc<Mutex<Option<OnRelease>>>,
+    _thread: Background,
 }
 
 impl IdleThread {
@@ -26,15 +25,12 @@ impl IdleThread {
     /// # Errors
     /// If the machine cannot start a thread.
     pub fn start(idling: Idling) -> std::io::Result<IdleThread> {
-        let (stop, stopped) = mpsc::channel::<()>();
         let on_release: Arc<Mutex<Option<OnRelease>>> = Arc::default();
         let callback = Arc::clone(&on_release);
-        let watch = move || {
-            let pause = |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+        let thread = Background::start("lowtide-idle", move |pause| {
             idling.watch(pause, |receipt| tell(&callback, receipt));
-        };
-        let thread = thread::Builder::new().name("lowtide-idle".to_owned()).spawn(watch)?;
-        Ok(IdleThread { stop: Some(stop), thread: Some(thread), on_release })
+        })?;
+        Ok(IdleThread { on_release, _thread: thread })
     }
 
     /// Calls `callback` after every idle release from now on, in the place of an earlier callback. It
@@ -54,16 +50,6 @@ fn tell(callback: &Mutex<Option<OnRelease>>, receipt: &Arc<Receipt>) {
     }
 }
 
-impl Drop for IdleThread {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has reported itself.
-            let _ = thread.join();
-        }
-    }
-}
-
 impl fmt::Debug for IdleThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("IdleThread")
@@ -72,6 +58,8 @@ impl fmt::Debug for IdleThread {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use lowtide_device::{Bytes, Device, HostOptions};
     use lowtide_pool::Pool;
     use lowtide_release::{Idle, Releaser, Verdict};

@@ -297,12 +297,13 @@
 //! - [`Owners::plan`](release::Owners::plan): what a shutdown would do.
 
 mod ahead;
+mod background;
 mod clock;
 mod idle;
 
 use std::sync::Arc;
 
-pub use ahead::AheadThread;
+pub use ahead::{AheadShare, AheadThread, BadShare};
 pub use clock::SystemClock;
 pub use idle::IdleThread;
 pub use lowtide_types::printable;

@@ -2,7 +2,7 @@
 //!
 //! Rust and Python run side by side, in an order that leaves no core idle. The Python tests take
 //! longest, so the wheel is built before the test programs, while torch is installed. Cargo goes on with
-//! lints and docs while tests run. A part that fails stops only the parts that need it.
+//! lints and docs while tests run, and the Rust tests get all cores once the Python tests have ended. A part that fails stops only the parts that need it.
 
 mod counts;
 mod python;
@@ -38,10 +38,12 @@ pub(crate) enum Parts {
 /// Runs parts. Fails if one of them failed.
 pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
     let report = &Report::new(options)?;
-    // The sender of each is dropped when that is built, or cannot be.
+    // The sender of each is dropped when that is built, or cannot be; the last when Python is done.
     let ((wheel, has_wheel), (agent, has_agent)) = (mpsc::channel(), mpsc::channel());
+    let (python, is_alone) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
+            let _told_at_the_end = python;
             if parts == Parts::Pythons {
                 return pythons::on_each(report);
             }
@@ -51,7 +53,7 @@ pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
             }
         });
         if parts == Parts::All {
-            rust::test(report, &has_wheel, agent);
+            rust::test(report, &has_wheel, agent, is_alone);
         } else {
             drop(agent);
         }

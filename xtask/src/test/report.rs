@@ -34,6 +34,8 @@ struct Told {
     counts: Counts,
     failed: Vec<String>,
     not_run: Vec<(String, String)>,
+    /// Processor time, in seconds.
+    cpu_s: f64,
 }
 
 impl Report {
@@ -43,7 +45,7 @@ impl Report {
             fs::remove_dir_all(LOGS).with_context(|| format!("emptying {LOGS}"))?;
         }
         fs::create_dir_all(LOGS)?;
-        println!("{:<34} {:<8} {:>7}  tests", "part", "result", "seconds");
+        println!("{:<34} {:<8} {:>7} {:>7}  tests", "part", "result", "seconds", "of cpu");
         Ok(Report { options, began: Instant::now(), told: Mutex::default() })
     }
 
@@ -55,16 +57,17 @@ impl Report {
             command.env("LOWTIDE_LONG", "1");
             limit = LONG_LIMIT;
         }
-        let (output, passed) = match logged(part, command, limit) {
+        let Ended { output, passed, cpu_s } = match logged(part, command, limit) {
             Ok(ended) => ended,
-            Err(error) => (format!("{error:#}\n"), false),
+            Err(error) => Ended { output: format!("{error:#}\n"), passed: false, cpu_s: 0.0 },
         };
         let mut counts = Counts::read(&output);
         if !passed {
             counts.failed = counts.failed.max(1);
         }
         let mut told = self.told();
-        line(part, passed, began.elapsed(), &counts);
+        line(part, passed, [began.elapsed().as_secs_f64(), cpu_s], &counts);
+        told.cpu_s += cpu_s;
         if !passed || self.options.verbose {
             println!("{}\n{command:?}", output.trim_end());
         }
@@ -89,7 +92,7 @@ impl Report {
     /// Prints what was skipped and why, and the closing line. Fails if a part failed or was not run.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         let seconds = self.began.elapsed().as_secs_f64();
-        let Told { counts, failed, not_run } = &*self.told();
+        let Told { counts, failed, not_run, cpu_s } = &*self.told();
         if !counts.skipped.is_empty() {
             println!("\nskipped tests, and why");
         }
@@ -102,7 +105,9 @@ impl Report {
         if !failed.is_empty() {
             println!("\nfailed: {}", failed.join(", "));
         }
-        println!("\n{seconds:.0} s; the output of each part is in {LOGS}");
+        println!(
+            "\n{seconds:.0} s, {cpu_s:.0} s of processor time; the output of each part is in {LOGS}"
+        );
         let skipped = counts.skipped_in_all();
         println!("{} passed, {} failed, {skipped} skipped", counts.passed, counts.failed);
         if !failed.is_empty() || !not_run.is_empty() {
@@ -116,7 +121,7 @@ impl Report {
     }
 }
 
-fn line(part: &str, passed: bool, took: Duration, counts: &Counts) {
+fn line(part: &str, passed: bool, [seconds, cpu_s]: [f64; 2], counts: &Counts) {
     let result = if passed { "ok" } else { "FAILED" };
     let mut tests = Vec::new();
     for (count, word) in [(counts.passed, "passed"), (counts.skipped_in_all(), "skipped")] {
@@ -127,40 +132,64 @@ fn line(part: &str, passed: bool, took: Duration, counts: &Counts) {
     if !passed {
         tests.push(format!("{} failed", counts.failed));
     }
-    println!("{part:<34} {result:<8} {:>7.1}  {}", took.as_secs_f64(), tests.join(", "));
+    println!("{part:<34} {result:<8} {seconds:>7.1} {cpu_s:>7.1}  {}", tests.join(", "));
 }
 
-/// Runs a command with its output in a log. Returns the output and whether the command succeeded.
+/// How a command ended.
+struct Ended {
+    output: String,
+    passed: bool,
+    cpu_s: f64,
+}
+
+/// Runs a command with its output in a log.
 ///
 /// Nothing can be read from its standard input, whatever is at this program's own.
-fn logged(part: &str, command: &mut Command, limit: Duration) -> anyhow::Result<(String, bool)> {
+fn logged(part: &str, command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
     let name: String = part.chars().map(|it| if it.is_alphanumeric() { it } else { '-' }).collect();
     let path = Path::new(LOGS).join(format!("{name}.txt"));
     let log = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-    let status = wait(child, limit)?;
+    let (status, cpu_s) = wait(child, limit)?;
     let mut output = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+    let passed = status.is_some_and(|status| status.success());
     match status {
-        Some(status) if status.success() => return Ok((output, true)),
+        Some(_) if passed => {}
         Some(status) => writeln!(output, "ended with {status}")?,
         None => writeln!(output, "had not ended after {} s and was killed", limit.as_secs())?,
     }
-    Ok((output, false))
+    Ok(Ended { output, passed, cpu_s })
 }
 
-/// Waits for the end of a process. Kills it at the limit and returns `None`.
-fn wait(mut child: Child, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+/// Waits for the end of a process. Kills it at the limit and returns no status. Returns its processor time
+/// as well, in seconds, with that of its children.
+fn wait(mut child: Child, limit: Duration) -> anyhow::Result<(Option<ExitStatus>, f64)> {
     let began = Instant::now();
+    let mut cpu_s = 0.0;
     while began.elapsed() < limit {
+        // Read before the process is waited for: then it is gone.
+        cpu_s = processor_time(child.id()).unwrap_or(cpu_s);
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok((Some(status), cpu_s));
         }
         thread::sleep(Duration::from_millis(20));
     }
     child.kill()?;
     child.wait()?;
-    Ok(None)
+    Ok((None, cpu_s))
+}
+
+/// Returns the processor time of a process and of the children that it has waited for, in seconds, as the
+/// kernel says. `None` where the kernel does not say so.
+fn processor_time(process: u32) -> Option<f64> {
+    /// Linux counts so many in a second for programs, on every machine.
+    const TICKS: f64 = 100.0;
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may have spaces: the state, ten other fields, and four times.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let times: Vec<f64> = fields.skip(11).take(4).filter_map(|ticks| ticks.parse().ok()).collect();
+    (times.len() == 4).then(|| times.iter().sum::<f64>() / TICKS)
 }
 
 #[cfg(test)]
@@ -171,6 +200,15 @@ mod tests {
     fn a_part_that_hangs_is_killed_at_its_limit() {
         let hangs = Command::new("sleep").arg("600").spawn().expect("sleep is everywhere");
         let ended = wait(hangs, Duration::from_millis(50)).expect("it can be killed");
-        assert_eq!(ended, None);
+        assert_eq!(ended.0, None);
+    }
+
+    #[test]
+    fn processor_time_is_that_of_the_children_too() {
+        let work = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; true";
+        let works = Command::new("sh").args(["-c", work]).spawn().expect("sh is everywhere");
+        let (status, cpu_s) = wait(works, Duration::from_mins(1)).expect("it can be waited for");
+        assert!(status.is_some_and(|status| status.success()));
+        assert!(cpu_s > 0.0, "200,000 rounds take longer than a tick: {cpu_s}");
     }
 }

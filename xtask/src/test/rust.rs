@@ -1,5 +1,6 @@
 //! The parts that cargo does: lints, test programs, doc tests, docs.
 
+use std::num::NonZero;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender};
@@ -12,8 +13,14 @@ use crate::steps::cargo;
 /// Runs everything that needs no Python. `--workspace` is in every command, so that cargo chooses
 /// the same features of all dependencies each time and compiles them once.
 ///
-/// The test programs are built after the wheel, and the agent's first: the Python tests use it.
-pub(super) fn test(report: &Report, has_wheel: &Receiver<()>, agent: Sender<()>) {
+/// The test programs are built after the wheel, and the agent's first: the Python tests use it. `is_alone`
+/// ends with the Python tests.
+pub(super) fn test(
+    report: &Report,
+    has_wheel: &Receiver<()>,
+    agent: Sender<()>,
+    is_alone: Receiver<()>,
+) {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         if !has(subcommand) {
             let mut install = Command::new("rustup");
@@ -32,8 +39,8 @@ pub(super) fn test(report: &Report, has_wheel: &Receiver<()>, agent: Sender<()>)
     build.args(["--tests", "--no-run"]).args(json);
     let built = report.run("build", &mut build);
     thread::scope(|scope| {
-        scope.spawn(|| match built {
-            Some(output) => run_all(report, artifacts::programs(&output)),
+        scope.spawn(move || match built {
+            Some(output) => run_all(report, artifacts::programs(&output), &is_alone),
             None => report.not_run("tests", "the build failed"),
         });
         report.run("lints", workspace("clippy").arg("--all-targets").args(deny));
@@ -47,20 +54,26 @@ fn has(subcommand: &str) -> bool {
     cargo(&[subcommand, "--version"]).output().is_ok_and(|output| output.status.success())
 }
 
-/// Runs test programs, half as many at once as there are cores: cargo and the Python tests use them, too.
-fn run_all(report: &Report, mut programs: Vec<Program>) {
+/// Runs test programs: half as many at once as there are cores while the Python tests run, then as many.
+fn run_all(report: &Report, mut programs: Vec<Program>, is_alone: &Receiver<()>) {
     programs.retain(|program| program.kind != Kind::Program);
     // The long ones first, so that none of them runs alone at the end.
     programs.sort_by_key(|program| (program.kind, program.package.clone()));
-    let at_once = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let at_first = cores.div_ceil(2);
     let next = AtomicUsize::new(0);
+    let run_some = || {
+        while let Some(program) = programs.get(next.fetch_add(1, SeqCst)) {
+            report.run(&name(program), &mut command(program));
+        }
+    };
     thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some(program) = programs.get(next.fetch_add(1, SeqCst)) {
-                    report.run(&name(program), &mut command(program));
-                }
-            });
+        for _ in 0..at_first {
+            scope.spawn(run_some);
+        }
+        let _has_ended = is_alone.recv();
+        for _ in at_first..cores {
+            scope.spawn(run_some);
         }
     });
 }

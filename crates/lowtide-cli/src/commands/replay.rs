@@ -24,7 +24,7 @@ use crate::progress::Progress;
                   allocates nothing. So the trace may be larger than this machine. driver_ms is then the time that the \
                   driver calls take on an H200.\n\n\
                   With --threads the order of events depends on the run, so two runs differ, and the live peak is \
-                  what the pool counted, in multiples of 256 bytes. With --streams and one thread every run is the \
+                  what the pool counted, in multiples of 128 or 256 bytes. With --streams and one thread every run is the \
                   same: a stream has passed once nothing was freed on it for 64 events, or once the pool waited for \
                   it."
 )]

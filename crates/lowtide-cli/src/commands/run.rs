@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use clap::builder::{EnumValueParser, TypedValueParser as _};
 use lowtide_proto::Obstacle;
 use lowtide_proto::helper::Helper;
 use lowtide_release::parse_time;
@@ -47,7 +48,12 @@ pub(crate) struct Options {
     despite: Vec<Obstacle>,
     /// Have the Python package in the program adopt a project that loads models: its clean-up becomes
     /// releases with receipts. The package must be installed in the program's environment.
-    #[arg(long, value_name = "PROJECT", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "PROJECT",
+        value_delimiter = ',',
+        value_parser = EnumValueParser::<Project>::new().try_map(adoptable)
+    )]
     adopt: Vec<Project>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -68,6 +74,9 @@ enum Project {
     DoclingServe,
     LmmsEval,
     Sglang,
+    /// Refused with what to do instead.
+    #[value(hide = true)]
+    Vllm,
 }
 
 /// Executes the command; returns only if that fails.
@@ -145,6 +154,16 @@ fn find_agent() -> anyhow::Result<PathBuf> {
              `cargo build --release -p lowtide-agent`, or set LOWTIDE_AGENT_LIBRARY to its path",
             program.display()
         ),
+    }
+}
+
+fn adoptable(project: Project) -> Result<Project, &'static str> {
+    match project {
+        Project::Vllm => Err(
+            "vLLM need not be adopted: start it with `--enable-sleep-mode --sleep-mode-backend \
+                              lowtide`, in an environment that has lowtide",
+        ),
+        other => Ok(other),
     }
 }
 

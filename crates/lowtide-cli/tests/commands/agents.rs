@@ -112,6 +112,8 @@ fn run_refuses_words_that_it_does_not_know() {
         ("--wake-timeout", "soon", "30s"),
         ("--idle", "soon", "is not a time"),
         ("--adopt", "everything", "autorag"),
+        ("--adopt", "vlm", "docling-serve"),
+        ("--adopt", "vllm", "--sleep-mode-backend lowtide"),
         ("--idle", "task", "is not a time"),
     ] {
         let output = lowtide(&world, &["run", option, word, "--", "true"]).output();

@@ -63,10 +63,12 @@ fn tenth_more(answer: &Value) -> String {
 #[test]
 fn tiny_tensors_take_a_twentieth_more_than_their_bytes_at_most() {
     let machine = Machine::without_gpu();
-    for seed in lowtide_testing::share(1..4) {
-        let file = trace(&machine, "tiny", seed);
+    for (name, seed) in
+        lowtide_testing::share(1..4).flat_map(|seed| [("tiny", seed), ("bits", seed)])
+    {
+        let file = trace(&machine, name, seed);
         let ratio = machine.lowtide(&["replay", &file, "--json"]).json()["ratio"].as_f64().unwrap();
-        assert!(ratio <= 1.05, "{seed}: {ratio}");
+        assert!(ratio <= 1.05, "{name} {seed}: {ratio}");
     }
 }
 

@@ -46,6 +46,7 @@ impl Arena {
         }
         self.stuck.clear();
         self.chunks.clear();
+        self.large.clear();
         self.mapped = 0;
         self.add_chunks(still_mapped);
         self.stale = stale.to_vec();
@@ -65,6 +66,7 @@ impl Arena {
     /// Records chunks under all live pages, and whatever else is on them is cached again.
     pub(crate) fn wake_up(&mut self, chunks: &[Range<u64>]) {
         self.chunks.clear();
+        self.large.clear();
         self.mapped = 0;
         self.add_chunks(chunks);
         self.stale.clear();

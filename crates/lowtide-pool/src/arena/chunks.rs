@@ -46,8 +46,13 @@ impl Arena {
     /// Records that a claimed chunk was unmapped, or that it was not.
     pub(crate) fn settle_chunk(&mut self, block: u32, unmapped: bool) {
         if unmapped {
-            let size = self.chunks.remove(&self.blocks.get(block).start);
+            let start = self.blocks.get(block).start;
+            let size = self.chunks.remove(&start);
             self.mapped -= size.expect("a claimed chunk is in the table");
+            self.large.remove(&start);
+            if self.mapped == 0 {
+                self.mixed = 0;
+            }
             self.enter(block, BlockState::Hole, SETTLED);
         } else {
             self.enter(block, BlockState::Cached, SETTLED);

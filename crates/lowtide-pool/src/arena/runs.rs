@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Arena;
+use super::{Arena, Fit};
 use crate::blocks::{BlockState, NONE, SETTLED};
 
 /// A place for a block, part of which has no memory yet.
@@ -17,16 +17,23 @@ pub(crate) struct Run {
 }
 
 impl Arena {
-    /// Finds where a block of this size needs the fewest pages mapped: that many bytes, and the
+    /// Finds where a block needs the fewest pages mapped: that many bytes, and the
     /// start. Cached blocks before and behind a hole count where the stream may use them.
-    pub(crate) fn best_run(&self, size: u64, stream: u32) -> Option<(u64, u64)> {
-        if size > self.reservation.size().0 {
+    pub(crate) fn best_run(&self, fit: Fit, stream: u32) -> Option<(u64, u64)> {
+        if fit.size > self.reservation.size().0 {
             return None;
         }
-        self.holes.values().filter_map(|hole| self.run_around(*hole, size, stream)).min()
+        self.holes.values().filter_map(|hole| self.run_around(*hole, fit, stream)).min()
     }
 
-    fn run_around(&self, hole: u32, size: u64, stream: u32) -> Option<(u64, u64)> {
+    /// Finds where a block goes that begins at a hole, or in the cached block before it.
+    pub(crate) fn run_at(&self, inside: u64, fit: Fit, stream: u32) -> Option<(u64, u64)> {
+        let (_, hole) = self.holes.range(..=inside).next_back()?;
+        let is_there = inside < self.blocks.get(*hole).end();
+        is_there.then(|| self.run_around(*hole, fit, stream)).flatten()
+    }
+
+    fn run_around(&self, hole: u32, fit: Fit, stream: u32) -> Option<(u64, u64)> {
         let free = |block: u32| {
             block != NONE && {
                 let entry = self.blocks.get(block);
@@ -37,7 +44,9 @@ impl Arena {
         };
         let before = self.blocks.get(hole).prev;
         let first = if free(before) { before } else { hole };
-        let start = self.blocks.get(first).start;
+        // A hole is aligned, because its pages are.
+        let (start, size) = (self.blocks.get(first).start.next_multiple_of(fit.align), fit.size);
+        let first = if start < self.blocks.get(first).end() { first } else { hole };
         let (mut at, mut missing) = (first, 0);
         loop {
             let entry = self.blocks.get(at);
@@ -62,7 +71,7 @@ impl Arena {
         loop {
             let entry = *self.blocks.get(at);
             let to = if entry.state == BlockState::Hole { self.page_end(end) } else { end };
-            let range = entry.start..entry.end().min(to);
+            let range = entry.start.max(start)..entry.end().min(to);
             if entry.state == BlockState::Hole {
                 missing.push(range.clone());
             } else if entry.stream != SETTLED {
@@ -81,8 +90,8 @@ impl Arena {
         }
     }
 
-    // A run begins with a hole, or with the cached block before one.
-    fn free_block_at(&self, start: u64) -> u32 {
+    // A run begins with a hole, or in the cached block before one.
+    pub(super) fn free_block_at(&self, start: u64) -> u32 {
         let (at, hole) = self.holes.range(start..).next().expect("a run has a hole in it");
         if *at == start { *hole } else { self.blocks.get(*hole).prev }
     }

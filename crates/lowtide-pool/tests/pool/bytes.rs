@@ -69,7 +69,7 @@ fn a_write_changes_its_range_and_nothing_else() {
 fn an_access_that_would_leave_its_block_is_refused() {
     let device = host(Bytes::mib(32));
     let pool = pool_on(&device, Policy::default());
-    // The pool rounds up to 256 bytes; what was not asked for is not the caller's.
+    // The pool rounds up to 128 bytes; what was not asked for is not the caller's.
     let block = pool.block(Bytes(600)).unwrap();
     for (offset, length) in [(600, 1), (599, 2), (0, 601), (u64::MAX, 1), (1000, 0)] {
         let is_refused = |outcome: lowtide_pool::Result<()>| {

@@ -61,6 +61,11 @@ pub(crate) enum Ground {
     Device,
 }
 
+/// What the size and the address of a block of this size are multiples of.
+pub(crate) fn grain(size: u64) -> u64 {
+    if size <= 4096 { 128 } else { 256 }
+}
+
 pub(crate) struct Game<'a> {
     device: &'a Device,
     pub(crate) pool: Pool,
@@ -183,7 +188,7 @@ impl<'a> Game<'a> {
             }
         };
         assert!(!self.asleep[tag], "a block where there is no memory");
-        assert_eq!(address.0 % 256, 0, "as aligned as what CUDA allocates");
+        assert_eq!(address.0 % grain(size), 0, "as aligned as what CUDA allocates, or tiny");
         let end = address.0 + size;
         let other = self
             .live
@@ -236,7 +241,7 @@ impl<'a> Game<'a> {
         assert_eq!(snapshot.blocks as usize, self.live.len());
         let asked = |of: &dyn Fn(&Live) -> bool| -> u64 {
             let own = self.live.iter().filter(|live| of(live));
-            own.map(|live| live.size.next_multiple_of(256)).sum()
+            own.map(|live| live.size.next_multiple_of(grain(live.size))).sum()
         };
         assert_eq!(snapshot.live_bytes.0, asked(&|_| true));
         for (index, tag) in snapshot.tags.iter().enumerate() {

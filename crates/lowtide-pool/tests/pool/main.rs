@@ -13,6 +13,7 @@ mod halfway;
 mod hands;
 mod host_memory;
 mod inside;
+mod large;
 mod limits;
 mod model;
 mod odd;

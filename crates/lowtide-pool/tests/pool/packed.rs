@@ -175,6 +175,8 @@ fn a_kernel_that_packs_wrongly_is_found_while_the_page_is_there() {
 #[test]
 fn a_kernel_that_unpacks_wrongly_is_found_while_the_page_is_there() {
     for policy in [packing(), packing().direct_backups(Bytes::ZERO)] {
+        // A page to a chunk, so that each is unpacked, and spoilt, by itself.
+        let policy = policy.large_chunk_most(Bytes::ZERO);
         let (faults, pool, hand, content) = seven_pages(policy, Bytes::mib(128));
         faults.spoil_unpacks(u64::MAX);
         let slept = pool.sleep(Scope::Whole).unwrap();

@@ -22,6 +22,14 @@ pub(crate) fn cases() -> Vec<Case> {
             "every_call_of_a_backup_ahead_fails_once",
             every_call_of_a_backup_ahead_fails_once,
         ),
+        Case::new(
+            "a_first_sleep_after_backups_ahead_makes_nothing_anew",
+            a_first_sleep_after_backups_ahead_makes_nothing_anew,
+        ),
+        Case::new(
+            "a_large_chunk_that_the_driver_keeps_is_used_all_the_same",
+            a_large_chunk_that_the_driver_keeps,
+        ),
         Case::new("a_call_that_fails_for_ever_loses_nothing", a_call_that_fails_for_ever),
         Case::new("backups_are_registered_up_to_the_limit", backups_are_registered_up_to_the_limit),
         Case::new("a_refused_registration_fails_no_sleep", a_refused_registration_fails_no_sleep),
@@ -276,6 +284,45 @@ fn every_call_of_a_backup_ahead_fails_once(_: Target) {
         }
         assert!(refused > 0, "no failure was ever told");
     }
+}
+
+// Streams and kernels are made with the backups, so that a first sleep does not wait for them.
+fn a_first_sleep_after_backups_ahead_makes_nothing_anew(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    for packing in [false, true] {
+        let policy = policies()[0].packing(packing).ahead_most(Bytes::gib(1));
+        let mut world = World::new(policy);
+        world.fill(1);
+        back_up(&world.pool).unwrap();
+        double.reset_calls();
+        world.pool.sleep(Scope::Whole).unwrap();
+        let calls: BTreeMap<String, u64> = double.calls().into_iter().collect();
+        assert!(calls.contains_key("cuMemUnmap"), "{calls:?}");
+        for call in ["cuStreamCreate", "cuModuleLoadData"] {
+            assert!(!calls.contains_key(call), "packing: {packing}, {call}: {calls:?}");
+        }
+        world.pool.wake(Scope::Whole).unwrap();
+        world.check(false, "a first sleep");
+    }
+}
+
+// Where another block would get a part of a large chunk, it goes back first; unless the driver refuses.
+fn a_large_chunk_that_the_driver_keeps(_: Target) {
+    let double = Double::take();
+    double.configure("total=256MiB,context=16MiB,reserved=0MiB");
+    let pool = Pool::builder(&Device::cuda(0).unwrap()).build().unwrap();
+    let alloc = |size| pool.alloc(Bytes::mib(size), StreamId(0), Tag::default()).unwrap();
+    let large = alloc(32);
+    pool.free(large, StreamId(0)).unwrap();
+    double.fail_nth("cuMemUnmap", 1, REFUSALS[0]);
+    let small = alloc(6);
+    assert_eq!((small, pool.counts().physical), (large, Bytes::mib(32)));
+    pool.check();
+    pool.free(small, StreamId(0)).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.counts().physical, Bytes::ZERO);
+    double.clear_faults();
 }
 
 // A call that fails again and again, until it is cured: then the turn succeeds.

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from . import compat
     from ._adopt import Adopted, adopt
     from ._agent import sleep, status, suspend, wake
+    from ._ahead import Ahead, ahead
     from ._audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
     from ._rungs.restore import restore
@@ -68,6 +69,7 @@ __all__ = [
     "Adopted",
     "AgentError",
     "AgentStatus",
+    "Ahead",
     "Answer",
     "Audit",
     "Busy",
@@ -100,6 +102,7 @@ __all__ = [
     "__version__",
     "adopt",
     "after_inference",
+    "ahead",
     "assert_released",
     "audit",
     "compat",
@@ -127,6 +130,8 @@ __all__ = [
 _LAZY = {
     "Adopted": "_adopt",
     "adopt": "_adopt",
+    "Ahead": "_ahead",
+    "ahead": "_ahead",
     "sleep": "_agent",
     "status": "_agent",
     "suspend": "_agent",

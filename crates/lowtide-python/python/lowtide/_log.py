@@ -20,14 +20,53 @@ if TYPE_CHECKING:
 def logger() -> Logger:
     """Returns the logger `lowtide`. Imports logging only when something is logged.
 
-    A program that has not set up logging gets its receipts, not the same text on stderr once more.
+    A program that has not set up logging gets its receipts, not the same text on stderr once more, unless
+    LOWTIDE_LOG asks for it.
     """
     import logging
 
     log = logging.getLogger("lowtide")
     if not log.handlers:
-        log.addHandler(logging.NullHandler())
+        level = _wanted_level()
+        if level is None:
+            log.addHandler(logging.NullHandler())
+        else:
+            shown = logging.StreamHandler()
+            shown.setFormatter(logging.Formatter("lowtide: %(message)s"))
+            log.addHandler(shown)
+            log.setLevel(level)
     return log
+
+
+def _wanted_level() -> int | None:
+    """Returns the level that LOWTIDE_LOG names, as for the command: error, warn, info, debug or trace."""
+    import logging
+    import os
+
+    levels = {
+        "error": logging.ERROR,
+        "warn": logging.WARNING,
+        "info": logging.INFO,
+        "debug": logging.DEBUG,
+        "trace": logging.DEBUG,
+    }
+    words = os.environ.get("LOWTIDE_LOG", "").lower().replace("lowtide=", "").split(",")
+    return next((levels[word.strip()] for word in words if word.strip() in levels), None)
+
+
+def tell(text: str) -> None:
+    """Logs a warning that somebody has to see: in a program that shows no log, it goes to standard error."""
+    import logging
+    import sys
+
+    log: logging.Logger | None = logger()
+    logger().warning("%s", text)
+    while log is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in log.handlers):
+            return
+        log = log.parent if log.propagate else None
+    if sys.stderr is not None:
+        sys.stderr.write(f"lowtide: {text}\n")
 
 
 def log_release(receipt: Receipt, line: str | None = None) -> Receipt:

@@ -193,7 +193,7 @@ impl Receipt {
 pub(crate) fn empty_receipt(name: &str) -> Receipt {
     let nothing = lowtide::release::Reading::default();
     let receipt = lowtide::release::Receipt::new(name, None, Verdict::NoDevice, (nothing, nothing));
-    Receipt(Arc::new(receipt))
+    Receipt::with(Arc::new(receipt), vec!["nothing was done: the interpreter is ending".to_owned()])
 }
 
 /// The numbers of the device and of the allocators at one moment.

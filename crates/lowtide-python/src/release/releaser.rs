@@ -21,29 +21,41 @@ use super::restored::{Restored, not_restored};
 pub(crate) struct Releaser {
     pub(crate) inner: lowtide::release::Releaser,
     pub(crate) device: Option<Arc<PythonDevice>>,
+    /// Says why there is no device: a function of Python's, since that may change.
+    absence: Option<Py<PyAny>>,
 }
 
 impl Releaser {
-    /// Makes a receipt for Python, with the questions that failed meanwhile as advice.
+    /// Makes a receipt for Python. What failed meanwhile, or why there is no device, is added to the advice.
     pub(crate) fn receipt(&self, receipt: Arc<lowtide::release::Receipt>) -> Receipt {
-        let device = self.device.as_ref();
-        let failed = device.map(|device| device.take_failed_questions()).unwrap_or_default();
-        Receipt::with(receipt, failed)
+        let advice = match (&self.device, &self.absence) {
+            (Some(device), _) => device.take_failed_questions(),
+            // A reason that cannot be given is no reason to lose the receipt.
+            (None, Some(absence)) => Python::attach(|py| absence.call0(py)?.extract(py))
+                .map_or_else(|_: PyErr| Vec::new(), |why| vec![why]),
+            (None, None) => Vec::new(),
+        };
+        Receipt::with(receipt, advice)
     }
 }
 
 #[pymethods]
 impl Releaser {
     /// Creates a releaser for a device that a Python object describes. Without a device, every
-    /// receipt has the verdict `no-device`.
+    /// receipt has the verdict `no-device`, and what `absence` returns in its advice.
     #[new]
-    #[pyo3(signature = (device, hooks))]
-    fn new(device: Option<&Bound<'_, PyAny>>, hooks: &Bound<'_, PyAny>) -> PyResult<Releaser> {
+    #[pyo3(signature = (device, hooks, absence=None))]
+    fn new(
+        device: Option<&Bound<'_, PyAny>>,
+        hooks: &Bound<'_, PyAny>,
+        absence: Option<Py<PyAny>>,
+    ) -> PyResult<Releaser> {
         let clock = Arc::new(CallClock::default());
         let Some(object) = device else {
             return Ok(Releaser {
                 inner: lowtide::release::Releaser::without_device(clock),
                 device: None,
+                absence,
             });
         };
         let device = Arc::new(PythonDevice::new(object)?);
@@ -66,7 +78,7 @@ impl Releaser {
         if let Some(bytes) = floor {
             inner.set_floor(bytes);
         }
-        Ok(Releaser { inner, device: Some(device) })
+        Ok(Releaser { inner, device: Some(device), absence: None })
     }
 
     /// Climbs a ladder and returns the receipt.

@@ -8,6 +8,7 @@ use lowtide::release::Releaser;
 use lowtide_device::process::{Generation, has_exit_begun};
 use lowtide_device::{Address, Bytes, Device, DeviceId};
 
+use super::ahead;
 use super::error::Refusal;
 
 /// Pools by the number of their device. They stay until the process ends: torch may free at any time.
@@ -49,7 +50,9 @@ pub(super) fn home(device: i32) -> Result<Arc<Home>, Refusal> {
     }
     let home = Arc::new(Home::new(number)?);
     // Another thread may have been faster; its pool is as good.
-    Ok(Arc::clone(homes().entry(number).or_insert(home)))
+    let home = Arc::clone(homes().entry(number).or_insert(home));
+    ahead::begin_on(number, &home);
+    Ok(home)
 }
 
 /// Returns every pool with its device's number; none in a forked child.
@@ -75,6 +78,8 @@ impl Home {
         let device = Device::open(DeviceId::Cuda(number))?;
         // Each segment of torch has chunks of its own, as few as possible: a free returns them whole.
         let policy = Policy::default().apart(true).chunk_most(Bytes::mib(512));
+        // `lowtide.ahead` decides whether any are made. They take what the sleep itself would take.
+        let policy = policy.ahead_most(Bytes(u64::MAX));
         let pool = Pool::builder(&device).policy(policy.small_most(Bytes::ZERO)).build()?;
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);

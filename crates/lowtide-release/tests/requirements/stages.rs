@@ -45,6 +45,7 @@ fn r2_without_a_framework_it_says_no_device(ground: &Ground) {
         assert_eq!(receipt.verdict, Verdict::NoDevice);
         assert!(!receipt.verdict.is_proved() && receipt.rungs.is_empty(), "nothing is proved");
         assert!(receipt.line().contains("on no device: no-device"), "{}", receipt.line());
+        assert!(receipt.to_string().contains("`lowtide doctor`"), "what to do: {receipt}");
         assert!(
             receipt.detailed().to_string().contains("unknown"),
             "no number is made up: {receipt}"

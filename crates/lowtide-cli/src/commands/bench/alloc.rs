@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lowtide_device::{Address, Bytes, Chunk, Device, DeviceId, Stream};
@@ -29,8 +29,10 @@ const GROWTH_VISITS: usize = 1_000_000;
 const GROWTH_ROUNDS_MOST: u32 = 101;
 /// The number of blocks that are visited again and again among many.
 const HOT: usize = 1_000;
-/// The pool allocates multiples of this.
+/// The pool allocates multiples of this; these blocks are not tiny.
 const GRAIN: u64 = 256;
+/// The time of visits before the first that are measured.
+const WARM_UP: Duration = Duration::from_millis(200);
 /// The page of a dry run.
 const PAGE: u64 = 2 << 20;
 /// The largest chunk of what is taken away.
@@ -126,6 +128,9 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
     progress.say("allocating and freeing");
     let mut visits = Visits::new(&device, &work, options.record.is_some())?;
     let (blocks, free_bytes) = (work.sizes.len(), device.usage()?.free);
+    if options.record.is_none() {
+        visits.warm_up()?;
+    }
     let (same_ns, same_driver_calls) =
         visits.measure(options.rounds, Mode::Same, blocks, &progress)?;
     let (other_ns, other_driver_calls) =
@@ -277,6 +282,19 @@ impl<'a> Visits<'a> {
         }
         let visited = work.visits.iter().map(|block| blocks[*block as usize]).collect();
         Ok(Visits { pool, work, stream, _watched: watched, visited })
+    }
+
+    /// Visits blocks for a while without measuring: a processor that has rested is slow at first.
+    fn warm_up(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP {
+            for ((address, tag), block) in self.visited.iter_mut().zip(&self.work.visits) {
+                self.pool.free(*address, self.stream)?;
+                let size = Bytes(self.work.sizes[*block as usize]);
+                *address = self.pool.alloc(size, self.stream, *tag)?;
+            }
+        }
+        Ok(())
     }
 
     /// Visits the first `count` blocks in each round. Returns the median of the rounds in ns per pair,

@@ -21,8 +21,10 @@ const LAYER: [(u64, u64); 6] =
 const NORM: (u64, u64) = (4096, 1);
 const CACHE: u64 = 20 << 30;
 
-/// The size of the random region. A piece is at most half of it.
-const REGION: u64 = 256 << 20;
+/// The size of the largest piece. The random region has twice that, and less where all blocks are smaller.
+const PIECE_MOST: u64 = 128 << 20;
+/// The size of the largest piece of small blocks: more than the distance between the first and the last start.
+const PIECE_LEAST: u64 = 4 << 20;
 /// The distance between the starts of two pieces: no two pieces start at the same offset in a page.
 const STRIDE: u64 = 4104;
 const PIECES_MOST: u64 = (2 << 20) / STRIDE;
@@ -31,6 +33,8 @@ pub(super) struct Model {
     pool: Pool,
     stream: Stream,
     random: Arc<HostMemory>,
+    /// The size of the largest piece, half of the region's.
+    piece_most: u64,
     read_back: Arc<HostMemory>,
     weights: Vec<Filled>,
     /// The number of changes so far: each moves every piece in the region.
@@ -97,24 +101,27 @@ impl Model {
         let device = pool.device().clone();
         let weights = pool.tag("weights", SleepPolicy::Offload)?;
         let cache = pool.tag("cache", SleepPolicy::Discard)?;
+        let sizes = weight_sizes(divide);
+        let part = Model::discarded_bytes(divide).0 / Model::DISCARDED_BLOCKS as u64;
+        let piece_most = piece_most(sizes.iter().copied().fold(part, u64::max));
         let mut pieces = 0;
         let mut alloc = |size: u64, tag| -> anyhow::Result<Filled> {
             let address = pool.alloc(Bytes(size), StreamId(0), tag)?;
             let piece = pieces;
-            pieces += size.div_ceil(REGION / 2);
+            pieces += size.div_ceil(piece_most);
             Ok(Filled { address, size, piece })
         };
-        let sizes = weight_sizes(divide).into_iter();
-        let kept: Vec<_> = sizes.map(|size| alloc(size, weights)).collect::<Result<_, _>>()?;
-        let part = Model::discarded_bytes(divide).0 / Model::DISCARDED_BLOCKS as u64;
+        let kept: Vec<_> =
+            sizes.into_iter().map(|size| alloc(size, weights)).collect::<Result<_, _>>()?;
         let lost: Vec<_> =
             (0..Model::DISCARDED_BLOCKS).map(|_| alloc(part, cache)).collect::<Result<_, _>>()?;
-        let random = random(&device, content)?;
-        let read_back = device.host_memory(Bytes(REGION / 2))?;
+        let random = random(&device, content, 2 * piece_most)?;
+        let read_back = device.host_memory(Bytes(piece_most))?;
         let stream = device.stream()?;
-        let (pool, weights, change) = (pool.clone(), kept, 0);
+        let (pool, weights, digests) = (pool.clone(), kept, Vec::new());
+        let change = 0;
         let mut model =
-            Model { pool, stream, random, read_back, weights, change, digests: Vec::new() };
+            Model { pool, stream, random, piece_most, read_back, weights, change, digests };
         model.fill(&lost)?;
         model.fill(&model.weights)?;
         model.digests = model.take_digests()?;
@@ -159,9 +166,10 @@ impl Model {
 
     fn pieces(&self, block: &Filled) -> impl Iterator<Item = Piece> + use<> {
         let (Filled { size, piece, .. }, change) = (*block, self.change);
-        (0..size).step_by((REGION / 2) as usize).enumerate().map(move |(index, offset)| {
+        let most = self.piece_most;
+        (0..size).step_by(most as usize).enumerate().map(move |(index, offset)| {
             let from = (piece + index as u64) % PIECES_MOST * STRIDE + change * 8;
-            Piece { from: from % (REGION / 2), offset, size: (REGION / 2).min(size - offset) }
+            Piece { from: from % most, offset, size: most.min(size - offset) }
         })
     }
 
@@ -193,11 +201,16 @@ impl Model {
     }
 }
 
-fn random(device: &Device, content: Content) -> anyhow::Result<Arc<HostMemory>> {
-    let memory = device.host_memory(Bytes(REGION))?;
+/// Returns the size of the largest piece where the largest block has this size, in whole MiB.
+fn piece_most(largest_block: u64) -> u64 {
+    largest_block.next_multiple_of(1 << 20).clamp(PIECE_LEAST, PIECE_MOST)
+}
+
+fn random(device: &Device, content: Content, size: u64) -> anyhow::Result<Arc<HostMemory>> {
+    let memory = device.host_memory(Bytes(size))?;
     let mut random_numbers = Random(20_261_115);
     let mut part = vec![0u8; 1 << 20];
-    for offset in (0..REGION).step_by(part.len()) {
+    for offset in (0..size).step_by(part.len()) {
         match content {
             Content::Random => {
                 for word in part.chunks_exact_mut(8) {

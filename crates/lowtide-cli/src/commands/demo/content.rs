@@ -11,7 +11,7 @@ use lowtide::device::{Bytes, Device, Stream};
 use lowtide::pool::{Block, Pool, Tag};
 use lowtide_device::HostMemory;
 
-const REGION: u64 = 16 << 20;
+const REGION: u64 = 4 << 20;
 /// The size of the largest copy.
 const PIECE: u64 = REGION / 2;
 /// The distance between the starts of two pieces: an odd number of words, so that offsets repeat late.

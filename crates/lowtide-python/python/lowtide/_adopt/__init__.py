@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from .._log import logger
+from .._log import tell
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,12 +21,21 @@ if TYPE_CHECKING:
     from .._native import Receipt
     from .._stage import Stages
 
-# Each project and the distribution whose version is reported.
+
+class Project(NamedTuple):
+    """A project that has an adapter."""
+
+    distribution: str
+    package: str
+    tried: str
+    """The version that `cargo xtask adopters` tries."""
+
+
 PROJECTS = {
-    "autorag": "AutoRAG",
-    "docling-serve": "docling-serve",
-    "lmms-eval": "lmms_eval",
-    "sglang": "sglang",
+    "autorag": Project("AutoRAG", "autorag", "0.3.27"),
+    "docling-serve": Project("docling-serve", "docling_serve", "1.38.2"),
+    "lmms-eval": Project("lmms_eval", "lmms_eval", "0.7.3"),
+    "sglang": Project("sglang", "sglang", "0.5.23"),
 }
 VARIABLE = "LOWTIDE_ADOPT"
 
@@ -52,7 +61,7 @@ class Adopted:
     def version(self) -> str | None:
         """The version of the project that is installed, or None."""
         try:
-            return metadata.version(PROJECTS[self.project])
+            return metadata.version(PROJECTS[self.project].distribution)
         except metadata.PackageNotFoundError:
             return None
 
@@ -84,7 +93,18 @@ class Adopted:
         if _adopted.get(self.project) is self:
             del _adopted[self.project]
 
+    def _compare_versions(self) -> None:
+        """Tells if the project's version is not the one that the adapter was tried with."""
+        tried, version = PROJECTS[self.project].tried, self.version
+        if version is not None and version != tried:
+            tell(
+                f"{self.project} {version} is adopted by an adapter that was tried with {tried}. What does not"
+                " fit is left as it is, with a message"
+            )
+
     def __repr__(self) -> str:
+        if self.version is None and not self.replaced:
+            return f"<lowtide.Adopted {self.project}: it is not installed in this environment>"
         done = ", ".join(self.replaced) or "nothing yet: it has not been imported"
         return f"<lowtide.Adopted {self.project} {self.version}: replaced {done}>"
 
@@ -115,6 +135,10 @@ def adopt(project: str) -> Adopted:
             adopted.undo()
             raise
         _adopted[name] = adopted
+        # Not above: the module's name would be the function's.
+        from .when_imported import when_imported
+
+        when_imported(PROJECTS[name].package, lambda module: adopted._compare_versions())
     return _adopted[name]
 
 
@@ -134,9 +158,11 @@ def _named() -> list[str]:
 
 
 def adopt_by_environment() -> None:
-    """Adopts what LOWTIDE_ADOPT names. What cannot be adopted is logged."""
+    """Adopts what LOWTIDE_ADOPT names. What cannot be adopted is told."""
     for project in _named():
         try:
             adopt(project)
         except Exception as failure:  # noqa: BLE001  Importing lowtide must not break the program.
-            logger().warning("%s=%s: %s: %s", VARIABLE, project, type(failure).__name__, failure)
+            # A ValueError says it all.
+            kind = "" if isinstance(failure, ValueError) else f"{type(failure).__name__}: "
+            tell(f"{VARIABLE}={project}: {kind}{failure}")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from .._log import logger
+from .._log import tell
 
 Action = Callable[[ModuleType], None]
 
@@ -51,7 +51,7 @@ class _Watch:
             loader.exec_module = exec_module
         except AttributeError:
             kind = type(loader).__name__
-            logger().warning("%s runs as without lowtide: its loader %s is fixed", name, kind)
+            tell(f"{name} runs as without lowtide: its loader {kind} is fixed")
 
 
 _watch = _Watch()
@@ -60,7 +60,7 @@ _watch = _Watch()
 def when_imported(name: str, action: Action) -> None:
     """Runs `action` with a module of the program: now if it has been imported, else after its import.
 
-    An action that fails later is logged, so that the program's import goes on. One that fails now
+    An action that fails later is told, so that the program's import goes on. One that fails now
     raises.
     """
     module = sys.modules.get(name)
@@ -78,4 +78,4 @@ def _run_safely(action: Action, module: ModuleType) -> None:
         action(module)
     except Exception as failure:  # noqa: BLE001  The program runs as without lowtide.
         kind = type(failure).__name__
-        logger().warning("%s runs as without lowtide: %s: %s", module.__name__, kind, failure)
+        tell(f"{module.__name__} runs as without lowtide: {kind}: {failure}")

@@ -6,12 +6,13 @@ import os
 from typing import NamedTuple
 
 from .._exit import has_exit_begun
-from .._torch import Torch, torch
+from .._torch import Torch, absent, torch
 from .device import Device
 from .interface import current_index, current_kind, device_count
 
 ENVIRONMENT = "LOWTIDE_DEVICE"
 
+_INSTEAD = 'device="cpu", or LOWTIDE_DEVICE=cpu, measures host memory instead'
 _devices: dict[str, Device] = {}
 
 
@@ -55,6 +56,17 @@ def device_of(device: object = None) -> Device | None:
         few = f"torch has {count} devices of this kind, numbered from 0"
         raise ValueError(f"{kind}:{index} does not exist: {few}")
     return _one(f"{kind}:{index}", kind, index)
+
+
+def why_none() -> str:
+    """Returns why there is no device at the moment, and what to do, for a receipt."""
+    module = torch()
+    if module is None:
+        why = absent("torch") or "torch is not imported completely"
+        return f"{why}, and torch knows the devices: {_INSTEAD}"
+    wanted = os.environ.get(ENVIRONMENT)
+    asked = f"{ENVIRONMENT} is {wanted}, and " if wanted else ""
+    return f"{asked}torch {module.__version__} has no such device here: {_INSTEAD}"
 
 
 def _wanted(device: object) -> _Wanted:

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use lowtide::AheadThread;
+use lowtide::{AheadShare, AheadThread};
 use lowtide_device::{Bytes, Device, Reservation, Stream};
 use lowtide_pool::{AheadNext, Pool};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub(super) fn measure(pool: &Pool, share_percent: u32) -> anyhow::Result<Ahead> 
     work.launch_while(|so_far| so_far < ALONE / 5)?;
     let alone = || work.launch_while(|so_far| so_far < ALONE).map(|(launches, _)| launches);
     let before = alone()?;
-    let ahead = AheadThread::start(pool, share_percent)?;
+    let ahead = AheadThread::start(pool, AheadShare::percent(share_percent.into())?)?;
     let has_more = || ahead.last().is_none_or(|report| report.next == AheadNext::More);
     let (launches_meanwhile, backed_up_s) = work.launch_while(|_| has_more())?;
     let last = ahead.last().map(|report| report.next);

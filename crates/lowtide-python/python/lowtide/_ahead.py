@@ -1,0 +1,78 @@
+"""Backups ahead of time: tagged memory is copied to the host while the program runs, so that a sleep finds
+little to copy."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TYPE_CHECKING
+
+from . import _native
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+# Its thread calls the driver, which must not happen once the process exits.
+atexit.register(_native.tags_ahead_end)
+
+
+def ahead(share: int = 25) -> Ahead:
+    """Backs up tags of policy "offload" while the program runs, until `close()`.
+
+    A thread for each device works for `share` percent of its time, 1 to 100, and takes no more than that share
+    of the link to the host. A page that has not changed since its backup is not copied by the next sleep. The
+    host memory is what that sleep would take; it is taken earlier, and never more than this machine can spare.
+
+    There is one for the process: a second call takes the place of the first. Tags that are made later are backed
+    up, too. Raises ValueError for another share, and TagError in a forked child.
+    """
+    return Ahead(share)
+
+
+class Ahead:
+    """Backups that are made ahead of sleeps. `close()`, or the end of a `with` block, ends them."""
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+        """The percentage of its time for which each thread works."""
+        self._number = _native.tags_ahead(share)
+
+    @property
+    def state(self) -> dict[str, str]:
+        """What happens on each device that has tags: "working"; "done" if all pages that rest are backed up at
+        the moment; "no room" if host memory or a little device memory is missing for more; or "failed" and why.
+        Empty if no tag was made yet, and after the end."""
+        return _native.tags_ahead_state(self._number) or {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all pages that rest are backed up, on every device. Pages that change later are backed up
+        later."""
+        words = set(self.state.values())
+        return words == {"done"}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended: by `close()`, or because `lowtide.ahead` was called again."""
+        return _native.tags_ahead_state(self._number) is None
+
+    def close(self) -> None:
+        """Ends the threads; waits for a step in progress. Backups stay. A second call does nothing."""
+        _native.tags_ahead_end(self._number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        states = [f"{device} {word}" for device, word in self.state.items()]
+        now = "closed" if self.is_closed else ", ".join(states) or "no tags yet"
+        return f"<lowtide.Ahead {self.share} %: {now}>"
