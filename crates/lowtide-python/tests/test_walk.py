@@ -7,6 +7,8 @@ Where a mistake would crash the interpreter or cannot be undone, the test runs i
 from __future__ import annotations
 
 import builtins
+import collections
+import functools
 import gc
 import os
 import sys
@@ -21,7 +23,7 @@ import torch
 from alone import alone, alone_with_torch
 from lowtide import _native
 from lowtide._why.memory.autograd import KeptTensors
-from lowtide._why.question import Question
+from lowtide._why.question import Question, _Interpreter
 
 MIB = 1 << 20
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
@@ -51,6 +53,128 @@ class Quiet(Question):
         super().__init__(targets, most=3)
         self.probe = lambda objects: [None] * len(objects)
         self.autograd = lambda tensors: []
+
+
+# Several threads.
+
+
+def kept_in_many_ways(target: object) -> list[Any]:
+    """Objects of every type that any thread asks, and of others, which lead to the target."""
+
+    class Based(dict):  # type: ignore[type-arg]
+        pass
+
+    class Slotted:
+        __slots__ = ("kept",)
+
+    class Sequence(collections.UserList):  # type: ignore[type-arg]
+        @property
+        def first(self) -> object:
+            return target
+
+        @staticmethod
+        def second(kept: object = target) -> object:
+            return kept
+
+    class Refused(Exception):
+        pass
+
+    def closure() -> object:
+        return target
+
+    def suspended() -> Any:
+        kept = target
+        yield
+        del kept
+
+    slotted, waiting = Slotted(), suspended()
+    slotted.kept = target
+    next(waiting)
+    module = types.ModuleType("made")
+    module.kept = target  # type: ignore[attr-defined]
+    made: list[Any] = [Based(kept=target), slotted, Sequence([target]), closure, waiting, module]
+    made += [
+        (1, (2, ("three", {"four": 5.0}))),
+        {"a": 1, "b": (None, "c")},
+        {target},
+        frozenset([target]),
+    ]
+    made += [
+        collections.deque([target]),
+        collections.OrderedDict(kept=target),
+        made[2].append,
+        made.append,
+    ]
+    made += [
+        weakref.ref(closure, lambda _: print(target)),
+        functools.partial(print, target),
+        Refused(target),
+    ]
+    made += [memoryview(bytearray(8)), iter([target]), types.SimpleNamespace(kept=target)]
+    made.append([tuple(made), dict(enumerate(made))])
+    return made
+
+
+def told(found: Any) -> str:
+    """What is told of an object, with addresses instead of objects. Text: nothing else is kept."""
+
+    def path(one: Any) -> Any:
+        return [one.root, one.thread, one.hidden, *map(id, one.objects)]
+
+    def cut(one: Any) -> Any:
+        edges = [(id(edge.held), [path(way) for way in edge.paths]) for edge in one.edges]
+        return [edges, one.freed.objects, one.beside.objects, one.hidden, one.collects]
+
+    (held,) = found.held
+    paths = [path(one) for one in held.paths]
+    cuts = [cut(one) for one in held.cuts]
+    assert held.reached
+    return repr([found.objects, held.hidden, paths, cuts, held.why_no_cut])
+
+
+@pytest.mark.parametrize("others", [0, 50_000])
+def test_any_number_of_threads_has_the_same_answer(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Every way but the last is removed, one after the other."""
+    monkeypatch.setattr(_Interpreter, "threads", 0)  # It keeps an object for each of its calls.
+    target = Runner()
+    shelf["kept"] = made = kept_in_many_ways(target)
+    shelf["others"] = [[(number, str(number)), {"next": number}] for number in range(others)]
+    del shelf["others"][::7]
+    gc.collect()
+    gc.disable()
+    try:
+        while len(made) > 2:
+            answers = []
+            for threads in [1, 1, 2, 5]:
+                _Interpreter.threads = threads
+                answers.append(told(_native.examine(Quiet([target]))))
+            # The first question makes some objects that stay.
+            assert answers[1] == answers[2] == answers[3]
+            del made[: 1 if others == 0 else 12]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_NPROC is Linux's")
+def test_a_refused_thread_is_done_without() -> None:
+    said = alone(
+        """
+        import os, resource, lowtide
+        from lowtide._why import question
+
+        class Kept: pass
+        kept = Kept()
+        str(lowtide.why(kept))
+        if os.geteuid() == 0:
+            os.setuid(12345)  # Root has no limit, and others may not import.
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        question._Interpreter.threads = 4
+        print("kept" in str(lowtide.why(kept)))
+        """
+    )
+    assert said.strip() == "True"
 
 
 # What runs meanwhile.

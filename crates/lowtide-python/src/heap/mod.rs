@@ -7,13 +7,14 @@
 //!
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
 //! begins; `exit` is what `atexit` has,
-//! and `state` what the interpreter holds itself; `node_hooks` has the hooks of autograd's nodes; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
-//! both; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
+//! and `state` what the interpreter holds itself; `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects, `walked`, `pieces` and `table` number them, `walk`
+//! drives both with the threads of `crew`; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
 //! turn the `graph` into what was `found`; `examining` has one examination wait for another.
 
 mod answer;
 mod arrays;
 mod capsules;
+mod crew;
 mod dead;
 mod descent;
 mod examining;
@@ -33,6 +34,7 @@ mod node_hooks;
 mod object;
 mod out_of_memory;
 mod paths;
+mod pieces;
 mod question;
 mod reported;
 mod resting;
@@ -44,6 +46,7 @@ mod traverse;
 mod variables;
 mod walk;
 mod walked;
+mod walker;
 
 pub(crate) use answer::examine;
 pub(crate) use capsules::{Shown, dlpack_memory};

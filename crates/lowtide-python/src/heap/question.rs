@@ -69,6 +69,10 @@ pub(crate) struct Interpreter<'py> {
     pub(crate) knows_layout: bool,
     /// Whether the traverse slot of a running frame shows its variables.
     pub(crate) frames_show: bool,
+    /// Types whose traverse slots any thread may call.
+    pub(crate) readers: Vec<Bound<'py, PyType>>,
+    /// How many threads walk, whatever the number of objects; 0 if that decides.
+    pub(crate) threads: usize,
 }
 
 /// The same question with addresses instead of objects: nothing in it refers to what is asked
@@ -99,7 +103,7 @@ impl<'py> Question<'py> {
     /// Reads a question that Python has made.
     pub(crate) fn new(asked: &Bound<'py, PyAny>) -> PyResult<(Question<'py>, Kinds)> {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
-        let told: PythonQuestion<'py> = asked.extract()?;
+        let mut told: PythonQuestion<'py> = asked.extract()?;
         // SAFETY: it is alive, and this thread is attached.
         if unsafe { ffi::PyCFunction_Check(told.interpreter.get_objects.as_ptr()) } == 0 {
             // Python code in its place would let other threads run during the walk.
@@ -112,6 +116,7 @@ impl<'py> Question<'py> {
         let mut sorted = targets.clone().unwrap_or_default();
         sorted.sort_unstable();
         let knows_layout = told.interpreter.knows_layout;
+        let readers = std::mem::take(&mut told.interpreter.readers);
         let question = Question {
             asked: address(asked),
             targets,
@@ -131,7 +136,7 @@ impl<'py> Question<'py> {
             nested: told.nested,
             own_types: told.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };
-        let mut kinds = Kinds::new(&told.kinds, &told.sample, knows_layout);
+        let mut kinds = Kinds::new(&told.kinds, &told.sample, &readers, knows_layout);
         kinds.array = told.arrays.as_ref().and_then(Arrays::class);
         kinds.row = told.arrays.as_ref().and_then(Arrays::row_class);
         kinds.layouts.flags = told.arrays.as_ref().and_then(Arrays::dtype_flags);
@@ -149,6 +154,11 @@ impl<'py> Question<'py> {
     /// Returns whether the memory of this tensor is asked about.
     pub(crate) fn counts(&self, tensor: usize) -> bool {
         !self.grouped || self.targets.is_none() || self.is_target(tensor)
+    }
+
+    /// Returns the addresses of the objects that are asked about, sorted.
+    pub(crate) fn sorted_targets(&self) -> &[usize] {
+        &self.sorted
     }
 
     /// Returns whether the object at this address is asked about.

@@ -14,8 +14,9 @@ import gc
 import os
 import sys
 import types
+import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from .._frozen import IMMORTAL
 from .._native import ObjectKind, TypeKind
@@ -55,6 +56,29 @@ class _Interpreter:
     knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
     # Up to Python 3.10 a running frame shows its variables to the collector.
     frames_show = sys.version_info < (3, 11)
+    # Threads without a thread state may ask objects of these types, and of classes written in Python
+    # that are based on them or on none: their traverse slots only read the object (decision 0023).
+    readers: ClassVar[tuple[type, ...]] = (
+        (
+            dict,
+            list,
+            tuple,
+            set,
+            frozenset,
+            types.FunctionType,
+            types.CellType,
+            types.MethodType,
+            types.BuiltinFunctionType,
+            property,
+            staticmethod,
+            classmethod,
+            weakref.ReferenceType,
+        )
+        if knows_layout
+        else ()
+    )
+    # How many threads walk: 0 lets the number of objects and of cores decide. Tests set another.
+    threads = 0
 
 
 _KINDS: Final[list[TypeKind]] = [
