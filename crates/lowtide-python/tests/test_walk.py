@@ -23,7 +23,7 @@ import torch
 from alone import alone, alone_with_torch
 from lowtide import _native
 from lowtide._why.memory.autograd import KeptTensors
-from lowtide._why.question import Question, _Interpreter
+from lowtide._why.question import Question, _Interpreter, threads_in
 
 MIB = 1 << 20
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
@@ -155,6 +155,11 @@ def test_any_number_of_threads_has_the_same_answer(
             del made[: 1 if others == 0 else 12]
     finally:
         gc.enable()
+
+
+def test_only_the_calling_thread_walks_where_the_slots_are_not_known() -> None:
+    versions = [(3, 9), (3, 10), (3, 13), (3, 14), (4, 0)]
+    assert [threads_in(version) for version in versions] == [1, 0, 0, 1, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_NPROC is Linux's")

@@ -6,10 +6,11 @@
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
-//! begins; `exit` is what `atexit` has,
-//! and `state` what the interpreter holds itself; `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects, `walked`, `pieces` and `table` number them, `walk`
-//! drives both with the threads of `crew`; `memory` adds what tensors hold, by what Python has `reported`; `answer`, `dead` and `leads`
-//! turn the `graph` into what was `found`; `examining` has one examination wait for another.
+//! begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself; `node_hooks` has
+//! the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects, `walked`,
+//! `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory` adds what
+//! tensors hold, by what Python has `reported`; `answer`, `dead` and `leads` turn the `graph` into what
+//! was `found`; `examining` has one examination wait for another.
 
 mod answer;
 mod arrays;

@@ -39,6 +39,12 @@ def _view() -> type:
 _VIEW: Final = _view()
 
 
+def threads_in(version: tuple[int, int]) -> int:
+    """Returns how many threads walk in this version of Python: 0 if the number of objects and of cores
+    decides. In versions whose traverse slots have not been read, only the calling thread does."""
+    return 0 if (3, 10) <= version <= (3, 13) else 1
+
+
 class _Interpreter:
     """Functions and facts of the interpreter, as they were when this module was imported.
 
@@ -56,29 +62,25 @@ class _Interpreter:
     knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
     # Up to Python 3.10 a running frame shows its variables to the collector.
     frames_show = sys.version_info < (3, 11)
-    # Threads without a thread state may ask objects of these types, and of classes written in Python
-    # that are based on them or on none: their traverse slots only read the object (decision 0023).
+    # The traverse slots of these types, and of classes written in Python that are based on them or on
+    # none, only read the object: threads without a thread state may call them (decision 0023).
     readers: ClassVar[tuple[type, ...]] = (
-        (
-            dict,
-            list,
-            tuple,
-            set,
-            frozenset,
-            types.FunctionType,
-            types.CellType,
-            types.MethodType,
-            types.BuiltinFunctionType,
-            property,
-            staticmethod,
-            classmethod,
-            weakref.ReferenceType,
-        )
-        if knows_layout
-        else ()
+        dict,
+        list,
+        tuple,
+        set,
+        frozenset,
+        types.FunctionType,
+        types.CellType,
+        types.MethodType,
+        types.BuiltinFunctionType,
+        property,
+        staticmethod,
+        classmethod,
+        weakref.ReferenceType,
     )
     # How many threads walk: 0 lets the number of objects and of cores decide. Tests set another.
-    threads = 0
+    threads = threads_in(sys.version_info[:2])
 
 
 _KINDS: Final[list[TypeKind]] = [
