@@ -201,14 +201,18 @@ def test_the_programs_import_is_not_called(monkeypatch: pytest.MonkeyPatch) -> N
     assert called == []
 
 
-def test_no_hook_runs_once_the_objects_are_listed() -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_no_hook_runs_once_the_objects_are_listed(in_place: bool) -> None:
     """An audit hook is Python code: while it runs, others do, and objects end."""
+    if in_place and not _Interpreter.knows_generations:
+        pytest.skip("the collector's lists are not read in this version")
     said = alone(
-        """
+        f"""
         import sys, lowtide
-        from lowtide._why.question import Question
+        from lowtide._why.question import Question, _Interpreter
         from lowtide import _native
 
+        _Interpreter.knows_generations = {in_place}
         events = []
         question = None
 
@@ -225,11 +229,37 @@ def test_no_hook_runs_once_the_objects_are_listed() -> None:
 
         question = Question([sys])
         ask()()
-        listed = len(events) - 1 - events[::-1].index("gc.get_objects")
-        print(events[listed : events.index("answered") + 1])
+        events = events[: events.index("answered")]
+        print(events.count("gc.get_objects"), events[-1])
         """
     )
-    assert said.strip() == "['gc.get_objects', 'answered']"
+    # The objects are listed twice, the second time after everything else.
+    assert said.strip() == ("0 sys._current_exceptions" if in_place else "2 gc.get_objects")
+
+
+def test_the_collectors_lists_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are those of `gc.get_objects`, whatever the generations have."""
+    monkeypatch.setattr(_Interpreter, "knows_generations", True)
+    target = Runner()
+    shelf["kept"] = kept_in_many_ways(target)
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        for before in (int, gc.collect, lambda: gc.collect(0), lambda: gc.collect(1), gc.freeze):
+            before()
+            for changed in (thresholds, (0, 0, 0), (1_000_000, 3, 0)):
+                gc.set_threshold(*changed)
+                answers = []
+                for in_place in (True, False, True, False):
+                    _Interpreter.knows_generations = in_place
+                    answers.append(told(_native.examine(Quiet([target]))))
+                # The first question of a kind makes some objects that stay.
+                assert answers[2] == answers[3]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        gc.enable()
 
 
 def test_functions_of_the_interpreter_that_were_replaced_are_not_called(

@@ -5,8 +5,8 @@
 //! interpreter's lock held, and no Python code runs until it is over. So no object is freed or
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
-//! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
-//! begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself; `node_hooks` has
+//! `question` is what Python asks; `roots`, `variables`, `listing`, `generations` and `frozen` are
+//! where the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself; `node_hooks` has
 //! the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects, `walked`,
 //! `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory` adds what
 //! tensors hold, by what Python has `reported`; `answer`, `dead` and `leads` turn the `graph` into what
@@ -23,6 +23,7 @@ mod exit;
 mod found;
 mod frames;
 mod frozen;
+mod generations;
 mod graph;
 mod held;
 mod kind;

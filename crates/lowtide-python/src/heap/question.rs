@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use super::arrays::Arrays;
+use super::generations::Generations;
 use super::kind::TypeKind;
 use super::kinds::{Kinds, is_of_the_program, traverse};
 
@@ -61,10 +62,14 @@ pub(crate) struct PythonQuestion<'py> {
 pub(crate) struct Interpreter<'py> {
     pub(crate) get_objects: Bound<'py, PyAny>,
     pub(crate) get_freeze_count: Bound<'py, PyAny>,
+    pub(crate) get_threshold: Bound<'py, PyAny>,
+    pub(crate) get_count: Bound<'py, PyAny>,
     pub(crate) current_frames: Bound<'py, PyAny>,
     pub(crate) current_exceptions: Bound<'py, PyAny>,
     /// Whether it is known how frozen objects are linked.
     pub(crate) finds_frozen: bool,
+    /// Whether it is known where the collector has its lists of objects.
+    pub(crate) knows_generations: bool,
     /// Whether the layout of its objects is known.
     pub(crate) knows_layout: bool,
     /// Whether the traverse slot of a running frame shows its variables.
@@ -90,6 +95,8 @@ pub(crate) struct Question<'py> {
     pub(crate) view: Bound<'py, PyType>,
     pub(crate) thread: u64,
     pub(crate) interpreter: Interpreter<'py>,
+    /// The collector's lists of objects, if they can be read.
+    pub(crate) generations: Option<Generations>,
     pub(crate) probe: Bound<'py, PyAny>,
     pub(crate) autograd: Bound<'py, PyAny>,
     pub(crate) layout: Bound<'py, PyAny>,
@@ -117,6 +124,7 @@ impl<'py> Question<'py> {
         sorted.sort_unstable();
         let knows_layout = told.interpreter.knows_layout;
         let readers = std::mem::take(&mut told.interpreter.readers);
+        let generations = Generations::find(asked.py(), &told.interpreter)?;
         let question = Question {
             asked: address(asked),
             targets,
@@ -128,6 +136,7 @@ impl<'py> Question<'py> {
             view: told.view,
             thread: told.thread,
             interpreter: told.interpreter,
+            generations,
             probe: told.probe,
             autograd: told.autograd,
             layout: told.layout,

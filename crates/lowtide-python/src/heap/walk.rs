@@ -98,7 +98,7 @@ pub(crate) fn walk<'py>(
     let others = others.chain([question.asked]).chain(held::lists());
     first.extend(others.filter(|address| look(question, kinds, *address).is_some()));
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
-    let listed = Listing::new(kinds, first, before)?.all(question, frozen_count)?;
+    let listed = Listing::new(kinds, first, before)?.all(question)?;
     let resting = Resting::begin(py);
     let Listed { addresses, table, told, first, also } = listed;
     let mut walked = Walked::new(addresses, table, first, frozen_count)?;

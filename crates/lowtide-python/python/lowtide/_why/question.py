@@ -53,11 +53,15 @@ class _Interpreter:
 
     get_objects = gc.get_objects
     get_freeze_count = gc.get_freeze_count
+    get_threshold = gc.get_threshold
+    get_count = gc.get_count
     current_frames = sys._current_frames
     current_exceptions = sys._current_exceptions
 
     # How frozen objects are linked is known for these versions.
     finds_frozen = (3, 10) <= sys.version_info[:2] <= (3, 14)
+    # Where the collector has its lists of objects is known for these.
+    knows_generations = (3, 10) <= sys.version_info[:2] <= (3, 13)
     # How objects are laid out is known for these. The walk prefetches memory by it.
     knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
     # Up to Python 3.10 a running frame shows its variables to the collector.
