@@ -69,13 +69,27 @@ impl Piece {
         if positions.is_empty() {
             return;
         }
-        let before = |at: u32| positions.partition_point(|gone| *gone < at) as u32;
-        let is_gone = |at: u32| positions.binary_search(&at).is_ok();
-        let mut at = 0..;
-        self.targets.retain(|_| at.next().is_some_and(|at| !is_gone(at)));
-        self.ends.iter_mut().for_each(|end| *end -= before(*end));
-        self.renames.retain(|rename| !is_gone(rename.at));
-        self.renames.iter_mut().for_each(|rename| rename.at -= before(rename.at));
+        let mut to = positions[0] as usize;
+        for (at, gone) in positions.iter().enumerate() {
+            let next = positions.get(at + 1).map_or(self.targets.len(), |next| *next as usize);
+            let stay = *gone as usize + 1..next;
+            let count = stay.len();
+            self.targets.copy_within(stay, to);
+            to += count;
+        }
+        self.targets.truncate(to);
+        let mut before = 0;
+        for end in &mut self.ends {
+            before += positions[before..].iter().take_while(|gone| *gone < end).count();
+            *end -= before as u32;
+        }
+        let mut before = 0;
+        self.renames.retain_mut(|rename| {
+            before += positions[before..].iter().take_while(|gone| **gone < rename.at).count();
+            let is_gone = positions.get(before) == Some(&rename.at);
+            rename.at -= before as u32;
+            !is_gone
+        });
     }
 }
 
@@ -234,6 +248,26 @@ mod tests {
 
     fn seen(address: usize) -> Seen {
         Seen { address, kind: Kind::Immutable }
+    }
+
+    #[test]
+    fn references_are_removed_from_rows_and_renames() {
+        for gone in 0..1_u32 << 6 {
+            let is_gone = |at: u32| gone >> at & 1 == 1;
+            let stay = |end: u32| (0..end).filter(|at| !is_gone(*at)).count() as u32;
+            let positions: Vec<u32> = (0..6).filter(|at| is_gone(*at)).collect();
+            let mut piece = piece(0, &[0, 2, 2, 5, 6], &[10, 11, 12, 13, 14, 15]);
+            let rename = |at| Rename { at, from: Kind::Dict, to: Kind::Namespace };
+            piece.renames = [1, 2, 5].map(rename).to_vec();
+            piece.remove(&positions);
+            assert_eq!(piece.ends, [0, 2, 2, 5, 6].map(stay));
+            let targets: Vec<Node> =
+                (0..6).filter(|at| !is_gone(*at)).map(|at| Node(at + 10)).collect();
+            assert_eq!(piece.targets, targets);
+            let renames: Vec<u32> =
+                [1, 2, 5].into_iter().filter(|at| !is_gone(*at)).map(stay).collect();
+            assert_eq!(piece.renames.iter().map(|one| one.at).collect::<Vec<_>>(), renames);
+        }
     }
 
     #[test]

@@ -84,8 +84,13 @@ impl<'a> Ground<'a> {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     fn is_target(&self, address: usize) -> bool {
-        !self.targets.is_empty() && self.targets.binary_search(&address).is_ok()
+        // Nearly all objects are outside of this range.
+        let (Some(first), Some(last)) = (self.targets.first(), self.targets.last()) else {
+            return false;
+        };
+        (*first..=*last).contains(&address) && self.targets.binary_search(&address).is_ok()
     }
 
     fn explain(&self, node: u32, references: i32) {
