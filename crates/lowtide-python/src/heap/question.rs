@@ -59,6 +59,7 @@ pub(crate) struct PythonQuestion<'py> {
 /// the functions during a walk would run the program's `__import__`; to look them up could find
 /// what the program has put in their place.
 #[derive(FromPyObject)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub(crate) struct Interpreter<'py> {
     pub(crate) get_objects: Bound<'py, PyAny>,
     pub(crate) get_freeze_count: Bound<'py, PyAny>,
