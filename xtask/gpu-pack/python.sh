@@ -47,7 +47,7 @@ for name in $parts; do
         part zoo in_shares tests/test_zoo.py -k "by_lowtide or by_cut"
         unset ZOO_DEVICE LOWTIDE_DEMAND_GPU
         ;;
-    compare) part compare python3 bench/compare_zoo.py --device cuda --jobs 6 --json "$results/compare.json" ;;
+    compare) part compare python3 bench/compare_zoo.py --device cuda --jobs 14 --json "$results/compare.json" ;;
     stages) part stages python3 bench/stages.py --json "$results/stages.json" ;;
     speed)
         part speed python3 bench/why_speed.py --json "$results/why_speed.json"

@@ -54,11 +54,8 @@ def missing(tool: str, device: str) -> str:
 
 
 def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -> None:
-    """Every animal with every tool that is not in its row yet.
-
-    Those that free something alone, since the driver's numbers are everybody's; the others may run
-    `jobs` at a time, which their seconds then tell of.
-    """
+    """Every animal with every tool that is not in its row yet, `jobs` at a time: memory is counted by
+    process, so they disturb one another only in their seconds."""
     from zoo import tour
 
     writing = Lock()
@@ -77,15 +74,10 @@ def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -
         if result.get("problems") or "freed" not in result:
             print(told, file=sys.stderr)
 
-    lookers = [tool for tool in tools if tool in ("objgraph", "snapshot")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        looks = [pool.submit(look, name, tool) for name in rows for tool in lookers]
+        looks = [pool.submit(look, name, tool) for name in rows for tool in tools]
         for one in looks:
             one.result()
-    for name in rows:
-        for tool in tools:
-            if tool not in lookers:
-                look(name, tool)
     if warm is not None:
         warm.close()
 
