@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument(
         "--tools", nargs="+", choices=TOOLS, default=TOOLS, help="these tools alone"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="tools that free nothing, at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="how many programs at a time")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
     os.environ["ZOO_DEVICE"] = asked.device
