@@ -25,13 +25,14 @@ use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, Error as DeviceError, Reservation, Stream};
 use lowtide_types::SleepPolicy;
 
-use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved};
+use crate::backup::{BackupLocation, BackupPage, Backups, Saved};
 use crate::changes::zero_digest;
 use crate::limit::Limit;
 use crate::piece::PIECE;
 use crate::pool::Pool;
 use crate::room::RoomId;
 use crate::slab::Form;
+use crate::slab::PAGE;
 use crate::state::State;
 use crate::{Error, Result};
 

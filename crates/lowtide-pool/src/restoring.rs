@@ -6,7 +6,7 @@ use lowtide_device::Bytes;
 use lowtide_device::digest::{Digest, Keys};
 
 use crate::Result;
-use crate::backup::{BackupLocation, Backups, PAGE, Saved};
+use crate::backup::{BackupLocation, Backups, Saved};
 use crate::carry::Carriers;
 use crate::feed::Feed;
 use crate::handover::Way;
@@ -15,6 +15,7 @@ use crate::memory::Memory;
 use crate::piece::{Bases, PIECE, Piece};
 use crate::ring::Ring;
 use crate::slab::Form;
+use crate::slab::PAGE;
 use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
 

@@ -10,11 +10,11 @@
 
 use lowtide_device::{Bytes, Device, Reservation, Result};
 
-use crate::backup::PAGE;
 use crate::carry::PACKING_STREAMS;
 use crate::piece::PIECE;
 use crate::policy::Policy;
 use crate::slab::Form;
+use crate::slab::PAGE;
 
 /// A packed piece.
 const PLACE: u64 = PIECE / PAGE * Form::Packed.bytes();

@@ -7,8 +7,9 @@ use lowtide_device::digest::Digest;
 use lowtide_device::{Reservation, Result};
 
 use super::{AheadNext, Copier, PageReader};
-use crate::backup::{BackupPage, Backups, PAGE};
+use crate::backup::{BackupPage, Backups};
 use crate::room::RoomId;
+use crate::slab::PAGE;
 
 /// What steps remember from one to the next.
 #[derive(Default)]
