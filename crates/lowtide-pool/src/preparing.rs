@@ -9,7 +9,7 @@ use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
 use crate::backup::Backups;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::pool::Pool;

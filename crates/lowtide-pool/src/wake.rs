@@ -14,7 +14,7 @@ use lowtide_device::{Bytes, Stream, processes};
 use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
 use crate::backup::{BackupLocation, Backups};
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::limit::{Limit, Progress};
 use crate::losing::Loss;
 use crate::memory::Memory;
