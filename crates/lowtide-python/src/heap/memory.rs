@@ -80,7 +80,7 @@ pub(crate) fn take<'py>(
 }
 
 /// Returns the objects that may hold device memory, of those that the collector lists.
-fn tensors<'py>(
+pub(crate) fn tensors<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,

@@ -74,7 +74,8 @@ class Warm:
     def _with(self, compiler: bool) -> alone.Warm:
         if compiler not in self._processes:
             modules = [*_MODULES, *(["torch._dynamo"] if compiler else [])]
-            self._processes[compiler] = alone.Warm(*modules, environment=_environment())
+            warm = alone.Warm(*modules, environment=_environment(), prepare=alone.ASK)
+            self._processes[compiler] = warm
         return self._processes[compiler]
 
     def close(self) -> None:
