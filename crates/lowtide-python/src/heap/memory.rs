@@ -81,7 +81,7 @@ pub(crate) fn take<'py>(
 
 /// Returns the objects that may hold device memory, of those that the collector lists; and the
 /// addresses of all, in order.
-fn tensors<'py>(
+pub(crate) fn tensors<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,

@@ -5,12 +5,13 @@
 //! interpreter's lock held, and no Python code runs until it is over. So no object is freed or
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
-//! `question` is what Python asks; `roots`, `variables`, `listing`, `generations` and `frozen` are
-//! where the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself; `node_hooks` has
-//! the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects, `walked`,
-//! `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory` adds what
-//! tensors hold, by what Python has `reported`; `answer`, `dead` and `leads` turn the `graph` into what
-//! was `found`; `examining` has one examination wait for another.
+//! `question` is what Python asks; `roots`, `variables`, `listing`, `generations` and `frozen` are where
+//! the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself;
+//! `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects,
+//! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory`
+//! adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `answer`,
+//! `dead` and `leads` turn the `graph` into what was `found`; `examining` has one examination wait for
+//! another.
 
 mod answer;
 mod arrays;
@@ -35,6 +36,7 @@ mod memory;
 mod node_hooks;
 mod object;
 mod out_of_memory;
+mod pass;
 mod paths;
 mod pieces;
 mod question;
@@ -63,6 +65,7 @@ pub(crate) use frozen::frozen_mortals;
 pub(crate) use kind::{ObjectKind, TypeKind};
 pub(crate) use leads::leads_to;
 pub(crate) use node_hooks::{NodeHooks, hook_lists};
+pub(crate) use pass::listed_memory;
 pub(crate) use reported::{Memory, MemoryKind};
 pub(crate) use slots::{position, referents, refers};
 pub(crate) use state::{kept_by, module_state, thread_state};

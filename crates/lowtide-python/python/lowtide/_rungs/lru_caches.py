@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import types
+import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -74,9 +76,30 @@ def caches_with_tensors(device: str) -> list[CacheWithTensors]:
     return found
 
 
+class _Known(NamedTuple):
+    """The caches that were found last, and how many references their type had: each has one."""
+
+    references: int
+    caches: list[weakref.ref[Any]]
+
+
+_known: list[_Known] = []
+
+
 def lru_caches() -> list[Any]:
-    """Returns every `lru_cache` that the collector lists."""
-    return [one for one in gc.get_objects() if type(one) is Wrapper]
+    """Returns every `lru_cache` that the collector lists.
+
+    To list all objects takes long. Where the type has as many references as the last time, and every
+    cache of then is alive, there is no other.
+    """
+    references = sys.getrefcount(Wrapper)
+    for known in _known:
+        caches = [one for one in (weak() for weak in known.caches) if one is not None]
+        if known.references == references and len(caches) == len(known.caches):
+            return caches
+    caches = [one for one in gc.get_objects() if type(one) is Wrapper]
+    _known[:] = [_Known(references, [weakref.ref(one) for one in caches])]
+    return caches
 
 
 def name_of(cache: Any) -> str:
