@@ -237,6 +237,21 @@ def test_no_hook_runs_once_the_objects_are_listed(in_place: bool) -> None:
     assert said.strip() == ("0 sys._current_exceptions" if in_place else "2 gc.get_objects")
 
 
+def test_functions_that_were_replaced_before_the_import_are_not_believed() -> None:
+    said = alone(
+        """
+        import gc
+        gc.get_threshold = gc.get_count = lambda: None
+        import lowtide
+
+        class Kept: pass
+        kept = Kept()
+        print("kept" in str(lowtide.why(kept)))
+        """
+    )
+    assert said.strip() == "True"
+
+
 def test_the_collectors_lists_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers are those of `gc.get_objects`, whatever the generations have."""
     monkeypatch.setattr(_Interpreter, "knows_generations", True)

@@ -11,7 +11,7 @@
 
 use std::ptr::with_exposed_provenance;
 
-use pyo3::ffi::PyObject;
+use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use super::frozen::{FLAGS, Header, is_tracked};
@@ -37,7 +37,12 @@ pub(crate) struct Generations([usize; 3]);
 impl Generations {
     /// Finds the lists. Returns `None` if they are not as expected.
     pub(crate) fn find(py: Python<'_>, interpreter: &Interpreter<'_>) -> PyResult<Option<Self>> {
-        if !interpreter.knows_generations {
+        // A program may have put functions of its own in their place before the package was imported.
+        let are_own = [&interpreter.get_threshold, &interpreter.get_count].into_iter().all(|one| {
+            // SAFETY: it is alive, and this thread is attached.
+            (unsafe { ffi::PyCFunction_Check(one.as_ptr()) }) != 0
+        });
+        if !interpreter.knows_generations || !are_own {
             return Ok(None);
         }
         // A collection would move the new object into an older generation.
