@@ -8,7 +8,8 @@
 //! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
 //! begins; `exit` is what `atexit` has,
 //! and `state` what the interpreter holds itself; `node_hooks` has the hooks of autograd's nodes; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
-//! both; `memory` adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `answer`, `dead` and `leads`
+//! both; `memory` adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk,
+//! and `search` follows references from a few objects; `answer`, `dead` and `leads`
 //! turn the `graph` into what was `found`; `examining` has one examination wait for another.
 
 mod answer;
@@ -38,6 +39,7 @@ mod question;
 mod reported;
 mod resting;
 mod roots;
+mod search;
 mod slots;
 mod state;
 mod table;
@@ -61,5 +63,6 @@ pub(crate) use leads::leads_to;
 pub(crate) use node_hooks::{NodeHooks, hook_lists};
 pub(crate) use pass::listed_memory;
 pub(crate) use reported::{Memory, MemoryKind};
+pub(crate) use search::led_to;
 pub(crate) use slots::{position, referents, refers};
 pub(crate) use state::{kept_by, module_state, thread_state};
