@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lowtide_types::{Reading, RungName};
+use lowtide_types::RungName;
 
 use super::hooked::{expect, run_at};
 use super::trim::trim_all;
@@ -75,16 +75,11 @@ fn collect(inventory: &Inventory, climb: &Climb, is_full: bool) -> Climbed {
     let mut climbed = Climbed::default();
     let mut before = inventory.read();
     for number in 0..MOST_ROUNDS {
-        let touched = climbed.touched.len();
         run_at(HookPoint::Collect, inventory, climb, Round { number, is_full }, &mut climbed);
-        let has_found = climbed.touched.len() > touched;
-        if number + 1 >= LEAST_ROUNDS && !has_found && is_settled(inventory, &before) {
-            // Another trim would return nothing that the last one has not.
-            break;
-        }
         trim_all(inventory, climb, &mut climbed);
         let after = inventory.read();
-        if after.is_like(&before, inventory.noise()) && number + 1 >= LEAST_ROUNDS {
+        let is_settled = after.is_like(&before, inventory.noise());
+        if is_settled && number + 1 >= LEAST_ROUNDS {
             break;
         }
         if !climb.go_on() {
@@ -94,8 +89,4 @@ fn collect(inventory: &Inventory, climb: &Climb, is_full: bool) -> Climbed {
         before = after;
     }
     climbed
-}
-
-fn is_settled(inventory: &Inventory, before: &Reading) -> bool {
-    inventory.read().is_like(before, inventory.noise())
 }
