@@ -30,7 +30,7 @@ use crate::indexed::{Indexed, Weighted};
 use crate::islands::{self, Island};
 use crate::lost::Lost;
 use crate::order::{Order, Rank};
-use crate::paths::{self, Path};
+use crate::paths::{self, Forks, Path};
 use crate::reach::Reach;
 use crate::sinks::Sinks;
 use crate::size::Size;
@@ -48,6 +48,7 @@ pub struct Analysis<'g> {
     ordered: OnceCell<(Order, Tree)>,
     islands: OnceCell<Vec<Island>>,
     hubs: Hubs,
+    forks: Forks,
 }
 
 impl<'g> Analysis<'g> {
@@ -59,6 +60,7 @@ impl<'g> Analysis<'g> {
             ordered: OnceCell::new(),
             islands: OnceCell::new(),
             hubs: Hubs::default(),
+            forks: Forks::default(),
         }
     }
 
@@ -232,7 +234,14 @@ impl<'g> Analysis<'g> {
     fn indexed(&self) -> Indexed<'_> {
         self.prepare();
         let (order, tree) = self.ordered();
-        Indexed { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }
+        Indexed {
+            graph: self.graph,
+            reach: self.reach(),
+            order,
+            tree,
+            hubs: &self.hubs,
+            forks: &self.forks,
+        }
     }
 
     fn reach(&self) -> &Reach {

@@ -4,6 +4,7 @@ use crate::cost::CutCost;
 use crate::graph::{Edge, Graph};
 use crate::hubs::Hubs;
 use crate::order::{Order, Rank};
+use crate::paths::Forks;
 use crate::reach::Reach;
 use crate::tree::Tree;
 
@@ -18,6 +19,7 @@ pub(crate) struct Indexed<'a> {
     pub(crate) order: &'a Order,
     pub(crate) tree: &'a Tree,
     pub(crate) hubs: &'a Hubs,
+    pub(crate) forks: &'a Forks,
 }
 
 impl<'a> Indexed<'a> {

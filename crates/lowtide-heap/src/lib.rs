@@ -59,6 +59,7 @@ mod lost;
 mod order;
 mod paths;
 mod reach;
+mod reached;
 mod sinks;
 mod size;
 mod tree;

@@ -22,13 +22,14 @@ use super::walked::Walked;
 
 /// The links in front of an object that the collector tracks.
 #[repr(C)]
-struct Header {
-    next: usize,
-    previous: usize,
+#[derive(Clone, Copy)]
+pub(super) struct Header {
+    pub(super) next: usize,
+    pub(super) previous: usize,
 }
 
 /// Bits of a link that are no part of the address.
-const FLAGS: usize = 3;
+pub(super) const FLAGS: usize = 3;
 
 /// How many objects are tried as a start. An object that another thread is collecting is in no list
 /// either.
@@ -73,7 +74,8 @@ fn is_immortal(address: usize) -> bool {
     object::is_immortal(object::count_of(std::ptr::with_exposed_provenance_mut(address)))
 }
 
-fn is_tracked(address: usize) -> bool {
+/// Returns whether the collector has an object in one of its lists.
+pub(super) fn is_tracked(address: usize) -> bool {
     let object = std::ptr::with_exposed_provenance_mut(address);
     // SAFETY: the object is alive; one that is not collected at all is not tracked.
     (unsafe { ffi::PyObject_GC_IsTracked(object) }) != 0
@@ -81,7 +83,7 @@ fn is_tracked(address: usize) -> bool {
 
 /// Returns the objects of the ring in which a tracked object is, that object last, or `None` if they are
 /// not as many as `count`.
-pub(super) fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
+fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
     let size = size_of::<Header>();
     let mut objects = Vec::new();
     objects.try_reserve(count).ok()?;

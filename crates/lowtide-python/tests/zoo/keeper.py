@@ -68,6 +68,8 @@ class Animal(NamedTuple):
     """Why it needs a GPU; empty: it lives everywhere."""
     cpu: str = ""
     """Why it lives in host memory alone; empty: it lives everywhere."""
+    python: tuple[int, int] = (3, 10)
+    """The first Python that has what it uses."""
 
 
 # On a GPU the first use of a model leaves a workspace of a library, which a release frees.

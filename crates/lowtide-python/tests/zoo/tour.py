@@ -30,6 +30,8 @@ def animals() -> dict[str, Animal]:
 
 def why_not(animal: Animal) -> str:
     """Why it cannot live on this machine and device, in words; empty: it can."""
+    if sys.version_info < animal.python:
+        return "needs Python {}.{}".format(*animal.python)
     if DEVICE != "cpu" and not torch.cuda.is_available():
         return f"ZOO_DEVICE is {DEVICE}, and torch sees no GPU"
     if animal.gpu and DEVICE == "cpu":
