@@ -14,9 +14,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::arrays;
-use super::kinds::{class_of, is_gc, is_of_the_program, traverse};
+use super::kinds::{is_gc, is_of_the_program, traverse};
 use super::lists::list_of;
-use super::object::count_of;
+use super::object::{class_of, count_of};
 
 /// The most ended objects that a slot may show. The lists of the interpreter have a few hundred.
 pub(super) const ENDED_MOST: usize = 1 << 16;
