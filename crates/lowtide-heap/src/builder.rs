@@ -126,7 +126,7 @@ impl GraphBuilder {
         roots: impl IntoIterator<Item = Node>,
         threads: NonZeroUsize,
     ) -> Vec<bool> {
-        reached::reached(self, self.nodes as usize, roots, threads)
+        reached::reached(|node| self.row(node), self.nodes as usize, roots, threads)
     }
 
     /// Adds a reference from `from` to `to`. Adding it twice makes two references.

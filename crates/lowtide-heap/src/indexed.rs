@@ -1,10 +1,10 @@
 //! A graph together with everything that was computed about it, and with a cost on its references.
 
 use crate::cost::CutCost;
+use crate::forks::Forks;
 use crate::graph::{Edge, Graph};
 use crate::hubs::Hubs;
 use crate::order::{Order, Rank};
-use crate::paths::Forks;
 use crate::reach::Reach;
 use crate::tree::Tree;
 

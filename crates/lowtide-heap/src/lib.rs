@@ -51,6 +51,7 @@ mod cost;
 mod cut;
 mod dominators;
 mod flow;
+mod forks;
 mod graph;
 mod hubs;
 mod indexed;

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::builder::GraphBuilder;
 use crate::graph::Node;
 
 /// A thread with more nodes to look at than this gives half of them away.
 const MUCH: usize = 1024;
 
-struct Marking<'b> {
-    builder: &'b GraphBuilder,
+struct Marking<R> {
+    /// Returns what a node refers to.
+    row: R,
     marks: Vec<AtomicBool>,
     pool: Mutex<Pool>,
     /// Notified when there is work to share, and when all work is done.
@@ -33,15 +33,15 @@ struct Pool {
     working: usize,
 }
 
-/// Returns for each node whether `roots` lead to it, themselves included.
-pub(crate) fn reached(
-    builder: &GraphBuilder,
+/// Returns for each node whether `roots` lead to it, themselves included. `row` returns what a node refers to.
+pub(crate) fn reached<'r>(
+    row: impl Fn(Node) -> &'r [Node] + Sync,
     nodes: usize,
     roots: impl IntoIterator<Item = Node>,
     threads: NonZeroUsize,
 ) -> Vec<bool> {
     let marking = Marking {
-        builder,
+        row,
         marks: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
         pool: Mutex::default(),
         changed: Condvar::new(),
@@ -62,7 +62,7 @@ pub(crate) fn reached(
     marking.marks.into_iter().map(AtomicBool::into_inner).collect()
 }
 
-impl Marking<'_> {
+impl<'r, R: Fn(Node) -> &'r [Node]> Marking<R> {
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +101,7 @@ impl Marking<'_> {
 
     /// Marks what a node refers to, and adds what is new to `next`.
     fn follow(&self, node: Node, next: &mut Vec<Node>) {
-        for to in self.builder.row(node) {
+        for to in (self.row)(node) {
             let mark = &self.marks[to.index()];
             // Most are marked already, and reading does not take the cache line from others.
             if !mark.load(Ordering::Relaxed) && !mark.swap(true, Ordering::Relaxed) {
@@ -114,12 +114,13 @@ impl Marking<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::GraphBuilder;
 
     fn each_way(builder: &GraphBuilder, roots: &[Node], wanted: impl Fn(u32) -> bool) {
         let (nodes, _) = builder.len();
         for threads in [1, 2, 5] {
             let threads = NonZeroUsize::new(threads).unwrap();
-            let reached = reached(builder, nodes, roots.iter().copied(), threads);
+            let reached = reached(|node| builder.row(node), nodes, roots.iter().copied(), threads);
             let wrong = (0..nodes as u32).find(|node| reached[*node as usize] != wanted(*node));
             assert_eq!(wrong, None, "with {threads} threads");
         }

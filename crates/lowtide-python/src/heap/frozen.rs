@@ -14,22 +14,11 @@
 use std::ptr::with_exposed_provenance;
 
 use lowtide_heap::Node;
-use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::links::{FLAGS, Header, is_tracked};
 use super::object;
 use super::walked::Walked;
-
-/// The links in front of an object that the collector tracks.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Header {
-    pub(super) next: usize,
-    pub(super) previous: usize,
-}
-
-/// Bits of a link that are no part of the address.
-pub(super) const FLAGS: usize = 3;
 
 /// How many objects are tried as a start. An object that another thread is collecting is in no list
 /// either.
@@ -72,13 +61,6 @@ fn is_unlisted(walked: &Walked, node: Node) -> bool {
 
 fn is_immortal(address: usize) -> bool {
     object::is_immortal(object::count_of(std::ptr::with_exposed_provenance_mut(address)))
-}
-
-/// Returns whether the collector has an object in one of its lists.
-pub(super) fn is_tracked(address: usize) -> bool {
-    let object = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the object is alive; one that is not collected at all is not tracked.
-    (unsafe { ffi::PyObject_GC_IsTracked(object) }) != 0
 }
 
 /// Returns the objects of the ring in which a tracked object is, that object last, or `None` if they are

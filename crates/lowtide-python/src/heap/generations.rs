@@ -14,10 +14,10 @@ use std::ptr::with_exposed_provenance;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
-use super::frozen::{FLAGS, Header, is_tracked};
+use super::interpreter::Interpreter;
+use super::links::{Header, is_tracked, next, previous};
 use super::lists::empty;
 use super::object::prefetch;
-use super::question::Interpreter;
 use super::resting::Resting;
 
 /// The head of a generation's ring, as the interpreter has it.
@@ -85,17 +85,4 @@ impl Generations {
             }
         }
     }
-}
-
-/// Returns the address of the links after those at an address.
-#[inline]
-fn next(at: usize) -> usize {
-    // SAFETY: at the address are the links of an object that the collector tracks, or of a head.
-    unsafe { (*with_exposed_provenance::<Header>(at)).next & !FLAGS }
-}
-
-/// Returns the address of the links before those at an address.
-fn previous(at: usize) -> usize {
-    // SAFETY: as in `next`.
-    unsafe { (*with_exposed_provenance::<Header>(at)).previous & !FLAGS }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::mem::transmute;
 use std::ptr::with_exposed_provenance_mut;
 
-use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -294,10 +294,4 @@ pub(super) fn is_gc(class: *mut PyTypeObject) -> Option<ffi::inquiry> {
     let slot = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_is_gc) };
     // SAFETY: where the slot is set, it holds a function of this type.
     unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::inquiry>>(slot) }
-}
-
-/// Returns the type of a live object.
-pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
-    // SAFETY: the object is alive.
-    unsafe { ffi::Py_TYPE(object) }
 }

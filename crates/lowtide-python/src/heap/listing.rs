@@ -12,8 +12,8 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::kinds::{Kinds, class_of};
-use super::object::{AHEAD, prefetch};
+use super::kinds::Kinds;
+use super::object::{AHEAD, class_of, prefetch};
 use super::out_of_memory::OutOfMemory;
 use super::question::Question;
 use super::table::Table;

@@ -9,9 +9,9 @@
 //! the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself;
 //! `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects,
 //! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory`
-//! adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `answer`,
-//! `dead` and `leads` turn the `graph` into what was `found`; `examining` has one examination wait for
-//! another.
+//! adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `search`
+//! follows references from a few objects; `answer`, `dead` and `leads` turn the `graph` into what was
+//! `found`; `examining` has one examination wait for another.
 
 mod answer;
 mod arrays;
@@ -27,9 +27,11 @@ mod frozen;
 mod generations;
 mod graph;
 mod held;
+mod interpreter;
 mod kind;
 mod kinds;
 mod leads;
+mod links;
 mod listing;
 mod lists;
 mod memory;
@@ -43,6 +45,7 @@ mod question;
 mod reported;
 mod resting;
 mod roots;
+mod search;
 mod slots;
 mod state;
 mod table;
@@ -67,5 +70,6 @@ pub(crate) use leads::leads_to;
 pub(crate) use node_hooks::{NodeHooks, hook_lists};
 pub(crate) use pass::listed_memory;
 pub(crate) use reported::{Memory, MemoryKind};
+pub(crate) use search::led_to;
 pub(crate) use slots::{position, referents, refers};
 pub(crate) use state::{kept_by, module_state, thread_state};

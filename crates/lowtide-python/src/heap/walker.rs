@@ -17,8 +17,8 @@ use lowtide_heap::Node;
 use pyo3::ffi::{PyObject, PyTypeObject};
 
 use super::kind::Kind;
-use super::kinds::{Info, Kinds, class_of};
-use super::object::{AHEAD, count_of, first_of};
+use super::kinds::{Info, Kinds};
+use super::object::{AHEAD, class_of, count_of, first_of};
 use super::out_of_memory::OutOfMemory;
 use super::pieces::{Look, Piece, Pieces, Rename, Unknown};
 use super::table::{Place, Table};
