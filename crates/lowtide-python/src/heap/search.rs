@@ -7,8 +7,8 @@ use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyType};
 
-use super::kinds::class_of;
 use super::lists::list_of;
+use super::object::class_of;
 use super::slots::{Shown, note, visit};
 
 /// What a search does with objects of one type.
