@@ -14,7 +14,7 @@ use lowtide_release::{Idle, parse_time};
 use lowtide_types::{Bytes, DeviceId, Ledger, Receipt, Target};
 
 use crate::memory::{Allocation, Home, Memory};
-use crate::obstacles::say;
+use crate::say::say;
 use crate::suspending::Suspending;
 use crate::virtual_memory::{self, VirtualMemory};
 use crate::worker::{Job, Worker};

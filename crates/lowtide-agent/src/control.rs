@@ -15,7 +15,7 @@ use std::{fs, io, thread};
 use lowtide_device::private_files::{PrivateFolder, effective_user};
 use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
 
-use crate::obstacles::say;
+use crate::say::say;
 use crate::worker::{self, Job};
 use crate::{agent, obstacles};
 

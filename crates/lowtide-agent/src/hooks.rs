@@ -15,7 +15,7 @@ use lowtide_types::Bytes;
 use crate::agent::{self, OUT_OF_MEMORY};
 use crate::entries::{ENTRIES, Structure, row};
 use crate::memory::{Allocation, LEAST};
-use crate::obstacles::say;
+use crate::say::say;
 use crate::staying::{self, Key, Kind};
 use crate::{arrays, contexts, gate, loader, obstacles, pools, primaries};
 

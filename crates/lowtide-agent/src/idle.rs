@@ -11,7 +11,7 @@ use lowtide::SystemClock;
 use lowtide_release::{Decision, Idle, IdleOptions, Ticket};
 
 use crate::gate;
-use crate::obstacles::say;
+use crate::say::say;
 
 /// The most and the least time between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -44,6 +44,7 @@ mod older;
 mod pools;
 mod primaries;
 mod quiet;
+mod say;
 mod staying;
 mod surroundings;
 mod suspending;

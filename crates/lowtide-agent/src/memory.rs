@@ -16,8 +16,8 @@ use lowtide_pool::{Limit, Policy, Pool, Scope, StreamId};
 use lowtide_release::{Ladder, Releaser, Request};
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
-use crate::obstacles::say;
 use crate::quiet::Question;
+use crate::say::say;
 use crate::staying::{self, Kind};
 use crate::virtual_memory::{ProgramsPool, Properties, VirtualMemory};
 use crate::{agent, suspending};

@@ -7,16 +7,6 @@ use crate::surroundings;
 
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Writes a line to the program's standard error. Unlike `eprintln!`, it does not panic where nobody can
-/// write there.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _written = writeln!(std::io::stderr(), "lowtide: {}", format_args!($($text)*));
-    }};
-}
-pub(crate) use say;
-
 /// Notes that the process cannot sleep any more, and why.
 pub(crate) fn add(name: &str) {
     names_now().insert(name.to_owned());

@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use lowtide_proto::Obstacle;
 
-use crate::obstacles::say;
+use crate::say::say;
 
 /// Open device files, by how their paths begin.
 const DEVICES: [(&str, Obstacle); 3] = [

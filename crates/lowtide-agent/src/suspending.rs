@@ -26,7 +26,7 @@ use lowtide_types::{Bytes, DeviceId};
 use crate::agent::{self, Agent};
 use crate::gate;
 use crate::memory::Home;
-use crate::obstacles::say;
+use crate::say::say;
 use crate::worker::Job;
 
 /// The time that the driver waits for the process's work, which there is none of.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lowtide_types::Bytes;
 
 use crate::memory::Home;
-use crate::obstacles::say;
+use crate::say::say;
 use crate::staying::{self, Key, Kind};
 use blocks::Block;
 pub(crate) use blocks::ProgramsPool;

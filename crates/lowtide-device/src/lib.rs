@@ -58,8 +58,6 @@ mod dry_run;
 mod error;
 mod exit;
 mod facts;
-mod grant_records;
-mod grants;
 pub mod headroom;
 mod host;
 mod host_memory;

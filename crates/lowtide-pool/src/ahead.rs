@@ -15,8 +15,9 @@
 //! counts only where the page has that digest when it sleeps.
 
 mod copier;
-mod reader;
-mod round;
+pub(crate) mod reader;
+mod report;
+pub(crate) mod round;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,22 +26,22 @@ use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, Error as DeviceError, Reservation, Stream};
 use lowtide_types::SleepPolicy;
 
-use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved};
+use crate::backup::{BackupLocation, BackupPage, Backups, Saved};
 use crate::changes::zero_digest;
 use crate::limit::Limit;
 use crate::piece::PIECE;
 use crate::pool::Pool;
 use crate::room::RoomId;
 use crate::slab::Form;
+use crate::slab::PAGE;
 use crate::state::State;
 use crate::{Error, Result};
 
-pub(crate) use copier::Copier;
-pub(crate) use reader::{PageReader, READS_MOST};
-pub(crate) use round::Ahead;
+pub use report::{AheadNext, AheadReport};
 
-use copier::CopiedPage;
-use round::Place;
+use copier::{CopiedPage, Copier};
+use reader::PageReader;
+use round::{Ahead, Place};
 
 /// The number of pages that a step looks at. Each is one block of a kernel, so that a GPU has room for the
 /// program's beside them.
@@ -48,33 +49,6 @@ const LOOKED_AT_ONCE: usize = 32;
 
 /// The number of slots for which host memory is taken at once.
 const GROWN_BY: u64 = 32;
-
-/// The result of one step of [`Pool::back_up_some`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AheadReport {
-    /// Bytes whose digests were computed.
-    pub looked: Bytes,
-    /// Bytes of pages that are saved now and were not before.
-    pub saved: Bytes,
-    /// What the next step will find.
-    pub next: AheadNext,
-}
-
-/// What the next step of [`Pool::back_up_some`] will find.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AheadNext {
-    /// More to do.
-    More,
-    /// Nothing, unless a page has changed since. Every page is saved, or it changes all the time.
-    #[default]
-    Nothing,
-    /// No room: pages are left for which host memory or a little device memory is missing.
-    NoRoom,
-    /// A sleep or a wake that is under way, or another step. Nothing was done.
-    Busy,
-}
 
 impl Pool {
     /// Backs up some pages of `Offload` tags that are awake, for sleeps to come: at most `most` bytes, but at

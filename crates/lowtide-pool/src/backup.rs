@@ -16,11 +16,8 @@ use crate::Result;
 use crate::limit::{Limit, Progress};
 use crate::memory::Memory;
 use crate::room::RoomId;
-use crate::slab::{Form, Slab};
+use crate::slab::{Form, PAGE, Slab};
 use crate::turn_step::TurnStep;
-
-/// The size of a page of backups and digests.
-pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A slot of a slab, which holds one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

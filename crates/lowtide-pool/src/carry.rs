@@ -7,229 +7,80 @@
 //! A part of the backups is registered all the same: its pieces go over the link whenever no buffer
 //! is ready for it, so that it is busy where the processor cannot keep up.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use lowtide_device::{Bytes, Device, Stream};
-
+use crate::carriers::Carriers;
 use crate::feed::Feed;
-use crate::handover::{LaneRoom, Way};
-use crate::haul::{Lane, Mover};
+use crate::haul::Lane;
 use crate::lanes;
 use crate::limit::Limit;
-use crate::piece::{PIECE, StagingBuffer};
-use crate::policy::Policy;
-use crate::retry::twice;
 use crate::ring::Ring;
-use crate::slab::Form;
+use crate::shares::Mover;
 use crate::{Error, Result};
 
 /// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:
 /// 4 reach half of the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
 
-/// The number of streams that pack and unpack: one copies while a kernel of another runs.
-pub(crate) const PACKING_STREAMS: usize = 3;
-
-/// The number of streams on which kernels read host memory: while one begins or ends, another reads.
-const READING_STREAMS: usize = 2;
-
-/// What each of two lanes may have in flight: few pieces, so that the other finds some. Direct pieces are
-/// for gaps on the link, and the lane of kernels takes one only where it has nothing else.
-const COPY_ENGINE_ROOM: LaneRoom = LaneRoom { most: 3, filled_up_to: 2 };
-const KERNELS_ROOM: LaneRoom = LaneRoom { most: READING_STREAMS, filled_up_to: 1 };
-const NO_ROOM: LaneRoom = LaneRoom { most: 0, filled_up_to: 0 };
-
-/// A copy of fewer bytes has one lane.
-const TWO_LANES_LEAST: Bytes = Bytes(4 * PIECE);
-
-/// Streams and staging buffers, kept from one turn to the next.
-pub(crate) struct Carriers {
-    device: Device,
-    copies: Stream,
-    /// For packing and unpacking, in turn. None where the policy does not pack.
-    packs: Vec<Stream>,
-    /// For kernels that read host memory, in turn. None where they do not help.
-    reads: Vec<Stream>,
-    /// The bytes of a wake in which they help.
-    kernel_copies: Bytes,
-    /// The number of pieces that were packed or unpacked, of those that kernels read, and of sleeps.
-    packed: AtomicUsize,
-    read: AtomicUsize,
-    sleeps: AtomicU64,
-    /// For digests and fills beside the copies.
-    pub(crate) checks: Stream,
-    buffers: Mutex<Vec<StagingBuffer>>,
-}
-
-impl Carriers {
-    /// Returns the carriers of a turn, made if there are none, with nothing left over from a turn that
-    /// failed.
-    pub(crate) fn ready<'a>(
-        kept: &'a mut Option<Carriers>,
-        device: &Device,
-        policy: &Policy,
-    ) -> lowtide_device::Result<&'a mut Carriers> {
-        match kept {
-            Some(carriers) => carriers.settle()?,
-            None => *kept = Some(Carriers::new(device, policy)?),
-        }
-        Ok(kept.as_mut().expect("they were there, or were just made"))
-    }
-
-    /// Waits for all copies: what they held is let go.
-    pub(crate) fn settle(&self) -> lowtide_device::Result<()> {
-        for stream in self.packs.iter().chain(&self.reads).chain([&self.copies]) {
-            twice(|| stream.synchronize())?;
-        }
-        twice(|| self.checks.synchronize())
-    }
-
-    fn new(device: &Device, policy: &Policy) -> lowtide_device::Result<Carriers> {
-        let streams = |count| (0..count).map(|_| device.stream()).collect::<Result<Vec<_>, _>>();
-        let packs = policy.packing && device.packs();
-        Ok(Carriers {
-            device: device.clone(),
-            copies: device.stream()?,
-            packs: streams(if packs { PACKING_STREAMS } else { 0 })?,
-            reads: streams(if reads(device, policy) { READING_STREAMS } else { 0 })?,
-            kernel_copies: policy.kernel_copies,
-            packed: AtomicUsize::new(0),
-            read: AtomicUsize::new(0),
-            sleeps: AtomicU64::new(0),
-            checks: device.stream()?,
-            buffers: Mutex::default(),
-        })
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// Returns whether this sleep checks on the device what it packs. Counts the sleep.
-    pub(crate) fn checks_packed(&self, policy: &Policy) -> bool {
-        let before = self.sleeps.fetch_add(1, Relaxed);
-        policy.packing && policy.compare_each > 0 && before.is_multiple_of(policy.compare_each)
-    }
-
-    /// Returns the stream for a piece of this form, and its number.
-    pub(crate) fn stream(&self, form: Form, mover: Mover) -> (usize, &Stream) {
-        let in_turn = |count: &AtomicUsize, streams: &'_ [Stream]| {
-            count.fetch_add(1, Relaxed) % streams.len()
+/// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
+/// of any thread ends everything, and so does the limit, which is asked before each piece and each
+/// part of one.
+pub(crate) fn carry(
+    carriers: &Carriers,
+    feed: &Feed,
+    ring: Option<&Ring>,
+    limit: Limit<'_>,
+    meanwhile: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    // Where there are many, some are left to the thread that speaks with the driver and the caller's.
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
+    let handover = &feed.handover;
+    handover.lend(std::mem::take(&mut *carriers.buffers()));
+    let movers = if carriers.has_two_lanes(feed) {
+        &[Mover::CopyEngine, Mover::Kernels][..]
+    } else {
+        &[Mover::CopyEngine][..]
+    };
+    let all: Vec<Lane<'_>> =
+        movers.iter().map(|mover| Lane { carriers, feed, ring, limit, mover: *mover }).collect();
+    let outcome = thread::scope(|scope| {
+        let _panic = EndAll(feed);
+        let driving = |lane: &Lane<'_>| {
+            let _panic = EndAll(lane.feed);
+            handover.watch(lanes::drive(handover, lane));
         };
-        match (mover, form) {
-            (Mover::Kernels, _) => {
-                let number = in_turn(&self.read, &self.reads);
-                (number, &self.reads[number])
-            }
-            (Mover::CopyEngine, Form::Packed) if !self.packs.is_empty() => {
-                let number = in_turn(&self.packed, &self.packs);
-                (number, &self.packs[number])
-            }
-            (Mover::CopyEngine, _) => (0, &self.copies),
-        }
-    }
-
-    /// Returns what a lane of this copy may have in flight now.
-    pub(crate) fn room(&self, mover: Mover, feed: &Feed) -> LaneRoom {
-        match mover {
-            Mover::CopyEngine if !self.has_two_lanes(feed) || self.has_helped(feed) => {
-                LaneRoom::ALONE
-            }
-            Mover::CopyEngine => COPY_ENGINE_ROOM,
-            Mover::Kernels if self.has_helped(feed) => NO_ROOM,
-            Mover::Kernels => KERNELS_ROOM,
-        }
-    }
-
-    // Whether kernels have helped for as long as they should.
-    fn has_helped(&self, feed: &Feed) -> bool {
-        feed.progress().done >= self.kernel_copies || feed.shares.is_rested()
-    }
-
-    fn has_two_lanes(&self, feed: &Feed) -> bool {
-        let is_in = feed.handover.way() == Way::In;
-        is_in && !self.reads.is_empty() && feed.total() > TWO_LANES_LEAST
-    }
-
-    /// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
-    /// of any thread ends everything, and so does the limit, which is asked before each piece and each
-    /// part of one.
-    pub(crate) fn carry(
-        &self,
-        feed: &Feed,
-        ring: Option<&Ring>,
-        limit: Limit<'_>,
-        meanwhile: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        // Where there are many, some are left to the thread that speaks with the driver and the caller's.
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
-        let handover = &feed.handover;
-        handover.lend(std::mem::take(&mut *self.buffers()));
-        let movers = if self.has_two_lanes(feed) {
-            &[Mover::CopyEngine, Mover::Kernels][..]
-        } else {
-            &[Mover::CopyEngine][..]
+        let lane = &all[0];
+        let copying = move || {
+            let _panic = EndAll(lane.feed);
+            handover.watch(lanes::copy(handover, lane));
         };
-        let all: Vec<Lane<'_>> = movers
-            .iter()
-            .map(|mover| Lane { carriers: self, feed, ring, limit, mover: *mover })
-            .collect();
-        let outcome = thread::scope(|scope| {
-            let _panic = EndAll(feed);
-            let driving = |lane: &Lane<'_>| {
-                let _panic = EndAll(lane.feed);
-                handover.watch(lanes::drive(handover, lane));
-            };
-            let lane = &all[0];
-            let copying = move || {
-                let _panic = EndAll(lane.feed);
-                handover.watch(lanes::copy(handover, lane));
-            };
-            let refused = |source| {
-                let operation = "starting a thread to copy";
-                handover.watch(Err(lowtide_device::Error::Os { operation, source }.into()));
-            };
-            let named = || thread::Builder::new().name("lowtide-carrier".to_owned());
-            for lane in &all {
-                named().spawn_scoped(scope, move || driving(lane)).map_or_else(refused, drop);
+        let refused = |source| {
+            let operation = "starting a thread to copy";
+            handover.watch(Err(lowtide_device::Error::Os { operation, source }.into()));
+        };
+        let named = || thread::Builder::new().name("lowtide-carrier".to_owned());
+        for lane in &all {
+            named().spawn_scoped(scope, move || driving(lane)).map_or_else(refused, drop);
+        }
+        for _ in 0..threads {
+            named().spawn_scoped(scope, copying).map_or_else(refused, drop);
+        }
+        let outcome = match meanwhile() {
+            // Whoever is stopped stops the others; any other failure is told once they are done.
+            stopped @ Err(Error::Stopped { .. }) => {
+                handover.watch(stopped);
+                Ok(())
             }
-            for _ in 0..threads {
-                named().spawn_scoped(scope, copying).map_or_else(refused, drop);
-            }
-            let outcome = match meanwhile() {
-                // Whoever is stopped stops the others; any other failure is told once they are done.
-                stopped @ Err(Error::Stopped { .. }) => {
-                    handover.watch(stopped);
-                    Ok(())
-                }
-                outcome => outcome,
-            };
-            handover.close();
-            outcome
-        });
-        let (buffers, carried) = handover.end();
-        self.buffers().extend(buffers);
-        outcome?;
-        carried
-    }
-
-    fn buffers(&self) -> MutexGuard<'_, Vec<StagingBuffer>> {
-        // A list that is taken or added to in one step.
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// Whether kernels help in wakes. They are loaded here, which is in the first sleep; where they cannot be,
-// the copy engine does everything.
-fn reads(device: &Device, policy: &Policy) -> bool {
-    if policy.kernel_copies == Bytes::ZERO || !device.copies_by_kernel() {
-        return false;
-    }
-    let loaded = device.prepare_copies();
-    loaded.inspect_err(|error| tracing::warn!(%error, "no kernel helps to copy")).is_ok()
+            outcome => outcome,
+        };
+        handover.close();
+        outcome
+    });
+    let (buffers, carried) = handover.end();
+    carriers.buffers().extend(buffers);
+    outcome?;
+    carried
 }
 
 /// Ends everybody if its thread panics, so that nobody waits for it; the panic goes on to the caller.
@@ -247,13 +98,19 @@ impl Drop for EndAll<'_> {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    use std::sync::atomic::Ordering::Relaxed;
+
     use lowtide_device::headroom::grant;
-    use lowtide_device::{HostOptions, Reservation};
+    use lowtide_device::{Bytes, Device, HostOptions, Reservation};
 
     use super::*;
+    use crate::carriers::{COPY_ENGINE_ROOM, KERNELS_ROOM, NO_ROOM};
+    use crate::handover::{LaneRoom, Way};
     use crate::limit::Progress;
     use crate::memory::Memory;
     use crate::piece::{Bases, Piece};
+    use crate::policy::Policy;
+    use crate::slab::Form;
 
     const PAGE: u64 = 2 << 20;
     /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
@@ -323,7 +180,7 @@ mod tests {
             pieces.iter_mut().for_each(alter);
             let late = pieces.split_off(SIZES.len() / 2);
             feed.add(pieces);
-            let outcome = self.carriers.carry(&feed, None, Limit::NONE, || {
+            let outcome = carry(&self.carriers, &feed, None, Limit::NONE, || {
                 let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
                 if feed.handover.wait_until(some).is_some() {
                     for piece in late {
@@ -475,7 +332,7 @@ mod tests {
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
                     let feed = world.feed(way);
                     feed.add(world.pieces());
-                    world.carriers.carry(&feed, None, Limit::NONE, || panic!("meanwhile"))
+                    carry(&world.carriers, &feed, None, Limit::NONE, || panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
                 world.carriers.settle().unwrap();
@@ -489,7 +346,7 @@ mod tests {
             let feed = world.feed(Way::In);
             feed.add(world.pieces().into_iter().take(5));
             let fails = || Err(Error::NoAddresses { size: Bytes::ZERO });
-            let refused = world.carriers.carry(&feed, None, Limit::NONE, fails).unwrap_err();
+            let refused = carry(&world.carriers, &feed, None, Limit::NONE, fails).unwrap_err();
             assert!(matches!(refused, Error::NoAddresses { .. }), "{refused}");
             assert_eq!(feed.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));
         }

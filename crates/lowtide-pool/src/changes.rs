@@ -10,12 +10,13 @@ use std::sync::LazyLock;
 use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, Device, PendingDigests, PendingLooks, Reservation, Stream};
 
-use crate::backup::{BackupLocation, BackupPage, Backups, PAGE, Saved, SavedPages};
+use crate::backup::{BackupLocation, BackupPage, Backups, Saved, SavedPages};
 use crate::limit::{Limit, Progress};
 use crate::piece::{Bases, PIECE, Piece};
 use crate::policy::Policy;
 use crate::room::RoomId;
 use crate::slab::Form;
+use crate::slab::PAGE;
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 

@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lowtide_device::digest::Digest;
 use lowtide_device::{Address, Bytes};
 
-use crate::backup::PAGE;
 use crate::handover::{self, Handover, Ready, Way};
 use crate::limit::Progress;
 use crate::memory::Memory;
 use crate::piece::{DirectPiece, Piece, StagedPiece, StagingBuffer};
 use crate::shares::Shares;
+use crate::slab::PAGE;
 
 /// Enough that threads and link never wait for one another, few enough for the caches.
 const BUFFERS_MOST: usize = 8;

@@ -11,7 +11,7 @@ use lowtide_device::{Bytes, HostMemory, Mark, PendingDifferences, PendingDigests
 use std::sync::Arc;
 
 use crate::Result;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::feed::{Feed, Job, Load, PackedCheck};
 use crate::handover::{LaneRoom, Way};
 use crate::lanes::Haul;
@@ -19,15 +19,9 @@ use crate::limit::Limit;
 use crate::piece::{BUFFER, DirectPiece, Piece, StagedPiece, StagingBuffer};
 use crate::retry::twice;
 use crate::ring::Ring;
+use crate::shares::Mover;
 use crate::slab::Form;
 use crate::turn_step::TurnStep;
-
-/// Who moves the bytes of a lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mover {
-    CopyEngine,
-    Kernels,
-}
 
 /// The work of one lane.
 pub(crate) struct Lane<'a> {

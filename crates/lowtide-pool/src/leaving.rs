@@ -11,10 +11,11 @@ use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, PendingDigests, Result as DeviceResult, Stream};
 
 use crate::Result;
-use crate::backup::{BackupLocation, BackupPage, Backups, PAGE};
+use crate::backup::{BackupLocation, BackupPage, Backups};
 use crate::changes::Changed;
 use crate::feed::Feed;
 use crate::room::RoomId;
+use crate::slab::PAGE;
 use crate::sleep_part::SleepPart;
 
 /// A chunk whose content is saved.

@@ -11,6 +11,7 @@ mod backup;
 mod bins;
 mod block;
 mod blocks;
+mod carriers;
 mod carry;
 mod changes;
 mod error;

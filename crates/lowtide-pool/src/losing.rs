@@ -6,10 +6,11 @@
 use lowtide_device::{Address, Bytes};
 use lowtide_types::{LostBlock, WakeReport};
 
-use crate::backup::{Backups, PAGE};
+use crate::backup::Backups;
 use crate::limit::Limit;
 use crate::pool::Pool;
 use crate::room::RoomId;
+use crate::slab::PAGE;
 use crate::state::State;
 use crate::tag::Scope;
 use crate::wake_part::WakePart;

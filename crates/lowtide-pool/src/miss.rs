@@ -15,6 +15,7 @@ use crate::moves::{FreeChunk, Move};
 use crate::policy::{Policy, equal_part};
 use crate::pool::Pool;
 use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
+use crate::spare::Spare;
 use crate::state::{BlockRequest, PoolCounts, State};
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
@@ -143,6 +144,28 @@ impl Pool {
                 (None, _) => last = true,
             }
         }
+    }
+
+    // Asks the device how much it has to spare, unless an answer is there or the request needs none.
+    fn ask_for_spare(&self, request: &BlockRequest) -> Result<()> {
+        let (policy, device) = (&self.shared.policy, &self.shared.device);
+        let state = self.state()?;
+        let is_due =
+            state.spare.is_old() && state.unwanted_growth(request.size(), request.size()) > 0;
+        drop(state);
+        if !is_due {
+            return Ok(());
+        }
+        let kept = (device.info().total.0 / 1000).saturating_mul(policy.kept_free_thousandths);
+        let left = match device.usage() {
+            Ok(usage) => usage.free.saturating_sub(Bytes(kept)).0,
+            Err(error) => {
+                tracing::debug!(%error, "the device does not say what is free: chunks move");
+                0
+            }
+        };
+        self.state()?.spare = Spare::answered(left);
+        Ok(())
     }
 
     // Gives a large chunk back of which the block would get a part, and returns where it was. Where that is refused,
@@ -340,7 +363,7 @@ impl State {
 
     /// Returns by how much memory would grow beyond what was live, or taken since the last trim, if `missing` of a
     /// block came from the device.
-    pub(crate) fn unwanted_growth(&self, size: u64, missing: u64) -> u64 {
+    fn unwanted_growth(&self, size: u64, missing: u64) -> u64 {
         let wanted = self.most_live(size).max(self.taken_peak().0);
         (self.counts().physical.0 + missing).saturating_sub(wanted)
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lowtide_device::{Chunk, Error, RangeProblem, Reservation};
 
-use crate::ahead::{PageReader, READS_MOST};
+use crate::ahead::reader::{PageReader, READS_MOST};
 use crate::retry::unmap_once;
 use crate::room::RoomId;
 use crate::state::State;

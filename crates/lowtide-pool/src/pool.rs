@@ -14,7 +14,7 @@ use crate::arena::Arena;
 use crate::fence::Fence;
 use crate::hand::HandCell;
 use crate::monitor::Monitor;
-use crate::neighbours;
+use crate::neighbours::Neighbours;
 use crate::places::Places;
 use crate::policy::{GRAIN, Policy};
 use crate::pressure::{Callbacks, Pressure, PressureAnswer, Subscription};
@@ -31,6 +31,9 @@ const SPACE_FACTORS: [u64; ROOMS] = [2, 8];
 
 /// The name of the tag that is there from the start.
 const DEFAULT_TAG: &str = "default";
+
+/// The pools of this process.
+static POOLS: Neighbours<Shared> = Neighbours::new();
 
 /// An allocator of device memory whose blocks can leave the device and come back under the same
 /// addresses. Cloning it is cheap and gives another handle on the same pool.
@@ -109,7 +112,7 @@ impl PoolBuilder<'_> {
         };
         let pool = Pool { shared: Arc::new(shared) };
         pool.tag(DEFAULT_TAG, SleepPolicy::Offload)?;
-        neighbours::add(&pool);
+        POOLS.add(&pool.shared);
         Ok(pool)
     }
 }
@@ -247,6 +250,23 @@ impl Pool {
         callback: impl Fn(&Pressure) -> PressureAnswer + Send + Sync + 'static,
     ) -> Subscription {
         self.shared.callbacks.add(callback)
+    }
+
+    /// Asks for memory before a request is refused: first the pools on the same device, which cache some, then the
+    /// callbacks. No lock of a pool is held meanwhile.
+    pub(crate) fn ask_for_memory(&self, pressure: &Pressure) -> PressureAnswer {
+        let trimmed = |neighbour: &Pool| match neighbour.trim(Bytes::ZERO) {
+            Ok(given_back) => given_back > Bytes::ZERO,
+            Err(error) => {
+                tracing::debug!(%error, "a neighbour gives nothing back");
+                false
+            }
+        };
+        let others = POOLS.of(&self.shared).into_iter();
+        let here = others.filter(|other| other.device.is(&self.shared.device));
+        let given_back =
+            here.filter(|shared| trimmed(&Pool { shared: Arc::clone(shared) })).count();
+        if given_back > 0 { PressureAnswer::Retry } else { self.shared.callbacks.ask(pressure) }
     }
 
     /// Begins to record allocations and frees. An earlier recording is dropped.

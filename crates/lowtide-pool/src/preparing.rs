@@ -8,11 +8,12 @@ use lowtide_device::Bytes;
 use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
-use crate::backup::{Backups, PAGE};
-use crate::carry::Carriers;
+use crate::backup::Backups;
+use crate::carriers::Carriers;
 use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::pool::Pool;
+use crate::slab::PAGE;
 use crate::state::State;
 use crate::sync::MutexGuard;
 use crate::tags::Tags;

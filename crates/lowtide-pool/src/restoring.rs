@@ -5,9 +5,8 @@ use std::ops::Range;
 use lowtide_device::Bytes;
 use lowtide_device::digest::{Digest, Keys};
 
-use crate::Result;
-use crate::backup::{BackupLocation, Backups, PAGE, Saved};
-use crate::carry::Carriers;
+use crate::backup::{BackupLocation, Backups, Saved};
+use crate::carriers::Carriers;
 use crate::feed::Feed;
 use crate::handover::Way;
 use crate::limit::Limit;
@@ -15,8 +14,10 @@ use crate::memory::Memory;
 use crate::piece::{Bases, PIECE, Piece};
 use crate::ring::Ring;
 use crate::slab::Form;
+use crate::slab::PAGE;
 use crate::turn_step::TurnStep;
 use crate::wake_part::WakePart;
+use crate::{Result, carry};
 
 /// Chunks on their way back.
 pub(crate) struct Restoring<'a> {
@@ -78,7 +79,7 @@ impl<'a> Restoring<'a> {
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
         let feed = Feed::new(Way::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        carriers.carry(&feed, ring, limit, || {
+        carry::carry(carriers, &feed, ring, limit, || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {

@@ -10,11 +10,13 @@
 
 use lowtide_device::{Bytes, Device, Reservation, Result};
 
-use crate::backup::PAGE;
-use crate::carry::PACKING_STREAMS;
 use crate::piece::PIECE;
 use crate::policy::Policy;
 use crate::slab::Form;
+use crate::slab::PAGE;
+
+/// The number of streams that pack and unpack: one copies while a kernel of another runs.
+pub(crate) const PACKING_STREAMS: usize = 3;
 
 /// A packed piece.
 const PLACE: u64 = PIECE / PAGE * Form::Packed.bytes();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use lowtide_device::Bytes;
 
 use crate::backup::Backups;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::changes::{self, Changed, Planner, SleepPlan};
 use crate::feed::Feed;
 use crate::handover::Way;
@@ -20,7 +20,7 @@ use crate::retry::unmap;
 use crate::ring::Ring;
 use crate::sleep_part::{HeldChunks, SleepPart};
 use crate::turn_step::TurnStep;
-use crate::{Error, Result};
+use crate::{Error, Result, carry};
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
 /// case one fails, and early enough that the driver's part is done before the last one.
@@ -167,7 +167,7 @@ impl Take<'_> {
             return meanwhile();
         }
         feed.add(pieces);
-        carriers.carry(&feed, *ring, *limit, meanwhile)
+        carry::carry(carriers, &feed, *ring, *limit, meanwhile)
     }
 
     // Gives chunks back as they arrive, each after a second look. The device computes the digests of

@@ -6,7 +6,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::haul::Mover;
 use crate::slab::Form;
 
 /// The number of pieces over which shares are looked at.
@@ -19,6 +18,13 @@ const fn rested_percent(form: Form) -> u32 {
         Form::Raw => 28,
         Form::Packed => 36,
     }
+}
+
+/// Who moves the bytes of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mover {
+    CopyEngine,
+    Kernels,
 }
 
 /// The pieces of the present window, and what the last one showed.

@@ -1,13 +1,15 @@
 //! Slabs: host memory for backups, cut into slots of one size.
 
+use lowtide_device::digest::PAGE_BYTES;
 use lowtide_device::headroom::HostGrant;
 use lowtide_device::packing::PACKED_BYTES;
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
-use crate::backup::PAGE;
 use crate::memory::Memory;
 
+/// The size of a page of backups and digests.
+pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 /// The most memory of a slab.
 const SLAB_BYTES: u64 = 256 * PAGE;
 

@@ -11,7 +11,7 @@ use lowtide_device::{Bytes, Mapping};
 use lowtide_types::{Phase, SleepPolicy, SleepReport};
 
 use crate::Result;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::changes::{PageTally, Planner, ToSave};
 use crate::limit::Limit;
 use crate::pool::Pool;

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
-use crate::ahead::{Ahead, PageReader};
+use crate::ahead::reader::PageReader;
+use crate::ahead::round::Ahead;
 use crate::arena::Fit;
 use crate::backup::Backups;
 use crate::blocks::SETTLED;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::fence::StreamId;
 use crate::handles::{Handle, Handles};
 use crate::policy::GRAIN;

@@ -10,7 +10,7 @@ use crate::Result;
 use lowtide_types::Phase;
 
 use crate::backup::Backups;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::limit::Limit;
 use crate::pool::Pool;
 use crate::room::{ROOMS, RoomId};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lowtide_types::{Phase, SleepPolicy, SleepReport};
 
 use crate::Result;
-use crate::carry::Carriers;
+use crate::carriers::Carriers;
 use crate::limit::Limit;
 use crate::pool::Pool;
 use crate::room::RoomId;

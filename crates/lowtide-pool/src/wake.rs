@@ -13,8 +13,8 @@ use lowtide_device::digest::Keys;
 use lowtide_device::{Bytes, Stream, processes};
 use lowtide_types::{Phase, SleepPolicy, WakeReport};
 
-use crate::backup::{BackupLocation, Backups, PAGE};
-use crate::carry::Carriers;
+use crate::backup::{BackupLocation, Backups};
+use crate::carriers::Carriers;
 use crate::limit::{Limit, Progress};
 use crate::losing::Loss;
 use crate::memory::Memory;
@@ -24,6 +24,7 @@ use crate::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::restoring::Restoring;
 use crate::ring::Ring;
 use crate::slab::Form;
+use crate::slab::PAGE;
 use crate::state::State;
 use crate::tag::Scope;
 use crate::turn::Turn;

@@ -6,10 +6,10 @@ use lowtide_device::{Bytes, Reservation};
 
 use crate::Result;
 use crate::arena::Arena;
-use crate::backup::PAGE;
 use crate::policy::{Policy, equal_part};
 use crate::retry::unmap;
 use crate::room::RoomId;
+use crate::slab::PAGE;
 
 /// A room that wakes.
 pub(crate) struct WakePart {

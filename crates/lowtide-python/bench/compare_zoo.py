@@ -54,11 +54,8 @@ def missing(tool: str, device: str) -> str:
 
 
 def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -> None:
-    """Every animal with every tool that is not in its row yet.
-
-    Those that free something alone, since the driver's numbers are everybody's; the others may run
-    `jobs` at a time, which their seconds then tell of.
-    """
+    """Every animal with every tool that is not in its row yet, `jobs` at a time: memory is counted by
+    process, so they disturb one another only in their seconds."""
     from zoo import tour
 
     writing = Lock()
@@ -77,15 +74,10 @@ def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -
         if result.get("problems") or "freed" not in result:
             print(told, file=sys.stderr)
 
-    lookers = [tool for tool in tools if tool in ("objgraph", "snapshot")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        looks = [pool.submit(look, name, tool) for name in rows for tool in lookers]
+        looks = [pool.submit(look, name, tool) for name in rows for tool in tools]
         for one in looks:
             one.result()
-    for name in rows:
-        for tool in tools:
-            if tool not in lookers:
-                look(name, tool)
     if warm is not None:
         warm.close()
 
@@ -130,7 +122,7 @@ def main() -> int:
     parser.add_argument(
         "--tools", nargs="+", choices=TOOLS, default=TOOLS, help="these tools alone"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="tools that free nothing, at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="how many programs at a time")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
     os.environ["ZOO_DEVICE"] = asked.device

@@ -38,6 +38,14 @@ sys.stderr.flush()
 os._exit(0)
 """
 """The last lines of a program that does not wait for threads and runs nothing at its exit."""
+ASK = """
+import gc
+from lowtide._why.memory.listed import memory_of
+gc.collect()
+memory_of("cpu")
+"""
+"""Has the programs begin without garbage, and as those that have released before: the first release makes a
+walk that others need not."""
 
 
 class Ended(NamedTuple):
@@ -145,17 +153,20 @@ def _end_after(seconds: int, file: IO[Any]) -> None:
 @functools.cache
 def _with_torch() -> Warm:
     # The modules of lowtide, too, which it would import at its first call.
-    warm = Warm("numpy", "torch", "lowtide._why.why", "lowtide._rungs.all")
+    warm = Warm("numpy", "torch", "lowtide._why.why", "lowtide._rungs.all", prepare=ASK)
     atexit.register(warm.close)
     return warm
 
 
 class Warm:
-    """An interpreter that has imported modules. Each program runs in a fork of it. For one thread."""
+    """An interpreter that has imported modules and run a program to prepare itself. Each other program
+    runs in a fork of it. For one thread."""
 
-    def __init__(self, *modules: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *modules: str, environment: dict[str, str] | None = None, prepare: str = ""
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", __file__, *modules],
+            [sys.executable, "-X", "faulthandler", __file__, prepare, *modules],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -213,8 +224,9 @@ def _become(code: str) -> None:
 
 if __name__ == "__main__":
     _end_after(LIMIT_S, sys.stderr)
-    for name in sys.argv[1:]:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
+    exec(sys.argv[1], {})
     signal.alarm(0)
     program = _next_program()
     if program is not None:

@@ -29,6 +29,11 @@ def clean() -> None:
             del known[name]  # type: ignore[attr-defined]
     gc.collect()
     _native.malloc_trim()
+    if os.environ["LOWTIDE_DEVICE"].startswith("cuda"):
+        import torch
+
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
 
 
 @pytest.hookimpl(hookwrapper=True)

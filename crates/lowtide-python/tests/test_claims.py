@@ -8,13 +8,15 @@ import lowtide
 import pytest
 import torch
 from alone import alone_with_torch
-from kernel import MIB, SIZE, Caching, in_use, is_about, weights
+from kernel import DEVICE, MIB, SIZE, Caching, in_use, is_about, weights
 from lowtide._devices import choose
+
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 class Engine:
     def __init__(self, size: int = SIZE) -> None:
-        self.model = torch.nn.Linear(1, 1)
+        self.model = torch.nn.Linear(1, 1, device=DEVICE)
         self.model.weight.data = weights(size).view(torch.float32).view(1, -1)
         self.runner = Runner(self.model)
 
@@ -28,7 +30,7 @@ def test_r45_a_shutdown_claims_what_its_object_holds_and_each_piece_once() -> No
     engine = Engine()
     audit = lowtide.audit(engine)
     assert is_about(sum(drop.bytes or 0 for drop in audit.drops), SIZE, MIB), audit
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     assert receipt.claim is not None and receipt.claim.basis == "owned"
     assert is_about(receipt.claim.bytes, SIZE, MIB)
     drop = receipt.rung("drop")
@@ -43,7 +45,7 @@ def test_r45_a_view_that_stays_is_pinned_and_not_released() -> None:
     engine.cache = other[: 2 * SIZE]  # type: ignore[attr-defined]
     kept = [other.view(-1, 2)[0]]
     del other
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     assert receipt.claim is not None and is_about(receipt.claim.bytes, 3 * SIZE, MIB)
     assert receipt.verdict in ("pinned", "partial"), receipt
     assert is_about(receipt.freed_bytes or 0, SIZE, 16 * MIB)
@@ -162,9 +164,10 @@ def test_the_fixture_skips_without_a_device(tmp_path: object) -> None:
 
 def test_r45_release_of_everything_claims_everything() -> None:
     kept = weights()
-    receipt = lowtide.release(device="cpu")
+    receipt = lowtide.release(device=DEVICE)
     assert receipt.claim is not None and receipt.claim.bytes >= SIZE
     assert receipt.verdict in ("pinned", "partial"), receipt
     before = in_use()
     del kept
+    lowtide.empty_device_cache(DEVICE)
     assert before - in_use() > SIZE // 2

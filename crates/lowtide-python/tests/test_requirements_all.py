@@ -38,7 +38,7 @@ def named(row: str) -> list[str]:
 
 def devices(test: str) -> set[str]:
     """The devices that a test releases: `own` if it, or a function or class of its file that it uses,
-    names the tests' own device, and `host` if it does not or names `cpu` beside it."""
+    names the tests' own device, and `host` if it does not or names `DEVICE` beside it."""
     file, name = test.split("::")
     tree = ast.parse((HERE / file).read_text())
     defined = {one.name: one for one in tree.body if hasattr(one, "name")}
@@ -50,8 +50,7 @@ def devices(test: str) -> set[str]:
                 unread += [node.id] if node.id in defined else []
     if "Caching" not in used:
         return {"host"}
-    strings = (getattr(node, "value", None) for node in ast.walk(defined[name]))
-    return {"own", "host"} if "cpu" in strings else {"own"}
+    return {"own", "host"} if "DEVICE" in used else {"own"}
 
 
 def test_every_number_has_a_test_of_its_own() -> None:

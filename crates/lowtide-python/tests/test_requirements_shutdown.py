@@ -8,7 +8,7 @@ from typing import ClassVar
 import lowtide
 import pytest
 import torch
-from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from kernel import DEVICE, MIB, SIZE, Caching, Piece, in_use, is_about, weights
 from lowtide._native import LedgerKind
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -47,16 +47,16 @@ def test_r17_a_partial_start_is_shut_down_and_twice_is_once() -> None:
     with pytest.raises(RuntimeError, match="no room"):
         partial.__init__()  # type: ignore[misc]
     before = in_use()
-    first = lowtide.shutdown(partial, device="cpu")
+    first = lowtide.shutdown(partial, device=DEVICE)
     assert is_about(before - in_use(), SIZE)
     assert first.verdict == "released"
-    second = lowtide.shutdown(partial, device="cpu")
+    second = lowtide.shutdown(partial, device=DEVICE)
     assert second.verdict == "no-effect"
     rung = second.rung("drop")
     assert rung is not None
     assert (rung.outcome, rung.why) == ("skipped", "there is nothing to drop")
     # One that never began.
-    assert lowtide.shutdown(Partial.__new__(Partial), device="cpu").verdict == "no-effect"
+    assert lowtide.shutdown(Partial.__new__(Partial), device=DEVICE).verdict == "no-effect"
 
 
 class Engine:
@@ -64,7 +64,7 @@ class Engine:
 
     def __init__(self) -> None:
         size = 8 * MIB
-        self.model = torch.nn.Linear(1024, 2048)
+        self.model = torch.nn.Linear(1024, 2048, device=DEVICE)
         self.kv_caches = [weights(size) for _ in range(2)]
         self.attn_groups = [[{"layer": weights(size)}]]
         self.kv_cache_config = type("Config", (), {})()
@@ -109,7 +109,7 @@ def test_r18_all_that_an_engine_has_goes_without_being_told_its_names() -> None:
     before = in_use()
     engine = Engine()
     assert in_use() - before > 80 * MIB
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     assert is_about(in_use(), before)
     assert receipt.verdict == "released", receipt
     drop = receipt.rung("drop")
@@ -123,7 +123,7 @@ def test_r18_all_that_an_engine_has_goes_without_being_told_its_names() -> None:
 
 def test_r19_wrappers_go_before_what_they_wrap() -> None:
     engine = Engine()
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     drop = receipt.rung("drop")
     assert drop is not None
     order = [touch.what for touch in drop.touched]
@@ -138,7 +138,7 @@ def test_r19_wrappers_go_before_what_they_wrap() -> None:
 def test_r20_memory_comes_back_while_the_runner_is_kept() -> None:
     before = in_use()
     runner = Runner()
-    receipt = lowtide.shutdown(runner, device="cpu")
+    receipt = lowtide.shutdown(runner, device=DEVICE)
     assert is_about(in_use(), before)
     assert receipt.proved
     assert runner.name == "runner", "and is otherwise as it was"
@@ -148,7 +148,7 @@ def test_r21_who_survives_is_named_by_path_and_count() -> None:
     runner = Runner()
     held = [runner.model, runner.model]
     before = in_use()
-    receipt = lowtide.shutdown(runner, device="cpu")
+    receipt = lowtide.shutdown(runner, device=DEVICE)
     # Whoever looked for the holders took some memory too.
     assert is_about(in_use(), before, 32 * MIB), "held"
     assert receipt.verdict == "pinned"
@@ -163,20 +163,20 @@ def test_r21_who_survives_is_named_by_path_and_count() -> None:
     assert f"by hand: {holder.by_hand}" in receipt.advice
     assert "held: " in str(receipt)
     held.clear()
-    assert lowtide.shutdown(runner, device="cpu").verdict == "released", (
+    assert lowtide.shutdown(runner, device=DEVICE).verdict == "released", (
         "nothing was dropped before"
     )
     assert is_about(before - in_use(), SIZE, 32 * MIB)
 
 
 def test_r21_two_runners_that_share_weights_do_not_harm_each_other() -> None:
-    shared = torch.nn.Linear(2048, 4096)
+    shared = torch.nn.Linear(2048, 4096, device=DEVICE)
     one, other = Runner(), Runner()
     one.model = other.model = shared  # type: ignore[assignment]
-    example = torch.ones(2048)
+    example = torch.ones(2048, device=DEVICE)
     wanted = shared(example).detach().clone()
     del shared
-    receipt = lowtide.shutdown(one, device="cpu")
+    receipt = lowtide.shutdown(one, device=DEVICE)
     assert receipt.verdict == "pinned"
     assert torch.equal(other.model(example), wanted)  # type: ignore[operator]
 
@@ -184,19 +184,21 @@ def test_r21_two_runners_that_share_weights_do_not_harm_each_other() -> None:
 def test_r22_captured_graphs_are_a_line_of_their_own() -> None:
     device = Caching()
     kept = device.allocate()
-    device.graphs = 16 * MIB
+    captured = device.capture(16 * MIB)
     receipt = lowtide.empty_device_cache(device)
     ledger = receipt.ledger
     assert ledger is not None
     sizes = {line.kind: line.bytes for line in ledger.lines}
-    assert sizes == {LedgerKind.LIVE: SIZE - 16 * MIB, LedgerKind.GRAPHS: 16 * MIB}
+    assert sizes[LedgerKind.GRAPHS] == 16 * MIB
+    # On a GPU, a graph has numbers of the random generator beside it.
+    assert is_about(sizes[LedgerKind.LIVE], SIZE, MIB)
     assert "captured graphs" in str(receipt)
-    del kept
+    del kept, captured
 
 
-@pytest.mark.parametrize("kind", ["cpu", "xpu", "mps", "cuda"])
+@pytest.mark.parametrize("kind", [DEVICE, "xpu", "mps", "cuda"])
 def test_r23_it_works_on_every_kind_of_device(kind: str) -> None:
-    device = "cpu" if kind == "cpu" else Caching(kind)
+    device = DEVICE if kind == DEVICE else Caching(kind)
     runner = Runner()
     before = in_use()
     receipt = lowtide.shutdown(runner, device=device)

@@ -11,7 +11,7 @@ import threading
 import lowtide
 import pytest
 import torch
-from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from kernel import DEVICE, MIB, SIZE, Caching, Piece, in_use, is_about, weights
 from lowtide._devices import choose
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -30,12 +30,13 @@ def test_r1_cached_memory_goes_back_to_the_driver() -> None:
 
 def test_r1_what_the_c_library_has_cached_goes_back_too() -> None:
     # Small enough for its heap, with one at the end that keeps the heap from shrinking by itself.
-    small = [torch.full((100_000,), 3, dtype=torch.uint8) for _ in range(1000)]
+    # On a GPU it is torch that has them cached, in segments that many share.
+    small = [weights(100_000) for _ in range(1000)]
     last = small.pop()
     before = in_use()
     del small
     assert before - in_use() < 16 * MIB, "freed, and still taken"
-    receipt = lowtide.empty_device_cache("cpu")
+    receipt = lowtide.empty_device_cache(DEVICE)
     assert before - in_use() > 64 * MIB
     assert receipt.verdict == "released"
     del last
@@ -170,7 +171,7 @@ def test_r5_a_stage_ends_by_an_exception_too_and_does_not_mask_it() -> None:
         raise ValueError(f"bad input, {activations.nbytes}")
 
     before = in_use()
-    stage = lowtide.stage("reranker", device="cpu")
+    stage = lowtide.stage("reranker", device=DEVICE)
     with pytest.raises(ValueError, match="bad input") as caught, stage:
         model = stage.own(Model())
         infer(model)
@@ -189,10 +190,10 @@ def test_r5_an_end_that_fails_does_not_mask_the_exception(
         raise RuntimeError("no plan")
 
     monkeypatch.setattr(lowtide._stage, "teardown_of", fails)
-    with pytest.raises(ValueError, match="mine"), lowtide.stage("reranker", device="cpu"):
+    with pytest.raises(ValueError, match="mine"), lowtide.stage("reranker", device=DEVICE):
         raise ValueError("mine")
     assert "RuntimeError: no plan" in caplog.text
-    with pytest.raises(RuntimeError, match="no plan"), lowtide.stage("reranker", device="cpu"):
+    with pytest.raises(RuntimeError, match="no plan"), lowtide.stage("reranker", device=DEVICE):
         pass
 
 
@@ -203,7 +204,7 @@ class Module:
 
 def test_r6_the_peak_is_the_largest_module_and_not_the_sum() -> None:
     before = in_use()
-    stages = lowtide.Stages("cpu")
+    stages = lowtide.Stages(DEVICE)
     sizes = [64 * MIB, 160 * MIB, 96 * MIB, 128 * MIB]
     kept = []
     for number, size in enumerate(sizes):
@@ -220,7 +221,7 @@ def test_r6_the_peak_is_the_largest_module_and_not_the_sum() -> None:
 
 
 def test_r6_what_would_not_fit_is_refused_before_the_load() -> None:
-    stages = lowtide.Stages("cpu", budget=in_use() + 64 * MIB)
+    stages = lowtide.Stages(DEVICE, budget=in_use() + 64 * MIB)
     with stages.stage("small", needs="16 MiB"):
         pass
     loaded = False
@@ -276,9 +277,9 @@ def test_r7_real_process_groups_are_ended_when_asked() -> None:
         pytest.skip("this torch has no torch.distributed")
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
-        lowtide.shutdown(Module(SIZE), device="cpu")
+        lowtide.shutdown(Module(SIZE), device=DEVICE)
         assert distributed.is_initialized(), "left alone where nobody asked"
-        receipt = lowtide.shutdown(Module(SIZE), device="cpu", process_groups=True)
+        receipt = lowtide.shutdown(Module(SIZE), device=DEVICE, process_groups=True)
         assert not distributed.is_initialized()
         rung = receipt.rung("libraries")
         assert rung is not None and rung.touched, receipt
@@ -313,7 +314,7 @@ def test_r8_what_is_not_installed_is_skipped_by_name_and_the_model_goes() -> Non
 
 
 def test_r9_a_module_is_loaded_again_and_its_teardown_costed() -> None:
-    stages = lowtide.Stages("cpu")
+    stages = lowtide.Stages(DEVICE)
     before = in_use()
     for _ in range(2):
         with stages.stage("reranker") as stage:
@@ -330,7 +331,7 @@ def test_r9_a_module_is_loaded_again_and_its_teardown_costed() -> None:
 def test_r10_a_module_of_ones_own_joins_with_one_line() -> None:
     class Custom:
         def __init__(self) -> None:
-            self.net = torch.nn.Linear(4096, 4096)
+            self.net = torch.nn.Linear(4096, 4096, device=DEVICE)
 
     Joined = lowtide.releases()(Custom)
     before = in_use()

@@ -8,7 +8,7 @@ import time
 
 import lowtide
 import pytest
-from kernel import MIB, SIZE, Caching, Piece, in_use, is_about, weights
+from kernel import DEVICE, MIB, SIZE, Caching, Piece, in_use, is_about, weights
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -52,7 +52,7 @@ def test_r11_what_dies_in_the_second_collection_is_back_too() -> None:
         before = in_use()
         Late()
         assert is_about(in_use() - before, SIZE)
-        receipt = lowtide.empty_device_cache("cpu")
+        receipt = lowtide.empty_device_cache(DEVICE)
     finally:
         gc.enable()
     assert is_about(in_use(), before)
@@ -65,7 +65,7 @@ def test_r12_every_task_leaves_the_device_as_it_was() -> None:
 
     before = in_use()
     seen = []
-    for task in lowtide.tasks(["mmmu", "video-mme", "chartqa"], device="cpu"):
+    for task in lowtide.tasks(["mmmu", "video-mme", "chartqa"], device=DEVICE):
         seen.append((task, is_about(in_use(), before)))
         work()
         assert is_about(in_use() - before, SIZE), "its garbage is there until the task has ended"
@@ -76,28 +76,28 @@ def test_r12_every_task_leaves_the_device_as_it_was() -> None:
 def test_r12_also_where_the_loop_ends_early() -> None:
     before = in_use()
     with pytest.raises(ValueError, match="stop"):
-        for _ in lowtide.tasks(["one", "two"], device="cpu"):
+        for _ in lowtide.tasks(["one", "two"], device=DEVICE):
             Cycle(weights())
             raise ValueError("stop")
-    for _ in lowtide.tasks(["one", "two"], device="cpu"):
+    for _ in lowtide.tasks(["one", "two"], device=DEVICE):
         Cycle(weights())
         break
     assert is_about(in_use(), before)
 
 
 def test_r12_automatic_after_inference() -> None:
-    @lowtide.after_inference(device="cpu")
+    @lowtide.after_inference(device=DEVICE)
     def infer(size: int) -> int:
         Cycle(weights(size))
         return size + 1
 
-    @lowtide.after_inference(device="cpu")
+    @lowtide.after_inference(device=DEVICE)
     async def infer_later(size: int) -> int:
         Cycle(weights(size))
         await asyncio.sleep(0)
         return size + 2
 
-    @lowtide.after_inference(device="cpu")
+    @lowtide.after_inference(device=DEVICE)
     def fails() -> None:
         Cycle(weights())
         raise ValueError("no")

@@ -9,7 +9,7 @@ from typing import Any
 import lowtide
 import pytest
 import torch
-from kernel import MIB, SIZE, in_use, is_about, weights
+from kernel import DEVICE, MIB, SIZE, in_use, is_about, weights
 from lowtide import _plan
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -65,7 +65,7 @@ def test_a_configuration_that_the_worker_shares(kind: Any, also: bool) -> None:
     worker = Worker(config, Runner(config))
     runner = worker.model_runner
     assert is_about(in_use() - before, SIZE)
-    receipt = lowtide.shutdown(runner, also=[config] if also else (), device="cpu")
+    receipt = lowtide.shutdown(runner, also=[config] if also else (), device=DEVICE)
     assert is_about(in_use(), before), receipt.detailed()
     assert receipt.verdict == "released", receipt.detailed()
     assert runner.vllm_config is config is worker.vllm_config
@@ -76,7 +76,7 @@ def test_a_configuration_that_the_worker_shares(kind: Any, also: bool) -> None:
     assert drop is not None
     touched = " ".join(touch.what for touch in drop.touched)
     assert "static_forward_context" in touched and "kv_caches" in touched, touched
-    assert lowtide.shutdown(runner, device="cpu").verdict == "no-effect"
+    assert lowtide.shutdown(runner, device=DEVICE).verdict == "no-effect"
 
 
 def test_memory_that_only_the_shared_configuration_leads_to() -> None:
@@ -86,7 +86,7 @@ def test_memory_that_only_the_shared_configuration_leads_to() -> None:
     worker = SimpleNamespace(vllm_config=config)
     before = in_use()
     context["layer.0"] = weights()
-    receipt = lowtide.shutdown(runner, device="cpu")
+    receipt = lowtide.shutdown(runner, device=DEVICE)
     assert receipt.verdict == "released", receipt
     assert is_about(before - in_use(), SIZE), "the model, and what the context had"
     assert worker.vllm_config.compilation_config.static_forward_context is context and not context
@@ -98,7 +98,7 @@ def test_two_engines_that_share_a_configuration_do_not_harm_each_other() -> None
     # The second engine's layers took the place of the first's; the first's have names of their own.
     context = config.compilation_config.static_forward_context
     context.update({f"first.{n}": layer for n, layer in enumerate(one.model)})
-    receipt = lowtide.shutdown(one, device="cpu")
+    receipt = lowtide.shutdown(one, device=DEVICE)
     assert receipt.verdict == "released", receipt
     assert sorted(context) == ["layer.0", "layer.1"], "those of the other engine stay"
     assert len(other.kv_caches) == 2 and context["layer.0"] is other.model[0]
@@ -116,7 +116,7 @@ def subclass() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("make", [dict, OrderedDict, subclass, list, deque, set])
-@pytest.mark.parametrize("layer", [Plain, lambda: torch.nn.Linear(4096, 6144)])
+@pytest.mark.parametrize("layer", [Plain, lambda: torch.nn.Linear(4096, 6144, device=DEVICE)])
 def test_every_kind_of_container_and_of_layer(make: Any, layer: Any) -> None:
     before = in_use()
     config = SimpleNamespace(context=make())
@@ -126,7 +126,7 @@ def test_every_kind_of_container_and_of_layer(make: Any, layer: Any) -> None:
         config.context["layer"] = runner.layer
     else:
         (config.context.add if make is set else config.context.append)(runner.layer)
-    receipt = lowtide.shutdown(runner, device="cpu")
+    receipt = lowtide.shutdown(runner, device=DEVICE)
     assert receipt.verdict == "released", receipt.detailed()
     assert is_about(in_use(), before)
     assert len(worker.config.context) == 0 and runner.config is config
@@ -136,9 +136,11 @@ def test_every_kind_of_container_and_of_layer(make: Any, layer: Any) -> None:
 def test_a_configuration_in_a_list_of_parts(kind: Any) -> None:
     config = SimpleNamespace(context={})
     worker = SimpleNamespace(config=config)
-    runner = SimpleNamespace(parts=kind([torch.nn.Linear(4096, 6144), config, "name"]))
+    runner = SimpleNamespace(
+        parts=kind([torch.nn.Linear(4096, 6144, device=DEVICE), config, "name"])
+    )
     config.context["layer"] = runner.parts[0]
-    assert lowtide.shutdown(runner, device="cpu").verdict == "released"
+    assert lowtide.shutdown(runner, device=DEVICE).verdict == "released"
     assert worker.config.context == {}
     assert kind is tuple or runner.parts == [config, "name"]
 
@@ -146,7 +148,7 @@ def test_a_configuration_in_a_list_of_parts(kind: Any) -> None:
 def test_a_container_that_others_have_too_is_named() -> None:
     runner = SimpleNamespace(model=weights(), caches=[weights()])
     worker = SimpleNamespace(caches=runner.caches)
-    receipt = lowtide.shutdown(runner, device="cpu")
+    receipt = lowtide.shutdown(runner, device=DEVICE)
     assert receipt.verdict == "pinned" and is_about(receipt.freed_bytes or 0, SIZE), receipt
     assert runner.model is None and len(worker.caches) == 1
     paths = [holder.path for holder in receipt.holders]
@@ -155,10 +157,10 @@ def test_a_container_that_others_have_too_is_named() -> None:
 
 
 def test_a_registry_that_the_runner_refers_to_keeps_the_models_of_others() -> None:
-    registry = SimpleNamespace(models={"b": torch.nn.Linear(1024, 1024)})
-    runner = SimpleNamespace(registry=registry, model=torch.nn.Linear(4096, 4096))
+    registry = SimpleNamespace(models={"b": torch.nn.Linear(1024, 1024, device=DEVICE)})
+    runner = SimpleNamespace(registry=registry, model=torch.nn.Linear(4096, 4096, device=DEVICE))
     registry.models["a"] = runner.model
-    receipt = lowtide.shutdown(runner, device="cpu")
+    receipt = lowtide.shutdown(runner, device=DEVICE)
     assert receipt.verdict == "released", receipt
     assert list(registry.models) == ["b"] and runner.registry is registry
 
@@ -168,7 +170,7 @@ def test_a_container_of_weights_that_two_runners_share_is_left_alone(kind: type)
     shared: Any = {"w": weights()} if kind is dict else [weights()]
     one, other = SimpleNamespace(state=shared), SimpleNamespace(state=shared)
     del shared
-    receipt = lowtide.shutdown(one, device="cpu")
+    receipt = lowtide.shutdown(one, device=DEVICE)
     assert receipt.verdict == "pinned", receipt
     assert len(other.state) == 1 and one.state is other.state
     assert any("state" in holder.path for holder in receipt.holders), receipt
@@ -185,7 +187,7 @@ class Holding:
 def test_what_else_a_container_holds_is_not_lost() -> None:
     before = in_use()
     engine = Holding()
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     assert receipt.verdict == "released" and is_about(in_use(), before), receipt
     assert engine.state == {"step": 12345, "history": [1, 2]}
     assert engine.parts.seen == {"a": 1} and engine.parts.model is None
@@ -196,7 +198,7 @@ def test_what_else_a_container_holds_is_not_lost() -> None:
 def test_a_shutdown_that_would_free_nothing_drops_nothing() -> None:
     engine = Holding()
     held = [engine.state["weights"], engine.parts.model, engine.list[1], engine.user["cache"]]
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     assert receipt.verdict == "pinned"
     assert engine.state["weights"] is held[0] and engine.parts.model is held[1]
     assert engine.list[1] is held[2]
@@ -205,7 +207,7 @@ def test_a_shutdown_that_would_free_nothing_drops_nothing() -> None:
     assert not any("engine" in path for path in paths), "who is shut down is no news"
     assert any("others hold all of it" in line for line in receipt.advice)
     held.clear()
-    assert lowtide.shutdown(engine, device="cpu").verdict == "released"
+    assert lowtide.shutdown(engine, device=DEVICE).verdict == "released"
 
 
 def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +228,7 @@ def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -
             self.freed_bytes, self.stays = SIZE, []
 
     monkeypatch.setattr(_plan, "plan", hopeful)
-    receipt = lowtide.shutdown(engine, device="cpu")
+    receipt = lowtide.shutdown(engine, device=DEVICE)
     drop = receipt.rung("drop")
     assert drop is not None and drop.touched, "it did try"
     assert receipt.verdict == "pinned"

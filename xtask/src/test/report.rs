@@ -16,6 +16,9 @@ use super::counts::Counts;
 
 /// The output of every part is kept here.
 const LOGS: &str = "target/test-logs";
+/// What Python has compiled is kept here, also where the caller's environment says that nothing is to be
+/// kept: otherwise each interpreter compiles torch again, which is half of the time of its import.
+const BYTECODE: &str = "target/python-bytecode";
 /// How long a part may take, four times what the longest takes on two cores. A part that hangs ends
 /// here, with its output.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -148,6 +151,8 @@ struct Ended {
 fn logged(part: &str, command: &mut Command, limit: Duration) -> anyhow::Result<Ended> {
     let name: String = part.chars().map(|it| if it.is_alphanumeric() { it } else { '-' }).collect();
     let path = Path::new(LOGS).join(format!("{name}.txt"));
+    command.env_remove("PYTHONDONTWRITEBYTECODE");
+    command.env("PYTHONPYCACHEPREFIX", std::path::absolute(BYTECODE)?);
     let log = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let child = command.spawn().with_context(|| format!("starting {command:?}"))?;

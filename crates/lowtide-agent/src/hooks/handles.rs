@@ -13,7 +13,7 @@ use crate::agent::{self, OUT_OF_MEMORY, UNKNOWN};
 use crate::arrays::ArrayMapping;
 use crate::entries::{ENTRIES, row};
 use crate::memory::LEAST;
-use crate::obstacles::say;
+use crate::say::say;
 use crate::staying::{self, Key, Kind};
 use crate::virtual_memory::{Access, Properties, VirtualMemory};
 use crate::{gate, obstacles};

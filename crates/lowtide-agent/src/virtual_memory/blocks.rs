@@ -9,7 +9,7 @@ use lowtide_types::{Bytes, SleepPolicy};
 use super::chunks::{ProgramsChunks, RealHandles};
 use super::properties::Properties;
 use crate::memory::Home;
-use crate::obstacles::say;
+use crate::say::say;
 
 /// The tag of this memory in its pool, and in the ledger.
 const TAG: &str = "virtual memory of the program";

@@ -10,12 +10,13 @@ use lowtide_device::{
     Bytes, Device, Error, PendingDifferences, PendingLooks, Reservation, Result, Stream,
 };
 
-use crate::backup::{BackupPage, PAGE};
+use crate::backup::BackupPage;
 use crate::handover::Way;
 use crate::memory::Memory;
 use crate::piece::{BUFFER, Bases, PIECE, Piece, StagedPiece, StagingBuffer};
 use crate::policy::Policy;
 use crate::slab::Form;
+use crate::slab::PAGE;
 
 /// Where packed pages begin in the ring, behind the pages themselves.
 const PACKED_AT: Bytes = Bytes(PIECE);

@@ -6,9 +6,12 @@ use std::ops::Range;
 use lowtide_device::digest::Digest;
 use lowtide_device::{Reservation, Result};
 
-use super::{AheadNext, Copier, PageReader};
-use crate::backup::{BackupPage, Backups, PAGE};
+use super::copier::Copier;
+use super::reader::PageReader;
+use super::report::AheadNext;
+use crate::backup::{BackupPage, Backups};
 use crate::room::RoomId;
+use crate::slab::PAGE;
 
 /// What steps remember from one to the next.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use lowtide::release::Releaser;
 use lowtide_device::process::{Generation, has_exit_begun};
 use lowtide_device::{Address, Bytes, Device, DeviceId};
 
-use super::ahead;
+use super::ahead_threads;
 use super::error::Refusal;
 
 /// Pools by the number of their device. They stay until the process ends: torch may free at any time.
@@ -51,7 +51,7 @@ pub(super) fn home(device: i32) -> Result<Arc<Home>, Refusal> {
     let home = Arc::new(Home::new(number)?);
     // Another thread may have been faster; its pool is as good.
     let home = Arc::clone(homes().entry(number).or_insert(home));
-    ahead::begin_on(number, &home);
+    ahead_threads::begin_on(number, &home.pool);
     Ok(home)
 }
 

@@ -9,6 +9,7 @@
 //! interpreter while it holds a lock of its own.
 
 mod ahead;
+mod ahead_threads;
 mod entries;
 mod error;
 mod home;

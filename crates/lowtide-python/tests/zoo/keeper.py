@@ -20,6 +20,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 DEVICE = os.environ.get("ZOO_DEVICE", "cpu")
 MIB = 1 << 20
+PLANT_MIB = 32 if DEVICE == "cpu" else 128
+"""How large a plant is. The kernel's number for a process moves by less than half of it by itself, a GPU's
+by more."""
 RESULT = "ZOO-RESULT "
 """A visit's last line is this and one JSON object."""
 
@@ -53,7 +56,7 @@ class Animal(NamedTuple):
     """An expression for the holder, to judge other tools by; empty: no object stands for it."""
     dies_by_gc: bool = False
     """Whether `gc.collect()` alone frees it."""
-    mib: int = 128
+    mib: int = PLANT_MIB
     """How much memory must come and go, at the least half of it."""
     storages: bool = True
     """Whether there are storages to watch; if not, only the driver can tell."""
@@ -65,6 +68,8 @@ class Animal(NamedTuple):
     """Why it needs a GPU; empty: it lives everywhere."""
     cpu: str = ""
     """Why it lives in host memory alone; empty: it lives everywhere."""
+    python: tuple[int, int] = (3, 10)
+    """The first Python that has what it uses."""
 
 
 # On a GPU the first use of a model leaves a workspace of a library, which a release frees.
@@ -74,7 +79,7 @@ OWN = "the reference is the program's own: only its author knows that it is done
 _watched: list[StorageWeakRef] = []
 
 
-def big(mib: int = 128, **options: Any) -> Any:
+def big(mib: int = PLANT_MIB, **options: Any) -> Any:
     """A tensor of that size, written to, and watched."""
     return watch(torch.ones(mib * MIB // 4, device=DEVICE, **options))
 

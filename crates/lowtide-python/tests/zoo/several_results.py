@@ -7,7 +7,7 @@ cache itself is the holder. It is cleared; the function stays.
 import functools
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.keeper import PLANT_MIB, Animal, big, visit
 
 ANIMAL = Animal(
     names=(r"load",),
@@ -20,7 +20,7 @@ ANIMAL = Animal(
 
 @functools.lru_cache
 def load(name: str) -> Any:
-    return {"name": name, "weights": big(64)}
+    return {"name": name, "weights": big(PLANT_MIB // 2)}
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ def animals() -> dict[str, Animal]:
 
 def why_not(animal: Animal) -> str:
     """Why it cannot live on this machine and device, in words; empty: it can."""
+    if sys.version_info < animal.python:
+        return "needs Python {}.{}".format(*animal.python)
     if DEVICE != "cpu" and not torch.cuda.is_available():
         return f"ZOO_DEVICE is {DEVICE}, and torch sees no GPU"
     if animal.gpu and DEVICE == "cpu":
@@ -72,7 +74,8 @@ class Warm:
     def _with(self, compiler: bool) -> alone.Warm:
         if compiler not in self._processes:
             modules = [*_MODULES, *(["torch._dynamo"] if compiler else [])]
-            self._processes[compiler] = alone.Warm(*modules, environment=_environment())
+            warm = alone.Warm(*modules, environment=_environment(), prepare=alone.ASK)
+            self._processes[compiler] = warm
         return self._processes[compiler]
 
     def close(self) -> None:

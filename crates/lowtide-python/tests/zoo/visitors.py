@@ -114,9 +114,9 @@ def by_snapshot(visit: Visit) -> None:
 def by_why(visit: Visit) -> None:
     """lowtide's answer alone: the holder is named, and the first cut frees where it should."""
     lowtide: Any = importlib.import_module("lowtide")
-    _ask(visit, lowtide)
+    answer = _ask(visit, lowtide)
     if visit.animal.then == "cut" and visit.animal.release == "lowtide.release()":
-        _free_what_stays(visit, lowtide)
+        _free_what_stays(visit, lowtide, answer)
     visit.found |= {"freed": not visit.what_stays(), "seconds": visit.found["why_s"]}
 
 
@@ -163,7 +163,7 @@ def _statements(held: Any) -> list[str]:
     return [cut.code for cut in cuts if cut.code is not None]
 
 
-def _ask(visit: Visit, lowtide: Any) -> None:
+def _ask(visit: Visit, lowtide: Any) -> Any:
     with _timed(visit, "why_s"):
         answer = lowtide.why(device=visit.animal.asked or DEVICE)
     text = str(answer)
@@ -172,15 +172,18 @@ def _ask(visit: Visit, lowtide: Any) -> None:
     visit.found |= {"named": not missing, "text": text}
     visit.expect(not missing, f"the answer does not say {missing}")
     visit.expect(bool(re.search(visit.animal.cut, text)), f"does not advise {visit.animal.cut!r}")
+    return answer
 
 
 def by_lowtide(visit: Visit) -> None:
     """lowtide: it names the holder, and its release frees, or rightly says that it does not."""
     lowtide: Any = importlib.import_module("lowtide")
-    _ask(visit, lowtide)
+    # The answer stays in a variable, as it does at a prompt: it must hold nothing itself.
+    answer = _ask(visit, lowtide)
     if visit.animal.verdict == PINNED:
-        # What nobody has goes first, so that nothing but the animal is left to come back.
-        gc.collect()
+        # What nobody has goes first, so that nothing but the animal is left to come back. A fork begins
+        # without garbage.
+        gc.collect(1 if DEVICE == "cpu" else 2)
         _empty_cache()
         lowtide._native.malloc_trim()
     with _timed(visit, "release_s"):
@@ -192,7 +195,7 @@ def by_lowtide(visit: Visit) -> None:
     _judge(visit, verdict, told)
     visit.found["by_hand"] = bool(visit.what_stays()) and visit.animal.then == "cure"
     if visit.what_stays():
-        _free_what_stays(visit, lowtide)
+        _free_what_stays(visit, lowtide, answer)
     left = visit.what_stays()
     visit.found |= {"freed": not left, "seconds": visit.found["why_s"] + visit.found["release_s"]}
     visit.expect(not left, f"not freed: {left}")
@@ -219,15 +222,17 @@ def _judge(visit: Visit, verdict: str, told: str) -> None:
     visit.expect(not silent, f"the receipt does not say {silent}")
 
 
-def _free_what_stays(visit: Visit, lowtide: Any) -> None:
+def _free_what_stays(visit: Visit, lowtide: Any, answer: Any) -> None:
     """What follows a verdict that is rightly not `released`."""
     then = visit.animal.then
     if then == "cut":
-        # The answer stays in a variable, as it does at a prompt: it must hold nothing itself.
-        answer = lowtide.why(device=visit.animal.asked or DEVICE)
-        if visit.expect(bool(answer.cuts), "the answer has no cut"):
-            print("cut:", answer.cuts[0])
-            answer.cuts[0].apply()
+        try:
+            _apply(visit, answer)
+        except LookupError as changed:
+            # The release has freed some of it.
+            print(changed)
+            answer = lowtide.why(device=visit.animal.asked or DEVICE)
+            _apply(visit, answer)
         gc.collect()
         _empty_cache()
         left = visit.what_stays()
@@ -238,6 +243,12 @@ def _free_what_stays(visit: Visit, lowtide: Any) -> None:
         _empty_cache()
     elif then:
         print(eval(then, visit.scope, {"lowtide": lowtide}))
+
+
+def _apply(visit: Visit, answer: Any) -> None:
+    if visit.expect(bool(answer.cuts), "the answer has no cut"):
+        print("cut:", answer.cuts[0])
+        answer.cuts[0].apply()
 
 
 MODES: dict[str, Callable[[Visit], None]] = {

@@ -10,7 +10,6 @@ from .._native import (
     AllocatorCounts,
     ProcessUsage,
     Usage,
-    examine,
     malloc_counts,
     malloc_trim,
     malloc_trimmable,
@@ -50,17 +49,22 @@ class CpuDevice(Device):
         return malloc_counts()
 
     def taken(self) -> int:
-        from .._why.alone import EXAMINING
-        from .._why.question import Question
+        from .._why.memory.listed import memory_of
 
         # The C library's heap has the interpreter's memory, too: only tensors count.
-        with EXAMINING.alone():
-            return examine(Question(device=self.name)).memory.bytes
+        return memory_of(self.name)
+
+    def held(self) -> int | None:
+        from .._why.memory.listed import memory_if_listed
+
+        return memory_if_listed(self.name)
 
     def trimmable(self) -> int:
         return malloc_trimmable()
 
     def trim(self) -> int:
-        before = malloc_counts().reserved_bytes
+        # The allocator's own number stays where it gives back pages between its blocks, and to read it takes
+        # milliseconds in a heap with many holes.
+        before = process_memory().own_bytes
         malloc_trim()
-        return max(0, before - malloc_counts().reserved_bytes)
+        return max(0, before - process_memory().own_bytes)

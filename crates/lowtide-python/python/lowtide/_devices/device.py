@@ -83,6 +83,10 @@ class Device:
         """Returns how many bytes a release of everything claims."""
         return self.counts().reserved_bytes
 
+    def held(self) -> int | None:
+        """Returns how many bytes the program's objects hold, or `None` if to find out takes long."""
+        return self.counts().allocated_bytes
+
     def trimmable(self) -> int:
         """Returns how many bytes a trim can return to the driver now."""
         counts = self.counts()

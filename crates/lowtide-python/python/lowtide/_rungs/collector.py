@@ -55,8 +55,8 @@ class Collector(Hook):
         # again.
         youngest = max(0, OLDEST - round)
         # Where the round before has found nothing, only what has become garbage since may be there. It is young, and a
-        # collection of a heap of a million objects takes half a second.
-        oldest = OLDEST if round == 0 or self._found else OLDEST - 1
+        # collection of a heap of a million objects takes half a second. Nor can any free what is free already.
+        oldest = OLDEST if round == 0 or self._found and self._may_free() else OLDEST - 1
         found = sum(gc.collect(generation) for generation in range(youngest, oldest + 1))
         self._found = found
         if found:
@@ -69,3 +69,8 @@ class Collector(Hook):
             self._watched.look()
             self._may_find = False
         return touched
+
+    def _may_free(self) -> bool:
+        """Returns whether a collection may free so much of the device that its number shows it."""
+        held = None if self._device is None else self._device.held()
+        return held is None or self._device is None or held > self._device.noise_bytes

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import types
+import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._devices.device import Device
 from .._hook import Hook
-from .._native import HookPoint, Touch, referents
+from .._native import HookPoint, Touch, led_to, referents
 from .._why.memory.probe import bytes_on, candidate_types
 
 Wrapper: Any = type(functools.lru_cache(lambda: None))
@@ -74,9 +76,30 @@ def caches_with_tensors(device: str) -> list[CacheWithTensors]:
     return found
 
 
+class _Known(NamedTuple):
+    """The caches that were found last, and how many references their type had: each has one."""
+
+    references: int
+    caches: list[weakref.ref[Any]]
+
+
+_known: list[_Known] = []
+
+
 def lru_caches() -> list[Any]:
-    """Returns every `lru_cache` that the collector lists."""
-    return [one for one in gc.get_objects() if type(one) is Wrapper]
+    """Returns every `lru_cache` that the collector lists.
+
+    To list all objects takes long. Where the type has as many references as the last time, and every
+    cache of then is alive, there is no other.
+    """
+    references = sys.getrefcount(Wrapper)
+    for known in _known:
+        caches = [one for one in (weak() for weak in known.caches) if one is not None]
+        if known.references == references and len(caches) == len(known.caches):
+            return caches
+    caches = [one for one in gc.get_objects() if type(one) is Wrapper]
+    _known[:] = [_Known(references, [weakref.ref(one) for one in caches])]
+    return caches
 
 
 def name_of(cache: Any) -> str:
@@ -94,20 +117,5 @@ def _entries(cache: Any) -> list[object]:
 
 def held_bytes(roots: Iterable[object], device: str) -> int:
     """Returns how much of a device's memory some objects lead to, each storage counted once."""
-    wanted = tuple(candidate_types())
-    seen: set[int] = set()
-    candidates: list[object] = []
-    todo = list(roots)
-    while todo and len(seen) < MOST_OBJECTS:
-        here, todo = todo, []
-        through = []
-        for one in here:
-            kind = type(one)
-            if id(one) in seen or issubclass(kind, NOT_THROUGH):
-                continue
-            seen.add(id(one))
-            through.append(one)
-            if issubclass(kind, wanted):
-                candidates.append(one)
-        todo = [one for holder in through for one in referents(holder)]
-    return bytes_on(candidates, device)
+    found = led_to(list(roots), candidate_types(), list(NOT_THROUGH), MOST_OBJECTS)
+    return bytes_on(found, device)

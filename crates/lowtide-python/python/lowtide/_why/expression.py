@@ -8,6 +8,7 @@ anywhere (`sys.modules['shop'].cache['a']`). Names of the module that asks stand
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from contextvars import Context
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from .interpreter import is_current, kept
 from .path import Edge
 from .path_text import repeats
-from .references.contexts import thread_name
+from .references.contexts import task_name, thread_name
 from .references.look import (
     AnyDict,
     class_dict,
@@ -73,7 +74,10 @@ class Code(NamedTuple):
 
 def is_readable(text: str) -> bool:
     """Returns whether a person would write an expression or statement."""
-    return "gc.get_referents(" not in text and "hooks_dict_ref(" not in text
+    return not any(way in text for way in _UNREADABLE)
+
+
+_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(")
 
 
 def plain_names(text: str) -> str:
@@ -89,6 +93,23 @@ def expression(
 
     `scope` is the namespace in which it will run.
     """
+    return _from_name(objects, edges, scope) or _from_task(objects, edges)
+
+
+def _from_task(objects: Sequence[object], edges: Sequence[Edge]) -> Code | None:
+    """Returns the expression that begins at the last task of the path: every task can be found by its
+    name, also where only code that runs in another thread has it."""
+    for at in range(len(edges), -1, -1):
+        start = _task(objects[edges[at - 1].end] if at else objects[0])
+        if start is not None:
+            return _along(start, edges[at:])
+    return None
+
+
+def _from_name(
+    objects: Sequence[object], edges: Sequence[Edge], scope: AnyDict | None
+) -> Code | None:
+    """Returns the expression that begins at the last object of the path with a name of its own."""
     at = len(edges)
     while (start := _start(objects[edges[at - 1].end] if at else objects[0], scope)) is None:
         if at == 0:
@@ -97,11 +118,16 @@ def expression(
                 return None
             break
         at -= 1
-    templates: list[str] = []
-    if at == len(edges):
+    return _along(start, edges[at:])
+
+
+def _along(start: Code, edges: Sequence[Edge]) -> Code | None:
+    """Returns the expression for the end of these edges, from the expression for their beginning."""
+    if not edges:
         return start
+    templates: list[str] = []
     imports, remarks = set(start.imports), [*start.remarks]
-    for number, edge in enumerate(edges[at:]):
+    for number, edge in enumerate(edges):
         reference = edge.reference
         reach = reference.reach
         if number == 0 and start.is_names:
@@ -201,6 +227,22 @@ def _thread(thread: object) -> Code | None:
         return None
     code = f"next(one for one in threading.enumerate() if one.name == {name!r})"
     return Code(code, code, frozenset({"threading"}), (f"thread {name!r}",))
+
+
+def _task(value: object) -> Code | None:
+    """Returns the expression for a task that waits and has the name that asyncio gave it."""
+    name = task_name(value)
+    if name is None or _OWN_NAME.fullmatch(name) is None:
+        return None
+    code = (
+        "next(one for one in gc.get_objects() if issubclass(type(one), asyncio.Task) "
+        f"and one.get_name() == {name!r})"
+    )
+    return Code(code, code, frozenset({"asyncio", "gc"}), (f"task {name!r}",))
+
+
+_OWN_NAME = re.compile("Task-[0-9]+")
+"""asyncio numbers its tasks, those of all event loops together."""
 
 
 def _logger(value: object) -> Code | None:

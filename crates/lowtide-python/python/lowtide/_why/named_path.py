@@ -105,6 +105,9 @@ class NamedPath:
 
     def cut(self) -> str | None:
         """Returns the statement that cuts the path, as near to its end as is gentle."""
+        hook = self.hook()
+        if hook is not None:
+            return printable(joined([Statement(hook.verb or "", frozenset(hook.imports))]))
         return self._nearest(gentle=True) or self._nearest(gentle=False)
 
     def _nearest(self, *, gentle: bool) -> str | None:
@@ -144,6 +147,15 @@ class NamedPath:
         """Returns the call at exit with which this path begins, or None."""
         return call_of(self._objects[0]) if "exit callback " in self._root.name else None
 
+    def first(self) -> object:
+        """Returns the object with which the path begins."""
+        return self._objects[0]
+
+    def hook(self) -> Reference | None:
+        """Returns what unregisters the function with which this path begins, or None."""
+        is_kept = self._root.kind == "interpreter"
+        return registries.undo(self._root.name, self._objects[0]) if is_kept else None
+
     def entry(self) -> NamedPath | None:
         """Returns the path to the outermost entry of a cache or queue on this path, or None."""
         for number, edge in enumerate(self._edges):
@@ -160,6 +172,11 @@ class NamedPath:
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
         return self._objects[self._edges[-1].last if self._edges else 0]
+
+    def passed(self) -> frozenset[int]:
+        """Returns the ids of the objects over which the path leads."""
+        last = self._edges[-1].last if self._edges else 0
+        return frozenset(map(id, self._objects[: last + 1]))
 
     def held(self) -> object:
         """Returns the last object."""

@@ -72,6 +72,8 @@ class _NamedStep(NamedTuple):
     goes: str
     is_entry: bool
     """Whether more goes than the cut says: a whole entry, and perhaps a cycle with it."""
+    over: frozenset[int] = frozenset()
+    """The ids of the objects over which the path leads, without its holder."""
 
 
 class Naming:
@@ -272,6 +274,11 @@ class Naming:
                 steps.append(_exit_step(ways[0], call))
                 del ways, call
                 continue
+            hook = _hook(ways)
+            if hook is not None:
+                steps.append(_hook_step(ways[0], hook))
+                del ways, call, hook
+                continue
             entry = _registered(ways)
             steps += self._steps_of(
                 entry or _written(ways, target), target, is_entry=entry is not None
@@ -317,7 +324,8 @@ class Naming:
             # torch makes a new Python object of a gradient when it is asked for one.
             is_gradient = last is not None and last.kind == "gradient"
             key = ReferenceKey(id(path.holder()), name, 0 if is_gradient else id(held))
-            steps.append(_NamedStep(step, key, statement, last, goes, is_entry))
+            over = path.passed() - {key.holder_id}
+            steps.append(_NamedStep(step, key, statement, last, goes, is_entry, over))
         return steps
 
     def _actions(self, device: Device | None) -> list[Action]:
@@ -389,6 +397,20 @@ def _exit_call(ways: list[NamedPath]) -> ExitCall | None:
     return first
 
 
+def _hook(ways: list[NamedPath]) -> Reference | None:
+    """Returns what unregisters the function that begins all ways to an object, or None."""
+    first = ways[0].first()
+    return ways[0].hook() if all(way.first() is first for way in ways) else None
+
+
+def _hook_step(way: NamedPath, hook: Reference) -> _NamedStep:
+    statement = Statement(plain(hook.verb), frozenset(hook.imports))
+    number, code = id(way.first()), printable(statement.code())
+    step = Step(path=way.words(), action=code, by_hand=False, kind=hook.kind, can_apply=True)
+    key = ReferenceKey(number, hook.kind, number)
+    return _NamedStep(step, key, statement, hook, _known_as(way.first()), is_entry=True)
+
+
 def _exit_step(way: NamedPath, call: ExitCall) -> _NamedStep:
     reference = exit_reference(call)
     statement = fill(reference, None, None)
@@ -456,14 +478,15 @@ def _known_as(value: object) -> str:
 
 def _in_order(steps: list[_NamedStep]) -> list[_NamedStep]:
     """Puts steps that delete elements last, those with high numbers first: deleting one moves those
-    behind it. Caches are cleared after them, the outermost last: the way to another step may lead over
-    their entries."""
+    behind it. After them comes what empties more than the reference that it cuts, the outermost last: the
+    way to another step may lead over the entries of a cache, or over a generator that is closed."""
+    passed = frozenset().union(*(one.over for one in steps))
     moving = [one for one in steps if one.step.kind in _MOVING]
     moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
-    clearing = [one for one in steps if one.step.kind in _CLEARED]
-    clearing.sort(key=lambda one: len(one.step.path), reverse=True)
-    last = (*_MOVING, *_CLEARED)
-    return [one for one in steps if one.step.kind not in last] + moving + clearing
+    others = [one for one in steps if one.step.kind not in _MOVING]
+    emptying = [one for one in others if one.step.kind in _CLEARED or one.key.holder_id in passed]
+    emptying.sort(key=lambda one: len(one.step.path), reverse=True)
+    return [one for one in others if one not in emptying] + moving + emptying
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -11,6 +11,7 @@ from .._devices.choose import device_of
 from .._native import Examination, Holder, examine
 from .alone import EXAMINING
 from .answer import Answer, Cut
+from .memory.listed import Listed
 from .naming import Keys, Naming
 from .question import Question, caller_scope
 from .references.look import AnyDict, full_type_name, type_name
@@ -123,14 +124,21 @@ def holders(
     bytes.
     """
     with EXAMINING.alone():
+        listed = Listed(device) if survivors is None and device is not None else None
+        if listed is not None and listed.is_less_than(least):
+            return []
         question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
         del survivors
-        return _holders(question, besides, least)
+        return _holders(question, besides, least, listed)
 
 
-def _holders(question: Question, besides: object, least: int) -> list[Holder]:
+def _holders(
+    question: Question, besides: object, least: int, listed: Listed | None
+) -> list[Holder]:
     found = examine(question)
     del question
+    if listed is not None:
+        listed.compare(found.memory.bytes)
     naming = Naming(found, scope=caller_scope())
     named: list[Holder] = []
     for held in found.held:

@@ -40,13 +40,14 @@ def end_task(task: Any) -> str | None:
     if module_value("_asyncio", "_get_running_loop")() is not None:
         return None
     if item(state, "_thread_id") is None:
-        cancel = "task.cancel()"
-        wait = "task.get_loop().run_until_complete(asyncio.wait([task]))"
+        cancel = "task.cancel(), task.get_loop().run_until_complete(asyncio.wait([task]))"
     else:
-        cancel = "task.get_loop().call_soon_threadsafe(task.cancel)"
-        wait = "asyncio.run_coroutine_threadsafe(asyncio.wait([task]), task.get_loop()).result(10)"
+        # In one call: a loop that ends with its last task takes no second one.
+        ended = "task.add_done_callback(lambda _: ended.set()), task.cancel()"
+        ask = f"task.get_loop().call_soon_threadsafe(lambda: ({ended}))"
+        cancel = f"(lambda ended: ({ask}, ended.wait(10)))(threading.Event())"
     # A cancelled task keeps the exception, with its frames, until somebody asks for it.
-    end = f"{cancel}, {wait}, task._make_cancelled_error()"
+    end = f"{cancel}, task._make_cancelled_error()"
     if sys.version_info >= (3, 11) and not read(task, "_callbacks"):
         return f"(lambda task: ({end}))({{holder}}); gc.collect()"
     # Who waits for the task gets the exception and keeps it; up to Python 3.10 the task keeps it for ever.

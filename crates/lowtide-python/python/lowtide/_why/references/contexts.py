@@ -6,6 +6,7 @@ readers use their own getters and never start anything in them.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
@@ -64,10 +65,14 @@ def thread_name(value: object) -> str | None:
 
 def read_task(holder: Any, held: object) -> Iterator[Reference]:
     """Yields the coroutine of a task, and the future that it waits for."""
+    get_context = getattr(task_type(), "get_context", None)
+    if get_context is not None and get_context(holder) is held:
+        why = "a task keeps its context: cancel the task, or set the variable there"
+        yield Reference(" (context)", "context", why_not=why, reach="{holder}.get_context()")
     if task_type().done(holder):
         return  # It has nothing to cancel. Its result or its exception is all that it keeps.
     verb, act = end_task(holder), _cancel(holder)
-    imports = ("asyncio", "gc")
+    imports = ("asyncio", "gc", "threading")
     why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:
         reach = "{holder}.get_coro()"
@@ -105,6 +110,9 @@ def read_future(holder: object, held: object) -> Iterator[Reference]:
             verb = "{holder}.remove_done_callback({path})"
             act = _remove(remove, holder, held)
             yield Reference(f"._callbacks[{index}][0]", "callback", verb, act)
+        elif type(entry) is tuple and any(one is held for one in entry[1:]):
+            why = "a callback keeps its context: remove the callback, or set the variable there"
+            yield Reference(f"._callbacks[{index}][1]", "context", why_not=why)
 
 
 def _remove(remove: Any, holder: object, held: object) -> Act:
@@ -115,7 +123,7 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
     """Yields the value that a context variable has in one context."""
     for position, (variable, value) in enumerate(Context.items(holder)):
         if value is held:
-            name, act = plain(variable.name), _set_none(holder, variable, held)
+            name, act = plain(variable.name), _set_none(variable, held)
             where, at = global_name(variable), f"[{position}]"
             # In the context of the thread that asks there is no need to enter it.
             is_here = variable.get(None) is held
@@ -124,6 +132,8 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
             if where is not None:
                 known = f"sys.modules[{where[0]!r}].{where[1]}"
             verb = f"{known}.set(None)" if is_here else f"{{holder}}.run({known}.set, None)"
+            if len(_contexts_with(variable, held)) > 1:
+                verb = f"(lambda variable, value: {_IN_ALL})({known}, {{path}})"
             remark = f"context variable {name!r}"
             yield Reference(
                 f" ({remark})",
@@ -132,22 +142,34 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
                 act,
                 via=tuple(_inside(holder)),
                 reach=f"{context}[{known}]",
-                imports=("sys", "contextvars"),
+                imports=("sys", "contextvars", "gc"),
                 remark=remark,
             )
 
 
-def _set_none(context: Context, variable: ContextVar[Any], held: object) -> Act:
+_SHARING = "type(one) is contextvars.Context and value is not None and one.get(variable) is value"
+_IN_ALL = (
+    "(variable.get(None) is value and variable.set(None), "
+    f"[one.run(variable.set, None) for one in gc.get_objects() if {_SHARING}])"
+)
+"""Sets a variable to None in every context that has this value: a context is copied for each task and each
+call that is scheduled, and the copies share the tree of their values."""
+
+
+def _contexts_with(variable: ContextVar[Any], held: object) -> list[Context]:
+    return [
+        one
+        for one in gc.get_objects()
+        if type(one) is Context and Context.get(one, variable) is held
+    ]
+
+
+def _set_none(variable: ContextVar[Any], held: object) -> Act:
     def act() -> None:
-        if Context.get(context, variable) is not held:
-            return
-        try:
-            Context.run(context, variable.set, None)
-        except RuntimeError:
-            # It is entered. If it is entered here, setting the variable sets it there.
-            if variable.get(None) is not held:
-                raise
+        if variable.get(None) is held:
             variable.set(None)
+        for context in _contexts_with(variable, held):
+            Context.run(context, variable.set, None)
 
     return act
 

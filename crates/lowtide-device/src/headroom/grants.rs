@@ -3,7 +3,7 @@
 //! The kernel's number falls only when pages become resident. Two callers that read it before either
 //! has written a page would both be told that there is room, and the kernel would kill the process. So
 //! memory is granted before it is mapped, and a grant shrinks as pages become resident. Grants of all
-//! threads and of this user's other processes count; the other processes' are in `grant_records.rs`.
+//! threads and of this user's other processes count; the other processes' are in `records.rs`.
 #![allow(
     unsafe_code,
     reason = "keeps the book of this process behind a pointer that a fork outlives"
@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use crate::grant_records::{RecordError, Records};
-use crate::headroom::{HostHeadroom, MARGIN};
 use crate::process::Generation;
 use crate::{Bytes, Error, Result};
+
+use super::left::{HostHeadroom, MARGIN};
+use super::records::{RecordError, Records};
 
 /// The record on disk is renewed when this much has become resident: until then it says too much, which
 /// does no harm.

@@ -1,17 +1,11 @@
-//! Host memory that can still be taken: the least of what the machine and every control group around
-//! this process have left. Inside a container the machine's own number does not apply.
-//!
-//! Memory is [granted](grant) before it is taken, so that two callers are not both promised the last of
-//! it.
+//! How much host memory is left: the least of what the machine and every control group around this process
+//! have left. Inside a container the machine's own number does not apply.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Bytes;
 use crate::facts::HostLimit;
-#[doc(hidden)]
-pub use crate::grants::pretend;
-pub use crate::grants::{HostGrant, grant, require};
 
 /// The memory that always stays with the machine.
 pub(crate) const MARGIN: Bytes = Bytes::mib(256);
