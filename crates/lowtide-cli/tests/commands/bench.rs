@@ -157,8 +157,8 @@ fn what_cannot_be_measured_is_told() {
     assert!(answer.err().contains("out of memory"), "{}", answer.err());
     assert!(answer.err().contains("a --divide larger than 256"), "{}", answer.err());
     // Too many blocks for the device, however small.
-    let machine = Machine::with_double("total=256MiB");
-    let answer = machine.lowtide(&["bench", "alloc", "--device", "cuda:0", "--blocks", "1000000"]);
+    let machine = Machine::with_double("total=80MiB,reserved=0MiB");
+    let answer = machine.lowtide(&["bench", "alloc", "--device", "cuda:0", "--blocks", "100000"]);
     assert_eq!(answer.code(), 3, "{}", answer.err());
     assert!(answer.err().contains("try fewer --blocks"), "{}", answer.err());
 }

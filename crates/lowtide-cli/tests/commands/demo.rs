@@ -1,10 +1,11 @@
 //! `lowtide demo`, as a user meets it, and as somebody sees it who watches from outside.
 
 use std::process::Stdio;
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::program::{Finished, Machine};
+use crate::program::{Finished, Machine, one_line};
 use crate::suspend::helper;
 use serde_json::{Value, json};
 
@@ -15,6 +16,20 @@ const SMALL: [&str; 3] = ["demo", "--divide", "128"];
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&SMALL[..], more].concat()
 }
+
+/// One run without a GPU, for all tests that read its JSON: each run takes two processor seconds. Each
+/// state is held for much longer than the time between two samples.
+static ON_HOST: LazyLock<Value> = LazyLock::new(|| {
+    let arguments = ["demo", "--divide", "8", "--hold", "50", "--json"];
+    Machine::without_gpu().lowtide(&arguments).json()
+});
+
+/// The text of one run on the double with rungs, in 80 columns.
+pub(crate) static WITH_RUNGS: LazyLock<String> = LazyLock::new(|| {
+    let machine = Machine::with_double("total=1GiB");
+    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &with(&["--rungs"]));
+    Finished { output: command.env("COLUMNS", "80").output().unwrap() }.out()
+});
 
 fn bytes(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no bytes: {value}"))
@@ -33,8 +48,7 @@ fn failed_checks(scenario: &Value) -> Vec<&Value> {
 
 #[test]
 fn five_scenarios_run_and_are_proved_on_host() {
-    let machine = Machine::without_gpu();
-    let answer = machine.lowtide(&["demo", "--divide", "8", "--json"]).json();
+    let answer = &*ON_HOST;
     assert_eq!((&answer["device"], &answer["proved"]), (&json!("host"), &json!(true)));
     assert_eq!((&answer["source"], &answer["counts"]), (&json!("kernel"), &json!("own")));
     let names: Vec<_> =
@@ -57,13 +71,13 @@ fn five_scenarios_run_and_are_proved_on_host() {
         assert!(!scenario["receipts"].as_array().unwrap().is_empty(), "{}", scenario["name"]);
     }
     let unit = bytes(&answer["unit_bytes"]);
-    let stages = scenario(&answer, "stages");
+    let stages = scenario(answer, "stages");
     assert_eq!(bytes(&stages["today"]["peak_bytes"]), 40 * unit, "the sum");
     assert_eq!(bytes(&stages["peak_bytes"]), 16 * unit, "the largest");
     assert!(stages["refused"].as_str().unwrap().contains("\"all at once\" does not fit: it needs"));
-    let share = scenario(&answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
+    let share = scenario(answer, "between tasks")["cleaning"]["share"].as_f64().unwrap();
     assert!((0.0..1.0).contains(&share), "{share}");
-    let idle = scenario(&answer, "idle");
+    let idle = scenario(answer, "idle");
     let why = idle["suspended"]["why_not"].as_str().unwrap();
     assert!(why.contains("on a GPU"), "on host it says what it would show: {why}");
     assert_eq!(
@@ -74,9 +88,7 @@ fn five_scenarios_run_and_are_proved_on_host() {
 
 #[test]
 fn a_shutdown_names_the_holder_and_updates_stay_flat() {
-    let machine = Machine::without_gpu();
-    let answer = machine.lowtide(&with(&["--json"])).json();
-    let shutdown = scenario(&answer, "shutdown");
+    let shutdown = scenario(&ON_HOST, "shutdown");
     let model = &shutdown["plan"].as_array().unwrap().last().unwrap()["bytes"];
     let holder = json!({
         "path": "profiler.hooks", "holds": "runner.model", "count": 2, "bytes": model, "cut": null,
@@ -94,7 +106,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
         .collect();
     assert_eq!(verdicts, ["pinned", "released"]);
 
-    let updates = scenario(&answer, "updates");
+    let updates = scenario(&ON_HOST, "updates");
     let reserved = updates["reserved_bytes"].as_array().unwrap();
     assert_eq!(reserved.len(), 200);
     assert!(reserved.iter().all(|bytes| *bytes == reserved[0]), "{reserved:?}");
@@ -134,8 +146,7 @@ fn people_get_receipts_and_a_table() {
 
 #[test]
 fn rungs_are_shown_on_request() {
-    let machine = Machine::with_double("total=1GiB");
-    let text = machine.lowtide(&with(&["--rungs"])).words();
+    let text = one_line(&WITH_RUNGS);
     for words in ["Before: allocated", "quiesce 0.0 MiB freed", "trim 16.0 MiB freed of 16.0 MiB"] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -144,9 +155,7 @@ fn rungs_are_shown_on_request() {
 // What the picture in the README is drawn from.
 #[test]
 fn memory_over_time_is_in_the_json_for_both_ways() {
-    let machine = Machine::without_gpu();
-    let answer = machine.lowtide(&with(&["--device", "host", "--hold", "50", "--json"])).json();
-    for scenario in answer["scenarios"].as_array().unwrap() {
+    for scenario in ON_HOST["scenarios"].as_array().unwrap() {
         let samples = scenario["samples"].as_array().unwrap();
         for (way, numbers) in [("today", &scenario["today"]), ("lowtide", scenario)] {
             let own: Vec<_> = samples.iter().filter(|sample| sample["way"] == way).collect();
@@ -154,7 +163,6 @@ fn memory_over_time_is_in_the_json_for_both_ways() {
             assert!(times.is_sorted() && times.len() > 1, "{} {way}: {times:?}", scenario["name"]);
             let seen: Vec<_> = own.iter().map(|sample| bytes(&sample["bytes"])).collect();
             assert_eq!(seen.iter().copied().max(), numbers["peak_bytes"].as_u64(), "{scenario}");
-            // Each state was held for much longer than the time between two samples.
             assert!(seen.contains(&bytes(&numbers["after_bytes"])), "{seen:?}");
         }
     }

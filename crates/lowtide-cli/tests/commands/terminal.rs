@@ -1,5 +1,6 @@
 //! Text fits the terminal, whatever its width, and progress is only for terminals.
 
+use crate::demo::WITH_RUNGS;
 use crate::program::{Finished, Machine};
 
 /// Runs the program in a terminal of so many columns; with `interrupt`, Ctrl-C is typed after it has
@@ -72,13 +73,9 @@ fn every_text_fits_the_columns() {
 
 #[test]
 fn the_demo_fits_eighty_columns() {
-    let machine = Machine::with_double("total=1GiB");
-    let arguments = ["demo", "--divide", "128", "--rungs"];
-    let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &arguments);
-    let output = command.env("COLUMNS", "80").output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = &*WITH_RUNGS;
     assert!(text.contains("5 of 5 scenarios proved"), "{text}");
-    assert_eq!(too_long(&text, 80), Vec::<String>::new());
+    assert_eq!(too_long(text, 80), Vec::<String>::new());
 }
 
 #[test]

@@ -205,11 +205,14 @@ fn the_limits_of_host_memory_hold() {
         // What is saved is kept up to date within the same memory.
         block.seed = 4;
         block.write();
+        // A page that was not saved, and has changed, is found rested at the second look.
+        back_up(&pool);
         assert_eq!(back_up(&pool).1, AheadNext::NoRoom);
         assert!(pool.counts().host <= most && pool.counts().backup == saved);
         check(&pool);
         if policy.backup_most.is_none() {
-            pool.sleep(Scope::Whole).unwrap();
+            let slept = pool.sleep(Scope::Whole).unwrap();
+            assert_eq!(slept.unchanged, saved);
             pool.wake(Scope::Whole).unwrap();
         }
         block.assert_is_whole();

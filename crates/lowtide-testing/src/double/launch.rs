@@ -1,5 +1,7 @@
 //! The execution of lowtide's own kernels, by the host functions that compute the same.
 
+use std::cell::RefCell;
+
 use lowtide_device::digest::PAGE_BYTES;
 use lowtide_device::packing::{self, PACKED_BYTES};
 
@@ -14,44 +16,65 @@ const MAX_PAGES: u64 = 1 << 32;
 const PAGE: u64 = PAGE_BYTES as u64;
 const PACKED: u64 = PACKED_BYTES as u64;
 
+/// What kernels read and write, a page at a time. Each thread keeps its own: new memory of this size is
+/// filled with zeros at every use, which takes as long as many kernels.
+#[derive(Default)]
+struct Pages {
+    from: Vec<u8>,
+    other: Vec<u8>,
+}
+
+thread_local! {
+    static PAGES: RefCell<Pages> = RefCell::default();
+}
+
 impl Launch {
     /// Runs it; memory that is not there is an illegal address.
     pub(super) fn run(&self, device: usize) -> CallResult {
-        let done = match self {
+        PAGES.with_borrow_mut(|pages| self.run_with(device, pages)).ok_or(ILLEGAL_ADDRESS)
+    }
+
+    fn run_with(&self, device: usize, Pages { from, other }: &mut Pages) -> Option<()> {
+        match self {
             Launch::Digest { pages, out, count, keys } => {
-                each_page(device, (*pages, *count), (*out, 16), |page| {
+                each_page(device, (*pages, *count), (*out, 16), from, |page| {
                     keys.digest(page).0.iter().flat_map(|half| half.to_ne_bytes()).collect()
                 })
             }
             Launch::CopyIn { from, to, size } => {
-                read(device, *from, *size).and_then(|bytes| write(device, *to, &bytes))
+                let from = Opened::by_kernel(device, *from, *size, READ)?;
+                let to = Opened::by_kernel(device, *to, *size, READ_WRITE)?;
+                to.copy_from(&from, to_usize(*size)).then_some(())?;
+                (from.is_still_there() && to.is_still_there()).then_some(())
             }
             Launch::Look { pages, out, count } => {
-                each_page(device, (*pages, *count), (*out, 4), |page| {
+                each_page(device, (*pages, *count), (*out, 4), from, |page| {
                     packing::look(page).to_word().to_ne_bytes().to_vec()
                 })
             }
             Launch::Pack { pages, packed, bases, count } => (0..*count).try_for_each(|page| {
-                let (from, to) = (pages + page * PAGE, packed + page * PACKED);
-                let mut into = vec![0; PACKED_BYTES];
-                packing::pack(&read(device, from, PAGE)?, (bases >> (8 * page)) as u8, &mut into);
-                write(device, to, &into)
+                let (at, to) = (pages + page * PAGE, packed + page * PACKED);
+                let content = read(device, at, PAGE_BYTES, from)?;
+                let packed = zeros(other, PACKED_BYTES);
+                packing::pack(content, (bases >> (8 * page)) as u8, packed);
+                write(device, to, packed)
             }),
             Launch::Unpack { packed, pages, count } => (0..*count).try_for_each(|page| {
-                let (from, to) = (packed + page * PACKED, pages + page * PAGE);
-                let mut into = vec![0; PAGE_BYTES];
-                packing::unpack(&read(device, from, PACKED)?, &mut into);
-                write(device, to, &into)
+                let (at, to) = (packed + page * PACKED, pages + page * PAGE);
+                let packed = read(device, at, PACKED_BYTES, from)?;
+                let content = zeros(other, PAGE_BYTES);
+                packing::unpack(packed, content);
+                write(device, to, content)
             }),
             Launch::Differs { packed, pages, out, count } => (0..*count).try_for_each(|page| {
-                let from = read(device, packed + page * PACKED, PACKED)?;
-                let differs = packing::differs(&from, &read(device, pages + page * PAGE, PAGE)?);
+                let packed = read(device, packed + page * PACKED, PACKED_BYTES, from)?;
+                let content = read(device, pages + page * PAGE, PAGE_BYTES, other)?;
+                let differs = packing::differs(packed, content);
                 let words: Vec<u8> =
                     differs.iter().flat_map(|differs| u32::from(*differs).to_ne_bytes()).collect();
                 write(device, out + page * 16, &words)
             }),
-        };
-        done.ok_or(ILLEGAL_ADDRESS)
+        }
     }
 }
 
@@ -60,6 +83,7 @@ fn each_page(
     device: usize,
     (pages, count): (u64, u64),
     (out, bytes): (u64, usize),
+    into: &mut Vec<u8>,
     compute: impl Fn(&[u8]) -> Vec<u8>,
 ) -> Option<()> {
     let count = Some(count).filter(|count| *count <= MAX_PAGES)?;
@@ -68,16 +92,30 @@ fn each_page(
     for index in 0..to_usize(count) {
         let mut address = [0; 8];
         list.read(index * 8, &mut address).then_some(())?;
-        let content = read(device, u64::from_ne_bytes(address), PAGE)?;
-        out.write(index * bytes, &compute(&content)).then_some(())?;
+        let content = read(device, u64::from_ne_bytes(address), PAGE_BYTES, into)?;
+        out.write(index * bytes, &compute(content)).then_some(())?;
     }
     (list.is_still_there() && out.is_still_there()).then_some(())
 }
 
-fn read(device: usize, at: u64, bytes: u64) -> Option<Vec<u8>> {
-    let from = Opened::by_kernel(device, at, bytes, READ)?;
-    let mut content = vec![0; to_usize(bytes)];
-    (from.read(0, &mut content) && from.is_still_there()).then_some(content)
+fn read(device: usize, at: u64, bytes: usize, into: &mut Vec<u8>) -> Option<&[u8]> {
+    let from = Opened::by_kernel(device, at, bytes as u64, READ)?;
+    let content = at_least(into, bytes);
+    (from.read(0, content) && from.is_still_there()).then_some(content)
+}
+
+fn zeros(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    let memory = at_least(memory, bytes);
+    memory.fill(0);
+    memory
+}
+
+fn at_least(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    // New memory, because the kernel fills it: without optimisation, `resize` does so byte by byte.
+    if memory.len() < bytes {
+        *memory = vec![0; bytes];
+    }
+    &mut memory[..bytes]
 }
 
 fn write(device: usize, at: u64, content: &[u8]) -> Option<()> {
