@@ -96,10 +96,13 @@ def test_no_hook_runs_once_the_objects_are_listed() -> None:
 
         question = Question([sys])
         ask()()
-        listed = len(events) - 1 - events[::-1].index("gc.get_objects")
-        print(events[listed : events.index("answered") + 1])
+        if "gc.get_objects" in events:
+            listed = len(events) - 1 - events[::-1].index("gc.get_objects")
+            print(events[listed : events.index("answered") + 1])
         """
     )
+    if not said.strip():
+        pytest.skip("this Python lists them without a call that is audited")
     assert said.strip() == "['gc.get_objects', 'answered']"
 
 
