@@ -24,6 +24,7 @@ use std::thread;
 use crate::cost::CutCost;
 use crate::cut::{self, Cut, NoCut};
 use crate::dominators::dominators;
+use crate::forks::Forks;
 use crate::graph::{Edge, Graph, Node};
 use crate::hubs::Hubs;
 use crate::indexed::{Indexed, Weighted};
@@ -48,6 +49,7 @@ pub struct Analysis<'g> {
     ordered: OnceCell<(Order, Tree)>,
     islands: OnceCell<Vec<Island>>,
     hubs: Hubs,
+    forks: Forks,
 }
 
 impl<'g> Analysis<'g> {
@@ -59,6 +61,7 @@ impl<'g> Analysis<'g> {
             ordered: OnceCell::new(),
             islands: OnceCell::new(),
             hubs: Hubs::default(),
+            forks: Forks::default(),
         }
     }
 
@@ -232,7 +235,14 @@ impl<'g> Analysis<'g> {
     fn indexed(&self) -> Indexed<'_> {
         self.prepare();
         let (order, tree) = self.ordered();
-        Indexed { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }
+        Indexed {
+            graph: self.graph,
+            reach: self.reach(),
+            order,
+            tree,
+            hubs: &self.hubs,
+            forks: &self.forks,
+        }
     }
 
     fn reach(&self) -> &Reach {

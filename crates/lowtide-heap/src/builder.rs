@@ -1,10 +1,12 @@
 //! Building a graph while objects are walked.
 
 use std::collections::TryReserveError;
+use std::num::NonZeroUsize;
 
 use lowtide_types::Bytes;
 
 use crate::graph::{Graph, Node};
+use crate::reached;
 
 /// The most nodes that a graph can have: two numbers stay free for "no node" and "a root".
 const NODES_MOST: u32 = u32::MAX - 1;
@@ -73,6 +75,58 @@ impl GraphBuilder {
         assert!(self.nodes < NODES_MOST, "a graph has at most {NODES_MOST} nodes");
         self.nodes += 1;
         Node(self.nodes - 1)
+    }
+
+    /// Adds so many objects and returns the node of the first. Those of the others follow it.
+    ///
+    /// # Panics
+    /// If there would be more than 2³² − 2 nodes.
+    pub fn nodes(&mut self, count: usize) -> Node {
+        let first = Node(self.nodes);
+        let all = self.nodes as usize + count;
+        assert!(all <= NODES_MOST as usize, "a graph has at most {NODES_MOST} nodes, not {all}");
+        self.nodes = all as u32;
+        first
+    }
+
+    /// Adds the references of several nodes, which follow each other from `first` on: those of the
+    /// first end in `targets` at `ends[0]`, where those of the second begin, and so on.
+    ///
+    /// # Panics
+    /// If a reference of `first` or of a higher node was added before, if one of the nodes is not of
+    /// this builder, if `ends` is not in order or ends elsewhere than `targets`, or if there would
+    /// be more than 2³² − 1 references.
+    pub fn rows(&mut self, first: Node, ends: &[u32], targets: &[Node]) {
+        let Some(last) = ends.len().checked_sub(1) else { return };
+        assert!(first.index() + last < self.nodes as usize, "{first:?} and {last} more");
+        if let Some(highest) = targets.iter().max() {
+            self.assert_is_ours(*highest);
+        }
+        assert!(ends.is_sorted() && ends[last] as usize == targets.len(), "rows in order");
+        let begin = self.targets.len();
+        assert!(self.rows.len() <= first.index(), "{first:?} has references already");
+        let all = begin + targets.len();
+        assert!(all <= REFERENCES_MOST, "at most {REFERENCES_MOST} references, not {all}");
+        self.rows.resize(first.index(), begin as u32);
+        let starts = [0].into_iter().chain(ends[..last].iter().copied());
+        self.rows.extend(starts.map(|start| begin as u32 + start));
+        self.targets.extend_from_slice(targets);
+    }
+
+    /// Returns the references that a node has so far, without late ones.
+    pub fn row(&self, node: Node) -> &[Node] {
+        let at = |row: usize| self.rows.get(row).map_or(self.targets.len(), |at| *at as usize);
+        &self.targets[at(node.index())..at(node.index() + 1)]
+    }
+
+    /// Returns for each node whether the references so far lead to it from `roots`, late ones left
+    /// out. Up to `threads` threads look.
+    pub fn reached(
+        &self,
+        roots: impl IntoIterator<Item = Node>,
+        threads: NonZeroUsize,
+    ) -> Vec<bool> {
+        reached::reached(|node| self.row(node), self.nodes as usize, roots, threads)
     }
 
     /// Adds a reference from `from` to `to`. Adding it twice makes two references.
@@ -228,6 +282,36 @@ mod tests {
         }
         let graph = builder.finish();
         assert_eq!(rows(&graph), [&[1, 2, 4, 3][..], &[1], &[3, 0], &[3], &[1]]);
+    }
+
+    #[test]
+    fn rows_that_are_added_together_are_those_that_are_added_one_by_one() {
+        let edges = [(1, 3), (1, 0), (2, 2), (4, 1), (4, 5)];
+        let mut together = GraphBuilder::default();
+        let first = together.nodes(6);
+        together.edge(Node(1), Node(3));
+        together.edge(Node(1), Node(0));
+        together.rows(Node(2), &[1, 1, 3], &[2, 1, 5].map(Node));
+        together.rows(Node(5), &[0], &[]);
+        let mut alone = GraphBuilder::default();
+        alone.nodes(6);
+        for (from, to) in edges {
+            alone.edge(Node(from), Node(to));
+        }
+        assert_eq!(first, Node(0));
+        let of_builder: Vec<Vec<u32>> =
+            (0..6).map(|at| together.row(Node(at)).iter().map(|to| to.0).collect()).collect();
+        assert_eq!(of_builder, rows(&alone.finish()));
+        assert_eq!(of_builder, rows(&together.finish()));
+    }
+
+    #[test]
+    #[should_panic(expected = "has references already")]
+    fn rows_are_added_once() {
+        let mut builder = GraphBuilder::default();
+        builder.nodes(3);
+        builder.rows(Node(0), &[1, 2], &[1, 2].map(Node));
+        builder.rows(Node(1), &[1], &[0].map(Node));
     }
 
     #[test]

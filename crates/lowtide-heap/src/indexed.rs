@@ -1,6 +1,7 @@
 //! A graph together with everything that was computed about it, and with a cost on its references.
 
 use crate::cost::CutCost;
+use crate::forks::Forks;
 use crate::graph::{Edge, Graph};
 use crate::hubs::Hubs;
 use crate::order::{Order, Rank};
@@ -18,6 +19,7 @@ pub(crate) struct Indexed<'a> {
     pub(crate) order: &'a Order,
     pub(crate) tree: &'a Tree,
     pub(crate) hubs: &'a Hubs,
+    pub(crate) forks: &'a Forks,
 }
 
 impl<'a> Indexed<'a> {

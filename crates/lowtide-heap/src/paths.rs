@@ -1,10 +1,9 @@
 //! Paths from the roots to a node: a shortest one, and one for each holder.
 
-use crate::bit_set::BitSet;
 use crate::graph::{Edge, Graph, Node};
 use crate::indexed::Indexed;
 use crate::order::Rank;
-use crate::reach::{Reach, Visit};
+use crate::reach::Reach;
 
 /// A path from a root to a node. No node is on it twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,27 +51,14 @@ pub(crate) fn by_holder(indexed: Indexed<'_>, target: Node, most: usize) -> Vec<
     if left == 0 {
         return found;
     }
-    let mut wanted = BitSet::new(graph.len());
-    for holder in holders.iter().filter(|holder| **holder != Rank::ROOTS) {
-        wanted.insert(order.node(*holder).index());
-    }
-    let mut nearest = Vec::with_capacity(left);
-    let reach = Reach::search(graph, |node| {
-        if node == at {
-            return Visit::Skip;
-        }
-        if wanted.contains(node.index()) {
-            nearest.push(node);
-            if nearest.len() == left {
-                return Visit::Stop;
-            }
-        }
-        Visit::Enter
+    let ways = indexed.forks.ways(graph, at, left, || {
+        let holders = holders.iter().filter(|holder| **holder != Rank::ROOTS);
+        holders.map(|holder| order.node(*holder)).collect()
     });
-    found.extend(nearest.iter().filter_map(|holder| {
-        let back = tail.iter().copied().chain(reach.back(*holder)).collect();
-        Path::from_back(graph, back)
-    }));
+    for back in &*ways {
+        let back = tail.iter().copied().chain(back.iter().copied()).collect();
+        found.extend(Path::from_back(graph, back));
+    }
     found
 }
 

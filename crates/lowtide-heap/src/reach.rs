@@ -2,10 +2,19 @@
 
 use crate::graph::{Graph, Node};
 
-/// In place of a predecessor: the node is not reached.
-const UNREACHED: Node = Node(u32::MAX);
-/// In place of a predecessor: the node is a root.
-const ROOT: Node = Node(u32::MAX - 1);
+/// How a node was found: 0 if it was not, [`ROOT`], or its predecessor's number plus 2. A search that
+/// ends soon leaves most of a table of zeros untouched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Via(u32);
+
+const UNREACHED: Via = Via(0);
+const ROOT: Via = Via(1);
+
+impl Via {
+    fn over(node: Node) -> Via {
+        Via(node.0 + 2)
+    }
+}
 
 /// What a search does with a node that it finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,8 +28,8 @@ pub(crate) enum Visit {
 
 /// A tree of shortest paths from the roots.
 pub(crate) struct Reach {
-    /// The predecessor of each node on its path.
-    via: Vec<Node>,
+    /// By node: its predecessor on its path.
+    via: Vec<u32>,
     nodes: u64,
 }
 
@@ -34,7 +43,7 @@ impl Reach {
     /// stops at the first node of a kind has found the nearest. Of several predecessors the one
     /// found first counts, with its first reference.
     pub(crate) fn search(graph: &Graph, mut visit: impl FnMut(Node) -> Visit) -> Reach {
-        let mut reach = Reach { via: vec![UNREACHED; graph.len()], nodes: 0 };
+        let mut reach = Reach { via: vec![UNREACHED.0; graph.len()], nodes: 0 };
         let mut queue = Vec::new();
         for root in graph.root_nodes() {
             if !reach.enter(ROOT, *root, &mut queue, &mut visit) {
@@ -45,9 +54,7 @@ impl Reach {
         while let Some(from) = queue.get(next).copied() {
             next += 1;
             for to in graph.row(from) {
-                if reach.via[to.index()] == UNREACHED
-                    && !reach.enter(from, *to, &mut queue, &mut visit)
-                {
+                if !reach.has(*to) && !reach.enter(Via::over(from), *to, &mut queue, &mut visit) {
                     return reach;
                 }
             }
@@ -58,14 +65,14 @@ impl Reach {
     /// Returns whether the search goes on.
     fn enter(
         &mut self,
-        from: Node,
+        via: Via,
         to: Node,
         queue: &mut Vec<Node>,
         visit: &mut impl FnMut(Node) -> Visit,
     ) -> bool {
         let visit = visit(to);
         if visit != Visit::Skip {
-            self.via[to.index()] = from;
+            self.via[to.index()] = via.0;
             self.nodes += 1;
             queue.push(to);
         }
@@ -73,12 +80,12 @@ impl Reach {
     }
 
     pub(crate) fn has(&self, node: Node) -> bool {
-        self.via[node.index()] != UNREACHED
+        self.via[node.index()] != UNREACHED.0
     }
 
     /// Returns whether the path to `to` is the path to `from` and one reference more.
     pub(crate) fn leads(&self, from: Node, to: Node) -> bool {
-        self.via[to.index()] == from
+        self.via[to.index()] == Via::over(from).0
     }
 
     /// Returns the number of nodes that were reached.
@@ -91,7 +98,7 @@ impl Reach {
         let first = self.has(node).then_some(node);
         std::iter::successors(first, |at| {
             let via = self.via[at.index()];
-            (via != ROOT).then_some(via)
+            (via != ROOT.0).then(|| Node(via - 2))
         })
     }
 }

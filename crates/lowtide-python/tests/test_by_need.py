@@ -265,3 +265,26 @@ def test_a_look_visits_no_more_than_its_limit_however_many_objects_one_holds() -
     found = watched.near_running_code()
     assert len(found) <= watched.MOST_VISITED
     assert len(many) > watched.MOST_VISITED
+
+
+def test_r15_the_allocator_is_asked_once_where_the_devices_number_is_read_until_it_settles(
+    device: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A C library looks through all its free blocks to count them: 5 ms in a heap with many holes."""
+    asked: dict[str, int] = {"counts": 0, "usage": 0}
+    counts, usage = device.counts, device.usage
+
+    def count(name: str, ask: Any) -> Any:
+        def call() -> Any:
+            asked[name] += 1
+            return ask()
+
+        return call
+
+    stages = lowtide.Stages(device)
+    stages.between("first")
+    monkeypatch.setattr(device, "counts", count("counts", counts))
+    monkeypatch.setattr(device, "usage", count("usage", usage))
+    device.free(device.allocate())
+    assert stages.between("task").verdict == "released"
+    assert asked["counts"] < asked["usage"] / 2 + 4, asked

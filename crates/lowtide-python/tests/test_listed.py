@@ -211,3 +211,24 @@ def test_the_references_of_the_types_are_the_same_at_each_look() -> None:
     assert listed._references() == listed._references()
     assert listed._references(), "torch has such types"
     assert all(id(one) not in listed._references() for one in (torch.Tensor, torch.UntypedStorage))
+
+
+class Shop:
+    pass
+
+
+def test_what_some_objects_lead_to_is_found_with_the_same_limits() -> None:
+    shop, tensors = Shop(), [torch.ones(1) for _ in range(4)]
+    shop.attribute = {"a": [tensors[0], (tensors[1],)]}  # type: ignore[attr-defined]
+    shop.function = lambda tensor=tensors[2]: tensor  # type: ignore[attr-defined]
+    shop.me = shop  # type: ignore[attr-defined]
+    roots = [shop, tensors[3], tensors[3]]
+
+    def found(not_through: list[type], most: int) -> list[int]:
+        objects = _native.led_to(roots, [torch.Tensor], not_through, most)
+        return [at for one in objects for at, tensor in enumerate(tensors) if tensor is one]
+
+    assert found(list(lru_caches.NOT_THROUGH), 1000) == [3, 0, 1]
+    assert sorted(found([type], 1_000_000)) == [0, 1, 2, 3], "through functions as well"
+    assert found(list(lru_caches.NOT_THROUGH), 2) == [3], "no further than so many objects"
+    assert found([Shop], 1000) == [3]

@@ -7,6 +7,8 @@ Where a mistake would crash the interpreter or cannot be undone, the test runs i
 from __future__ import annotations
 
 import builtins
+import collections
+import functools
 import gc
 import os
 import sys
@@ -21,7 +23,7 @@ import torch
 from alone import alone, alone_with_torch
 from lowtide import _native
 from lowtide._why.memory.autograd import KeptTensors
-from lowtide._why.question import Question
+from lowtide._why.question import Question, _Interpreter, threads_in
 
 MIB = 1 << 20
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
@@ -53,6 +55,133 @@ class Quiet(Question):
         self.autograd = lambda tensors: []
 
 
+# Several threads.
+
+
+def kept_in_many_ways(target: object) -> list[Any]:
+    """Objects of every type that any thread asks, and of others, which lead to the target."""
+
+    class Based(dict):  # type: ignore[type-arg]
+        pass
+
+    class Slotted:
+        __slots__ = ("kept",)
+
+    class Sequence(collections.UserList):  # type: ignore[type-arg]
+        @property
+        def first(self) -> object:
+            return target
+
+        @staticmethod
+        def second(kept: object = target) -> object:
+            return kept
+
+    class Refused(Exception):
+        pass
+
+    def closure() -> object:
+        return target
+
+    def suspended() -> Any:
+        kept = target
+        yield
+        del kept
+
+    slotted, waiting = Slotted(), suspended()
+    slotted.kept = target
+    next(waiting)
+    module = types.ModuleType("made")
+    module.kept = target  # type: ignore[attr-defined]
+    made: list[Any] = [Based(kept=target), slotted, Sequence([target]), closure, waiting, module]
+    made += [
+        (1, (2, ("three", {"four": 5.0}))),
+        {"a": 1, "b": (None, "c")},
+        {target},
+        frozenset([target]),
+    ]
+    made += [
+        collections.deque([target]),
+        collections.OrderedDict(kept=target),
+        made[2].append,
+        made.append,
+    ]
+    made += [
+        weakref.ref(closure, lambda _: print(target)),
+        functools.partial(print, target),
+        Refused(target),
+    ]
+    made += [memoryview(bytearray(8)), iter([target]), types.SimpleNamespace(kept=target)]
+    made.append([tuple(made), dict(enumerate(made))])
+    return made
+
+
+def told(found: Any) -> str:
+    """What is told of an object, with addresses instead of objects. Text: nothing else is kept."""
+
+    def path(one: Any) -> Any:
+        return [one.root, one.thread, one.hidden, *map(id, one.objects)]
+
+    def cut(one: Any) -> Any:
+        edges = [(id(edge.held), [path(way) for way in edge.paths]) for edge in one.edges]
+        return [edges, one.freed.objects, one.beside.objects, one.hidden, one.collects]
+
+    (held,) = found.held
+    paths = [path(one) for one in held.paths]
+    cuts = [cut(one) for one in held.cuts]
+    assert held.reached
+    return repr([found.objects, held.hidden, paths, cuts, held.why_no_cut])
+
+
+@pytest.mark.parametrize("others", [0, 50_000])
+def test_any_number_of_threads_has_the_same_answer(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Every way but the last is removed, one after the other."""
+    monkeypatch.setattr(_Interpreter, "threads", 0)  # It keeps an object for each of its calls.
+    target = Runner()
+    shelf["kept"] = made = kept_in_many_ways(target)
+    shelf["others"] = [[(number, str(number)), {"next": number}] for number in range(others)]
+    del shelf["others"][::7]
+    gc.collect()
+    gc.disable()
+    try:
+        while len(made) > 2:
+            answers = []
+            for threads in [1, 1, 2, 5]:
+                _Interpreter.threads = threads
+                answers.append(told(_native.examine(Quiet([target]))))
+            # The first question makes some objects that stay.
+            assert answers[1] == answers[2] == answers[3]
+            del made[: 1 if others == 0 else 12]
+    finally:
+        gc.enable()
+
+
+def test_only_the_calling_thread_walks_where_the_slots_are_not_known() -> None:
+    versions = [(3, 9), (3, 10), (3, 13), (3, 14), (4, 0)]
+    assert [threads_in(version) for version in versions] == [1, 0, 0, 1, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_NPROC is Linux's")
+def test_a_refused_thread_is_done_without() -> None:
+    said = alone(
+        """
+        import os, resource, lowtide
+        from lowtide._why import question
+
+        class Kept: pass
+        kept = Kept()
+        str(lowtide.why(kept))
+        if os.geteuid() == 0:
+            os.setuid(12345)  # Root has no limit, and others may not import.
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        question._Interpreter.threads = 4
+        print("kept" in str(lowtide.why(kept)))
+        """
+    )
+    assert said.strip() == "True"
+
+
 # What runs meanwhile.
 
 
@@ -72,14 +201,18 @@ def test_the_programs_import_is_not_called(monkeypatch: pytest.MonkeyPatch) -> N
     assert called == []
 
 
-def test_no_hook_runs_once_the_objects_are_listed() -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_no_hook_runs_once_the_objects_are_listed(in_place: bool) -> None:
     """An audit hook is Python code: while it runs, others do, and objects end."""
+    if in_place and not _Interpreter.knows_generations:
+        pytest.skip("the collector's lists are not read in this version")
     said = alone(
-        """
+        f"""
         import sys, lowtide
-        from lowtide._why.question import Question
+        from lowtide._why.question import Question, _Interpreter
         from lowtide import _native
 
+        _Interpreter.knows_generations = {in_place}
         events = []
         question = None
 
@@ -96,14 +229,52 @@ def test_no_hook_runs_once_the_objects_are_listed() -> None:
 
         question = Question([sys])
         ask()()
-        if "gc.get_objects" in events:
-            listed = len(events) - 1 - events[::-1].index("gc.get_objects")
-            print(events[listed : events.index("answered") + 1])
+        events = events[: events.index("answered")]
+        print(events.count("gc.get_objects"), events[-1])
         """
     )
-    if not said.strip():
-        pytest.skip("this Python lists them without a call that is audited")
-    assert said.strip() == "['gc.get_objects', 'answered']"
+    # The objects are listed twice, the second time after everything else.
+    assert said.strip() == ("0 sys._current_exceptions" if in_place else "2 gc.get_objects")
+
+
+def test_functions_that_were_replaced_before_the_import_are_not_believed() -> None:
+    said = alone(
+        """
+        import gc
+        gc.get_threshold = gc.get_count = lambda: None
+        import lowtide
+
+        class Kept: pass
+        kept = Kept()
+        print("kept" in str(lowtide.why(kept)))
+        """
+    )
+    assert said.strip() == "True"
+
+
+def test_the_collectors_lists_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are those of `gc.get_objects`, whatever the generations have."""
+    monkeypatch.setattr(_Interpreter, "knows_generations", True)
+    target = Runner()
+    shelf["kept"] = kept_in_many_ways(target)
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        for before in (int, gc.collect, lambda: gc.collect(0), lambda: gc.collect(1), gc.freeze):
+            before()
+            for changed in (thresholds, (0, 0, 0), (1_000_000, 3, 0)):
+                gc.set_threshold(*changed)
+                answers = []
+                for in_place in (True, False, True, False):
+                    _Interpreter.knows_generations = in_place
+                    answers.append(told(_native.examine(Quiet([target]))))
+                # The first question of a kind makes some objects that stay.
+                assert answers[2] == answers[3]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        gc.enable()
 
 
 def test_functions_of_the_interpreter_that_were_replaced_are_not_called(

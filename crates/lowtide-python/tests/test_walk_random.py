@@ -19,6 +19,7 @@ from typing import Any
 import lowtide
 import pytest
 import torch
+from lowtide._why.question import _Interpreter
 
 SEED = int(os.environ.get("LOWTIDE_SEED", "0"))
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
@@ -140,8 +141,9 @@ def evaluates(path: str, target: object) -> bool | None:
 @pytest.mark.parametrize(
     "number", range(SEED, SEED + (1 if "LOWTIDE_SEED" in os.environ else HEAPS))
 )
-def test_random_heaps(number: int) -> None:
+def test_random_heaps(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"LOWTIDE_SEED={number}")
+    monkeypatch.setattr(_Interpreter, "threads", number % 4)
     gc.collect(1)
     gc.disable()  # So what is made here stays young, and is collected without all of torch.
     try:

@@ -32,7 +32,8 @@ Visits = dict[tuple[str, str], "Future[tuple[dict[str, Any], str]]"]
 
 @pytest.fixture(scope="module")
 def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
-    """Every visit that was asked for, under way: two at a time, in forks of warm processes.
+    """Every visit that was asked for, under way in forks of warm processes: two at a time, or one where
+    another process of pytest runs other tests meanwhile.
 
     On a GPU one at a time, in fresh processes.
     """
@@ -48,7 +49,7 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
         with ThreadPoolExecutor(max_workers=1) as keeper:
             yield {visit: keeper.submit(tour.run, *visit) for visit in able}
         return
-    warm = [tour.Warm() for _ in range(2)]
+    warm = [tour.Warm() for _ in range(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)]
     keepers = [ThreadPoolExecutor(max_workers=1) for _ in warm]
     turns = zip(able, itertools.cycle(range(len(warm))))
     yield {visit: keepers[turn].submit(warm[turn].run, *visit) for visit, turn in turns}

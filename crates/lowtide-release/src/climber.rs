@@ -293,8 +293,9 @@ impl Climber<'_> {
     }
 
     fn read(&self) -> (Reading, Settling) {
-        let read = || self.inventory.read();
-        read_settled(self.climb.clock(), self.inventory.noise(), read)
+        let read = || self.inventory.read_device();
+        let (device, settling) = read_settled(self.climb.clock(), self.inventory.noise(), read);
+        (self.inventory.with_counts(device), settling)
     }
 
     fn noise(&self) -> i64 {

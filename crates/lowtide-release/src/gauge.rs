@@ -8,7 +8,6 @@ use std::time::Duration;
 use lowtide_device::{Bytes, Device, DeviceId, Usage, processes};
 use lowtide_types::{Reading, Settling};
 
-use crate::allocator::AllocatorCounts;
 use crate::clock::Clock;
 
 /// A source of the device's own numbers. A [`Device`] is one; a host language may bring another.
@@ -96,15 +95,14 @@ impl Gauge for Device {
     }
 }
 
-/// Reads the device's numbers, and puts the allocators' beside them.
-pub(crate) fn take_reading(gauge: Option<&dyn Gauge>, counts: AllocatorCounts) -> Reading {
+/// Reads the device's numbers.
+pub(crate) fn take_reading(gauge: Option<&dyn Gauge>) -> Reading {
     let usage = gauge.and_then(|gauge| gauge.usage().ok());
     Reading {
         driver: usage.map(|usage| usage.in_use()),
         free: usage.map(|usage| usage.free),
         own: gauge.and_then(Gauge::own),
-        allocated: counts.allocated,
-        reserved: counts.reserved,
+        ..Reading::default()
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target};
 
-use crate::allocator::{Allocator, AllocatorCounts};
+use crate::allocator::Allocator;
 use crate::asking::{self, Doing, Mark, Whose};
 use crate::gauge::{Gauge, take_reading};
 use crate::home::Home;
@@ -184,15 +184,26 @@ impl Inventory {
     /// that inherited the releaser, and in a gauge, an allocator or an account that is being asked for
     /// its own number: it would be asked again, without end.
     pub fn read(&self) -> Reading {
+        self.with_counts(self.read_device())
+    }
+
+    /// Reads the device's number alone. To ask the allocators takes longer: a C library looks through its
+    /// free blocks to count them.
+    pub(crate) fn read_device(&self) -> Reading {
         let Some(_asking) = self.asking() else { return Reading::default() };
-        let mut counts = AllocatorCounts::default();
+        let reading = take_reading(self.gauge());
+        self.note_own(reading.own);
+        reading
+    }
+
+    /// Puts the allocators' own numbers beside the device's.
+    pub(crate) fn with_counts(&self, mut reading: Reading) -> Reading {
+        let Some(_asking) = self.asking() else { return reading };
         for allocator in self.allocators() {
             let own = or_default(|| allocator.counts());
-            counts.allocated += own.allocated;
-            counts.reserved += own.reserved;
+            reading.allocated += own.allocated;
+            reading.reserved += own.reserved;
         }
-        let reading = take_reading(self.gauge(), counts);
-        self.note_own(reading.own);
         reading
     }
 

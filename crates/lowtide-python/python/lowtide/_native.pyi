@@ -83,6 +83,7 @@ __all__ = [
     "hook_lists",
     "kept_by",
     "leads_to",
+    "led_to",
     "listed_memory",
     "malloc_counts",
     "malloc_trim",
@@ -864,6 +865,9 @@ def leads_to(
     configurations: list[int],
     namespaces: list[type],
 ) -> Leads: ...
+def led_to(
+    roots: list[object], wanted: list[type], not_through: list[type], most: int
+) -> list[object]: ...
 def listed_memory(question: _Question) -> int: ...
 def module_state(module: ModuleType) -> list[int]: ...
 def empty_receipt(name: str) -> Receipt: ...

@@ -8,8 +8,7 @@ use std::ffi::CStr;
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
-use super::kinds::class_of;
-use super::object::field;
+use super::object::{class_of, field};
 
 /// The names of capsules that hold a tensor, and where the tensor begins in what they point to. A
 /// capsule whose tensor was taken over has another name.

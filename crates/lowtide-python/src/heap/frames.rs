@@ -24,8 +24,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use super::kinds::{class_of, is_of_the_program};
-use super::object::field;
+use super::kinds::is_of_the_program;
+use super::object::{class_of, field};
 
 /// A flag of a function's code: its variables are not in a dict.
 const OPTIMISED: i64 = 1;

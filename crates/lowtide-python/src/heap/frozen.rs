@@ -14,21 +14,11 @@
 use std::ptr::with_exposed_provenance;
 
 use lowtide_heap::Node;
-use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::links::{FLAGS, Header, is_tracked};
 use super::object;
 use super::walked::Walked;
-
-/// The links in front of an object that the collector tracks.
-#[repr(C)]
-struct Header {
-    next: usize,
-    previous: usize,
-}
-
-/// Bits of a link that are no part of the address.
-const FLAGS: usize = 3;
 
 /// How many objects are tried as a start. An object that another thread is collecting is in no list
 /// either.
@@ -73,15 +63,9 @@ fn is_immortal(address: usize) -> bool {
     object::is_immortal(object::count_of(std::ptr::with_exposed_provenance_mut(address)))
 }
 
-fn is_tracked(address: usize) -> bool {
-    let object = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the object is alive; one that is not collected at all is not tracked.
-    (unsafe { ffi::PyObject_GC_IsTracked(object) }) != 0
-}
-
 /// Returns the objects of the ring in which a tracked object is, that object last, or `None` if they are
 /// not as many as `count`.
-pub(super) fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
+fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
     let size = size_of::<Header>();
     let mut objects = Vec::new();
     objects.try_reserve(count).ok()?;

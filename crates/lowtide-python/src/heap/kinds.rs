@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::mem::transmute;
+use std::ptr::with_exposed_provenance_mut;
 
-use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::ffi::{self, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -25,6 +26,9 @@ pub(crate) struct Info {
     pub(crate) is_row: bool,
     /// Whether its objects are capsules. Those of `DLPack` hold tensors.
     pub(crate) is_capsule: bool,
+    /// The traverse slot if any thread may call it: it reads the object and calls nothing but the
+    /// function that it is given (docs/decisions/0023).
+    pub(crate) reader: Option<ffi::traverseproc>,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
     /// to prefetch it.
     pub(crate) beside: [isize; 2],
@@ -39,8 +43,15 @@ impl Info {
         is_array: false,
         is_row: false,
         is_capsule: false,
+        reader: None,
         beside: NOWHERE,
     };
+
+    /// Returns whether its objects refer to nothing, whatever is in them.
+    pub(crate) fn refers_to_nothing(&self) -> bool {
+        let is_read_otherwise = self.is_array || self.is_row || self.is_capsule;
+        self.traverse.is_none() && !is_read_otherwise && self.kind != Kind::Tensor
+    }
 }
 
 /// The pointer to the type, which every object has.
@@ -77,6 +88,8 @@ pub(crate) struct Kinds {
     known: Vec<(usize, Kind, bool)>,
     /// The traverse slot of classes written in Python.
     plain: usize,
+    /// Traverse slots that any thread may call.
+    readers: Vec<usize>,
     /// The traverse slot of autograd's nodes, each of which has a type of its own.
     pub(crate) node: usize,
     exception: usize,
@@ -95,11 +108,17 @@ pub(crate) struct Kinds {
     knows_layout: bool,
 }
 
+// SAFETY: its pointers are addresses of types, which are alive and do not change during a walk,
+// whichever thread reads them.
+unsafe impl Send for Kinds {}
+
 impl Kinds {
-    /// Knows the types that Python has named. `sample` is a class written in Python.
+    /// Knows the types that Python has named. `sample` is a class written in Python; any thread may
+    /// ask objects of the types `readers`.
     pub(crate) fn new(
         known: &[Py<TypeKind>],
         sample: &Bound<'_, PyType>,
+        readers: &[Bound<'_, PyType>],
         knows_layout: bool,
     ) -> Kinds {
         let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
@@ -109,6 +128,10 @@ impl Kinds {
             recent: [(0, Info::NOTHING); RECENT],
             known: Vec::with_capacity(known.len()),
             plain: 0,
+            readers: readers
+                .iter()
+                .map(|class| slot(class.as_type_ptr(), ffi::Py_tp_traverse))
+                .collect(),
             node: 0,
             exception: exception.as_ptr().addr(),
             frozenset: sample.py().get_type::<pyo3::types::PyFrozenSet>().as_ptr().addr(),
@@ -161,7 +184,38 @@ impl Kinds {
         let (is_array, is_row) = (self.array.is_some_and(is_below), self.row.is_some_and(is_below));
         let is_capsule = is_capsule_type(class);
         let beside = self.beside(class, kind);
-        Info { kind, traverse, is_gc: is_gc(class), is_array, is_row, is_capsule, beside }
+        let mut info = Info {
+            kind,
+            traverse,
+            is_gc: is_gc(class),
+            is_array,
+            is_row,
+            is_capsule,
+            reader: None,
+            beside,
+        };
+        info.reader = traverse.filter(|_| self.is_for_any_thread(class, info));
+        info
+    }
+
+    fn is_for_any_thread(&self, class: *mut PyTypeObject, info: Info) -> bool {
+        let Info { kind, is_gc, is_array, is_row, is_capsule, .. } = info;
+        // What else is known of these, only the calling thread has.
+        let is_told = matches!(kind, Kind::Tensor | Kind::Frame | Kind::Generator);
+        let is_told = is_told || is_array || is_row || is_capsule;
+        if is_gc.is_some() || is_told {
+            return false;
+        }
+        // The slot of a class written in Python calls that of the first base which is not.
+        let mut base = class;
+        while slot(base, ffi::Py_tp_traverse) == self.plain {
+            base = with_exposed_provenance_mut(slot(base, ffi::Py_tp_base));
+            if base.is_null() {
+                return false;
+            }
+        }
+        let slot = slot(base, ffi::Py_tp_traverse);
+        slot == 0 || self.readers.contains(&slot)
     }
 
     fn beside(&self, class: *mut PyTypeObject, kind: Kind) -> [isize; 2] {
@@ -223,6 +277,12 @@ pub(super) fn traverse(class: *mut PyTypeObject) -> Option<ffi::traverseproc> {
     unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::traverseproc>>(slot) }
 }
 
+/// Returns the address in a slot of a type; 0 if there is none.
+fn slot(class: *mut PyTypeObject, number: std::ffi::c_int) -> usize {
+    // SAFETY: the type is alive. Since Python 3.10 slots of every type may be asked for.
+    unsafe { ffi::PyType_GetSlot(class, number) }.expose_provenance()
+}
+
 /// Returns whether a type was made at run time, as classes of programs are.
 pub(super) fn is_of_the_program(class: *mut PyTypeObject) -> bool {
     flags(class) & ffi::Py_TPFLAGS_HEAPTYPE != 0
@@ -234,10 +294,4 @@ pub(super) fn is_gc(class: *mut PyTypeObject) -> Option<ffi::inquiry> {
     let slot = unsafe { ffi::PyType_GetSlot(class, ffi::Py_tp_is_gc) };
     // SAFETY: where the slot is set, it holds a function of this type.
     unsafe { transmute::<*mut std::ffi::c_void, Option<ffi::inquiry>>(slot) }
-}
-
-/// Returns the type of a live object.
-pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
-    // SAFETY: the object is alive.
-    unsafe { ffi::Py_TYPE(object) }
 }

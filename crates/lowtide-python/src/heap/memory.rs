@@ -11,8 +11,9 @@ use super::frozen;
 use super::graph::{Heap, Known, MemoryNode, object};
 use super::held::Held;
 use super::kind::Kind;
-use super::kinds::{Kinds, class_of};
+use super::kinds::Kinds;
 use super::listing;
+use super::object::class_of;
 use super::out_of_memory::{OutOfMemory, reserve, reserve_for};
 use super::question::Question;
 use super::reported::{Memory, MemoryKind, Reports};
@@ -45,13 +46,13 @@ pub(crate) fn take<'py>(
 ) -> PyResult<Heap<'py>> {
     let mut reports = Reports::new(py)?;
     let _room = reserve(0)?;
-    let found = tensors(py, question, kinds)?;
+    let (found, mut before) = tensors(py, question, kinds)?;
     reports.ask(py, question, found, &mut kinds.reported)?;
     let dtypes = Held::new(py)?;
     let mut walks = 0;
     loop {
         walks += 1;
-        let (walked, held, resting) = walk(py, question, kinds)?;
+        let (walked, held, resting) = walk(py, question, kinds, std::mem::take(&mut before))?;
         let unknown: Vec<Bound<'py, PyAny>> =
             kinds.layouts.take_unknown().into_iter().map(|dtype| object(py, dtype)).collect();
         let unasked = |node: &&Node| !reports.memory.contains_key(&walked.addresses[node.index()]);
@@ -79,15 +80,20 @@ pub(crate) fn take<'py>(
     }
 }
 
-/// Returns the objects that may hold device memory, of those that the collector lists.
+/// Returns the objects that may hold device memory, of those that the collector lists; and the
+/// addresses of all, in order.
 pub(crate) fn tensors<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let mut found = Vec::new();
+) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
+    let (mut found, mut all) = (Vec::new(), Vec::new());
     let mut is_full = false;
     listing::each(question, |at| {
+        is_full |= all.try_reserve(1).is_err();
+        if !is_full {
+            all.push(at.expose_provenance());
+        }
         if kinds.of(class_of(at)).kind == Kind::Tensor {
             is_full |= found.try_reserve(1).is_err();
             if !is_full {
@@ -95,7 +101,7 @@ pub(crate) fn tensors<'py>(
             }
         }
     })?;
-    if is_full { Err(OutOfMemory.into()) } else { Ok(found) }
+    if is_full { Err(OutOfMemory.into()) } else { Ok((found, all)) }
 }
 
 struct Adding<'a, 'py> {

@@ -5,15 +5,18 @@
 //! interpreter's lock held, and no Python code runs until it is over. So no object is freed or
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
-//! `question` is what Python asks; `roots`, `variables`, `listing` and `frozen` are where the walk
-//! begins; `exit` is what `atexit` has,
-//! and `state` what the interpreter holds itself; `node_hooks` has the hooks of autograd's nodes; `traverse`, `kinds` and `slots` ask objects, `walked` and `table` number them, `walk` drives
-//! both; `memory` adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `answer`, `dead` and `leads`
-//! turn the `graph` into what was `found`; `examining` has one examination wait for another.
+//! `question` is what Python asks; `roots`, `variables`, `listing`, `generations` and `frozen` are where
+//! the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself;
+//! `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects,
+//! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory`
+//! adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `search`
+//! follows references from a few objects; `answer`, `dead` and `leads` turn the `graph` into what was
+//! `found`; `examining` has one examination wait for another.
 
 mod answer;
 mod arrays;
 mod capsules;
+mod crew;
 mod dead;
 mod descent;
 mod examining;
@@ -21,11 +24,14 @@ mod exit;
 mod found;
 mod frames;
 mod frozen;
+mod generations;
 mod graph;
 mod held;
+mod interpreter;
 mod kind;
 mod kinds;
 mod leads;
+mod links;
 mod listing;
 mod lists;
 mod memory;
@@ -34,10 +40,12 @@ mod object;
 mod out_of_memory;
 mod pass;
 mod paths;
+mod pieces;
 mod question;
 mod reported;
 mod resting;
 mod roots;
+mod search;
 mod slots;
 mod state;
 mod table;
@@ -45,6 +53,7 @@ mod traverse;
 mod variables;
 mod walk;
 mod walked;
+mod walker;
 
 pub(crate) use answer::examine;
 pub(crate) use capsules::{Shown, dlpack_memory};
@@ -61,5 +70,6 @@ pub(crate) use leads::leads_to;
 pub(crate) use node_hooks::{NodeHooks, hook_lists};
 pub(crate) use pass::listed_memory;
 pub(crate) use reported::{Memory, MemoryKind};
+pub(crate) use search::led_to;
 pub(crate) use slots::{position, referents, refers};
 pub(crate) use state::{kept_by, module_state, thread_state};

@@ -1,11 +1,17 @@
 //! Reads live objects without running any code.
 
-use pyo3::ffi::{self, PyObject};
+use pyo3::ffi::{self, PyObject, PyTypeObject};
 
 /// From this reference count on, an object is immortal.
 const IMMORTAL: u32 = 1 << 29;
 /// How many objects ahead memory is prefetched.
 pub(crate) const AHEAD: usize = 16;
+
+/// Returns the type of a live object.
+pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
+    // SAFETY: the object is alive.
+    unsafe { ffi::Py_TYPE(object) }
+}
 
 /// Returns the reference count of a live object. Newer interpreters keep flags above the lower
 /// half.

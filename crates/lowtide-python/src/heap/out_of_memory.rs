@@ -3,7 +3,9 @@
 //! Tables that grow with the heap ask before they grow. Everything else is counted in a
 //! [`Reserve`] that is taken before.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
+use std::ptr::slice_from_raw_parts_mut;
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -39,6 +41,28 @@ pub(crate) fn reserve(bytes: usize) -> Result<Reserve, OutOfMemory> {
 pub(crate) fn reserve_for(nodes: usize, edges: usize) -> Result<Reserve, OutOfMemory> {
     reserve(nodes.saturating_mul(192).saturating_add(edges.saturating_mul(16)))
 }
+
+/// Returns so many zeros. A large table of them is fresh memory that nobody has touched.
+pub(crate) fn zeroed<T: Number>(len: usize) -> Result<Vec<T>, OutOfMemory> {
+    let Ok(layout) = Layout::array::<T>(len) else { return Err(OutOfMemory) };
+    if layout.size() == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the size is not 0.
+    let memory = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if memory.is_null() {
+        return Err(OutOfMemory);
+    }
+    let numbers = slice_from_raw_parts_mut(memory, len);
+    // SAFETY: it was allocated with this layout by the allocator of boxes, and a number of zeros is
+    // 0.
+    Ok(unsafe { Box::from_raw(numbers) }.into_vec())
+}
+
+/// A number that is 0 if all its bytes are.
+pub(crate) trait Number: Copy {}
+impl Number for u32 {}
+impl Number for i32 {}
 
 /// Returns an error if a reserve had to be given back.
 pub(crate) fn check(reserve: &Reserve) -> Result<(), OutOfMemory> {

@@ -19,7 +19,7 @@ pub(crate) fn listed_memory(question: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = question.py();
     let (question, mut kinds) = Question::new(question)?;
     let mut reports = Reports::new(py)?;
-    let found = tensors(py, &question, &mut kinds)?;
+    let (found, _) = tensors(py, &question, &mut kinds)?;
     reports.ask(py, &question, found, &mut HashMap::new())?;
     let reported = reports.memory.values().flatten().map(Py::get);
     let is_asked = |device: &str| question.device.as_ref().is_none_or(|asked| asked == device);

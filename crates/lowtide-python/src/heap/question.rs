@@ -9,6 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use super::arrays::Arrays;
+use super::generations::Generations;
+use super::interpreter::Interpreter;
 use super::kind::TypeKind;
 use super::kinds::{Kinds, is_of_the_program, traverse};
 
@@ -54,23 +56,6 @@ pub(crate) struct PythonQuestion<'py> {
     own_types: Vec<Bound<'py, PyType>>,
 }
 
-/// Facts and functions of the interpreter, as they were when the package was imported. To import
-/// the functions during a walk would run the program's `__import__`; to look them up could find
-/// what the program has put in their place.
-#[derive(FromPyObject)]
-pub(crate) struct Interpreter<'py> {
-    pub(crate) get_objects: Bound<'py, PyAny>,
-    pub(crate) get_freeze_count: Bound<'py, PyAny>,
-    pub(crate) current_frames: Bound<'py, PyAny>,
-    pub(crate) current_exceptions: Bound<'py, PyAny>,
-    /// Whether it is known how frozen objects are linked.
-    pub(crate) finds_frozen: bool,
-    /// Whether the layout of its objects is known.
-    pub(crate) knows_layout: bool,
-    /// Whether the traverse slot of a running frame shows its variables.
-    pub(crate) frames_show: bool,
-}
-
 /// The same question with addresses instead of objects: nothing in it refers to what is asked
 /// about.
 pub(crate) struct Question<'py> {
@@ -86,6 +71,8 @@ pub(crate) struct Question<'py> {
     pub(crate) view: Bound<'py, PyType>,
     pub(crate) thread: u64,
     pub(crate) interpreter: Interpreter<'py>,
+    /// The collector's lists of objects, if they can be read.
+    pub(crate) generations: Option<Generations>,
     pub(crate) probe: Bound<'py, PyAny>,
     pub(crate) autograd: Bound<'py, PyAny>,
     pub(crate) layout: Bound<'py, PyAny>,
@@ -99,7 +86,7 @@ impl<'py> Question<'py> {
     /// Reads a question that Python has made.
     pub(crate) fn new(asked: &Bound<'py, PyAny>) -> PyResult<(Question<'py>, Kinds)> {
         let address = |object: &Bound<'_, PyAny>| object.as_ptr().expose_provenance();
-        let told: PythonQuestion<'py> = asked.extract()?;
+        let mut told: PythonQuestion<'py> = asked.extract()?;
         // SAFETY: it is alive, and this thread is attached.
         if unsafe { ffi::PyCFunction_Check(told.interpreter.get_objects.as_ptr()) } == 0 {
             // Python code in its place would let other threads run during the walk.
@@ -112,6 +99,8 @@ impl<'py> Question<'py> {
         let mut sorted = targets.clone().unwrap_or_default();
         sorted.sort_unstable();
         let knows_layout = told.interpreter.knows_layout;
+        let readers = std::mem::take(&mut told.interpreter.readers);
+        let generations = Generations::find(asked.py(), &told.interpreter)?;
         let question = Question {
             asked: address(asked),
             targets,
@@ -123,6 +112,7 @@ impl<'py> Question<'py> {
             view: told.view,
             thread: told.thread,
             interpreter: told.interpreter,
+            generations,
             probe: told.probe,
             autograd: told.autograd,
             layout: told.layout,
@@ -131,7 +121,7 @@ impl<'py> Question<'py> {
             nested: told.nested,
             own_types: told.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };
-        let mut kinds = Kinds::new(&told.kinds, &told.sample, knows_layout);
+        let mut kinds = Kinds::new(&told.kinds, &told.sample, &readers, knows_layout);
         kinds.array = told.arrays.as_ref().and_then(Arrays::class);
         kinds.row = told.arrays.as_ref().and_then(Arrays::row_class);
         kinds.layouts.flags = told.arrays.as_ref().and_then(Arrays::dtype_flags);
@@ -149,6 +139,11 @@ impl<'py> Question<'py> {
     /// Returns whether the memory of this tensor is asked about.
     pub(crate) fn counts(&self, tensor: usize) -> bool {
         !self.grouped || self.targets.is_none() || self.is_target(tensor)
+    }
+
+    /// Returns the addresses of the objects that are asked about, sorted.
+    pub(crate) fn sorted_targets(&self) -> &[usize] {
+        &self.sorted
     }
 
     /// Returns whether the object at this address is asked about.

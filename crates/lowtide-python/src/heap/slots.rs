@@ -14,9 +14,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::arrays;
-use super::kinds::{class_of, is_gc, is_of_the_program, traverse};
+use super::kinds::{is_gc, is_of_the_program, traverse};
 use super::lists::list_of;
-use super::object::count_of;
+use super::object::{class_of, count_of};
 
 /// The most ended objects that a slot may show. The lists of the interpreter have a few hundred.
 pub(super) const ENDED_MOST: usize = 1 << 16;
@@ -94,7 +94,7 @@ pub(super) fn shown_behind(address: usize, array: Option<*mut PyTypeObject>) -> 
 const BEHIND_MOST: usize = 3;
 
 /// Calls the traverse slot of a live object, if it has one.
-fn visit(object: *mut PyObject, show: ffi::visitproc, with: *mut c_void) {
+pub(super) fn visit(object: *mut PyObject, show: ffi::visitproc, with: *mut c_void) {
     let class = class_of(object);
     let Some(traverse) = traverse(class) else { return };
     // SAFETY: the object is alive, and the slot is one of its type.
@@ -136,14 +136,16 @@ unsafe extern "C" fn look_live(object: *mut PyObject, search: *mut c_void) -> c_
 
 /// What a slot has shown.
 #[derive(Default)]
-struct Shown {
-    live: Vec<*mut PyObject>,
+pub(super) struct Shown {
+    pub(super) live: Vec<*mut PyObject>,
     ended: usize,
-    is_full: bool,
+    /// Whether there was no memory for more.
+    pub(super) is_full: bool,
 }
 
-unsafe extern "C" fn note(object: *mut PyObject, shown: *mut c_void) -> c_int {
-    // SAFETY: `referents` passed it, and nobody else uses it during the call.
+/// Notes what a slot shows. To be passed to [`visit`] with a [`Shown`].
+pub(super) unsafe extern "C" fn note(object: *mut PyObject, shown: *mut c_void) -> c_int {
+    // SAFETY: who visits passed it, and nobody else uses it during the call.
     let shown = unsafe { &mut *shown.cast::<Shown>() };
     if count_of(object) == 0 {
         shown.ended += 1;

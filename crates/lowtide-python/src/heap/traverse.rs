@@ -1,5 +1,5 @@
-//! Asks objects what they refer to, through their types' traverse slots. This side of the walk is
-//! the only one that touches objects.
+//! Asks objects what they refer to, through their types' traverse slots, in the thread that has the
+//! interpreter's lock. Most objects can be asked by any thread, and `walker.rs` does that.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -9,49 +9,66 @@ use pyo3::ffi::PyObject;
 use super::arrays;
 use super::capsules;
 use super::kind::Kind;
-use super::kinds::{Info, Kinds, class_of};
-use super::object::{AHEAD, count_of, first_of, prefetch};
+use super::kinds::{Info, Kinds};
+use super::object::{AHEAD, class_of, count_of, is_immortal, prefetch};
 use super::out_of_memory::OutOfMemory;
 use super::question::Question;
 use super::roots::Roots;
 use super::slots::ENDED_MOST;
 
-/// How many objects are asked at a time.
-const BATCH: usize = 64;
-
 /// An object, as the other side of the walk needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) address: usize,
-    /// Its reference count.
-    pub(crate) count: u32,
     pub(crate) kind: Kind,
 }
 
-/// What some objects refer to.
+/// Returns how many references have to be explained if an object has this reference count. An
+/// immortal one has enough of them.
+pub(crate) fn left_of(count: u32) -> i32 {
+    if is_immortal(count) { i32::MIN / 2 } else { count.cast_signed() }
+}
+
+/// Objects that only the calling thread asks, and what they refer to.
 #[derive(Default)]
-pub(crate) struct Batch {
-    /// For each of them, its kind by its type, and the end of its references in `shown`.
-    pub(crate) holders: Vec<(Kind, usize)>,
+pub(crate) struct Told {
+    /// In the order of their nodes.
+    pub(crate) holders: Vec<ToldHolder>,
     /// The addresses of what they refer to.
     pub(crate) shown: Vec<usize>,
 }
 
-/// Asks objects what they refer to.
+/// An object that only the calling thread asks.
+pub(crate) struct ToldHolder {
+    pub(crate) node: u32,
+    /// Its kind, by its type alone and by what is in it.
+    pub(crate) by_type: Kind,
+    pub(crate) kind: Kind,
+    /// Where its references end in `shown`.
+    pub(crate) end: usize,
+}
+
+/// Asks objects what they refer to, in the thread that has the interpreter's lock.
 pub(crate) struct Traverser<'q, 'py> {
     question: &'q Question<'py>,
-    kinds: &'q mut Kinds,
+    pub(crate) kinds: &'q mut Kinds,
     pub(crate) roots: Roots<'py>,
     shown: Shown,
 }
 
 /// What traverse slots have shown.
-struct Shown {
-    objects: Vec<usize>,
+pub(crate) struct Shown {
+    pub(crate) objects: Vec<usize>,
     /// Objects without references: they have ended, and wait to be used again.
     ended: usize,
     /// Whether there was no memory for more.
-    is_full: bool,
+    pub(crate) is_full: bool,
+}
+
+impl Shown {
+    pub(crate) fn new() -> Shown {
+        Shown { objects: Vec::with_capacity(4096), ended: 0, is_full: false }
+    }
 }
 
 impl<'q, 'py> Traverser<'q, 'py> {
@@ -60,125 +77,77 @@ impl<'q, 'py> Traverser<'q, 'py> {
         kinds: &'q mut Kinds,
         roots: Roots<'py>,
     ) -> Traverser<'q, 'py> {
-        kinds.forget();
-        let shown = Shown { objects: Vec::with_capacity(4096), ended: 0, is_full: false };
-        Traverser { question, kinds, roots, shown }
+        Traverser { question, kinds, roots, shown: Shown::new() }
     }
 
     /// Returns a live object, or `None` if it refers to nothing and is not asked about.
     pub(crate) fn look(&mut self, address: usize) -> Option<Seen> {
-        let object = with_exposed_provenance_mut::<PyObject>(address);
-        let info = self.kinds.of(class_of(object));
-        let mut kind = info.kind;
-        let mut refers = info.traverse.is_some() || kind == Kind::Tensor;
-        if info.is_array {
-            let has_elements = !arrays::elements(object, &mut self.kinds.layouts).is_empty();
-            refers |= has_elements || !arrays::base(object).is_null();
-            // Elements can be replaced; the base cannot.
-            kind = if has_elements { Kind::Container } else { Kind::Opaque };
-        }
-        refers |= info.is_row && !arrays::base(object).is_null();
-        if info.is_capsule && capsules::tensor(object).is_some() {
-            (kind, refers) = (Kind::Tensor, true);
-        }
-        if !refers && !self.question.is_target(address) {
-            return None;
-        }
-        // What Python reports needs no slot: a greenlet is collected only before and after it runs.
-        if kind != Kind::Tensor && !is_collected(info, object) {
-            return None;
-        }
-        let count = count_of(object);
-        // What has ended is on a list to be used again, and no object (`slots.rs`).
-        (count != 0).then_some(Seen { address, count, kind })
+        look(self.question, self.kinds, address)
     }
 
-    /// Asks the first of some objects. Memory is prefetched before it is read: the objects, then
-    /// what their slots read. What they refer to is not read here.
+    /// Asks some nodes, which are in order.
     pub(crate) fn ask(
         &mut self,
+        nodes: &[u32],
         addresses: &[usize],
-        batch: &mut Batch,
+        told: &mut Told,
     ) -> Result<(), OutOfMemory> {
-        let first = &addresses[..addresses.len().min(BATCH)];
-        let mut infos = [Info::NOTHING; BATCH];
-        for (at, (address, info)) in first.iter().zip(&mut infos).enumerate() {
-            if let Some(ahead) = addresses.get(at + AHEAD) {
-                expect(*ahead);
-            }
-            *info = self.expect(*address);
-        }
+        told.holders.clear();
+        told.holders.try_reserve(nodes.len())?;
         self.shown.objects.clear();
-        batch.holders.clear();
-        batch.holders.try_reserve(first.len())?;
-        for (address, info) in first.iter().zip(&infos) {
-            self.traverse(*address, *info);
-            batch.holders.push((info.kind, self.shown.objects.len()));
+        for (at, node) in nodes.iter().enumerate() {
+            if let Some(ahead) = nodes.get(at + AHEAD) {
+                expect(addresses[*ahead as usize]);
+            }
+            let address = addresses[*node as usize];
+            let info = self.kinds.of(class_of(with_exposed_provenance_mut(address)));
+            let kind = self.look(address).map_or(info.kind, |seen| seen.kind);
+            self.traverse(address, info);
+            let end = self.shown.objects.len();
+            told.holders.push(ToldHolder { node: *node, by_type: info.kind, kind, end });
         }
         if self.shown.is_full {
             return Err(OutOfMemory);
         }
-        std::mem::swap(&mut batch.shown, &mut self.shown.objects);
+        std::mem::swap(&mut told.shown, &mut self.shown.objects);
         Ok(())
     }
+}
 
-    /// Returns whether an object of this kind is a frame of our own. A signal handler is given the frame
-    /// that it interrupts, which may be one of ours: what that refers to is not held by the program.
-    pub(crate) fn is_our_frame(&self, address: usize, kind: Kind) -> bool {
-        matches!(kind, Kind::Frame | Kind::Ours) && self.roots.ours.contains(&address)
+/// Returns a live object, or `None` if it refers to nothing and is not asked about.
+pub(crate) fn look(question: &Question<'_>, kinds: &mut Kinds, address: usize) -> Option<Seen> {
+    let object = with_exposed_provenance_mut::<PyObject>(address);
+    let info = kinds.of(class_of(object));
+    let mut kind = info.kind;
+    let mut refers = info.traverse.is_some() || kind == Kind::Tensor;
+    if info.is_array {
+        let has_elements = !arrays::elements(object, &mut kinds.layouts).is_empty();
+        refers |= has_elements || !arrays::base(object).is_null();
+        // Elements can be replaced; the base cannot.
+        kind = if has_elements { Kind::Container } else { Kind::Opaque };
     }
-
-    /// Returns the kind that an object has because of its holder's kind, if that says more than its
-    /// own.
-    #[inline]
-    pub(crate) fn held_by(&mut self, holder: Kind, kind: Kind, address: usize) -> Option<Kind> {
-        match (holder, kind) {
-            (Kind::Module, Kind::Dict) => Some(Kind::Namespace),
-            (Kind::Class, Kind::Dict) => Some(Kind::ClassDict),
-            (Kind::Call, Kind::Dict) => Some(Kind::Arguments),
-            (Kind::Foreign, Kind::Dict) => Some(Kind::Immutable),
-            (Kind::Function, Kind::Immutable) => {
-                self.is_defaults(address).then_some(Kind::Defaults)
-            }
-            _ => None,
-        }
+    refers |= info.is_row && !arrays::base(object).is_null();
+    if info.is_capsule && capsules::tensor(object).is_some() {
+        (kind, refers) = (Kind::Tensor, true);
     }
-
-    /// Returns whether a tuple of a function has its default arguments. The dict of an object of ctypes
-    /// is no tuple, although its kind is the same.
-    fn is_defaults(&mut self, address: usize) -> bool {
-        let class = class_of(with_exposed_provenance_mut(address));
-        self.kinds.of(class).kind == Kind::Immutable && !self.begins_with_cell(address)
+    if !refers && !question.is_target(address) {
+        return None;
     }
-
-    /// Returns whether a tuple is a closure.
-    fn begins_with_cell(&mut self, tuple: usize) -> bool {
-        first_of(with_exposed_provenance_mut(tuple))
-            .is_some_and(|first| self.kinds.of(class_of(first)).kind == Kind::Cell)
+    // What Python reports needs no slot: a greenlet is collected only before and after it runs.
+    if kind != Kind::Tensor && !is_collected(info, object) {
+        return None;
     }
+    // What has ended is on a list to be used again, and no object (`slots.rs`).
+    (count_of(object) != 0).then_some(Seen { address, kind })
+}
 
+impl Traverser<'_, '_> {
     /// Returns what one object refers to.
     pub(crate) fn referents(&mut self, address: usize) -> &[usize] {
         self.shown.objects.clear();
         let info = self.kinds.of(class_of(with_exposed_provenance_mut(address)));
         self.traverse(address, info);
         &self.shown.objects
-    }
-
-    /// Returns what is known of an object's type, and prefetches the memory that its slot will
-    /// read.
-    fn expect(&mut self, address: usize) -> Info {
-        let object = with_exposed_provenance_mut::<PyObject>(address);
-        let info = self.kinds.of(class_of(object));
-        for offset in info.beside {
-            let place = object.wrapping_byte_offset(offset).cast::<*const u8>();
-            // SAFETY: objects of its type have a pointer there, or something else as long.
-            let beside = unsafe { place.read() };
-            if !beside.is_null() {
-                prefetch(beside);
-            }
-        }
-        info
     }
 
     /// Adds what an object refers to, to what is `shown`.
@@ -241,6 +210,18 @@ fn is_collected(info: Info, object: *mut PyObject) -> bool {
     info.is_gc.is_none_or(|is_gc| unsafe { is_gc(object) } != 0)
 }
 
+/// Prefetches the memory that an object's traverse slot will read.
+pub(crate) fn expect_beside(object: *mut PyObject, info: Info) {
+    for offset in info.beside {
+        let place = object.wrapping_byte_offset(offset).cast::<*const u8>();
+        // SAFETY: objects of its type have a pointer there, or something else as long.
+        let beside = unsafe { place.read() };
+        if !beside.is_null() {
+            prefetch(beside);
+        }
+    }
+}
+
 /// Prefetches the object at an address.
 pub(crate) fn expect(address: usize) {
     prefetch(with_exposed_provenance::<u8>(address));
@@ -248,8 +229,8 @@ pub(crate) fn expect(address: usize) {
 
 /// Called by a traverse slot for each reference. It does not read the object, which is not in the
 /// cache yet.
-unsafe extern "C" fn note(object: *mut PyObject, shown: *mut c_void) -> c_int {
-    // SAFETY: `Traverser::traverse` passed it, and nobody else uses it during the call.
+pub(crate) unsafe extern "C" fn note(object: *mut PyObject, shown: *mut c_void) -> c_int {
+    // SAFETY: who calls the slot passed it, and nobody else uses it during the call.
     let shown = unsafe { &mut *shown.cast::<Shown>() };
     if shown.objects.len() == shown.objects.capacity() && shown.objects.try_reserve(1).is_err() {
         shown.is_full = true;

@@ -1,51 +1,88 @@
-//! The walk: breadth first from the roots, then over the other objects that the collector lists.
+//! The walk: over the objects that the collector lists, and over all that they and the roots lead to.
 //!
-//! It has two sides. One asks objects what they refer to (`traverse.rs`), the other numbers them
-//! and keeps the references (`walked.rs`). On a heap of millions of objects, neither fits a cache.
-//! So they take turns, many objects at a time, and prefetch memory. An object that has a number is
-//! not read again. (Two threads were tried and gain nothing: docs/decisions/0008.)
+//! First, all objects that are known get numbers: some of our own, the roots, and those that the
+//! collector lists. Then they are asked what they refer to; objects without a number get the next ones
+//! and are asked in turn. At last it is found out what the roots lead to.
+//!
+//! Several threads number and ask the objects of a large heap (`crew.rs`, `walker.rs`). What they find
+//! is put together in the order of the numbers (`pieces.rs`), so the answer does not depend on them.
+//! Objects that not every thread may ask are asked by the calling one before (`traverse.rs`).
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::ptr::with_exposed_provenance_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lowtide_heap::Node;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use super::crew::{Blocked, threads_for, together};
 use super::frozen;
 use super::graph::object;
 use super::held::{self, Held};
 use super::kind::Kind;
-use super::kinds::{Kinds, class_of};
-use super::listing;
-use super::object::{AHEAD, is_being_made};
+use super::kinds::Kinds;
+use super::listing::{Listed, Listing};
+use super::object::{class_of, is_being_made};
 use super::out_of_memory::{OutOfMemory, check, reserve};
+use super::pieces::{Found, Met, Pieces};
 use super::question::Question;
 use super::resting::Resting;
 use super::roots::{self, RootKind};
-use super::traverse::{Batch, Traverser, expect};
+use super::table::Table;
+use super::traverse::{Told, Traverser, look};
 use super::walked::Walked;
+use super::walker::{Ground, Walker, atomics};
 use crate::huge::Reserve;
+
+/// The most and the fewest nodes that a thread asks before it looks for others.
+const PIECE_MOST: usize = 16 << 10;
+const PIECE_LEAST: usize = 16;
+/// How many pieces there should be for each thread, so that all end at the same time.
+const PIECES_EACH: usize = 16;
+
+/// Returns how many nodes a thread asks at a time.
+fn piece_size(nodes: usize, threads: NonZeroUsize) -> usize {
+    (nodes / (threads.get() * PIECES_EACH)).clamp(PIECE_LEAST, PIECE_MOST)
+}
+
+/// Returns how many threads walk over so many objects.
+fn threads_over(objects: usize, question: &Question<'_>) -> NonZeroUsize {
+    let wanted = NonZeroUsize::new(question.interpreter.threads);
+    wanted.unwrap_or_else(|| threads_for(objects))
+}
 
 struct Walk<'q, 'py> {
     question: &'q Question<'py>,
     traverser: Traverser<'q, 'py>,
     walked: Walked,
+    /// The number of frames of our own. Their nodes are the first.
+    our_frames: u32,
     /// Nodes up to here have been asked.
     next: usize,
-    batch: Batch,
+    /// Nodes that only this thread asks, in order.
+    told: Vec<u32>,
+    asked: Told,
+    walker: Walker,
+    /// The numbers of the objects that a part of the walk meets for the first time.
+    numbers: Table,
+    /// Nodes whose kinds are not known yet, which are of the second kind if they are of the first.
+    renames: Vec<(Node, Kind, Kind)>,
     /// For everything that grows without asking.
     room: Reserve,
 }
 
 /// Walks the heap. Nothing runs meanwhile but traverse slots, which run no Python code. The
 /// references that are returned have to be kept until the answer is made, and so long the collector
-/// is off.
+/// is off. `before` has the addresses of most objects in the order in which they will be listed.
 pub(crate) fn walk<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,
+    before: Vec<usize>,
 ) -> PyResult<(Walked, Held<'py>, Resting<'py>)> {
     let room = reserve(0)?;
     kinds.forget();
@@ -53,28 +90,49 @@ pub(crate) fn walk<'py>(
     frames.retain(|one| kinds.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
     let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
     let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
+    kinds.forget();
+    // Frames of our own, then roots, then what else is ours.
+    let mut first = roots.ours.clone();
+    let our_frames = first.len() as u32;
+    let others = roots.all.iter().map(|root| root.address);
+    let others = others.chain([question.asked]).chain(held::lists());
+    first.extend(others.filter(|address| look(question, kinds, *address).is_some()));
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
-    let listed = &listing::addresses(question, frozen_count)?;
+    let listed = Listing::new(kinds, first, before)?.all(question)?;
     let resting = Resting::begin(py);
+    let Listed { addresses, table, told, first, also } = listed;
+    let mut walked = Walked::new(addresses, table, first, frozen_count)?;
+    for node in also {
+        walked.listed[node as usize] = true;
+    }
     let mut walk = Walk {
         question,
+        our_frames,
         traverser: Traverser::new(question, kinds, roots),
-        walked: Walked::with_room(listed.len(), frozen_count)?,
+        walked,
         next: 0,
-        batch: Batch::default(),
+        told,
+        asked: Told::default(),
+        walker: Walker::new(),
+        numbers: Table::new()?,
+        renames: Vec::new(),
         room,
     };
-    walk.all(listed)?;
+    walk.all()?;
     Ok((walk.walked, walk.traverser.roots.held, resting))
 }
 
 impl Walk<'_, '_> {
-    fn all(&mut self, listed: &[usize]) -> Result<(), OutOfMemory> {
+    fn all(&mut self) -> Result<(), OutOfMemory> {
+        self.number()?;
+        let mut near = Vec::new();
+        let mut modules = Vec::new();
         for root in std::mem::take(&mut self.traverser.roots.all) {
-            let Some(node) = self.meet(root.address)? else { continue };
+            let Some(node) = self.walked.table.get(root.address).map(Node) else { continue };
             if root.kind == RootKind::Modules {
-                self.walked.kinds[node.index()] = Kind::Modules;
+                modules.push(node);
             }
+            near.push(node);
             if root.is_here {
                 self.walked.builder.root(node);
             } else {
@@ -82,17 +140,9 @@ impl Walk<'_, '_> {
             }
             self.walked.roots.entry(node).or_insert(root);
         }
-        self.on()?;
-        let reached = self.walked.addresses.len();
-        let ours = std::mem::take(&mut self.traverser.roots.ours);
-        for address in ours.iter().chain([&self.question.asked]).chain(&held::lists()) {
-            self.ours(*address)?;
-        }
-        self.on()?;
-        self.list(listed)?;
-        self.on()?;
-        self.walked.mark_rest()?;
+        self.on(&modules)?;
         if self.walked.frozen_count > 0 && self.question.interpreter.finds_frozen {
+            self.walked.mark_rest()?;
             let frozen = frozen::find(&self.walked, self.question.immortal).unwrap_or_default();
             self.walked.frozen_seen = !frozen.is_empty();
             if self.walked.frozen_seen {
@@ -101,11 +151,25 @@ impl Walk<'_, '_> {
             for address in frozen {
                 self.meet(address)?;
             }
-            self.on()?;
+            self.on(&[])?;
         }
         self.walked.mark_rest()?;
         // What was not seen is counted without asking.
         self.room = reserve(self.walked.addresses.len() * 16)?;
+        let threads = threads_over(self.walked.addresses.len(), self.question);
+        let blocked = Blocked::all();
+        let reached = self.walked.builder.reached(near, threads);
+        drop(blocked);
+        // Of several objects that have the same memory, one that a root leads to says who holds it.
+        self.walked.tensors.sort_by_key(|node| !reached[node.index()]);
+        let ours = std::mem::take(&mut self.traverser.roots.ours);
+        for address in ours.iter().chain([&self.question.asked]).chain(&held::lists()) {
+            if let Some(node) = self.walked.table.get(*address)
+                && !reached[node as usize]
+            {
+                self.walked.kinds[node as usize] = Kind::Ours;
+            }
+        }
         let kept = self.question.kept.iter();
         let told = [&self.question.probe, &self.question.autograd, &self.question.layout];
         for object in kept.chain(told) {
@@ -125,85 +189,114 @@ impl Walk<'_, '_> {
                 self.walked.left[node as usize] += 1;
             }
         }
-        self.count(reached, &ours);
+        self.count(&reached, &ours);
         check(&self.room)
     }
 
-    /// Returns the node of an object, or `None` if it refers to nothing and is not asked about.
-    fn meet(&mut self, address: usize) -> Result<Option<Node>, OutOfMemory> {
-        let Some(seen) = self.traverser.look(address) else { return Ok(None) };
-        self.walked.meet(seen).map(Some)
+    /// Numbers the objects that are known so far.
+    fn number(&mut self) -> Result<(), OutOfMemory> {
+        let Walked { table, addresses, .. } = &mut self.walked;
+        let threads = threads_over(addresses.len(), self.question);
+        let numbering = table.add_rows()?;
+        let size = piece_size(addresses.len(), threads);
+        let next = AtomicUsize::new(0);
+        let fill = || loop {
+            let begin = next.fetch_add(size, Ordering::Relaxed);
+            let Some(rest) = addresses.get(begin..).filter(|rest| !rest.is_empty()) else { break };
+            numbering.fill(begin as u32, &rest[..rest.len().min(size)]);
+        };
+        together(threads, fill, fill);
+        Ok(())
     }
 
-    /// Meets an object of our own: its references are counted, but hold nothing.
-    fn ours(&mut self, address: usize) -> Result<(), OutOfMemory> {
-        let known = self.walked.table.get(address).is_some();
-        if let Some(node) = self.meet(address)?
-            && !known
-        {
-            self.walked.kinds[node.index()] = Kind::Ours;
+    /// Meets an object that may have no number yet.
+    fn meet(&mut self, address: usize) -> Result<(), OutOfMemory> {
+        if self.walked.table.get(address).is_some() {
+            return Ok(());
+        }
+        let Some(seen) = self.traverser.look(address) else { return Ok(()) };
+        self.walked.builder.nodes(1);
+        self.add(&Met { seen, left: 0 })
+    }
+
+    /// Adds an object that has a node in the graph.
+    fn add(&mut self, met: &Met) -> Result<(), OutOfMemory> {
+        let node = self.walked.meet(met)?;
+        let class = class_of(with_exposed_provenance_mut(met.seen.address));
+        if self.traverser.kinds.of(class).reader.is_none() {
+            self.told.try_reserve(1)?;
+            self.told.push(node);
         }
         Ok(())
     }
 
-    /// Meets the objects that the collector lists, and marks them as listed.
-    fn list(&mut self, listed: &[usize]) -> Result<(), OutOfMemory> {
-        self.walked.mark_rest()?;
-        for address in listed {
-            if let Some(node) = self.walked.table.get(*address) {
-                self.walked.listed[node as usize] = true;
-            } else if self.meet(*address)?.is_some() {
-                self.walked.listed.try_reserve(1)?;
-                self.walked.listed.push(true);
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks the objects that were met and have not been asked.
-    fn on(&mut self) -> Result<(), OutOfMemory> {
+    /// Asks the objects that have not been asked, and those that are met thereby. The nodes
+    /// `modules` are tables of modules.
+    fn on(&mut self, modules: &[Node]) -> Result<(), OutOfMemory> {
         while self.next < self.walked.addresses.len() {
-            self.traverser.ask(&self.walked.addresses[self.next..], &mut self.batch)?;
-            self.walked.expect(&self.batch.shown)?;
-            self.take_in()?;
-            self.next += self.batch.holders.len();
+            let found = self.part()?;
+            for node in modules {
+                self.walked.kinds[node.index()] = Kind::Modules;
+            }
+            for met in &found.new {
+                self.add(met)?;
+            }
+            self.renames.try_reserve(found.renames.len())?;
+            self.renames.extend(found.renames);
+            let kinds = &mut self.walked.kinds;
+            self.renames.retain(|(node, from, to)| {
+                let kind = kinds.get_mut(node.index());
+                let is_later = kind.is_none();
+                // What it is to its holder says more than its type.
+                if let Some(kind) = kind.filter(|kind| **kind == *from) {
+                    *kind = *to;
+                }
+                is_later
+            });
             check(&self.room)?;
         }
         Ok(())
     }
 
-    /// Adds the references of the objects that were asked.
-    fn take_in(&mut self) -> Result<(), OutOfMemory> {
-        let Walk { traverser, walked, batch, next, .. } = self;
-        let mut begin = 0;
-        for (from, (holder, end)) in (*next as u32..).map(Node).zip(&batch.holders) {
-            for at in begin..*end {
-                let ahead = at + AHEAD;
-                if ahead < batch.shown.len() && walked.known(ahead).is_none() {
-                    expect(batch.shown[ahead]);
-                }
-                let address = batch.shown[at];
-                let to = match walked.known(at) {
-                    Some(known) => known,
-                    None => match traverser.look(address) {
-                        Some(seen) if traverser.is_our_frame(address, seen.kind) => continue,
-                        Some(seen) => walked.meet(seen)?,
-                        None => continue,
-                    },
-                };
-                let kind = walked.kinds[to.index()];
-                if traverser.is_our_frame(address, kind) {
-                    continue;
-                }
-                walked.refer(from, to);
-                // What it is to this holder says more than its type.
-                if let Some(kind) = traverser.held_by(*holder, kind, address) {
-                    walked.kinds[to.index()] = kind;
-                }
-            }
-            begin = *end;
+    /// Asks the objects that have not been asked.
+    fn part(&mut self) -> Result<Found, OutOfMemory> {
+        let Walk { question, traverser, walked, told, asked, walker, numbers, next, .. } = self;
+        let (begin, end) = (*next, walked.addresses.len());
+        let threads = threads_over(end - begin, question);
+        traverser.ask(told, &walked.addresses, asked)?;
+        let tensors = asked.holders.iter().filter(|holder| holder.kind == Kind::Tensor);
+        for holder in tensors {
+            walked.tensors.try_reserve(1)?;
+            walked.tensors.push(Node(holder.node));
         }
-        Ok(())
+        told.clear();
+        numbers.clear()?;
+        let ground = Ground {
+            addresses: &walked.addresses,
+            table: &walked.table,
+            left: atomics(&mut walked.left),
+            told: asked,
+            kinds: Mutex::new(&mut *traverser.kinds),
+            targets: question.sorted_targets(),
+            first_of_others: self.our_frames,
+            begin,
+            end,
+            piece: piece_size(end - begin, threads),
+            next: AtomicUsize::new(0),
+            alone: threads == NonZeroUsize::MIN,
+            failed: AtomicBool::new(false),
+        };
+        let pieces =
+            Pieces::new(&mut walked.builder, &mut walked.kinds, numbers, Node(begin as u32));
+        let judge = |address| look(question, &mut ground.kinds(), address);
+        let help = || ground.walk(&mut Walker::new(), &pieces, None);
+        together(threads, help, || ground.walk(walker, &pieces, Some(&judge)));
+        if ground.failed.load(Ordering::Relaxed) {
+            return Err(OutOfMemory);
+        }
+        let found = pieces.finish(&judge)?;
+        *next = end;
+        Ok(found)
     }
 
     /// Finds objects with more references than were seen. Those that nothing leads to are held by
@@ -211,14 +304,14 @@ impl Walk<'_, '_> {
     ///
     /// Variables of our own functions may be arguments of a call at the same time, and are left
     /// out.
-    fn count(&mut self, reached: usize, ours: &[usize]) {
+    fn count(&mut self, reached: &[bool], ours: &[usize]) {
         let ours = ours.iter().filter_map(|frame| self.traverser.roots.locals.get(frame)).flatten();
         let ours: HashSet<usize> = ours.copied().collect();
         let left = (0..).map(Node).zip(&self.walked.left).filter(|(_, left)| **left > 0);
         let left = left.filter(|(node, _)| self.walked.kinds[node.index()] != Kind::Ours);
         let mut hidden: Vec<(Node, u32)> =
             left.map(|(node, left)| (node, left.unsigned_abs())).collect();
-        for (node, count) in hidden.iter_mut().filter(|(node, _)| node.index() >= reached) {
+        for (node, count) in hidden.iter_mut().filter(|(node, _)| !reached[node.index()]) {
             let address = self.walked.addresses[node.index()];
             let object = with_exposed_provenance_mut(address);
             if ours.contains(&address) || is_being_made(object) {

@@ -6,11 +6,10 @@ use std::collections::HashMap;
 use lowtide_heap::{GraphBuilder, Node};
 
 use super::kind::Kind;
-use super::object::is_immortal;
-use super::out_of_memory::OutOfMemory;
+use super::out_of_memory::{OutOfMemory, zeroed};
+use super::pieces::Met;
 use super::roots::Root;
-use super::table::{Place, Table};
-use super::traverse::Seen;
+use super::table::Table;
 
 /// The heap as the walk sees it. Device memory is added later.
 pub(crate) struct Walked {
@@ -37,20 +36,24 @@ pub(crate) struct Walked {
     pub(crate) frozen_count: usize,
     /// Whether all of them were found.
     pub(crate) frozen_seen: bool,
-    /// Where the table has the objects that were expected last.
-    places: Vec<Option<Place>>,
 }
 
 impl Walked {
-    /// Creates an empty heap with room for the objects that the collector lists, and some more.
-    pub(crate) fn with_room(tracked: usize, frozen_count: usize) -> Result<Walked, OutOfMemory> {
-        let room = tracked + tracked / 8;
+    /// Creates a heap of these objects, whose pages are in the table. The first `first` are not
+    /// listed, as far as is known.
+    pub(crate) fn new(
+        addresses: Vec<usize>,
+        table: Table,
+        first: usize,
+        frozen_count: usize,
+    ) -> Result<Walked, OutOfMemory> {
+        let objects = addresses.len();
         let mut walked = Walked {
             builder: GraphBuilder::default(),
-            table: Table::with_room(room)?,
-            addresses: Vec::new(),
+            table,
+            addresses,
             kinds: Vec::new(),
-            left: Vec::new(),
+            left: zeroed(objects)?,
             tensors: Vec::new(),
             hidden: Vec::new(),
             listed: Vec::new(),
@@ -59,19 +62,16 @@ impl Walked {
             roots: HashMap::new(),
             frozen_count,
             frozen_seen: false,
-            places: Vec::new(),
         };
-        walked.make_room(room)?;
-        walked.builder.try_reserve(room, tracked * 4)?;
+        // Most heaps have some objects that are not listed, and four references to an object.
+        let room = objects + objects / 8;
+        walked.kinds.try_reserve(room)?;
+        walked.builder.try_reserve(room, objects * 4)?;
+        walked.builder.nodes(objects);
+        walked.listed.try_reserve_exact(objects)?;
+        walked.listed.resize(first, false);
+        walked.listed.resize(objects, true);
         Ok(walked)
-    }
-
-    /// Makes room for so many more nodes.
-    fn make_room(&mut self, nodes: usize) -> Result<(), OutOfMemory> {
-        self.addresses.try_reserve(nodes)?;
-        self.kinds.try_reserve(nodes)?;
-        self.left.try_reserve(nodes)?;
-        Ok(())
     }
 
     /// Marks all nodes that have no mark yet as not listed.
@@ -82,47 +82,15 @@ impl Walked {
         Ok(())
     }
 
-    /// Returns the node of an object; adds one if it is met for the first time.
-    pub(crate) fn meet(&mut self, seen: Seen) -> Result<Node, OutOfMemory> {
-        let place = self.table.place(seen.address)?;
-        if let Some(number) = self.table.number(place) {
-            return Ok(Node(number));
-        }
-        self.make_room(1)?;
-        let node = self.builder.node();
-        let left = if is_immortal(seen.count) { i32::MIN / 2 } else { seen.count.cast_signed() };
-        self.table.fill(place, node.0);
-        self.addresses.push(seen.address);
-        self.left.push(left);
-        self.kinds.push(seen.kind);
-        if seen.kind == Kind::Tensor {
-            self.tensors.try_reserve(1)?;
-            self.tensors.push(node);
-        }
+    /// Adds an object that was met for the first time and has a node in the graph already.
+    pub(crate) fn meet(&mut self, met: &Met) -> Result<u32, OutOfMemory> {
+        let node = self.addresses.len() as u32;
+        let place = self.table.place(met.seen.address)?;
+        self.addresses.try_reserve(1)?;
+        self.left.try_reserve(1)?;
+        self.table.fill(place, node);
+        self.addresses.push(met.seen.address);
+        self.left.push(met.left);
         Ok(node)
-    }
-
-    /// Makes room for references to some objects, and prefetches what is known of them: by the time they
-    /// are asked for ([`known`](Walked::known)), it is in the cache.
-    pub(crate) fn expect(&mut self, addresses: &[usize]) -> Result<(), OutOfMemory> {
-        self.builder.try_reserve(addresses.len(), addresses.len())?;
-        self.places.clear();
-        self.places.try_reserve(addresses.len())?;
-        self.places.extend(addresses.iter().map(|address| self.table.expect(*address)));
-        Ok(())
-    }
-
-    /// Returns the node of an object that was expected, by its position. An object that was met since
-    /// then may be missing.
-    #[inline]
-    pub(crate) fn known(&self, at: usize) -> Option<Node> {
-        self.places.get(at)?.and_then(|place| self.table.number(place)).map(Node)
-    }
-
-    /// Adds a reference, which explains one of the references to the object.
-    #[inline]
-    pub(crate) fn refer(&mut self, from: Node, to: Node) {
-        self.left[to.index()] -= 1;
-        self.builder.edge(from, to);
     }
 }

@@ -63,6 +63,8 @@ class CpuDevice(Device):
         return malloc_trimmable()
 
     def trim(self) -> int:
-        before = malloc_counts().reserved_bytes
+        # The allocator's own number stays where it gives back pages between its blocks, and to read it takes
+        # milliseconds in a heap with many holes.
+        before = process_memory().own_bytes
         malloc_trim()
-        return max(0, before - malloc_counts().reserved_bytes)
+        return max(0, before - process_memory().own_bytes)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .._devices.device import Device
 from .._hook import Hook
-from .._native import HookPoint, Touch, referents
+from .._native import HookPoint, Touch, led_to, referents
 from .._why.memory.probe import bytes_on, candidate_types
 
 Wrapper: Any = type(functools.lru_cache(lambda: None))
@@ -117,20 +117,5 @@ def _entries(cache: Any) -> list[object]:
 
 def held_bytes(roots: Iterable[object], device: str) -> int:
     """Returns how much of a device's memory some objects lead to, each storage counted once."""
-    wanted = tuple(candidate_types())
-    seen: set[int] = set()
-    candidates: list[object] = []
-    todo = list(roots)
-    while todo and len(seen) < MOST_OBJECTS:
-        here, todo = todo, []
-        through = []
-        for one in here:
-            kind = type(one)
-            if id(one) in seen or issubclass(kind, NOT_THROUGH):
-                continue
-            seen.add(id(one))
-            through.append(one)
-            if issubclass(kind, wanted):
-                candidates.append(one)
-        todo = [one for holder in through for one in referents(holder)]
-    return bytes_on(candidates, device)
+    found = led_to(list(roots), candidate_types(), list(NOT_THROUGH), MOST_OBJECTS)
+    return bytes_on(found, device)

@@ -1,0 +1,104 @@
+"""No files import one another in a circle: of this package, and of the crates that promise it.
+
+A file that can be read without those above it can be understood alone. An item of Rust's test modules
+may use anything. Imports that only a type checker sees count for nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+CRATES = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[1] / "python" / "lowtide"
+
+pytestmark = pytest.mark.skipif(not PACKAGE.exists(), reason="the sources are not here")
+
+Graph = dict[str, set[str]]
+
+
+def assert_no_circle(imports: Graph) -> None:
+    assert imports, "there are files"
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def rust_imports(source: Path) -> Graph:
+    """Each file, and those whose items it names."""
+    files = {}
+    for file in source.rglob("*.rs"):
+        parts = file.relative_to(source).with_suffix("").parts
+        files["/".join(parts[:-1] if parts[-1] == "mod" else parts)] = file
+
+    def named(file: str, path: list[str]) -> str | None:
+        """The file that a path leads to: the longest part of it that is one."""
+        whole = ("/".join(path[:length]) for length in range(len(path), 0, -1))
+        return next((one for one in whole if one in files and one not in (file, "lib")), None)
+
+    found: Graph = {}
+    for file, path in files.items():
+        text, _, _tests = path.read_text().partition("#[cfg(test)]")
+        text = re.sub(r"//.*", "", text)
+        found[file] = set()
+        uses = r"\b(crate|super|self)::((?:\w+::)*)(\w+|\{[^;]*?\})"
+        for start, between, last in re.findall(uses, text):
+            here = file.split("/")
+            base = {"crate": [], "super": here[:-1], "self": here}[start]
+            base = base + [part for part in between.split("::") if part]
+            for inner in re.findall(r"\w+(?:::\w+)?", last):
+                other = named(file, base + inner.split("::"))
+                found[file] |= {other} if other else set()
+    return found
+
+
+def python_imports(package: Path) -> Graph:
+    """Each file, and those that it imports, also inside functions."""
+    files = {}
+    for file in package.rglob("*.py"):
+        parts = file.relative_to(package).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    found: Graph = {}
+    for file, path in files.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+                node.body = []
+        found[file] = set()
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            here = file.split(".") if file else []
+            folder = here if path.name == "__init__.py" else here[:-1]
+            folder = folder[: len(folder) - node.level + 1]
+            module = folder + (node.module.split(".") if node.module else [])
+            for name in node.names:
+                candidates = (".".join([*module, name.name]), ".".join(module))
+                other = next((one for one in candidates if one in files), None)
+                found[file] |= {other} if other and other != file else set()
+    return found
+
+
+@pytest.mark.parametrize("crate", ["types", "heap", "pool", "release", "python"])
+def test_the_files_of_a_crate_import_one_way(crate: str) -> None:
+    assert_no_circle(rust_imports(CRATES / f"lowtide-{crate}" / "src"))
+
+
+def test_the_files_of_the_package_import_one_way() -> None:
+    assert_no_circle(python_imports(PACKAGE))
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    (tmp_path / "one.rs").write_text("use crate::other::Item;\n")
+    (tmp_path / "other.rs").write_text("use super::{nobody, one};\n")
+    assert rust_imports(tmp_path) == {"one": {"other"}, "other": {"one"}}
+    (tmp_path / "one.py").write_text("from .other import item\n")
+    (tmp_path / "other.py").write_text("def later():\n    from . import one\n")
+    assert python_imports(tmp_path) == {"one": {"other"}, "other": {"one"}}
+    with pytest.raises(pytest.fail.Exception, match=r"one → other → one|other → one → other"):
+        assert_no_circle(python_imports(tmp_path))
