@@ -9,13 +9,14 @@ from typing import Any
 from zoo.keeper import OWN, PINNED, Animal, big, visit
 
 ANIMAL = Animal(
-    names=(r"executor\._initargs",),
-    cut=r"executor\._initargs",
+    names=(r"executor\.(_initargs|_create_worker_context)",),
+    cut=r"executor\.__dict__\.update|prepare_context\(None, \(\)\)",
     verdict=PINNED,
     because=OWN,
     then="cut",
-    cure="executor.shutdown(); del executor",
+    cure="executor.__dict__.update(executor.__class__(1).__dict__)",
     holder="executor",
+    after="executor.submit(int, 3).result() == 3",
 )
 
 

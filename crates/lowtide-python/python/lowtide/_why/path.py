@@ -11,7 +11,7 @@ follow each other become one edge.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import FrameType, MemberDescriptorType, ModuleType
+from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from .._native import referents
@@ -211,6 +211,10 @@ def _leads(value: object, target: object) -> bool:
             continue
         if type(at) is dict and namespace_of(at) is not None:
             continue
+        if type(at) is FunctionType:
+            # Since Python 3.14 what computes the annotations of a method has the dict of its class.
+            names = zip(at.__code__.co_freevars, at.__closure__ or ())
+            seen.update(id(cell) for name, cell in names if name == "__classdict__")
         for one in referents(at):
             if id(one) not in seen:
                 seen.add(id(one))

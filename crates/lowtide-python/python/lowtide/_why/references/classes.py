@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MemberDescriptorType
 
-from .calls import ended_thread
+from .calls import ended_thread, without_initializer
 from .cuts import attribute_step, clear_member, del_item, none_class_attribute, none_item
 from .look import (
     class_dict,
@@ -98,6 +98,10 @@ def read_instance(holder: object, held: object) -> Iterator[Reference]:
                 # Without it, the instance has its class's own again.
                 act = del_item(attributes, key, held)
                 yield Reference(step, "attribute", _DEL, act, via=via, reach=reach)
+                continue
+            pool = without_initializer(holder, key)
+            if pool is not None:
+                yield Reference(step, "attribute", pool[0], pool[1], via=via, reach=reach)
                 continue
             act = none_item(attributes, key, held)
             verb = ended_thread(holder, key) or set_attribute(holder, key)
