@@ -734,7 +734,7 @@ fn accepted_paths_are_kept_in_a_file() {
 #[test]
 fn a_plan_reads_well_and_is_data() {
     let owners = Owners::new();
-    assert_eq!(owners.plan().to_string(), "nothing to drop\n");
+    assert_eq!(owners.plan().to_string(), "nothing to drop");
     let model = owners.own("runner.model", 0).bytes(|_| Bytes::mib(12));
     let _graphs = owners.own("runner.graphs", 0).borrows("runner.state").borrows(&model);
     let _state = owners.own("runner.state", 0).borrows("runner.graphs");
