@@ -11,6 +11,8 @@ from alone import alone_with_torch
 from kernel import DEVICE, MIB, SIZE, Caching, in_use, is_about, weights
 from lowtide._devices import choose
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 class Engine:
     def __init__(self, size: int = SIZE) -> None:
@@ -167,4 +169,5 @@ def test_r45_release_of_everything_claims_everything() -> None:
     assert receipt.verdict in ("pinned", "partial"), receipt
     before = in_use()
     del kept
+    lowtide.empty_device_cache(DEVICE)
     assert before - in_use() > SIZE // 2
