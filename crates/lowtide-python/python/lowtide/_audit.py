@@ -51,7 +51,9 @@ def audit(runner: object, *, also: Iterable[object] = ()) -> Audit:
     Changes nothing. Entries of `others` that are new since the last release are new leaks.
     """
     if holds_nothing(runner):
-        raise TypeError(f"{short(runner)} holds no memory; give the object that does, such as the engine")
+        raise TypeError(
+            f"{short(runner)} holds no memory; give the object that does, such as the engine"
+        )
     made = plan(runner, also)
     drops = tuple(Drop(step.path, step.bytes) for step in made.steps)
     made.steps.clear()

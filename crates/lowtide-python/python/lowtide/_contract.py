@@ -98,7 +98,7 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
 
     if names and not all(isinstance(name, str) for name in names):
         raise TypeError(
-            "name the attributes as texts: @lowtide.releases(\"model\"), or @lowtide.releases() for all"
+            'name the attributes as texts: @lowtide.releases("model"), or @lowtide.releases() for all'
         )
 
     def decorate(cls: C) -> C:

@@ -746,7 +746,7 @@ fn a_plan_reads_well_and_is_data() {
          2. runner.graphs, borrows runner.model, runner.state\n\
          3. runner.model, 12.0 MiB\n\
          empty: runner.speculator\n\
-         cycle: runner.state borrows runner.graphs borrows runner.state; runner.state goes first\n"
+         cycle: runner.state borrows runner.graphs borrows runner.state; runner.state goes first"
     );
     let json = serde_json::to_value(&plan).unwrap();
     assert_eq!(json["steps"][2]["bytes"], Bytes::mib(12).0);
