@@ -288,11 +288,8 @@ fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
 
 fn is_out_of_memory(error: &lowtide_pool::Error) -> bool {
     use lowtide_pool::Error;
-    match error {
-        Error::Device(error) => error.is_out_of_memory(),
-        Error::LargerThanDevice { .. } | Error::NoAddresses { .. } => true,
-        _ => false,
-    }
+    let has_no_place = matches!(error, Error::LargerThanDevice { .. } | Error::NoAddresses { .. });
+    has_no_place || error.is_out_of_memory()
 }
 
 fn current_context() -> Option<NonNull<c_void>> {

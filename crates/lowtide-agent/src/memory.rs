@@ -282,7 +282,7 @@ impl Home {
         if let Some(to) = to {
             request = request.to(to);
         }
-        Arc::unwrap_or_clone(self.releaser.release(request))
+        self.releaser.release(request)
     }
 
     /// Returns all memory in use on the device, broken down; `None` where the device cannot be asked.

@@ -6,6 +6,7 @@ mod ending;
 mod files;
 mod floor;
 mod measure;
+mod numbers;
 mod out_of_memory;
 mod page;
 mod progress;

@@ -18,7 +18,7 @@ impl Pool {
     /// ([`Policy::tiny_most`](crate::Policy::tiny_most)). [`Pool::block`] returns a block that frees itself.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device is out of memory even after every free chunk was moved
+    /// [`Error::OutOfMemory`] where the device is out of memory even after every free chunk was moved
     /// and every callback was asked; [`Error::LargerThanDevice`] and [`Error::NoAddresses`] where
     /// there are no addresses for this size; [`Error::Asleep`] where the tag is asleep; where the policy
     /// wakes it, the errors of [`Pool::wake`]; [`Error::InsideFence`] where the pool's fence allocates

@@ -89,6 +89,17 @@ pub enum Error {
         /// The name of the tag.
         tag: String,
     },
+    /// The device has no memory for a block, even after every free chunk was moved and every callback was
+    /// asked.
+    #[error("no room for a block of {requested}, with {cached} cached in the pool: {source}")]
+    OutOfMemory {
+        /// The size of the block.
+        requested: Bytes,
+        /// Memory of the pool that is in no block, and that the block cannot have or that is too little.
+        cached: Bytes,
+        /// The device's own refusal: of the chunk that it was asked for.
+        source: lowtide_device::Error,
+    },
     /// Backups would exceed the pool's own limit, [`crate::Policy::backup_most`].
     #[error(
         "backups would take {needed} of host memory, more than the policy's {most}; \
@@ -184,13 +195,22 @@ pub enum Error {
         /// The change that was not completed.
         during: &'static str,
     },
-    /// The device refused a call, or is out of memory. In a forked child: the pool, its blocks and its
+    /// The device refused a call. In a forked child: the pool, its blocks and its
     /// device belong to the parent ([`lowtide_device::Error::Forked`]).
     #[error(transparent)]
     Device(#[from] lowtide_device::Error),
 }
 
 impl Error {
+    /// Returns whether the device has no memory for this: its driver said so.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Error::OutOfMemory { .. } => true,
+            Error::Device(error) => error.is_out_of_memory(),
+            _ => false,
+        }
+    }
+
     // Address space can be had for more than the memory of a device. Where not even that is enough,
     // the reader is told of the memory.
     pub(crate) fn no_addresses(size: Bytes, device: &DeviceInfo) -> Error {

@@ -81,7 +81,12 @@ impl Pool {
             let pressure = Pressure { requested: Bytes(request.size()), free, round };
             let asks = round < ROUNDS_MOST;
             if !asks || self.ask_for_memory(&pressure) == PressureAnswer::Nothing {
-                return Err(error.into());
+                let cached = self.snapshot().cached_bytes;
+                return Err(Error::OutOfMemory {
+                    requested: pressure.requested,
+                    cached,
+                    source: error,
+                });
             }
             limit.ask(TurnStep::Waiting, Progress::default)?;
             round += 1;

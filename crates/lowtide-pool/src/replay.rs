@@ -12,7 +12,7 @@ use lowtide_device::{Address, Bytes, Device, DryRunCost};
 use serde::Serialize;
 
 use crate::trace::Event;
-use crate::{Error, Fence, Policy, Pool, Recording, Result, StreamId, Tag};
+use crate::{Fence, Policy, Pool, Recording, Result, StreamId, Tag};
 
 /// A stream has passed once nothing was freed on it for so many events.
 const LAG_EVENTS: u64 = 64;
@@ -294,7 +294,7 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
         progress();
         match played {
             Ok(()) => Ok(true),
-            Err(Error::Device(error)) if error.is_out_of_memory() => Ok(false),
+            Err(error) if error.is_out_of_memory() => Ok(false),
             Err(error) => Err(error),
         }
     };

@@ -64,6 +64,26 @@ def test_the_names_of_a_parent_count_too_and_one_that_releases_all_releases_all(
     assert (grandchild.draft, grandchild.embeddings) == (None, None)
 
 
+def test_what_is_no_class_is_refused_with_what_to_write() -> None:
+    decorate: Any = lowtide.releases("model")
+    with pytest.raises(TypeError, match="lowtide.releases decorates a class, not 5"):
+        decorate(5)
+    bare: Any = lowtide.releases
+    with pytest.raises(TypeError, match=r"@lowtide.releases\(\) for all"):
+
+        @bare
+        class _WithoutParentheses: ...
+
+
+def test_what_can_hold_no_memory_is_answered_with_what_to_give() -> None:
+    for nothing, named in ((None, "None"), (5, "5"), ("engine", "'engine'")):
+        with pytest.raises(TypeError, match=f"^{named} holds no memory; give the object that does"):
+            lowtide.audit(nothing)
+        # A clean-up after a failed load does not fail again.
+        receipt = lowtide.shutdown(nothing, device="cpu")
+        assert receipt.advice[-1].startswith(f"{named} holds no memory: give the object that does")
+
+
 class Reranker(lowtide.Releasable):
     def __init__(self) -> None:
         self.model: Any = weights()

@@ -120,7 +120,8 @@ def test_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
         ("0.5 GiB", 512 << 20),
         ("1.5 kB", 1500),
         ("2g", 2 << 30),
-        ("50_000_000", 50_000_000),
+        ("50_000_000 B", 50_000_000),
+        ("0", 0),
         (50_000_000, 50_000_000),
         (5e7, 50_000_000),
         (torch.tensor(4096).item(), 4096),
@@ -130,9 +131,21 @@ def test_a_size_is_what_people_write(said: Any, bytes: int) -> None:
     assert lowtide._native.parse_bytes(said) == bytes
     with lowtide.idle("5m", to=said, device="cpu") as idle:
         assert idle.enabled
-    with lowtide.idle("5m", to=f"free {said}", device="cpu"):
+    free = said if isinstance(said, str) else f"{said:.0f} B"
+    with lowtide.idle("5m", to=f"free {free}", device="cpu"):
         pass
     lowtide.Stages("cpu", budget=said)
+
+
+@pytest.mark.parametrize("said", ["512", " 1.5", "50_000_000"])
+def test_a_text_without_a_unit_is_not_taken_for_bytes(said: str) -> None:
+    number = said.strip()
+    told = f'"{number}" has no unit; write "{number} MiB", or the number {number} for bytes'
+    for to in (said, f"free {said}"):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            lowtide.release(to=to, device="cpu")
+    with pytest.raises(ValueError, match=re.escape(told)):
+        lowtide._native.parse_bytes(said)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The result of a tick.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a tick is looked at once, and not kept")]
 pub enum Tick {
     /// An idle release ran; this is its receipt.
-    Released(Arc<Receipt>),
+    Released(Receipt),
     /// No release was due, for this reason.
     No(Decision),
 }
@@ -147,7 +148,7 @@ impl Idling {
     pub fn watch(
         &self,
         mut pause: impl FnMut(Duration) -> bool,
-        mut on_release: impl FnMut(&Arc<Receipt>),
+        mut on_release: impl FnMut(&Receipt),
     ) {
         loop {
             let tick = self.tick();

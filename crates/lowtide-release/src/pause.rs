@@ -112,7 +112,7 @@ impl Default for Resume {
 #[non_exhaustive]
 pub struct Resumed {
     /// What emptying the cache freed; `None` if it was not asked for.
-    pub receipt: Option<Arc<Receipt>>,
+    pub receipt: Option<Receipt>,
     /// A warning that reserved memory grows with every update, at most once for a window of updates.
     /// It is in the `tracing` log already.
     pub warning: Option<TrendWarning>,
@@ -123,12 +123,12 @@ pub struct Resumed {
 pub struct Paused {
     pauses: Pauses,
     closed: Option<Closed>,
-    receipt: Option<Arc<Receipt>>,
+    receipt: Option<Receipt>,
 }
 
 impl Paused {
     /// Returns what the pause itself freed; `None` for [`Mode::InPlace`].
-    pub fn receipt(&self) -> Option<&Arc<Receipt>> {
+    pub fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
     }
 

@@ -198,12 +198,12 @@ impl Releaser {
 
     /// Returns cached memory to the driver: collects, in full only where needed
     /// ([`Request::by_need`]), then trims. Running work is not touched.
-    pub fn empty_cache(&self) -> Arc<Receipt> {
+    pub fn empty_cache(&self) -> Receipt {
         self.release(Request::new("empty cache", Ladder::cache()).by_need())
     }
 
     /// Drops every owner, wrappers first, and returns what that freed to the driver.
-    pub fn shutdown(&self) -> Arc<Receipt> {
+    pub fn shutdown(&self) -> Receipt {
         self.release(Request::new("shutdown", Ladder::shutdown()))
     }
 
@@ -246,30 +246,30 @@ impl Releaser {
     /// its number is refused without any numbers in the receipt.
     ///
     /// A thread that holds a [pass](crate::Pass) is refused too, unless every rung lets work go on.
-    pub fn release(&self, request: Request) -> Arc<Receipt> {
+    pub fn release(&self, request: Request) -> Receipt {
         if self.is_inherited() {
-            return Arc::new(refuse_inherited(&request));
+            return refuse_inherited(&request);
         }
         let inner = &*self.inner;
         if inner.is_asked_by_its_own_release(&request) {
             let why =
                 "a part of this release asked for another one: its effect is part of this one";
-            return Arc::new(inner.busy(&request, why));
+            return inner.busy(&request, why);
         }
         // Until the receipt is in the log, which may have code of the caller, too.
         let _releasing = Mark::new(inner.inventory.whose(), Doing::Releasing);
         // Before it waits for anybody: who waits for the gate waits for this thread.
         if let Some(busy) = inner.waits_for_itself(&request) {
-            return Arc::new(inner.busy(&request, &why_busy(&busy)));
+            return inner.busy(&request, &why_busy(&busy));
         }
         let flying = match inner.flights.begin(request) {
             Ok(flying) => flying,
-            Err(receipt) => return receipt,
+            Err(receipt) => return Arc::unwrap_or_clone(receipt),
         };
         let receipt = self.climb_in_time(flying.request());
         let (receipt, logging) = flying.land(receipt);
         log::write(&receipt, logging);
-        receipt
+        Arc::unwrap_or_clone(receipt)
     }
 
     fn climb_in_time(&self, request: &Request) -> Receipt {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_types::{
@@ -50,7 +49,7 @@ pub struct Stage<'a, M> {
     stages: &'a Stages,
     opened: Opened,
     module: Option<M>,
-    receipt: Option<Arc<Receipt>>,
+    is_over: bool,
 }
 
 impl<'a, M> Stage<'a, M> {
@@ -60,7 +59,7 @@ impl<'a, M> Stage<'a, M> {
         opened: Opened,
         load: impl FnOnce() -> Result<M, E>,
     ) -> Result<Stage<'a, M>, E> {
-        let mut stage = Stage { stages, opened, module: None, receipt: None };
+        let mut stage = Stage { stages, opened, module: None, is_over: false };
         stage.module = Some(load()?);
         stage.look();
         let before = stage.opened.before().unwrap_or_default();
@@ -74,14 +73,12 @@ impl<'a, M> Stage<'a, M> {
     }
 
     /// Tears the model down. Returns the receipt.
-    pub fn finish(mut self) -> Arc<Receipt> {
+    pub fn finish(mut self) -> Receipt {
         self.tear_down()
     }
 
-    fn tear_down(&mut self) -> Arc<Receipt> {
-        if let Some(receipt) = &self.receipt {
-            return Arc::clone(receipt);
-        }
+    fn tear_down(&mut self) -> Receipt {
+        self.is_over = true;
         self.look();
         let releaser = &self.stages.releaser;
         let began = releaser.now();
@@ -96,7 +93,6 @@ impl<'a, M> Stage<'a, M> {
             Request::new(name, Ladder::between()).every_rung().claiming(claim).after(done);
         let receipt = releaser.release(request);
         self.stages.closed(&self.opened, began, &receipt);
-        self.receipt = Some(Arc::clone(&receipt));
         receipt
     }
 
@@ -144,7 +140,9 @@ impl<M> DerefMut for Stage<'_, M> {
 impl<M> Drop for Stage<'_, M> {
     fn drop(&mut self) {
         // A loader that failed has left nothing to tear down, but cached memory goes back.
-        self.tear_down();
+        if !self.is_over {
+            self.tear_down();
+        }
     }
 }
 

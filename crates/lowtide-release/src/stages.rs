@@ -60,10 +60,17 @@ pub struct Stages {
     home: Home,
 }
 
+/// A clean-up between two tasks.
+struct CleanUp {
+    /// In use before it.
+    in_use: Option<Bytes>,
+    took_s: f64,
+}
+
 #[derive(Default)]
 struct Done {
     stages: Vec<StageReport>,
-    between: Vec<Arc<Receipt>>,
+    between: Vec<CleanUp>,
     peak: Bytes,
     level: Option<Level>,
     slope: Slope,
@@ -122,7 +129,7 @@ impl Stages {
     }
 
     /// Ends a stage by a release, whose ladder tears its model down.
-    pub fn close(&self, mut opened: Opened, request: Request) -> Arc<Receipt> {
+    pub fn close(&self, mut opened: Opened, request: Request) -> Receipt {
         self.look(&mut opened);
         // Planning is part of a teardown.
         let began = self.releaser.now().saturating_sub(request.planned);
@@ -131,20 +138,20 @@ impl Stages {
         receipt
     }
 
-    pub(crate) fn closed(&self, opened: &Opened, began: Duration, receipt: &Arc<Receipt>) {
+    pub(crate) fn closed(&self, opened: &Opened, began: Duration, receipt: &Receipt) {
         let before = opened.before.in_use().unwrap_or_default();
         // Before the lock: the clock may be the caller's.
         let teardown_s = self.releaser.now().saturating_sub(began).as_secs_f64();
         let Some(mut done) = self.done() else { return };
         // A task's buffers are gone before the stage ends; its clean-up has seen them.
         let tasks = done.between.iter().skip(opened.cleaned_before);
-        let peak = tasks.filter_map(|task| task.before.in_use()).fold(opened.peak, Bytes::max);
+        let peak = tasks.filter_map(|task| task.in_use).fold(opened.peak, Bytes::max);
         let report = StageReport {
             name: opened.name.clone(),
             own_peak_bytes: peak.saturating_sub(before),
             peak_bytes: peak,
             teardown_s,
-            receipt: Arc::clone(receipt),
+            receipt: receipt.clone(),
         };
         done.stages.push(report);
         // The tasks of another stage have another level.
@@ -190,19 +197,19 @@ impl Stages {
     /// A full collection takes long in a large heap. So it is left out while it would make cleaning more
     /// than a small share of the time (R15), unless the claim is missed, more is allocated than the last
     /// one left, or a collector knows that it would find something.
-    pub fn between(&self, name: &str) -> Arc<Receipt> {
+    pub fn between(&self, name: &str) -> Receipt {
         self.clean(name, Thrift::ByTime)
     }
 
     /// The same, at most once in `every`. Returns `None`, and does nothing, before that.
-    pub fn between_every(&self, name: &str, every: Duration) -> Option<Arc<Receipt>> {
+    pub fn between_every(&self, name: &str, every: Duration) -> Option<Receipt> {
         let now = self.releaser.now();
         let cleaned = self.done().and_then(|done| done.cleaned);
         let is_due = cleaned.is_none_or(|cleaned| now.saturating_sub(cleaned) >= every);
         is_due.then(|| self.between(name))
     }
 
-    fn clean(&self, name: &str, thrift: Thrift) -> Arc<Receipt> {
+    fn clean(&self, name: &str, thrift: Thrift) -> Receipt {
         let mut request = Request::new(format!("after {name}"), Ladder::between());
         request.thrift = thrift;
         let level = self.done().and_then(|done| done.level);
@@ -215,12 +222,12 @@ impl Stages {
     }
 
     /// Records a clean-up: the level of the next one, and the trend.
-    fn cleaned(&self, receipt: &Arc<Receipt>) {
+    fn cleaned(&self, receipt: &Receipt) {
         let inventory = self.releaser.inventory();
         // Before the lock: the gauge may be the caller's.
         let (noise, now) = (inventory.noise(), self.releaser.now());
         let Some(mut done) = self.done() else { return };
-        done.between.push(Arc::clone(receipt));
+        done.between.push(CleanUp { in_use: receipt.before.in_use(), took_s: receipt.took_s });
         done.peak = done.peak.max(receipt.before.in_use().unwrap_or_default());
         done.cleaned = Some(now);
         let Some(in_use) = receipt.after.in_use() else { return };
@@ -260,7 +267,7 @@ impl Stages {
         let Some(done) = self.done() else { return StagesReport::default() };
         let own = done.stages.iter().map(|stage| stage.own_peak_bytes);
         let torn_down: f64 = done.stages.iter().map(|stage| stage.teardown_s).sum();
-        let between: f64 = done.between.iter().map(|receipt| receipt.took_s).sum();
+        let between: f64 = done.between.iter().map(|clean| clean.took_s).sum();
         let cleaning_s = torn_down + between;
         StagesReport {
             peak_bytes: done.peak,

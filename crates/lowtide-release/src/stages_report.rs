@@ -1,7 +1,6 @@
 //! What stages took and gave back: plain data, and a table for people.
 
 use std::fmt;
-use std::sync::Arc;
 
 use lowtide_types::{Bytes, Receipt};
 use schemars::JsonSchema;
@@ -22,7 +21,7 @@ pub struct StageReport {
     /// The duration of the teardown.
     pub teardown_s: f64,
     /// The receipt of the teardown.
-    pub receipt: Arc<Receipt>,
+    pub receipt: Receipt,
 }
 
 /// The memory that a sequence of stages took. `Display` prints a table.
@@ -82,7 +81,7 @@ mod tests {
             own_peak_bytes: Bytes::mib(own_mib),
             peak_bytes: Bytes::mib(own_mib + before_mib),
             teardown_s: 0.0125,
-            receipt: Arc::new(Receipt::new(name, None, Verdict::Released, readings)),
+            receipt: Receipt::new(name, None, Verdict::Released, readings),
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a pool tells of itself: its numbers, and what a sleep or a wake did.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,41 @@ pub struct SleepReport {
     /// Device memory given back.
     #[serde(rename = "freed_bytes")]
     pub freed: Bytes,
+}
+
+impl fmt::Display for SleepReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SleepReport { copied, unchanged, zero, copied_again, freed, .. } = self;
+        write!(f, "{freed} freed, {} fell asleep: {copied} copied", tags(self.tags))?;
+        write!(f, ", {unchanged} unchanged since the last backup, {zero} all zeros")?;
+        copies_again(f, *copied_again)
+    }
+}
+
+impl fmt::Display for WakeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WakeReport { mapped, copied, copied_again, lost, .. } = self;
+        write!(f, "{mapped} taken, {} woke: {copied} copied and verified", tags(self.tags))?;
+        copies_again(f, *copied_again)?;
+        let sizes: Bytes = lost.iter().map(|block| block.size).sum();
+        match lost.len() {
+            0 => Ok(()),
+            1 => write!(f, ", 1 block of {sizes} lost"),
+            count => write!(f, ", {count} blocks of {sizes} lost"),
+        }
+    }
+}
+
+fn tags(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "tag" } else { "tags" })
+}
+
+fn copies_again(f: &mut fmt::Formatter<'_>, count: usize) -> fmt::Result {
+    match count {
+        0 => Ok(()),
+        1 => f.write_str(", 1 page copied again"),
+        count => write!(f, ", {count} pages copied again"),
+    }
 }
 
 /// The result of a wake, in bytes of whole pages.
@@ -133,4 +170,42 @@ pub struct TagSnapshot {
     pub backup_bytes: Bytes,
     /// The number of blocks that callers have.
     pub blocks: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_and_a_wake_say_in_one_line_what_they_did() {
+        let slept = SleepReport {
+            tags: 1,
+            copied: Bytes::mib(20),
+            unchanged: Bytes::mib(4),
+            zero: Bytes::mib(8),
+            copied_again: 2,
+            freed: Bytes::mib(32),
+        };
+        assert_eq!(
+            slept.to_string(),
+            "32.0 MiB freed, 1 tag fell asleep: 20.0 MiB copied, 4.0 MiB unchanged since the last \
+             backup, 8.0 MiB all zeros, 2 pages copied again"
+        );
+        let block =
+            || LostBlock { tag: "weights".to_owned(), address: 0x7000, size: Bytes::mib(2) };
+        let mut woken = WakeReport {
+            tags: 2,
+            mapped: Bytes::mib(32),
+            copied: Bytes::mib(24),
+            copied_again: 1,
+            lost: vec![block()],
+        };
+        assert_eq!(
+            woken.to_string(),
+            "32.0 MiB taken, 2 tags woke: 24.0 MiB copied and verified, 1 page copied again, \
+             1 block of 2.0 MiB lost"
+        );
+        woken.lost.push(block());
+        assert!(woken.to_string().ends_with(", 2 blocks of 4.0 MiB lost"), "{woken}");
+    }
 }

@@ -69,7 +69,7 @@ impl Receipt {
         let less = |one: Bytes, other: Bytes| mb(one.0.cast_signed() - other.0.cast_signed());
         let driver = self.freed_bytes.map_or_else(|| "unknown".to_owned(), mb);
         let freed = format!(
-            "{:<8}allocated {:>12}, reserved {:>12}; in use on the device {driver:>12}\n",
+            "{:<8}allocated {:>12}, reserved {:>12}; in use on the device {driver:>12}",
             "Freed:",
             less(before.allocated, after.allocated),
             less(before.reserved, after.reserved),
@@ -82,28 +82,29 @@ impl Receipt {
         if let Some(target) = self.target {
             write!(f, ", target: {target}")?;
         }
-        writeln!(f)
+        Ok(())
     }
 
-    // Holders, what is left, what to do.
+    // Holders, what is left, what to do. Each line begins by ending the one before it: `println!` and
+    // Python's `print` end the last one.
     fn write_rest(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         for holder in &self.holders {
             let (Holder { path, holds, count, held, .. }, since) = (holder, holder.since_text());
             let references = if *count == 1 { "reference" } else { "references" };
             let held = held.map_or_else(String::new, |held| format!(", {held}"));
             let (path, holds) = (printable(path), printable(holds));
-            writeln!(f, "  held: {holds} by {path}{since}, {count} {references}{held}")?;
+            write!(f, "\n  held: {holds} by {path}{since}, {count} {references}{held}")?;
         }
         match &self.ledger {
-            Some(ledger) if self.verdict.is_proved() => writeln!(f, "  left: {}", ledger.line())?,
-            Some(ledger) => writeln!(f, "{ledger}")?,
+            Some(ledger) if self.verdict.is_proved() => write!(f, "\n  left: {}", ledger.line())?,
+            Some(ledger) => write!(f, "\n{ledger}")?,
             None => {}
         }
         if !self.not_run.is_empty() {
-            writeln!(f, "  not run: {}", self.not_run.join(", "))?;
+            write!(f, "\n  not run: {}", self.not_run.join(", "))?;
         }
         for advice in &self.advice {
-            writeln!(f, "  → {advice}")?;
+            write!(f, "\n  → {advice}")?;
         }
         Ok(())
     }
@@ -145,10 +146,10 @@ impl fmt::Display for Detailed<'_> {
         let f = &mut Printing(f);
         self.0.write_headline(f)?;
         for line in self.0.summary().lines() {
-            writeln!(f, "  {line}")?;
+            write!(f, "\n  {line}")?;
         }
         for rung in &self.0.rungs {
-            writeln!(f, "  {rung}")?;
+            write!(f, "\n  {rung}")?;
         }
         self.0.write_rest(f)
     }

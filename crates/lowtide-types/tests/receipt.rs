@@ -54,13 +54,16 @@ fn a_receipt_is_read_back_as_it_was_written() {
 fn the_short_text_leaves_out_rungs_and_the_detailed_text_has_them() {
     let receipt = receipt();
     let (short, detailed) = (receipt.to_string(), receipt.detailed().to_string());
+    for text in [&short, &detailed, &receipt.summary()] {
+        assert!(!text.ends_with('\n'), "`println!` ends the last line: {text:?}");
+    }
     for text in [&short, &detailed] {
         assert!(text.starts_with("shutdown on cuda:3: pinned, 32.0 MiB freed"), "{text}");
         assert!(text.contains(
             "  held: runner.model by runner.pooling.model since src/c.rs:44, 2 references, 48.0 MiB"
         ));
         assert!(text.contains("  unknown             8.0 MiB"), "what is left adds up: {text}");
-        assert!(text.ends_with("  → drop runner.pooling.model\n"), "{text}");
+        assert!(text.ends_with("  → drop runner.pooling.model"), "{text}");
     }
     assert!(!short.contains("polish") && !short.contains("Before:"), "{short}");
     assert!(detailed.contains("polish") && detailed.contains("cut off after 20 ms"), "{detailed}");

@@ -9,7 +9,7 @@ use lowtide_release::{Idling, Receipt};
 use crate::background::Background;
 
 /// What is called after an idle release.
-type OnRelease = Box<dyn FnMut(&Arc<Receipt>) + Send>;
+type OnRelease = Box<dyn FnMut(&Receipt) + Send>;
 
 /// A thread that [watches](Idling::watch) for idle time on the machine's clock. Dropping it ends the
 /// watch, after the release that may be under way.
@@ -36,13 +36,13 @@ impl IdleThread {
     /// Calls `callback` after every idle release from now on, in the place of an earlier callback. It
     /// runs on the watching thread with the gate open; the next release waits for it. If it panics,
     /// the watch goes on.
-    pub fn on_release(self, callback: impl FnMut(&Arc<Receipt>) + Send + 'static) -> IdleThread {
+    pub fn on_release(self, callback: impl FnMut(&Receipt) + Send + 'static) -> IdleThread {
         *self.on_release.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(callback));
         self
     }
 }
 
-fn tell(callback: &Mutex<Option<OnRelease>>, receipt: &Arc<Receipt>) {
+fn tell(callback: &Mutex<Option<OnRelease>>, receipt: &Receipt) {
     let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(callback) = &mut *callback {
         // The panic reports itself.

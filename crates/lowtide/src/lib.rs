@@ -285,6 +285,33 @@
 //! memory grows with every update. A [`Paused`](release::Paused) that is dropped, after an error for
 //! example, trims and opens the gate like `resume(Resume::default())`.
 //!
+//! # Receipts
+//!
+//! Every release returns a [`Receipt`](release::Receipt). It is plain data: keep it, compare it, store it
+//! as JSON ([serde](https://serde.rs); the schema is `docs/schemas/receipt.json`).
+//!
+//! | of a receipt | what it is |
+//! |---|---|
+//! | `verdict` | the result in one word. `Verdict::Released`: the device's number confirms the claim |
+//! | `freed_bytes` | an `Option<i64>`: by how much the device's number fell. Negative if more is in use than before; `None` if the device cannot be asked |
+//! | `before`, `after` | the numbers before and after, each a [`Reading`](release::Reading) |
+//! | `holders` | references that keep memory alive |
+//! | `advice` | what to do, as texts |
+//! | `line()`, `to_string()`, `detailed()` | one line for a log; the same with what is left and what to do; the same with every rung |
+//!
+//! ```
+//! use lowtide::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let releaser = lowtide::releaser(&device);
+//! let receipts: Vec<Receipt> = vec![releaser.empty_cache(), releaser.shutdown()];
+//! let stored = serde_json::to_string_pretty(&receipts)?;
+//! assert_eq!(serde_json::from_str::<Vec<Receipt>>(&stored)?, receipts);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Parts that sleep on their own
 //!
 //! A tag is a group of blocks that sleeps and wakes without the rest of its pool. Its
@@ -305,7 +332,7 @@
 //! let keys = pool.block_tagged(Bytes::mib(10), cache)?;
 //! keys.fill(1)?;
 //!
-//! pool.sleep(Scope::Tags(&[cache]))?;
+//! println!("{}", pool.sleep(Scope::Tags(&[cache]))?); // 10.0 MiB freed, 1 tag fell asleep: …
 //! assert_eq!(device.usage()?.in_use(), Bytes::mib(20));
 //! pool.sleep(Scope::Whole)?;
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::devices;
 use crate::ending::Ending;
 use crate::files::{self, NamedFile};
+use crate::numbers;
 use crate::page::{self, Page};
 use crate::progress::Progress;
 
@@ -44,10 +45,10 @@ pub(crate) struct Options {
     )]
     memory: Bytes,
     /// Distribute the blocks over so many streams, which hold back the blocks that were freed on them.
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = numbers::whole::<u32>("", 1, 64))]
     streams: u32,
     /// Distribute the blocks over so many threads, which use one pool at the same time.
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = numbers::whole::<u32>("", 1, 64))]
     threads: u32,
     /// Save the requests to the pool as another trace, in the place of a file that exists; the time
     /// then includes the recording.

@@ -92,6 +92,19 @@ fn a_wake_without_room_asks_who_could_free_some() {
 }
 
 #[test]
+fn out_of_memory_names_the_block_that_was_asked_for() {
+    let device = host(Bytes::mib(32));
+    let pool = pool_on(&device, Policy::default());
+    let _kept = pool.block(Bytes::mib(20)).unwrap();
+    let refused = pool.block(Bytes::mib(20)).unwrap_err();
+    let said = "no room for a block of 20.0 MiB, with 12.0 MiB cached in the pool: host is out of memory: ";
+    assert!(refused.to_string().starts_with(said), "{refused}");
+    let Error::OutOfMemory { requested, cached, source } = &refused else { panic!("{refused}") };
+    assert_eq!((*requested, *cached), (Bytes::mib(20), pool.snapshot().cached_bytes));
+    assert!(source.is_out_of_memory() && refused.is_out_of_memory());
+}
+
+#[test]
 fn who_says_retry_for_ever_is_not_asked_for_ever() {
     let crowded = Crowded::new();
     let rounds = Arc::new(AtomicUsize::new(0));
@@ -105,7 +118,7 @@ fn who_says_retry_for_ever_is_not_asked_for_ever() {
     crowded.assert_sleeps();
     let other = crowded.pool.tag("other", SleepPolicy::Offload).unwrap();
     let refused = crowded.pool.alloc(Bytes::mib(20), STREAM, other).unwrap_err();
-    assert!(matches!(refused, Error::Device(error) if error.is_out_of_memory()));
+    assert!(refused.is_out_of_memory());
     assert_eq!(rounds.swap(0, SeqCst), 64);
 }
 
@@ -158,7 +171,7 @@ fn who_is_asked_may_allocate_and_is_not_asked_for_that() {
             assert!(asked.lock().unwrap().len() < 8, "asked again and again");
             for pool in [&one, &other] {
                 let refused = pool.alloc(Bytes::mib(20), STREAM, Tag::default()).unwrap_err();
-                let full = matches!(&refused, Error::Device(error) if error.is_out_of_memory());
+                let full = refused.is_out_of_memory();
                 assert!(full || matches!(refused, Error::Asleep { .. }), "{refused}");
             }
             let refused = one.wake(Scope::Whole).unwrap_err();
@@ -214,7 +227,7 @@ fn an_allocation_without_room_asks_who_could_free_some() {
     assert_eq!(asked.lock().unwrap().len(), 1);
     new.assert_is_whole();
     let refused = pool.alloc(Bytes::mib(24), STREAM, Tag::default()).unwrap_err();
-    assert!(matches!(refused, Error::Device(error) if error.is_out_of_memory()));
+    assert!(refused.is_out_of_memory());
     assert_eq!(asked.lock().unwrap().len(), 2);
     new.assert_is_whole();
     check(&pool);

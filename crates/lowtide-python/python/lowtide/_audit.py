@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from reprlib import repr as short
 
 from ._data import Data, counted, mib
 from ._native import Holder
-from ._plan import alive, plan
+from ._plan import alive, holds_nothing, plan
 from ._why.why import holders
 
 
@@ -49,6 +50,10 @@ def audit(runner: object, *, also: Iterable[object] = ()) -> Audit:
 
     Changes nothing. Entries of `others` that are new since the last release are new leaks.
     """
+    if holds_nothing(runner):
+        raise TypeError(
+            f"{short(runner)} holds no memory; give the object that does, such as the engine"
+        )
     made = plan(runner, also)
     drops = tuple(Drop(step.path, step.bytes) for step in made.steps)
     made.steps.clear()

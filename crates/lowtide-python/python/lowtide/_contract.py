@@ -96,7 +96,14 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
     already.
     """
 
+    if names and not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            'name the attributes as texts: @lowtide.releases("model"), or @lowtide.releases() for all'
+        )
+
     def decorate(cls: C) -> C:
+        if not isinstance(cls, type):
+            raise TypeError(f"lowtide.releases decorates a class, not {cls!r}")
         own = getattr(cls, teardown, None)
 
         def tear_down(self: object) -> Receipt:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from reprlib import repr as short
 from typing import TYPE_CHECKING
 
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._log import log_release
 from ._native import Ladder, empty_receipt, parse_seconds
+from ._plan import holds_nothing
 from ._releasers import releaser_for, releaser_of
 from ._teardown import (
     drop_without_device,
@@ -99,7 +101,7 @@ def shutdown(
     the holders. `also` are objects that belong to the runner (a config, a cache). A second call is
     harmless.
     """
-    return _release(
+    receipt = _release(
         name or f"shutdown {type(runner).__name__}",
         Ladder.SHUTDOWN,
         [runner, *also],
@@ -108,6 +110,11 @@ def shutdown(
         process_groups=process_groups,
         wait=wait,
     )
+    if holds_nothing(runner):
+        # No exception: a clean-up may find that nothing was loaded.
+        hint = "give the object that does, or call lowtide.release() for the whole program"
+        receipt = receipt.with_advice(f"{short(runner)} holds no memory: {hint}")
+    return receipt
 
 
 def _release(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._expandable import ExpandableSegments
-from ._native import TagScope
+from ._native import TagError, TagScope
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -89,9 +89,7 @@ class Tag:
         torch = import_module("torch")
         if not hasattr(torch.cuda, "MemPool"):
             raise RuntimeError(f"torch {torch.__version__} has no torch.cuda.MemPool; 2.6 has")
-        index = torch.cuda.current_device()
-        if self.device is not None:
-            index = torch.cuda._utils._get_device_index(self.device, optional=True)
+        index = self._index(torch)
         scope = TagScope(self.name, self.policy, index)
         scope.begin()
         try:
@@ -100,6 +98,21 @@ class Tag:
             scope.end()
             raise
         return self
+
+    def _index(self, torch: Any) -> int:
+        """Returns the number of the GPU."""
+        try:
+            current: int = torch.cuda.current_device()
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            raise TagError(
+                f"a tag needs a GPU that torch can use, and there is none ({why}); "
+                "`lowtide doctor` says what is missing"
+            ) from error
+        if self.device is None:
+            return current
+        chosen: int = torch.cuda._utils._get_device_index(self.device, optional=True)
+        return chosen
 
     def __exit__(
         self,

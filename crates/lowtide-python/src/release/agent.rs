@@ -115,7 +115,7 @@ pub(crate) fn agent_status(py: Python<'_>) -> PyResult<AgentStatus> {
 pub(crate) fn agent_sleep(py: Python<'_>) -> PyResult<Vec<Receipt>> {
     match asked(py, Ask::Sleep)? {
         Answer::Slept { receipts } => {
-            Ok(receipts.into_iter().map(|receipt| Receipt(Arc::new(receipt))).collect())
+            Ok(receipts.into_iter().map(Receipt).collect())
         }
         Answer::Asleep => Ok(Vec::new()),
         other => Err(refused(&other)),

@@ -116,8 +116,8 @@ impl Idle {
                     attached(|py| pause.bind(py).call1((left.as_secs_f64(),))?.is_truthy());
                 goes_on.unwrap_or(false)
             };
-            let on_release = |receipt: &Arc<lowtide::release::Receipt>| {
-                let receipt = releaser.receipt(Arc::clone(receipt));
+            let on_release = |receipt: &lowtide::release::Receipt| {
+                let receipt = releaser.receipt(receipt.clone());
                 // It logs its own errors: nobody else could.
                 let _ = attached(|py| on_release.bind(py).call1((receipt,)).map(drop));
             };

@@ -10,13 +10,15 @@ use pyo3::prelude::*;
 /// Parses a target: `"floor"`, `"512 MiB"`, a number of bytes, or `"free 2 GiB"`.
 pub(crate) fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
     let Ok(text) = value.extract::<String>() else { return Ok(Target::Under(size(value)?)) };
-    let text = text.trim().to_ascii_lowercase();
-    if text == "floor" {
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("floor") {
         return Ok(Target::Floor);
     }
-    match text.strip_prefix("free ") {
-        Some(least) => Ok(Target::Free(parsed(least)?)),
-        None => text.parse::<Bytes>().map(Target::Under).map_err(|error| {
+    match text.split_once(' ') {
+        Some((word, least)) if word.eq_ignore_ascii_case("free") => {
+            Ok(Target::Free(parsed(least)?))
+        }
+        _ => bytes(text).map(Target::Under).map_err(|error| {
             let others = "\"free 2 GiB\" for what is to be free, or \"floor\"";
             PyValueError::new_err(format!("{error}; other targets are {others}"))
         }),
@@ -56,7 +58,20 @@ fn not_a_size(value: &Bound<'_, PyAny>) -> PyErr {
 }
 
 fn parsed(text: &str) -> PyResult<Bytes> {
-    text.parse::<Bytes>().map_err(|error| PyValueError::new_err(error.to_string()))
+    bytes(text).map_err(PyValueError::new_err)
+}
+
+/// Parses a size with its unit. A text without one is refused, unless it says zero: "512" is hardly ever
+/// meant as 512 bytes, and bytes can be written as a number.
+fn bytes(text: &str) -> Result<Bytes, String> {
+    let size = text.parse::<Bytes>().map_err(|error| error.to_string())?;
+    if size > Bytes::ZERO && text.trim().ends_with(|last: char| !last.is_ascii_alphabetic()) {
+        let text = text.trim();
+        return Err(format!(
+            "{text:?} has no unit; write \"{text} MiB\", or the number {text} for bytes"
+        ));
+    }
+    Ok(size)
 }
 
 /// Checks that a number of seconds can be waited for.

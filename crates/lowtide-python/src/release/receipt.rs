@@ -1,7 +1,5 @@
 //! Receipts for Python: data first, and the same text as everywhere.
 
-use std::sync::Arc;
-
 use lowtide::device::Bytes;
 use lowtide::release::{LogLevel, RungOutcome, Verdict, log_text};
 use pyo3::prelude::*;
@@ -14,17 +12,13 @@ use super::values::{Claim, Holder, Touch};
 ///
 /// Printing it shows the verdict, what is left and what to do; `detailed()` adds every rung.
 #[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct Receipt(pub(crate) Arc<lowtide::release::Receipt>);
+pub(crate) struct Receipt(pub(crate) lowtide::release::Receipt);
 
 impl Receipt {
     /// Adds lines of advice that were not known when the receipt was written.
-    pub(crate) fn with(receipt: Arc<lowtide::release::Receipt>, advice: Vec<String>) -> Receipt {
-        if advice.is_empty() {
-            return Receipt(receipt);
-        }
-        let mut receipt = Arc::unwrap_or_clone(receipt);
+    pub(crate) fn with(mut receipt: lowtide::release::Receipt, advice: Vec<String>) -> Receipt {
         receipt.advice.extend(advice);
-        Receipt(Arc::new(receipt))
+        Receipt(receipt)
     }
 }
 
@@ -135,7 +129,7 @@ impl Receipt {
 
     /// Returns the same receipt with one more line of advice.
     fn with_advice(&self, line: String) -> Receipt {
-        Receipt::with(Arc::clone(&self.0), vec![line])
+        Receipt::with(self.0.clone(), vec![line])
     }
 
     /// Returns one line for a log.
@@ -179,8 +173,7 @@ impl Receipt {
     }
 
     fn __str__(&self) -> String {
-        // `print` ends the line.
-        self.0.to_string().trim_end().to_owned()
+        self.0.to_string()
     }
 
     fn __repr__(&self) -> String {
@@ -193,7 +186,7 @@ impl Receipt {
 pub(crate) fn empty_receipt(name: &str) -> Receipt {
     let nothing = lowtide::release::Reading::default();
     let receipt = lowtide::release::Receipt::new(name, None, Verdict::NoDevice, (nothing, nothing));
-    Receipt::with(Arc::new(receipt), vec!["nothing was done: the interpreter is ending".to_owned()])
+    Receipt::with(receipt, vec!["nothing was done: the interpreter is ending".to_owned()])
 }
 
 /// The numbers of the device and of the allocators at one moment.

@@ -202,7 +202,7 @@ impl StageReport {
     /// The receipt of its end.
     #[getter]
     fn receipt(&self) -> Receipt {
-        Receipt(Arc::clone(&self.0.receipt))
+        Receipt(self.0.receipt.clone())
     }
 }
 

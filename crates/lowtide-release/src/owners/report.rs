@@ -84,60 +84,55 @@ impl Shutdown {
     }
 }
 
+// Lines are joined: `println!` ends the last one.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.steps.is_empty() {
-            writeln!(f, "nothing to drop")?;
-        }
-        for (step, number) in self.steps.iter().zip(1..) {
-            write!(f, "{number}. {}", step.name)?;
-            write_bytes(f, step.bytes)?;
-            if !step.borrows.is_empty() {
-                write!(f, ", borrows {}", step.borrows.join(", "))?;
-            }
-            writeln!(f)?;
-        }
-        write_rest(f, &self.empty, &self.cycles)
+        let steps = self.steps.iter().zip(1..).map(|(step, number)| {
+            let borrows = match step.borrows.as_slice() {
+                [] => String::new(),
+                borrows => format!(", borrows {}", borrows.join(", ")),
+            };
+            format!("{number}. {}{}{borrows}", step.name, size_text(step.bytes))
+        });
+        f.write_str(&lines(steps, &self.empty, &self.cycles))
     }
 }
 
 impl fmt::Display for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.dropped.is_empty() {
-            writeln!(f, "nothing to drop")?;
-        }
-        for (dropped, number) in self.dropped.iter().zip(1..) {
-            write!(f, "{number}. {}", dropped.name)?;
-            write_bytes(f, dropped.bytes)?;
-            match &dropped.outcome {
-                DropOutcome::Gone => writeln!(f, ": gone")?,
-                DropOutcome::Held => writeln!(f, ": still held")?,
-                DropOutcome::Panicked { message } => writeln!(f, ": panicked: {message}")?,
-            }
-        }
-        for holder in &self.holders {
+        let dropped = self.dropped.iter().zip(1..).map(|(dropped, number)| {
+            let outcome = match &dropped.outcome {
+                DropOutcome::Gone => "gone",
+                DropOutcome::Held => "still held",
+                DropOutcome::Panicked { message } => &format!("panicked: {message}"),
+            };
+            format!("{number}. {}{}: {outcome}", dropped.name, size_text(dropped.bytes))
+        });
+        let holders = self.holders.iter().map(|holder| {
             let (Holder { path, holds, count, held, .. }, since) = (holder, holder.since_text());
             let plural = if *count == 1 { "" } else { "s" };
-            write!(f, "{path} holds {holds}{since}: {count} reference{plural}")?;
-            write_bytes(f, *held)?;
-            writeln!(f)?;
-        }
-        write_rest(f, &self.empty, &self.cycles)
+            format!("{path} holds {holds}{since}: {count} reference{plural}{}", size_text(*held))
+        });
+        f.write_str(&lines(dropped.chain(holders), &self.empty, &self.cycles))
     }
 }
 
-fn write_bytes(f: &mut fmt::Formatter<'_>, bytes: Option<Bytes>) -> fmt::Result {
-    bytes.map_or(Ok(()), |bytes| write!(f, ", {bytes}"))
+fn size_text(bytes: Option<Bytes>) -> String {
+    bytes.map_or_else(String::new, |bytes| format!(", {bytes}"))
 }
 
-fn write_rest(f: &mut fmt::Formatter<'_>, empty: &[String], cycles: &[Cycle]) -> fmt::Result {
+fn lines(owners: impl Iterator<Item = String>, empty: &[String], cycles: &[Cycle]) -> String {
+    let mut lines: Vec<String> = owners.collect();
+    if lines.is_empty() {
+        lines.push("nothing to drop".to_owned());
+    }
     if !empty.is_empty() {
-        writeln!(f, "empty: {}", empty.join(", "))?;
+        lines.push(format!("empty: {}", empty.join(", ")));
     }
     for Cycle { names } in cycles {
         let first = names.first().map_or("", String::as_str);
         let around = names.join(" borrows ");
-        writeln!(f, "cycle: {around} borrows {first}; {first} goes first")?;
+        lines.push(format!("cycle: {around} borrows {first}; {first} goes first"));
     }
-    Ok(())
+    lines.join("\n")
 }

@@ -84,7 +84,7 @@ impl World {
     }
 
     /// Empties the cache, and returns what the collector was asked for.
-    fn empty(&self) -> (Arc<Receipt>, Vec<&'static str>) {
+    fn empty(&self) -> (Receipt, Vec<&'static str>) {
         self.collections.lock().unwrap().clear();
         let receipt = self.releaser.empty_cache();
         (receipt, self.collections.lock().unwrap().clone())

@@ -62,7 +62,7 @@ const PLACES: [Place; 18] = [
     Place::HookExpect,
 ];
 
-type Comes = Box<dyn Fn() -> Option<Arc<Receipt>> + Send + Sync>;
+type Comes = Box<dyn Fn() -> Option<Receipt> + Send + Sync>;
 
 /// A caller with code in every place, of which one comes back.
 struct Caller {
@@ -70,7 +70,7 @@ struct Caller {
     comes_back: OnceLock<Comes>,
     depth: AtomicUsize,
     deepest: AtomicUsize,
-    got: Mutex<Vec<Arc<Receipt>>>,
+    got: Mutex<Vec<Receipt>>,
     time: ManualClock,
 }
 
@@ -230,7 +230,7 @@ impl House {
         House { releaser, caller, _registered: registered }
     }
 
-    fn release(&self) -> Arc<Receipt> {
+    fn release(&self) -> Receipt {
         release(&self.releaser, &self.caller)
     }
 
@@ -247,7 +247,7 @@ impl House {
 }
 
 /// A release that calls every place of its caller.
-fn release(releaser: &Releaser, caller: &Arc<Caller>) -> Arc<Receipt> {
+fn release(releaser: &Releaser, caller: &Arc<Caller>) -> Receipt {
     let go_on = Arc::clone(caller);
     let rung = Arc::clone(caller) as Arc<dyn Rung>;
     let ladder = Ladder::of(vec![Arc::new(rungs::Quiesce), Arc::new(rungs::CACHES), rung]);
@@ -260,7 +260,7 @@ fn release(releaser: &Releaser, caller: &Arc<Caller>) -> Arc<Receipt> {
 
 #[test]
 fn code_that_a_release_asks_may_not_ask_its_releaser_for_a_release() {
-    type Ask = fn(&Releaser) -> Arc<Receipt>;
+    type Ask = fn(&Releaser) -> Receipt;
     let kinds: [(&str, Ask); 3] = [
         ("empty_cache", Releaser::empty_cache),
         ("shutdown", Releaser::shutdown),

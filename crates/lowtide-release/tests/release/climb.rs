@@ -36,7 +36,7 @@ impl World {
 }
 
 /// Every receipt that a hook got.
-type Receipts = Arc<Mutex<Vec<Arc<Receipt>>>>;
+type Receipts = Arc<Mutex<Vec<Receipt>>>;
 
 /// A hook that asks for a release within its climb: here, and on a thread of its own.
 fn asks(releaser: &Releaser, receipts: &Receipts) -> Hook {
@@ -390,7 +390,7 @@ fn a_watch_ticks_until_it_is_told_to_stop_and_hands_every_receipt_on() {
         world.clock.advance(time);
         pauses.len() < 40
     };
-    idling.watch(pause, |receipt| receipts.push(Arc::clone(receipt)));
+    idling.watch(pause, |receipt| receipts.push(receipt.clone()));
     assert_eq!(pauses.len(), 40);
     // The quiet time is thirty times the longest pause.
     assert!(pauses.iter().all(|pause| *pause == Duration::from_secs(1)), "{pauses:?}");
@@ -467,7 +467,7 @@ fn a_release_to_zero_bytes_ends_with_the_suspend_of_this_process() {
 
 /// Climbs the idle ladder with a cache that drops one block of 4 MiB each time it is cleared, and a target that
 /// memory of another pool keeps out of reach. Returns the receipt, and how often the cache was cleared.
-fn idle_with_a_cache_of(blocks: usize) -> (Arc<Receipt>, usize) {
+fn idle_with_a_cache_of(blocks: usize) -> (Receipt, usize) {
     let world = World::new();
     let other = Pool::new(world.pool.device()).unwrap();
     let _kept = other.block(Bytes::mib(4)).unwrap();

@@ -79,7 +79,7 @@ impl World {
         self.pool.block(Bytes::mib(mib)).unwrap()
     }
 
-    fn climb(&self, rung: &Arc<Hangs>) -> Arc<Receipt> {
+    fn climb(&self, rung: &Arc<Hangs>) -> Receipt {
         let ladder = Ladder::of(vec![Arc::clone(rung) as Arc<dyn Rung>, Arc::new(rungs::Trim)]);
         self.releaser.release(Request::new("climbs", ladder).alone())
     }

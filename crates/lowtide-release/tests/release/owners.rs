@@ -734,7 +734,7 @@ fn accepted_paths_are_kept_in_a_file() {
 #[test]
 fn a_plan_reads_well_and_is_data() {
     let owners = Owners::new();
-    assert_eq!(owners.plan().to_string(), "nothing to drop\n");
+    assert_eq!(owners.plan().to_string(), "nothing to drop");
     let model = owners.own("runner.model", 0).bytes(|_| Bytes::mib(12));
     let _graphs = owners.own("runner.graphs", 0).borrows("runner.state").borrows(&model);
     let _state = owners.own("runner.state", 0).borrows("runner.graphs");
@@ -746,7 +746,7 @@ fn a_plan_reads_well_and_is_data() {
          2. runner.graphs, borrows runner.model, runner.state\n\
          3. runner.model, 12.0 MiB\n\
          empty: runner.speculator\n\
-         cycle: runner.state borrows runner.graphs borrows runner.state; runner.state goes first\n"
+         cycle: runner.state borrows runner.graphs borrows runner.state; runner.state goes first"
     );
     let json = serde_json::to_value(&plan).unwrap();
     assert_eq!(json["steps"][2]["bytes"], Bytes::mib(12).0);

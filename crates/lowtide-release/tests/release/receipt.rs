@@ -38,7 +38,7 @@ fn a_receipt_has_the_keys_of_its_schema() {
     drop(pool.block(Bytes::mib(4)).unwrap());
     let receipt =
         releaser.release(Request::new("all", Ladder::whole()).to(Target::Under(Bytes(0))));
-    let value = serde_json::to_value(&*receipt).unwrap();
+    let value = serde_json::to_value(&receipt).unwrap();
     let schema = serde_json::to_value(schemars::schema_for!(Receipt)).unwrap();
     let keys = |value: &serde_json::Value| -> Vec<String> {
         value.as_object().unwrap().keys().cloned().collect()

@@ -30,7 +30,7 @@ fn policy(ground: &Ground, text: &str) -> Idle {
     Idle::new(text.parse().unwrap(), Arc::new(ground.clock.clone()))
 }
 
-fn released(tick: Tick) -> Arc<Receipt> {
+fn released(tick: Tick) -> Receipt {
     match tick {
         Tick::Released(receipt) => receipt,
         Tick::No(decision) => panic!("it was time: {decision:?}"),

@@ -77,7 +77,7 @@ impl Eight {
     }
 
     /// Climbs all of them and asserts that each gave back its own.
-    fn climb(&self, ground: &Ground) -> Arc<Receipt> {
+    fn climb(&self, ground: &Ground) -> Receipt {
         ground.assert_in_use(8 * EACH, "all is there");
         let receipt = self.releaser.release(Request::new("idle", Ladder::idle()));
         ground.assert_in_use(0, "all is back");

@@ -181,7 +181,7 @@ fn r14_what_an_allocator_holds_and_what_is_free_are_apart(ground: &Ground) {
     assert_eq!((after.allocated, after.reserved), (Bytes::mib(16), Bytes::mib(16)));
     assert_eq!(before.free, Some(free), "and what the device has free is the device's to say");
     assert_eq!(after.free, Some(ground.device.usage().unwrap().free));
-    let json = serde_json::to_value(&*receipt).unwrap();
+    let json = serde_json::to_value(&receipt).unwrap();
     for (key, bytes) in [("reserved_bytes", 40 << 20), ("driver_free_bytes", free.0)] {
         assert_eq!(json["before"][key], bytes, "{key} is a column of its own");
     }

@@ -104,7 +104,7 @@ fn r32_the_summary_has_before_after_and_freed(ground: &Ground) {
         format!(
             "Before: allocated     16.78 MB, reserved     41.94 MB; in use on the device {:>12}{}\n\
              After:  allocated     16.78 MB, reserved     16.78 MB; in use on the device {:>12}{}\n\
-             Freed:  allocated      0.00 MB, reserved     25.17 MB; in use on the device {:>12}\n",
+             Freed:  allocated      0.00 MB, reserved     25.17 MB; in use on the device {:>12}",
             driver[0], own[0], driver[1], own[1], freed
         )
     );

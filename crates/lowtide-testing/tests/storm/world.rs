@@ -206,7 +206,7 @@ impl World {
             Error::NoRoom { .. } => "no room to wake",
             Error::Stopped { .. } => "stopped by its limit",
             Error::BackupLimit { .. } => "limit of backups",
-            Error::Device(device) if device.is_out_of_memory() => "out of memory",
+            error if error.is_out_of_memory() => "out of memory",
             Error::Device(lowtide_device::Error::NoHostHeadroom { .. }) => "no host memory",
             Error::KeepsChanging { .. } if self.has_strays => "stray write",
             // One that comes while another thread wakes the tag again. The last wake must succeed.

@@ -18,6 +18,7 @@ use super::work::Work;
 use crate::commands::replay;
 use crate::devices;
 use crate::ending::Ending;
+use crate::numbers;
 use crate::page::{self, Page};
 use crate::progress::Progress;
 
@@ -51,13 +52,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
     /// The number of live blocks.
-    #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = numbers::whole::<u32>("", 2, 10_000_000))]
     blocks: u32,
     /// Leave this percentage of the device free besides the blocks, by taking the rest of it away first.
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "PERCENT", value_parser = numbers::whole::<u8>("percent", 1, 99))]
     free: Option<u8>,
     /// The number of visits to every block; the median counts.
-    #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = numbers::whole::<u32>("", 1, 1000))]
     rounds: u32,
     /// The seed of sizes and order.
     #[arg(long, default_value_t = 1)]

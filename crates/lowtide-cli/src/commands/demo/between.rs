@@ -1,8 +1,6 @@
 //! Tasks with large temporary buffers: the usual way keeps them cached after they are dropped, lowtide
 //! frees them before the next task.
 
-use std::sync::Arc;
-
 use anyhow::ensure;
 use lowtide::device::Bytes;
 use lowtide::pool::{Pool, Tag};
@@ -74,7 +72,7 @@ struct Cleaned {
     /// The memory in use after each task.
     levels: Vec<Bytes>,
     cleaning: Cleaning,
-    receipts: Vec<Arc<Receipt>>,
+    receipts: Vec<Receipt>,
 }
 
 fn with_lowtide(setup: &Setup) -> anyhow::Result<Cleaned> {

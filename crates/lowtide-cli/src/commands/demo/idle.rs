@@ -123,7 +123,7 @@ struct Slept {
     observed: Observed,
     /// The memory in use before anything was loaded.
     start: Bytes,
-    receipt: Arc<Receipt>,
+    receipt: Receipt,
     suspended: Away,
     /// The memory in use after the wake.
     woken: Bytes,
@@ -158,7 +158,7 @@ fn with_lowtide(setup: &Setup) -> anyhow::Result<Slept> {
 }
 
 // Asks the policy again and again, as the timer of a server does.
-fn released(idling: &Idling) -> anyhow::Result<Arc<Receipt>> {
+fn released(idling: &Idling) -> anyhow::Result<Receipt> {
     let began = Instant::now();
     loop {
         match idling.tick() {

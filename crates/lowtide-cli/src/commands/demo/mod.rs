@@ -28,6 +28,7 @@ use self::scenario::Scenario;
 use self::setup::Setup;
 use crate::devices;
 use crate::ending::Ending;
+use crate::numbers;
 use crate::page;
 
 /// A scenario of the demo.
@@ -85,10 +86,10 @@ pub(crate) struct Options {
     device: Option<DeviceId>,
     /// Stay in each state (before, peak, after) for so many milliseconds, so that `lowtide ps` or
     /// `nvidia-smi` can show it. The JSON lists the states with their times.
-    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = numbers::whole::<u64>("milliseconds", 0, 60_000))]
     hold: u64,
     /// Divide the usual sizes by this.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, hide = true, value_parser = numbers::whole::<u64>("", 1, 4096))]
     divide: u64,
     /// Print every receipt with all its numbers and rungs.
     #[arg(long)]

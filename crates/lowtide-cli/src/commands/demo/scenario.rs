@@ -1,7 +1,5 @@
 //! The result of a scenario, as data: the device's numbers in both ways, and the checks on them.
 
-use std::sync::Arc;
-
 use lowtide::device::Bytes;
 use lowtide::release::{Holder, Planned, Receipt, StagesReport, Verdict};
 use serde::Serialize;
@@ -35,7 +33,7 @@ pub(super) struct Scenario {
     pub(super) suspended: Option<Away>,
     pub(super) today: Today,
     pub(super) checks: Vec<Check>,
-    pub(super) receipts: Vec<Arc<Receipt>>,
+    pub(super) receipts: Vec<Receipt>,
     /// The states that were held, in the order of time.
     pub(super) states: Vec<State>,
     /// Memory over time, in both ways; empty unless the demo prints JSON.

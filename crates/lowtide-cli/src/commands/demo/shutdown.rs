@@ -130,8 +130,8 @@ struct Down {
     /// The memory in use before the runner was created.
     start: Bytes,
     plan: Plan,
-    pinned: Arc<Receipt>,
-    freed: Arc<Receipt>,
+    pinned: Receipt,
+    freed: Receipt,
     /// True if the runner still exists, and is empty.
     kept: bool,
 }

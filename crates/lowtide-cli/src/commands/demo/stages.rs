@@ -1,8 +1,6 @@
 //! Models one after another in one process: the usual way uses the sum of their sizes, lowtide the
 //! largest.
 
-use std::sync::Arc;
-
 use anyhow::anyhow;
 use lowtide::device::Bytes;
 use lowtide::pool::Tag;
@@ -82,7 +80,7 @@ struct Staged {
     /// The peak, as the stages report it.
     seen: Bytes,
     cleaning: Cleaning,
-    receipts: Vec<Arc<Receipt>>,
+    receipts: Vec<Receipt>,
     refused: Option<StageError<anyhow::Error>>,
 }
 

@@ -1,7 +1,6 @@
 //! 200 weight updates with in-place pauses: the usual way reserves more and more memory, with lowtide
 //! it stays the same, while a worker's requests keep their keys and values.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
@@ -100,7 +99,7 @@ fn bucket_sizes(setup: &Setup) -> Vec<Bytes> {
 struct Updated {
     observed: Observed,
     reserved: Vec<Bytes>,
-    receipts: Vec<Arc<Receipt>>,
+    receipts: Vec<Receipt>,
     trend: Trend,
     /// The number of pauses at which the worker was stopped at a checkpoint.
     parked: u64,
@@ -173,7 +172,7 @@ struct Run<'a> {
     way: Way,
     resume: Resume,
     reserved: Vec<Bytes>,
-    receipts: Vec<Arc<Receipt>>,
+    receipts: Vec<Receipt>,
     parked: u64,
 }
 

@@ -22,6 +22,7 @@ use self::child::{ChildLine, Measured, planned};
 use super::model::Model;
 use crate::devices;
 use crate::ending::Ending;
+use crate::numbers;
 use crate::page;
 use crate::progress::Progress;
 
@@ -41,13 +42,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceId>,
     /// The number of processes, for first sleeps. By default 5, on host 1.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "COUNT", value_parser = numbers::whole::<u32>("", 1, 100))]
     processes: Option<u32>,
     /// The number of later turns of each kind in a process.
-    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = numbers::whole::<u32>("", 1, 1000))]
     turns: u32,
     /// Divide every size by this. By default the smallest power of two with which the work fits.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(long, value_name = "NUMBER", value_parser = numbers::whole::<u64>("", 1, 4096))]
     divide: Option<u64>,
     /// Fill the weights with bf16 values of layers of different scale, instead of random bytes.
     #[arg(long)]
@@ -57,7 +58,7 @@ pub(crate) struct Options {
     packing: bool,
     /// Back up the weights ahead of the first sleep, in this share of the time, while a loop launches small
     /// work.
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "25", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "25", value_parser = numbers::whole::<u32>("percent", 1, 100))]
     ahead: Option<u32>,
     /// The process that started this one, with which it ends.
     #[arg(long, value_name = "PID", hide = true)]
