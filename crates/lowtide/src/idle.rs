@@ -79,7 +79,7 @@ mod tests {
         let idling = Idling::new(&releaser, &Idle::new("0s".parse().unwrap(), clock));
         let (tell, told) = mpsc::channel();
         let thread = IdleThread::start(idling.clone()).unwrap().on_release(move |receipt| {
-            tell.send(Arc::clone(receipt)).unwrap();
+            tell.send(receipt.clone()).unwrap();
             panic!("the callback broke");
         });
         for _ in 0..2 {

@@ -1,7 +1,5 @@
 //! The agent of this process, for Python: `lowtide run` put it there.
 
-use std::sync::Arc;
-
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::{Answer, Ask, Status, ask, socket_name};
 use pyo3::create_exception;
@@ -114,9 +112,7 @@ pub(crate) fn agent_status(py: Python<'_>) -> PyResult<AgentStatus> {
 #[pyfunction]
 pub(crate) fn agent_sleep(py: Python<'_>) -> PyResult<Vec<Receipt>> {
     match asked(py, Ask::Sleep)? {
-        Answer::Slept { receipts } => {
-            Ok(receipts.into_iter().map(Receipt).collect())
-        }
+        Answer::Slept { receipts } => Ok(receipts.into_iter().map(Receipt).collect()),
         Answer::Asleep => Ok(Vec::new()),
         other => Err(refused(&other)),
     }

@@ -164,7 +164,7 @@ impl Receipt {
 
     /// Returns the whole receipt as plain data. Its schema is docs/schemas/receipt.json.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        json::as_python(py, &*self.0)
+        json::as_python(py, &self.0)
     }
 
     /// Returns the text with Before, After and Freed and every rung.
