@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from reprlib import repr as short
 
-from ._data import Data, counted, mib
+from ._data import Data, counted, holds_nothing, mib
 from ._native import Holder
-from ._plan import alive, holds_nothing, plan
+from ._plan import alive, plan
 from ._why.why import holders
 
 

@@ -45,3 +45,8 @@ def counted(number: int, noun: str) -> str:
     """Returns a number and a noun, in the plural if the number is not 1."""
     plural = "" if number == 1 or noun == "more" else "s"
     return f"{number:,} {noun}{plural}"
+
+
+def holds_nothing(value: object) -> bool:
+    """Returns whether a value leads to no memory whatever the program does: `None`, a number, a text."""
+    return value is None or isinstance(value, (int, float, complex, str, bytes))

@@ -87,11 +87,6 @@ class Plan:
         """Puts back what was dropped, the last first. Each returns whether it could."""
 
 
-def holds_nothing(value: object) -> bool:
-    """Returns whether a value leads to no memory whatever the program does: `None`, a number, a text."""
-    return value is None or isinstance(value, (int, float, complex, str, bytes))
-
-
 def plan(
     owner: object,
     also: Iterable[object] = (),

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from reprlib import repr as short
 from typing import TYPE_CHECKING
 
+from ._data import holds_nothing
 from ._devices.choose import device_of
 from ._exit import has_exit_begun
 from ._log import log_release
 from ._native import Ladder, empty_receipt, parse_seconds
-from ._plan import holds_nothing
 from ._releasers import releaser_for, releaser_of
 from ._teardown import (
     drop_without_device,

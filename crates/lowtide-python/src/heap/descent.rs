@@ -58,6 +58,8 @@ pub(super) struct Drops {
 pub(super) struct Places<'a, 'py> {
     /// By place: the object that it is a place of.
     pub(super) owner_of: HashMap<Node, Node>,
+    /// The same, in the order in which they are looked at: the object that is shut down comes last.
+    pub(super) all: Vec<(Node, Node)>,
     /// By object: the addresses of the values that count, if not all do.
     pub(super) only_of: HashMap<Node, HashSet<usize>>,
     /// The object that is shut down; the others only belong to it.
@@ -157,9 +159,7 @@ impl<'a, 'py> Descent<'a, 'py> {
 
     /// Returns the references of the owners that lead to memory, each with its owner.
     fn owned(&self) -> Vec<(Node, Edge)> {
-        let mut places: Vec<_> = self.places.owner_of.iter().collect();
-        places.sort_unstable();
-        let edges = places.into_iter().flat_map(|(place, owner)| {
+        let edges = self.places.all.iter().flat_map(|(place, owner)| {
             self.heap.graph.references(*place).map(move |edge| (*owner, edge))
         });
         let counts = |owner: &Node, edge: &Edge| {

@@ -158,24 +158,27 @@ fn places<'a, 'py>(
     let address = |object: &Bound<'_, PyAny>| object.as_ptr().addr();
     let named = owners.iter().flatten().map(address).chain(configurations.iter().copied());
     let wanted: HashSet<usize> = named.collect();
-    let all = (0..).map(Node).zip(&heap.known.addresses);
+    let known = (0..).map(Node).zip(&heap.known.addresses);
     let nodes: HashMap<usize, Node> =
-        all.filter(|(_, at)| wanted.contains(at)).map(|(node, at)| (*at, node)).collect();
+        known.filter(|(_, at)| wanted.contains(at)).map(|(node, at)| (*at, node)).collect();
     let node = |object: &Bound<'_, PyAny>| nodes.get(&address(object)).copied();
-    let mut owner_of = HashMap::new();
+    let (mut owner_of, mut all) = (HashMap::new(), Vec::new());
     let mut first = None;
     let mut only_of = HashMap::new();
-    for (at, places) in owners.iter().enumerate() {
+    for (at, places) in owners.iter().enumerate().rev() {
         let Some(owner) = places.first().and_then(node) else { continue };
         if let Some(only) = only.get(at).and_then(Option::as_ref) {
             only_of.insert(owner, only.clone());
         }
-        first = first.or(Some(owner));
-        owner_of.extend(places.iter().filter_map(node).map(|place| (place, owner)));
+        if at == 0 {
+            first = Some(owner);
+        }
+        let places = places.iter().filter_map(node).map(|place| (place, owner));
+        all.extend(places.filter(|(place, owner)| owner_of.insert(*place, *owner).is_none()));
     }
     let first = first.ok_or_else(|| {
         PyRuntimeError::new_err("the walk did not meet the object that is to be shut down")
     })?;
     let configurations = configurations.iter().filter_map(|at| nodes.get(at).copied()).collect();
-    Ok(Places { owner_of, only_of, first, configurations, namespaces })
+    Ok(Places { owner_of, all, only_of, first, configurations, namespaces })
 }

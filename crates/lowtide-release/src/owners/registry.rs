@@ -48,7 +48,7 @@ use crate::home;
 /// assert!(text.starts_with("1. runner.pooling: gone\n2. runner.model, 1.0 MiB: still held\n"));
 /// // `sampler.model holds runner.model since src/main.rs:23: 1 reference, 1.0 MiB`
 /// assert!(text.contains("sampler.model holds runner.model since "));
-/// assert!(text.ends_with("1 reference, 1.0 MiB\nempty: runner.speculator\n"));
+/// assert!(text.ends_with("1 reference, 1.0 MiB\nempty: runner.speculator"));
 /// assert!(runner.model.with(|_| ()).is_none()); // the runner is still here, and empty
 ///
 /// drop(forgotten);
