@@ -47,6 +47,23 @@
 //! what the driver keeps for itself (`reserved`), and the origin of the numbers (`source`).
 //! `in_use()` is what processes hold.
 //!
+//! A size or an offset is a [`Bytes`](device::Bytes): `Bytes(4096)`, `Bytes::mib(20)`,
+//! `"20 MiB".parse()?`. Sizes are compared, added and printed as they are; `size.0` is the number of
+//! bytes. [`Pool`](pool::Pool), [`Releaser`](release::Releaser) and [`Idling`](release::Idling) are
+//! cheap to clone and can be used from any thread; a [`Block`](pool::Block) can be sent to one.
+//!
+//! ```
+//! # use lowtide::prelude::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let size = Bytes::mib(20) + Bytes(4096);
+//! assert!(size > "20 MiB".parse()? && size.0 == (20 << 20) + 4096);
+//! # fn clones<T: Clone + Send + Sync>() {}
+//! # fn sends<T: Send + Sync>() {}
+//! # (clones::<Pool>(), clones::<Releaser>(), clones::<Idling>(), sends::<Block>(), sends::<Pauses>());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! In a debug build of your program, `host` copies and digests pages in unoptimised code, at a few
 //! MiB/s. Two lines in your `Cargo.toml` prevent it:
 //!
@@ -57,14 +74,17 @@
 //!
 //! # Five practices
 //!
-//! The examples run on `host`, so that they run everywhere. With [`best_device`], or
+//! The examples run on `host`, so that they run everywhere; `device` is the one above. With [`best_device`], or
 //! `Device::open("cuda:0".parse()?)`, the same lines work on a GPU. [`best_device`] returns `host` on
 //! a machine without a GPU; `device.id()` says which one it is.
 //!
 //! ## Models one after another
 //!
 //! Each model is torn down by its `Drop`, its cached memory returns to the driver, and a receipt
-//! stands between each two. The peak is the largest model, never the sum.
+//! stands between each two. The peak is the largest model, never the sum. `load_needing` refuses a model
+//! above the budget before it is loaded, with
+//! [`StageError::WouldNotFit`](release::StageError::WouldNotFit); `load` takes no size and asks nothing.
+//! What a stage returns is used like the model itself.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -170,9 +190,11 @@
 //!
 //! ## Free on idle
 //!
-//! Off unless it is switched on (`LOWTIDE_FREE_ON_IDLE=5m`). Each task holds a guard. When no guard
+//! The program says when, such as `"5m"` or `"off"`, or has
+//! [`IdleOptions::from_env`](release::IdleOptions::from_env) read `LOWTIDE_FREE_ON_IDLE`, which is off
+//! unless it is set. Each task holds a guard. When no guard
 //! has existed for five minutes, an idle release runs until its target is met. The next task finds
-//! everything as it was. A task that arrives during the release stops it at the next safe point.
+//! everything as it was, except the content of `Discard` tags. A task that arrives during the release stops it at the next safe point.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -244,6 +266,9 @@
 //! Work stops at the gate, the weights change, and cached memory returns to the driver before the gate
 //! opens. The trend of reserved memory over many updates is watched.
 //!
+//! `pause` waits for the workers, up to the time that it is given. If one works on past it, the error says
+//! so and the gate is open as before. While it is closed, `enter()` waits.
+//!
 //! A worker holds a pass of the gate and calls `checkpoint()` wherever it can stop. What it does then is
 //! the [`Step`](release::Step) that the call returns:
 //!
@@ -292,7 +317,7 @@
 //!
 //! | of a receipt | what it is |
 //! |---|---|
-//! | `verdict` | the result in one word. `Verdict::Released`: the device's number confirms the claim |
+//! | `verdict` | the result in one word. `Verdict::Released`: the device's number confirms the claim. `Partial`: less was freed. `NoEffect`: nothing. `Pinned`: references keep it alive. [The others](release::Verdict) tell why nothing was done or proved |
 //! | `freed_bytes` | an `Option<i64>`: by how much the device's number fell. Negative if more is in use than before; `None` if the device cannot be asked |
 //! | `before`, `after` | the numbers before and after, each a [`Reading`](release::Reading) |
 //! | `holders` | references that keep memory alive |
