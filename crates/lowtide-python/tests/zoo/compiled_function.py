@@ -12,16 +12,20 @@ import torch
 
 from zoo.keeper import DEVICE, Animal, big, visit
 
+LARGE_MIB = 128
+"""Large beside what the compiler takes meanwhile."""
+
 ANIMAL = Animal(
     names=(r"__compiled_fn_|(?i:compile)",),
     cut=r"(?i)dynamo|compile|release\(\)",
     cure="torch._dynamo.reset()",
     holder="next(value for name, value in globals().items() if name.startswith('__compiled_fn'))",
+    mib=LARGE_MIB,
 )
 
 
 def engine(graph: Any, inputs: list[Any]) -> Callable[..., Any]:
-    workspace = big()
+    workspace = big(LARGE_MIB)
 
     def run(*values: Any) -> Any:
         workspace.zero_()

@@ -7,6 +7,9 @@ import torch
 
 from zoo.keeper import DEVICE, OWN, PINNED, Animal, big, visit
 
+LARGE_MIB = 128
+"""Large beside what the compiler takes meanwhile."""
+
 ANIMAL = Animal(
     names=(r"\bcompiled\b",),
     cut=r"\bcompiled\b",
@@ -15,13 +18,14 @@ ANIMAL = Animal(
     then="cut",
     cure="del compiled",
     holder="compiled",
+    mib=LARGE_MIB,
 )
 
 
 class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(big(), requires_grad=False)
+        self.weight = torch.nn.Parameter(big(LARGE_MIB), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.weight[0]
