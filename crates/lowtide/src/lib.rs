@@ -49,7 +49,7 @@
 //!
 //! A size or an offset is a [`Bytes`](device::Bytes): `Bytes(4096)`, `Bytes::mib(20)`,
 //! `"20 MiB".parse()?`. Sizes are compared, added and printed as they are; `size.0` is the number of
-//! bytes. [`Pool`](pool::Pool), [`Releaser`](release::Releaser) and [`Idling`](release::Idling) are
+//! bytes. [`Pool`](pool::Pool), [`Releaser`] and [`Idling`](release::Idling) are
 //! cheap to clone and can be used from any thread; a [`Block`](pool::Block) can be sent to one.
 //!
 //! ```
