@@ -9,13 +9,14 @@
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
 mod packed;
+mod pending;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{BackendStream, RawMark};
-use crate::digest::{Digest, Keys, PAGE_BYTES};
+use crate::digest::{Keys, PAGE_BYTES};
 use crate::facts::{RangeProblem, SizeRule};
 use crate::host_memory::HostPiece;
 use crate::in_flight::{InFlight, Pins, WorkNumber};
@@ -24,6 +25,9 @@ use crate::staging::Staging;
 use crate::{Bytes, Error, HostMemory, Reservation, Result};
 
 pub use packed::{PackedPlace, PendingDifferences, PendingLooks};
+pub use pending::PendingDigests;
+
+use pending::Pending;
 
 /// A queue of device work. Dropping it waits for the work it was given.
 ///
@@ -53,19 +57,6 @@ pub struct Mark {
     device: Arc<Shared>,
     stream: Arc<dyn BackendStream>,
     raw: RawMark,
-    given: WorkNumber,
-}
-
-/// Digests that a stream is computing. Dropping them waits for the stream.
-pub struct PendingDigests<'a>(Pending<'a>);
-
-/// Results of pages that a stream is computing. Dropping them waits for the stream.
-struct Pending<'a> {
-    stream: &'a Stream,
-    /// `None` if there are no pages.
-    staging: Option<Staging>,
-    pages: usize,
-    /// The work that computes them.
     given: WorkNumber,
 }
 
@@ -439,67 +430,5 @@ impl Drop for Mark {
             // SAFETY: this owned the mark.
             unsafe { stream.forget(raw) }
         });
-    }
-}
-
-impl PendingDigests<'_> {
-    /// Waits for the stream and reads the digests, page by page.
-    ///
-    /// # Errors
-    /// The error of the stream's work.
-    pub fn wait(self) -> Result<Vec<Digest>> {
-        self.0.wait(Staging::read)
-    }
-
-    /// Waits until the stream has passed a mark that was made after the digests were asked for, and reads
-    /// them. Does not wait for work behind the mark.
-    ///
-    /// # Errors
-    /// The error of the stream's work.
-    ///
-    /// # Panics
-    /// If the mark belongs to another stream, or was made before.
-    pub fn wait_for(self, mark: &Mark) -> Result<Vec<Digest>> {
-        self.0.wait_for(mark, Staging::read)
-    }
-}
-
-impl Pending<'_> {
-    fn wait<T>(self, read: impl FnOnce(&Staging, usize) -> Vec<T>) -> Result<Vec<T>> {
-        self.stream.synchronize()?;
-        Ok(self.read(read))
-    }
-
-    fn wait_for<T>(
-        self,
-        mark: &Mark,
-        read: impl FnOnce(&Staging, usize) -> Vec<T>,
-    ) -> Result<Vec<T>> {
-        assert!(mark.given >= self.given, "the mark was made after the work was given");
-        self.stream.wait(mark)?;
-        Ok(self.read(read))
-    }
-
-    // Once the stream has passed.
-    fn read<T>(mut self, read: impl FnOnce(&Staging, usize) -> Vec<T>) -> Vec<T> {
-        let Some(staging) = self.staging.take() else { return Vec::new() };
-        let results = read(&staging, self.pages);
-        self.stream.device.keep_staging(staging);
-        results
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        let Some(staging) = self.staging.take() else { return };
-        if !self.stream.device.takes_back() {
-            return;
-        }
-        // The kernel may still write to it, so it is used again only once the stream has passed; and
-        // where the stream will not say so even when asked again, never.
-        match self.stream.synchronize().or_else(|_| self.stream.synchronize()) {
-            Ok(()) => self.stream.device.keep_staging(staging),
-            Err(error) => tracing::error!(%error, "staging memory was left to work that failed"),
-        }
     }
 }

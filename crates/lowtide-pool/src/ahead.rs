@@ -32,8 +32,7 @@ use crate::limit::Limit;
 use crate::piece::PIECE;
 use crate::pool::Pool;
 use crate::room::RoomId;
-use crate::slab::Form;
-use crate::slab::PAGE;
+use crate::slab::{Form, PAGE};
 use crate::state::State;
 use crate::{Error, Result};
 

@@ -15,8 +15,7 @@ use crate::limit::{Limit, Progress};
 use crate::piece::{Bases, PIECE, Piece};
 use crate::policy::Policy;
 use crate::room::RoomId;
-use crate::slab::Form;
-use crate::slab::PAGE;
+use crate::slab::{Form, PAGE};
 use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 

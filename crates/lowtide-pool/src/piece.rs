@@ -7,8 +7,7 @@ use lowtide_device::{Bytes, HostMemory, HostPages, Reservation, Result};
 
 use crate::handover::{Staged, Way};
 use crate::memory::Memory;
-use crate::slab::Form;
-use crate::slab::PAGE;
+use crate::slab::{Form, PAGE};
 
 /// The size of a piece. Each copy leaves the link idle for some 2 µs, which is 1.5% of a copy of
 /// 8 MiB; larger pieces want larger buffers, and what is in them should still be in the caches when

@@ -12,8 +12,7 @@ use lowtide_device::{Bytes, Device, Reservation, Result};
 
 use crate::piece::PIECE;
 use crate::policy::Policy;
-use crate::slab::Form;
-use crate::slab::PAGE;
+use crate::slab::{Form, PAGE};
 
 /// The number of streams that pack and unpack: one copies while a kernel of another runs.
 pub(crate) const PACKING_STREAMS: usize = 3;

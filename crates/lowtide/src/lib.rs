@@ -192,9 +192,9 @@
 //!
 //! The program says when, such as `"5m"` or `"off"`, or has
 //! [`IdleOptions::from_env`](release::IdleOptions::from_env) read `LOWTIDE_FREE_ON_IDLE`, which is off
-//! unless it is set. Each task holds a guard. When no guard
-//! has existed for five minutes, an idle release runs until its target is met. The next task finds
-//! everything as it was, except the content of `Discard` tags. A task that arrives during the release stops it at the next safe point.
+//! unless it is set. Each task holds a guard. When no guard has existed for five minutes, an idle
+//! release runs until its target is met. The next task finds everything as it was, except the content of
+//! `Discard` tags. A task that arrives during the release stops it at the next safe point.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};

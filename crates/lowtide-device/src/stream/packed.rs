@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Mark, Pending, Stream};
+use super::pending::Pending;
+use super::{Mark, Stream};
 use crate::digest::PAGE_BYTES;
 use crate::facts::SizeRule;
 use crate::in_flight::Pins;

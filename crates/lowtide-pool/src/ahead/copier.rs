@@ -15,8 +15,7 @@ use crate::handover::Way;
 use crate::memory::Memory;
 use crate::piece::{BUFFER, Bases, PIECE, Piece, StagedPiece, StagingBuffer};
 use crate::policy::Policy;
-use crate::slab::Form;
-use crate::slab::PAGE;
+use crate::slab::{Form, PAGE};
 
 /// Where packed pages begin in the ring, behind the pages themselves.
 const PACKED_AT: Bytes = Bytes(PIECE);

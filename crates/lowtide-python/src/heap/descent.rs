@@ -58,7 +58,9 @@ pub(super) struct Drops {
 pub(super) struct Places<'a, 'py> {
     /// By place: the object that it is a place of.
     pub(super) owner_of: HashMap<Node, Node>,
-    /// The same, in the order in which they are looked at: the object that is shut down comes last.
+    /// The same, in the order in which they are looked at: the object that is shut down comes last. It drops
+    /// a part as a whole, and what an object beside it has too would stay with that one: so the entries of
+    /// such a part are found first.
     pub(super) all: Vec<(Node, Node)>,
     /// By object: the addresses of the values that count, if not all do.
     pub(super) only_of: HashMap<Node, HashSet<usize>>,

@@ -7,12 +7,9 @@ stays in the answer.
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import CellType, FunctionType, MethodType
-from typing import NamedTuple
 
 from .._data import counted, mib
 from .._devices.device import Device
@@ -27,53 +24,31 @@ from .._native import (
 )
 from .._torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
-from .exit_callbacks import ExitCall, calls_of, cancel, exit_reference, is_list, without_list
-from .interpreter import Registered, name_of, registered_at
+from .exit_callbacks import ExitCall, cancel, is_list, without_list
+from .interpreter import name_of, registered_at
 from .named_path import NamedPath
+from .named_step import (
+    Keys,
+    NamedStep,
+    ReferenceKey,
+    exit_step,
+    hook_step,
+    in_order,
+    keys,
+    known_as,
+    undo_step,
+)
 from .path_text import Root
 from .references.contexts import thread_name
-from .references.functions import function_name
-from .references.look import AnyDict, full_type_name, is_a, module_value, plain, type_name
+from .references.look import AnyDict, full_type_name, is_a, module_value, type_name
 from .references.reference import Reference
 from .references.tensors import leaves_with_gradient_graph
-from .statement import Statement, fill, joined
+from .statement import joined
 
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
-_CLEARED = ("cache", "cache entry")
-_MOVING = ("element", "item", "key", "queued", "weak value")
 _MOST_CUTS = 4
 _MOST_GRADIENTS = 16
-_PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
-
-
-class ReferenceKey(NamedTuple):
-    """Identifies a reference: the id of its holder, the step, and the id of what it holds.
-
-    The path to it may change from one question to the next, and with it the words: up to Python
-    3.12, reading an instance's attributes creates its dict, which lengthens some paths.
-    """
-
-    holder_id: int
-    step: str
-    held_id: int
-
-
-Keys = frozenset[ReferenceKey]
-
-
-class _NamedStep(NamedTuple):
-    """A reference of a cut: in words, by its key, as a statement, and itself where it was found."""
-
-    step: Step
-    key: ReferenceKey
-    statement: Statement | None
-    reference: Reference | None
-    goes: str
-    is_entry: bool
-    """Whether more goes than the cut says: a whole entry, and perhaps a cycle with it."""
-    over: frozenset[int] = frozenset()
-    """The ids of the objects over which the path leads, without its holder."""
 
 
 class Naming:
@@ -156,7 +131,7 @@ class Naming:
         for held in self._found.held:
             for cut in held.cuts:
                 steps = self._gradient_steps(held) + self._steps(cut, held.object)
-                if _keys(steps) == wanted:
+                if keys(steps) == wanted:
                     return [one.reference for one in steps if one.reference is not None]
         return None
 
@@ -218,7 +193,7 @@ class Naming:
         call = _exit_call(paths) if paths else None
         if call is None:
             return []
-        step = _exit_step(paths[0], call)
+        step = exit_step(paths[0], call)
         code = None
         if step.statement is not None:
             code = printable(joined([step.statement], collect=True))
@@ -247,21 +222,21 @@ class Naming:
             kept_bytes=0 if gradients and found.hidden <= len(gradients) else found.kept_bytes,
             invisible=found.hidden,
             goes=tuple(dict.fromkeys(one.goes for one in unique.values() if one.goes)),
-            apply=self._applying(_keys(steps)),
+            apply=self._applying(keys(steps)),
         )
 
     def _applying(self, keys: Keys) -> Callable[[Cut], None] | None:
         apply = self._apply
         return None if apply is None else lambda cut: apply(cut, keys)
 
-    def _steps(self, cut: HeapCut, target: object) -> list[_NamedStep]:
+    def _steps(self, cut: HeapCut, target: object) -> list[NamedStep]:
         edges = [edge for edge in cut.edges if edge.paths]
         ends = {(id(edge.paths[0].objects[-1]), id(edge.held)) for edge in edges}
-        steps: list[_NamedStep] = []
+        steps: list[NamedStep] = []
         for edge in edges:
             registered = registered_at(edge.paths[0].objects[-1:])
             if registered is not None:
-                undo = _undo_step(self.path(edge.paths[0], edge.held), registered)
+                undo = undo_step(self.path(edge.paths[0], edge.held), registered)
                 # One call may have registered several objects.
                 steps += [undo] if all(one.key != undo.key for one in steps) else []
                 del registered
@@ -271,12 +246,12 @@ class Naming:
             ] or [self.path(edge.paths[0], edge.held)]
             call = _exit_call(ways)
             if call is not None:
-                steps.append(_exit_step(ways[0], call))
+                steps.append(exit_step(ways[0], call))
                 del ways, call
                 continue
             hook = _hook(ways)
             if hook is not None:
-                steps.append(_hook_step(ways[0], hook))
+                steps.append(hook_step(ways[0], hook))
                 del ways, call, hook
                 continue
             entry = _registered(ways)
@@ -284,15 +259,15 @@ class Naming:
                 entry or _written(ways, target), target, is_entry=entry is not None
             )
             del ways, entry
-        return _in_order(steps)
+        return in_order(steps)
 
-    def _gradient_steps(self, held: HeldObject) -> list[_NamedStep]:
+    def _gradient_steps(self, held: HeldObject) -> list[NamedStep]:
         """Returns the steps that drop gradients whose graph holds the leaf itself.
 
         After `backward(create_graph=True)` leaf and gradient hold each other in native code, where
         the collector does not look.
         """
-        steps: list[_NamedStep] = []
+        steps: list[NamedStep] = []
         path = held.paths[0] if held.paths else None
         leaves = leaves_with_gradient_graph(held.object)
         if path is None or len(leaves) > _MOST_GRADIENTS:
@@ -304,11 +279,11 @@ class Naming:
 
     def _steps_of(
         self, path: NamedPath, target: object, *, is_entry: bool = False
-    ) -> list[_NamedStep]:
+    ) -> list[NamedStep]:
         """Returns a step for each reference at the end of a path."""
         steps = []
         held = path.held()
-        goes = "" if held is target else _known_as(held)
+        goes = "" if held is target else known_as(held)
         last_references: list[Reference | None] = [*path.last_references(target)]
         for last in last_references or [None]:
             statement = path.statement(last)
@@ -325,7 +300,7 @@ class Naming:
             is_gradient = last is not None and last.kind == "gradient"
             key = ReferenceKey(id(path.holder()), name, 0 if is_gradient else id(held))
             over = path.passed() - {key.holder_id}
-            steps.append(_NamedStep(step, key, statement, last, goes, is_entry, over))
+            steps.append(NamedStep(step, key, statement, last, goes, is_entry, over))
         return steps
 
     def _actions(self, device: Device | None) -> list[Action]:
@@ -403,47 +378,6 @@ def _hook(ways: list[NamedPath]) -> Reference | None:
     return ways[0].hook() if all(way.first() is first for way in ways) else None
 
 
-def _hook_step(way: NamedPath, hook: Reference) -> _NamedStep:
-    statement = Statement(plain(hook.verb), frozenset(hook.imports))
-    number, code = id(way.first()), printable(statement.code())
-    step = Step(path=way.words(), action=code, by_hand=False, kind=hook.kind, can_apply=True)
-    key = ReferenceKey(number, hook.kind, number)
-    return _NamedStep(step, key, statement, hook, _known_as(way.first()), is_entry=True)
-
-
-def _exit_step(way: NamedPath, call: ExitCall) -> _NamedStep:
-    reference = exit_reference(call)
-    statement = fill(reference, None, None)
-    action = reference.why_not if statement is None else printable(statement.code())
-    step = Step(
-        path=way.words(),
-        action=action,
-        by_hand=statement is None,
-        kind=reference.kind,
-        can_apply=reference.can_cut,
-    )
-    number, times = id(call.function), calls_of(call.function)
-    name = function_name(call.function)
-    key = ReferenceKey(number, reference.kind, number)
-    goes = name if times == 1 else f"all {times} calls of {name}"
-    return _NamedStep(step, key, statement, reference, goes, is_entry=True)
-
-
-def _undo_step(way: NamedPath, registered: Registered) -> _NamedStep:
-    undo, held = registered.undo, way.held()
-    reference = Reference("", "registered hook", undo.statement, undo.act, imports=(undo.needs,))
-    statement = Statement(undo.statement, frozenset({undo.needs}))
-    step = Step(
-        path=way.text(),
-        action=statement.code(),
-        by_hand=False,
-        kind=reference.kind,
-        can_apply=True,
-    )
-    key = ReferenceKey(0, undo.statement, sum(map(id, registered)))
-    return _NamedStep(step, key, statement, reference, _known_as(held), is_entry=False)
-
-
 def _registered(ways: list[NamedPath]) -> NamedPath | None:
     """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
     entries = [way.entry() for way in ways]
@@ -465,38 +399,6 @@ def _written(ways: list[NamedPath], target: object) -> NamedPath:
                 return way
             written.append(way)
     return [*written, *ways][0]
-
-
-def _known_as(value: object) -> str:
-    """Returns an object that goes with a cut, in a word or two; nothing for plain containers."""
-    if is_a(value, FunctionType):
-        return f"{printable(plain(FunctionType.__dict__['__name__'].__get__(value)))}()"
-    if type(value) in _PLAIN:
-        return ""
-    return f"class {type_name(value)}" if is_a(value, type) else type_name(type(value))  # type: ignore[arg-type]
-
-
-def _in_order(steps: list[_NamedStep]) -> list[_NamedStep]:
-    """Puts steps that delete elements last, those with high numbers first: deleting one moves those
-    behind it. After them comes what empties more than the reference that it cuts, the outermost last: the
-    way to another step may lead over the entries of a cache, or over a generator that is closed."""
-    passed = frozenset().union(*(one.over for one in steps))
-    moving = [one for one in steps if one.step.kind in _MOVING]
-    moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
-    others = [one for one in steps if one.step.kind not in _MOVING]
-    emptying = [one for one in others if one.step.kind in _CLEARED or one.key.holder_id in passed]
-    emptying.sort(key=lambda one: len(one.step.path), reverse=True)
-    return [one for one in others if one not in emptying] + moving + emptying
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Returns a key that sorts numbers in a text by their size."""
-    parts = re.split(r"([0-9]+)", text)
-    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
-
-
-def _keys(steps: list[_NamedStep]) -> Keys:
-    return frozenset(one.key for one in steps)
 
 
 def _why_for_ever(value: object) -> str | None:
