@@ -12,7 +12,8 @@ from .._native import Examination, Holder, examine
 from .alone import EXAMINING
 from .answer import Answer, Cut
 from .memory.listed import Listed
-from .naming import Keys, Naming
+from .named_step import Keys
+from .naming import Naming
 from .question import Question, caller_scope
 from .references.look import AnyDict, full_type_name, type_name
 
