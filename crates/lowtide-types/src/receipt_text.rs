@@ -3,7 +3,9 @@
 use std::fmt::{self, Write as _};
 
 use crate::printable::Printing;
-use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, printable};
+use crate::{
+    Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, Verdict, printable,
+};
 
 /// A receipt with its numbers and every rung: [`Receipt::detailed`].
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +20,11 @@ impl Receipt {
     /// Returns one line for a log.
     pub fn line(&self) -> String {
         let device = self.device.map_or_else(|| "no device".to_owned(), |id| id.to_string());
-        let freed = freed_text(self.freed_bytes);
+        let freed = if self.had_nothing_to_free() {
+            "nothing to free".to_owned()
+        } else {
+            freed_text(self.freed_bytes)
+        };
         let claimed = match self.claim {
             Some(claim) if claim.bytes > Bytes::ZERO => {
                 // Memory that grew is no part of a claim.
@@ -75,6 +81,14 @@ impl Receipt {
             less(before.reserved, after.reserved),
         );
         row("Before:", before) + &row("After:", after) + &freed
+    }
+
+    /// Returns whether nothing was claimed and nothing was freed, so that the verdict is about nothing.
+    fn had_nothing_to_free(&self) -> bool {
+        let is_about_claim = matches!(self.verdict, Verdict::Released | Verdict::NoEffect);
+        is_about_claim
+            && self.freed_bytes == Some(0)
+            && self.claim.is_some_and(|claim| claim.bytes == Bytes::ZERO)
     }
 
     fn write_headline(&self, f: &mut dyn fmt::Write) -> fmt::Result {
