@@ -12,12 +12,13 @@ use crate::{
 pub struct Detailed<'a>(&'a Receipt);
 
 impl Receipt {
-    /// Returns the detailed text: Before, After and Freed, every rung, what is left, what to do.
+    /// Returns the detailed text: Before, After and Freed, every rung, what is left, what to do. Sizes are in MiB,
+    /// except in the lines of [`Receipt::summary`].
     pub fn detailed(&self) -> Detailed<'_> {
         Detailed(self)
     }
 
-    /// Returns one line for a log.
+    /// Returns one line for a log, without the target.
     pub fn line(&self) -> String {
         let device = self.device.map_or_else(|| "no device".to_owned(), |id| id.to_string());
         let freed = if self.had_nothing_to_free() {
