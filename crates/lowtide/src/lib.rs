@@ -237,8 +237,9 @@
 //! The program says when, such as `"5m"` or `"off"`; or
 //! [`IdleOptions::from_env`](release::IdleOptions::from_env)`(|name| std::env::var(name).ok())?` reads
 //! `LOWTIDE_FREE_ON_IDLE`, which is off unless it is set. Each task holds a guard. When no guard has existed
-//! for five minutes, an idle release runs until its target is met. The next task finds everything as it was,
-//! except the content of `Discard` tags. A task that arrives during the release stops it before its next step.
+//! for five minutes, an idle release runs until its target is met: a bare context, unless
+//! `Idling::new(…).to(target)` says something else. The next task finds everything as it was, except the content
+//! of `Discard` tags. A task that arrives during the release stops it between two steps, or within a sleep.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
@@ -411,7 +412,8 @@
 //! [`SleepPolicy`](pool::SleepPolicy) says what becomes of the content: `Offload` saves it and the wake
 //! brings it back, `Discard` loses it, `Keep` leaves it on the device. [`Pool::block`](pool::Pool::block)
 //! allocates under the tag `default`, which is saved. Allocating in a tag that sleeps is an error, unless the
-//! pool's [`Policy`](pool::Policy) has `wake_on_alloc`. `Pool::builder(&device).policy(policy).build()?` sets it.
+//! pool's [`Policy`](pool::Policy) has the tag wake:
+//! `Pool::builder(&device).policy(Policy::default().wake_on_alloc(true)).build()?`.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -438,6 +440,10 @@
 //! assert_eq!(&bytes, b"weights");
 //! pool.wake(Scope::Whole)?;
 //! keys.fill(0)?; // at the same address, with undefined content until it is written
+//! # use lowtide::pool::Policy;
+//! # let pool = Pool::builder(&device).policy(Policy::default().wake_on_alloc(true)).build()?;
+//! # let (_first, _) = (pool.block(Bytes::mib(2))?, pool.sleep(Scope::Whole)?);
+//! # let _second = pool.block(Bytes::mib(2))?;
 //! # Ok(())
 //! # }
 //! ```
