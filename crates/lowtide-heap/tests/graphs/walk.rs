@@ -2,6 +2,7 @@
 //! which a test program is not. These files need none.
 #![allow(
     dead_code,
+    unreachable_pub,
     unsafe_code,
     reason = "they are here for their tests, and read and write tables"
 )]
