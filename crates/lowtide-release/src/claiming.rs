@@ -22,7 +22,8 @@ pub(crate) fn claim(request: &Request, inventory: &Inventory, before: &Reading) 
             let above = now.zip(level).map(|(now, level)| now.saturating_sub(level));
             Claim::new(ClaimBasis::Level, above.unwrap_or_default())
         }
-        Claiming::ByLadder if drops(request) && !inventory.owners().is_empty() => {
+        // Also if every owner has left: a second shutdown claims what the first one left behind.
+        Claiming::ByLadder if drops(request) && inventory.owners().has_had_any() => {
             let plan = inventory.owners().plan();
             let measured = plan.steps.iter().filter_map(|step| step.bytes).sum::<Bytes>();
             // An owner that measures nothing may have any block, so all of them are claimed.

@@ -107,12 +107,13 @@ impl Climber<'_> {
         let Progress { rungs, last, settling, stopped_at } = progress;
 
         let mut holders = inventory.owners().holders();
-        // Another release's survivors are named, and are not what this one was to free.
-        let has_dropped = rungs.iter().any(|rung| rung.rung == RungName::Drop && rung.is_climbed());
+        // A release that drops owners was to free what an earlier one dropped and could not free, too: then the
+        // rung finds nothing to drop, and is skipped. To any other release survivors are only named.
+        let drops = rungs.iter().any(|rung| rung.rung == RungName::Drop);
         let survivors = request.survivors();
         let held = match (holders.is_empty(), survivors.is_empty()) {
-            (false, _) if has_dropped => Held::Claimed,
-            (_, false) if request.pins() => Held::Claimed,
+            (_, false) if request.pins() => Held::Asked,
+            (false, _) if drops => Held::Dropped,
             (true, true) => Held::None,
             _ => Held::Other,
         };

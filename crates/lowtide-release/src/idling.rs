@@ -36,6 +36,41 @@ pub enum Tick {
 }
 
 /// Frees memory while no work runs. Clones share their policy.
+///
+/// A test sets the clock by hand:
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use lowtide_device::{Bytes, Device, HostOptions};
+/// use lowtide_pool::Pool;
+/// use lowtide_release::{Idle, Idling, ManualClock, Releaser, Tick, Verdict};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
+/// let pool = Pool::new(&device)?;
+/// let clock = Arc::new(ManualClock::default()); // a program uses `lowtide::SystemClock`
+/// let releaser = Releaser::new(&device, clock.clone());
+/// releaser.add_pool(&pool);
+/// let idling = Idling::new(&releaser, &Idle::new("5m".parse()?, clock.clone()));
+///
+/// let task = idling.work()?;
+/// let weights = pool.block(Bytes::mib(20))?;
+/// weights.fill(7)?;
+/// drop(task);
+/// assert!(matches!(idling.tick(), Tick::No(_))); // too early
+/// clock.advance(Duration::from_secs(300));
+/// let Tick::Released(receipt) = idling.tick() else { panic!("five minutes have passed") };
+/// assert_eq!(receipt.verdict, Verdict::Released);
+/// assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
+///
+/// let task = idling.work()?; // awake again
+/// let mut byte = [0];
+/// weights.read(Bytes::ZERO, &mut byte)?;
+/// assert_eq!(byte, [7]);
+/// # drop(task);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Idling {
     releaser: Releaser,

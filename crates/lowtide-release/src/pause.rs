@@ -119,6 +119,8 @@ pub struct Resumed {
 }
 
 /// A pause. No work runs while it exists; dropping it resumes with [`Resume::default`].
+///
+/// Resuming wakes nothing. A pool that the caller put to sleep in the pause has to wake before the gate opens.
 #[must_use = "dropping it resumes at once"]
 pub struct Paused {
     pauses: Pauses,

@@ -203,6 +203,11 @@ impl Releaser {
     }
 
     /// Drops every owner, wrappers first, and returns what that freed to the driver.
+    ///
+    /// It claims everything that the owners measure or the allocators have, because a block may be any owner's,
+    /// and so does the next one: a block that nobody drops makes the first `partial` and the next `no-effect`, a
+    /// reference that holds what was dropped makes each `pinned`. A releaser that never had an owner claims its
+    /// cache.
     pub fn shutdown(&self) -> Receipt {
         self.release(Request::new("shutdown", Ladder::shutdown()))
     }

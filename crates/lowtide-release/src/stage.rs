@@ -29,7 +29,9 @@ impl Stages {
         Stage::load(self, self.open(name), load).map_err(StageError::Load)
     }
 
-    /// Loads a model whose size is known. If it does not fit it is refused before it is loaded.
+    /// Loads a model whose size is known. It is refused before it is loaded if less than `needed` is free, or if
+    /// `needed` and what is in use exceed the [budget](Stages::budget). Caches are emptied first where that may
+    /// help.
     ///
     /// # Errors
     /// [`StageError::WouldNotFit`], or as [`Stages::load`].

@@ -94,7 +94,9 @@ impl Stages {
         Stages { releaser, budget: None, began, done: Arc::default(), home: Home::default() }
     }
 
-    /// Sets the most that may be in use. A stage that would exceed it is refused.
+    /// Sets the most that may be in use when a stage begins. [`Stages::load_needing`] refuses a stage whose size,
+    /// with what is in use, would exceed it. Nothing is checked later: if a stage takes more than it said, or was
+    /// loaded without a size, the [report](StagesReport) says by how much the peak exceeds the budget.
     #[must_use]
     pub fn budget(mut self, most: Bytes) -> Stages {
         self.budget = Some(most);
@@ -273,6 +275,7 @@ impl Stages {
             peak_bytes: done.peak,
             largest_bytes: own.clone().max().unwrap_or_default(),
             sum_bytes: own.sum(),
+            budget_bytes: self.budget,
             cleaning_s,
             cleaning_share: cleaning_s / total.as_secs_f64().max(f64::MIN_POSITIVE),
             stages: done.stages.clone(),

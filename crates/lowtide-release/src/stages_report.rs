@@ -35,6 +35,8 @@ pub struct StagesReport {
     pub largest_bytes: Bytes,
     /// The sum of the stages' own peaks: what they would have taken at once.
     pub sum_bytes: Bytes,
+    /// The budget of the sequence, if it has one. A stage that was loaded without its size can exceed it.
+    pub budget_bytes: Option<Bytes>,
     /// The time spent on freeing memory.
     pub cleaning_s: f64,
     /// The share of that in the time since the first stage, from 0 to 1.
@@ -59,6 +61,9 @@ impl fmt::Display for StagesReport {
             "peak {}, largest stage {}, sum of all stages {}",
             self.peak_bytes, self.largest_bytes, self.sum_bytes
         )?;
+        if let Some(budget) = self.budget_bytes.filter(|budget| self.peak_bytes > *budget) {
+            writeln!(f, "the peak is {} above the budget of {budget}", self.peak_bytes - budget)?;
+        }
         let (cleaning, share) = (milliseconds(self.cleaning_s), self.cleaning_share * 100.0);
         write!(f, "freeing memory took {cleaning}, {share:.1} % of the time")
     }
@@ -92,6 +97,7 @@ mod tests {
             peak_bytes: Bytes::mib(2056),
             largest_bytes: Bytes::mib(2048),
             sum_bytes: Bytes::mib(2064),
+            budget_bytes: Some(Bytes::mib(2056)),
             cleaning_s: 0.025,
             cleaning_share: 0.034,
         };
@@ -103,6 +109,9 @@ mod tests {
              peak 2,056.0 MiB, largest stage 2,048.0 MiB, sum of all stages 2,064.0 MiB\n\
              freeing memory took 25.0 ms, 3.4 % of the time"
         );
+        report.budget_bytes = Some(Bytes::mib(2000));
+        let told = "\nthe peak is 56.0 MiB above the budget of 2,000.0 MiB\nfreeing";
+        assert!(report.to_string().contains(told), "{report}");
         report.stages.clear();
         assert!(report.to_string().starts_with("stage        own peak"), "{report}");
     }

@@ -28,8 +28,11 @@ pub(crate) enum Held {
     None,
     /// Memory that this release did not drop.
     Other,
-    /// Memory that this release was to free.
-    Claimed,
+    /// Memory of owners that this release or an earlier one dropped. A target can be met all the same: what
+    /// is held may sleep.
+    Dropped,
+    /// Memory of the objects that the caller asked to free.
+    Asked,
 }
 
 /// Whether a target is met.
@@ -54,9 +57,10 @@ pub(crate) fn judge(evidence: &Evidence<'_>) -> Verdict {
 
 fn judge_met(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
     match evidence.claim.basis {
-        _ if evidence.held == Held::Claimed => Verdict::Pinned,
-        // A target is a number of the device, whoever moved it.
+        _ if evidence.held == Held::Asked => Verdict::Pinned,
+        // A target is a number of the device, whoever moved it and whoever holds what sleeps.
         ClaimBasis::Target => Verdict::Released,
+        _ if evidence.held == Held::Dropped => Verdict::Pinned,
         _ if evidence.is_blurred => Verdict::Unverified,
         ClaimBasis::Level => Verdict::Released,
         _ if has_freed => Verdict::Released,
@@ -71,7 +75,7 @@ fn judge_met(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
 fn judge_missed(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
     match has_freed {
         false if evidence.is_stopped => Verdict::Busy,
-        _ if evidence.held == Held::Claimed => Verdict::Pinned,
+        _ if matches!(evidence.held, Held::Dropped | Held::Asked) => Verdict::Pinned,
         _ if evidence.is_blurred => Verdict::Unverified,
         true => Verdict::Partial,
         false if evidence.held == Held::Other => Verdict::Pinned,
@@ -154,11 +158,12 @@ mod tests {
 
     #[test]
     fn what_is_alive_is_pinned_even_if_the_number_fell() {
-        let held =
-            |freed| Evidence { held: Held::Claimed, ..evidence(ClaimBasis::Owned, 80, freed) };
-        assert_eq!(judge(&held(80)), Verdict::Pinned);
-        assert_eq!(judge(&held(10)), Verdict::Pinned);
-        let met = Evidence { held: Held::Claimed, ..target(Reached::Met, 0) };
+        for held in [Held::Dropped, Held::Asked] {
+            let held = |freed| Evidence { held, ..evidence(ClaimBasis::Owned, 80, freed) };
+            assert_eq!(judge(&held(80)), Verdict::Pinned);
+            assert_eq!(judge(&held(10)), Verdict::Pinned);
+        }
+        let met = Evidence { held: Held::Asked, ..target(Reached::Met, 0) };
         assert_eq!(judge(&met), Verdict::Pinned, "a target that was met already proves nothing");
         let used = Evidence { held: Held::Other, ..evidence(ClaimBasis::Level, 80, 0) };
         assert_eq!(judge(&used), Verdict::Pinned);
@@ -170,6 +175,9 @@ mod tests {
         assert_eq!(judge(&target(Reached::Missed, 5)), Verdict::Partial);
         assert_eq!(judge(&target(Reached::Missed, 0)), Verdict::NoEffect);
         assert_eq!(judge(&target(Reached::Unknown, 500)), Verdict::Unverified);
+        let dropped = |reached, freed| Evidence { held: Held::Dropped, ..target(reached, freed) };
+        assert_eq!(judge(&dropped(Reached::Met, 100)), Verdict::Released, "what is held sleeps");
+        assert_eq!(judge(&dropped(Reached::Missed, 5)), Verdict::Pinned);
     }
 
     #[test]

@@ -3,22 +3,29 @@
 use std::fmt::{self, Write as _};
 
 use crate::printable::Printing;
-use crate::{Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, printable};
+use crate::{
+    Bytes, Holder, Reading, Receipt, RungOutcome, RungReceipt, Settling, Verdict, printable,
+};
 
 /// A receipt with its numbers and every rung: [`Receipt::detailed`].
 #[derive(Debug, Clone, Copy)]
 pub struct Detailed<'a>(&'a Receipt);
 
 impl Receipt {
-    /// Returns the detailed text: Before, After and Freed, every rung, what is left, what to do.
+    /// Returns the detailed text: Before, After and Freed, every rung, what is left, what to do. Sizes are in MiB,
+    /// except in the lines of [`Receipt::summary`].
     pub fn detailed(&self) -> Detailed<'_> {
         Detailed(self)
     }
 
-    /// Returns one line for a log.
+    /// Returns one line for a log, without the target.
     pub fn line(&self) -> String {
         let device = self.device.map_or_else(|| "no device".to_owned(), |id| id.to_string());
-        let freed = freed_text(self.freed_bytes);
+        let freed = if self.had_nothing_to_free() {
+            "nothing to free".to_owned()
+        } else {
+            freed_text(self.freed_bytes)
+        };
         let claimed = match self.claim {
             Some(claim) if claim.bytes > Bytes::ZERO => {
                 // Memory that grew is no part of a claim.
@@ -75,6 +82,14 @@ impl Receipt {
             less(before.reserved, after.reserved),
         );
         row("Before:", before) + &row("After:", after) + &freed
+    }
+
+    /// Returns whether nothing was claimed and nothing was freed, so that the verdict is about nothing.
+    fn had_nothing_to_free(&self) -> bool {
+        let is_about_claim = matches!(self.verdict, Verdict::Released | Verdict::NoEffect);
+        is_about_claim
+            && self.freed_bytes == Some(0)
+            && self.claim.is_some_and(|claim| claim.bytes == Bytes::ZERO)
     }
 
     fn write_headline(&self, f: &mut dyn fmt::Write) -> fmt::Result {

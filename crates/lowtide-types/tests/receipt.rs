@@ -1,8 +1,8 @@
 //! Receipts travel between processes: what is written is read back the same.
 
 use lowtide_types::{
-    Bytes, DeviceId, Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt, RungName,
-    RungOutcome, RungReceipt, Settling, Target, Touch, Verdict,
+    Bytes, Claim, ClaimBasis, DeviceId, Holder, Ledger, LedgerKind, LedgerLine, Reading, Receipt,
+    RungName, RungOutcome, RungReceipt, Settling, Target, Touch, Verdict,
 };
 
 fn reading(mib: u64) -> Reading {
@@ -70,4 +70,19 @@ fn the_short_text_leaves_out_rungs_and_the_detailed_text_has_them() {
     for line in ["Before:", "After:", "Freed:"] {
         assert!(detailed.contains(line), "R32: {detailed}");
     }
+}
+
+#[test]
+fn a_receipt_that_claims_nothing_and_frees_nothing_says_so() {
+    let mut receipt = Receipt::new("shutdown", None, Verdict::NoEffect, (reading(16), reading(16)));
+    receipt.claim = Some(Claim::new(ClaimBasis::Owned, Bytes::ZERO));
+    let told = "no-effect, nothing to free (16.0 MiB → 16.0 MiB in use)";
+    assert!(receipt.line().contains(told), "{receipt}");
+    receipt.verdict = Verdict::Released;
+    assert!(receipt.line().contains("released, nothing to free ("), "{receipt}");
+    receipt.verdict = Verdict::Unverified;
+    assert!(receipt.line().contains("unverified, 0.0 MiB freed ("), "nobody knows: {receipt}");
+    receipt.verdict = Verdict::NoEffect;
+    receipt.claim = Some(Claim::new(ClaimBasis::Owned, Bytes::mib(4)));
+    assert!(receipt.line().contains("no-effect, 0.0 MiB freed of 4.0 MiB claimed"), "{receipt}");
 }

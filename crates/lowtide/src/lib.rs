@@ -43,28 +43,50 @@
 //! # }
 //! ```
 //!
-//! A [`Usage`](device::Usage) is the device's report for all processes together: `total`, `free`,
-//! what the driver keeps for itself (`reserved`), and the origin of the numbers (`source`).
-//! `in_use()` is what processes hold.
+//! The memory of a freed block stays *cached* in its pool, until a *trim* returns it to the driver. A pool
+//! that finds no room trims the other pools of the process first.
+//!
+//! # Sizes and numbers
 //!
 //! A size or an offset is a [`Bytes`](device::Bytes): `Bytes(4096)`, `Bytes::mib(20)`,
 //! `"20 MiB".parse()?`. Sizes are compared, added and printed as they are; `size.0` is the number of
-//! bytes. [`Pool`](pool::Pool), [`Releaser`] and [`Idling`](release::Idling) are
-//! cheap to clone and can be used from any thread; a [`Block`](pool::Block) can be sent to one.
+//! bytes, a `u64`. A device has memory in pages of 2 MiB, so that a block of 1 MiB may take 2.
+//!
+//! `device.usage()?` is a [`Usage`](device::Usage), for all processes together: `total`, `free`, what the
+//! driver keeps for itself (`reserved`), and the origin of the numbers (`source`). `in_use()` is what processes
+//! hold. On a GPU that includes about 500 MiB for each context, so that it is never zero: compare two
+//! readings of your process there, and allow its context 8 MiB to grow.
 //!
 //! ```
 //! # use lowtide::prelude::*;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let size = Bytes::mib(20) + Bytes(4096);
-//! assert!(size > "20 MiB".parse()? && size.0 == (20 << 20) + 4096);
-//! # fn clones<T: Clone + Send + Sync>() {}
-//! # fn sends<T: Send + Sync>() {}
-//! # (clones::<Pool>(), clones::<Releaser>(), clones::<Idling>(), sends::<Block>(), sends::<Pauses>());
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! # let pool = Pool::new(&device)?;
+//! # let releaser = lowtide::releaser(&device);
+//! # releaser.add_pool(&pool);
+//! let size = Bytes::mib(1) + Bytes(4096);
+//! assert!(size > "1 MiB".parse()? && size.0 == (1 << 20) + 4096);
+//! let before = releaser.inventory().read();
+//! let block = pool.block(size)?;
+//! let now = releaser.inventory().read();
+//! assert_eq!(now.freed_since(&before), Some(-(2 << 20))); // negative: more is in use
+//! assert_eq!(now.in_use(), Some(device.usage()?.in_use())); // on `host`, which is this process's alone
+//! # drop(block);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! In a debug build of your program, `host` copies and digests pages in unoptimised code, at a few
+//! | of a [`Reading`](release::Reading) | type | what it is |
+//! |---|---|---|
+//! | `driver`, `free` | `Option<Bytes>` | in use by all processes; free |
+//! | `own` | `Option<Bytes>` | this process's part of `driver`, if the driver reports it |
+//! | `allocated`, `reserved` | `Bytes` | in live blocks; all that pools have taken from the device |
+//! | `in_use()` | `Option<Bytes>` | `own`, or `driver` without it: what releases are judged by |
+//!
+//! `Device`, `Pool`, `Releaser`, `Stages`, `Pauses`, `Gate` and `Idling` are cheap to clone and can be used
+//! from any thread; a `Block` can be sent to threads and shared by them.
+//!
+//! In a debug build of your program, `host` copies and checks pages in unoptimised code, at a few
 //! MiB/s. Two lines in your `Cargo.toml` prevent it:
 //!
 //! ```toml
@@ -75,16 +97,18 @@
 //! # Five practices
 //!
 //! The examples run on `host`, so that they run everywhere; `device` is the one above. With [`best_device`], or
-//! `Device::open("cuda:0".parse()?)`, the same lines work on a GPU. [`best_device`] returns `host` on
-//! a machine without a GPU; `device.id()` says which one it is.
+//! `Device::open("cuda:0".parse()?)`, the same lines work on a GPU, except for those that expect
+//! `device.usage()` to be a certain number. [`best_device`] returns `host` on a machine without a GPU;
+//! `device.id()` says which one it is.
 //!
 //! ## Models one after another
 //!
 //! Each model is torn down by its `Drop`, its cached memory returns to the driver, and a receipt
-//! stands between each two. The peak is the largest model, never the sum. `load_needing` refuses a model
-//! above the budget before it is loaded, with
-//! [`StageError::WouldNotFit`](release::StageError::WouldNotFit); `load` takes no size and asks nothing.
-//! What a stage returns is used like the model itself.
+//! stands between each two. So the peak is what was in use before and the largest model, never the sum.
+//! `load_needing` refuses a model before it is loaded, with
+//! [`StageError::WouldNotFit`](release::StageError::WouldNotFit), if its size and what is in use exceed the
+//! budget, or if less is free. Nothing checks the budget later, and `load`, which takes no size, not at all;
+//! the printed report says if the peak was above it. What a stage returns is used like the model itself.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -107,17 +131,29 @@
 //!     println!("{}", reranker.finish().line());
 //! }
 //! let report = stages.report();
-//! assert_eq!(report.peak_bytes, report.largest_bytes);
+//! assert_eq!(report.peak_bytes, report.largest_bytes); // the device was empty
 //! assert!(report.peak_bytes < report.sum_bytes);
-//! println!("{report}");
+//! println!("{report}"); // a table
+//! # drop(stages.load("large", || pool.block(Bytes::mib(40)))?);
+//! # assert!(stages.report().to_string().contains("the peak is 8.0 MiB above the budget of 32.0 MiB"));
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! | of `stages.report()` | type | what it is |
+//! |---|---|---|
+//! | `peak_bytes` | `Bytes` | the most in use, with what was in use before |
+//! | `largest_bytes`, `sum_bytes` | `Bytes` | the largest stage alone; all stages added up |
+//! | `budget_bytes` | `Option<Bytes>` | the budget |
+//! | `cleaning_s`, `cleaning_share` | `f64` | time spent on freeing; its share, 0 to 1 |
+//! | `stages` | `Vec<StageReport>` | each with `name`, `own_peak_bytes` (above what was in use before it), `peak_bytes` (in all), `teardown_s` and `receipt` |
+//!
 //! ## Between tasks
 //!
 //! The buffers of one task return to the driver before the next task begins: first the collectors
-//! run, then the caches are trimmed.
+//! run (hooks for garbage of a host language such as Python; a Rust program has none), then the caches are
+//! trimmed. The number after the first call is the level of the later ones: they are `released` only if no
+//! more is in use than then. Keep the receipts; `stages.report()` has only their time and peak.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -137,6 +173,10 @@
 //!     assert_eq!(stages.between(task).verdict, Verdict::Released);
 //!     assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 //! }
+//! let kept = pool.block(Bytes::mib(2))?; // a task that keeps memory
+//! assert_eq!(stages.between("audio").verdict, Verdict::NoEffect);
+//! # assert!(stages.report().stages.is_empty());
+//! # drop(kept);
 //! # Ok(())
 //! # }
 //! ```
@@ -144,18 +184,20 @@
 //! ## A shutdown that frees everything
 //!
 //! A registry knows the owners of memory and every reference that was lent. A shutdown drops wrappers
-//! before the objects they wrap, while you keep your engine. If a reference keeps memory alive, the
+//! before the objects they wrap, while you keep your engine. It knows a wrapper by its name: what is lent to
+//! `engine.sampler.model` is borrowed by the owner `engine.sampler`. If a reference keeps memory alive, the
 //! receipt names it.
 //!
 //! ```
 //! use lowtide::prelude::*;
 //!
 //! struct Engine {
-//!     model: Owned<Block>, // any type; the value is reached through `lend` or `with`
+//!     model: Owned<Block>, // any type that threads can share; reached through `lend` or `with`
+//!     sampler: Owned<Sampler>,
 //! }
 //!
-//! struct Pooling {
-//!     model: Lent<Block>, // a wrapper that knows of no shutdown
+//! struct Sampler {
+//!     model: Lent<Block>, // a wrapper that knows of no shutdown; used like a `&Block`
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -164,23 +206,25 @@
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //!
-//! let weights = pool.block(Bytes::mib(20))?;
-//! weights.write(Bytes::ZERO, b"weights")?;
-//! let engine = Engine { model: releaser.owners().own("engine.model", weights) };
+//! let owners = releaser.owners();
+//! let model = owners.own("engine.model", pool.block(Bytes::mib(20))?);
+//! let lent = model.lend("engine.sampler.model"); // an `Option`: `None` once it was shut down
+//! let sampler = Sampler { model: lent.ok_or("the engine was shut down")? };
+//! let engine = Engine { model, sampler: owners.own("engine.sampler", sampler) };
 //!
-//! let model = engine.model.lend("engine.pooling.model"); // `None` once it was shut down
-//! let pooling = Pooling { model: model.ok_or("the engine was shut down")? };
-//! let mut bytes = [0; 7];
-//! pooling.model.read(Bytes::ZERO, &mut bytes)?; // a `Lent<Block>` is used like a `&Block`
-//! assert_eq!(&bytes, b"weights");
+//! let size = engine.sampler.with(|sampler| sampler.model.size()); // for a moment, by no name
+//! assert_eq!(size, Some(Bytes::mib(20)));
+//! assert!(owners.plan().to_string().starts_with("1. engine.sampler, borrows engine.model"));
 //!
+//! let leak = engine.model.lend("metrics.model");
 //! let receipt = releaser.shutdown();
 //! assert_eq!(receipt.verdict, Verdict::Pinned);
 //! let holder = receipt.holders[0].to_string();
-//! println!("{holder}"); // … since src/main.rs:24, 1 reference
-//! assert!(holder.starts_with("engine.pooling.model holds engine.model since "));
+//! println!("{holder}"); // … since src/main.rs:27, 1 reference
+//! assert!(holder.starts_with("metrics.model holds engine.model since "));
+//! assert_eq!(releaser.shutdown().verdict, Verdict::Pinned); // as long as it is held
 //!
-//! drop(pooling);
+//! drop(leak);
 //! assert_eq!(releaser.shutdown().verdict, Verdict::Released);
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 //! assert!(engine.model.lend("engine.retry").is_none()); // `engine` is still a variable of ours
@@ -190,48 +234,11 @@
 //!
 //! ## Free on idle
 //!
-//! The program says when, such as `"5m"` or `"off"`, or has
-//! [`IdleOptions::from_env`](release::IdleOptions::from_env) read `LOWTIDE_FREE_ON_IDLE`, which is off
-//! unless it is set. Each task holds a guard. When no guard has existed for five minutes, an idle
-//! release runs until its target is met. The next task finds everything as it was, except the content of
-//! `Discard` tags. A task that arrives during the release stops it at the next safe point.
-//!
-//! ```
-//! use std::{sync::Arc, time::Duration};
-//! use lowtide::prelude::*;
-//! use lowtide::release::{ManualClock, Tick};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
-//! let pool = Pool::new(&device)?;
-//! let clock = Arc::new(ManualClock::default()); // a program uses `lowtide::SystemClock`
-//! let releaser = Releaser::new(&device, clock.clone());
-//! releaser.add_pool(&pool);
-//! let idling = Idling::new(&releaser, &Idle::new("5m".parse()?, clock.clone()));
-//!
-//! let task = idling.work()?;
-//! let weights = pool.block(Bytes::mib(20))?;
-//! weights.write(Bytes::ZERO, b"weights")?;
-//! drop(task);
-//! assert!(matches!(idling.tick(), Tick::No(_))); // too early
-//! clock.advance(Duration::from_secs(300));
-//! let Tick::Released(receipt) = idling.tick() else { panic!("five minutes have passed") };
-//! assert_eq!(receipt.verdict, Verdict::Released);
-//! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
-//!
-//! let task = idling.work()?; // awake again: the same bytes at the same addresses
-//! let mut bytes = [0; 7];
-//! weights.read(Bytes::ZERO, &mut bytes)?;
-//! assert_eq!(&bytes, b"weights");
-//! # drop(task);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! A program uses real time: [`SystemClock`], and an [`IdleThread`] that calls `tick`.
-//! [`Idling`](release::Idling) is `Clone`: the thread has one, your tasks have another. The callback
-//! gets every receipt, so look at its verdict: a release that work stopped has one, too. Dropping the
-//! thread's handle ends the watch.
+//! The program says when, such as `"5m"` or `"off"`; or
+//! [`IdleOptions::from_env`](release::IdleOptions::from_env)`(|name| std::env::var(name).ok())?` reads
+//! `LOWTIDE_FREE_ON_IDLE`, which is off unless it is set. Each task holds a guard. When no guard has existed
+//! for five minutes, an idle release runs until its target is met. The next task finds everything as it was,
+//! except the content of `Discard` tags. A task that arrives during the release stops it before its next step.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
@@ -239,32 +246,43 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! # lowtide::release::IdleOptions::from_env(|name| std::env::var(name).ok())?;
 //! let pool = Pool::new(&device)?;
 //! let releaser = lowtide::releaser(&device);
 //! releaser.add_pool(&pool);
 //!
 //! let idle = Idle::new("50ms".parse()?, Arc::new(SystemClock::default())); // "5m" in a program
-//! let idling = Idling::new(&releaser, &idle);
+//! let idling = Idling::new(&releaser, &idle); // `Clone`: the thread has one, your tasks have another
 //! let (send, receipts) = mpsc::channel();
 //! let watch = IdleThread::start(idling.clone())?.on_release(move |receipt| {
 //!     let _ = send.send(receipt.clone()); // on the watching thread: keep it short
 //! });
 //!
 //! let task = idling.work()?;
-//! let _weights = pool.block(Bytes::mib(20))?;
+//! let weights = pool.block(Bytes::mib(20))?;
+//! weights.write(Bytes::ZERO, b"weights")?;
 //! drop(task); // the quiet time begins
 //! let receipt = receipts.iter().find(|receipt| receipt.verdict == Verdict::Released);
 //! println!("{}", receipt.ok_or("the watch has ended")?.line());
 //! assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
-//! drop(watch);
+//!
+//! let task = idling.work()?; // awake again: the same bytes at the same addresses
+//! let mut bytes = [0; 7];
+//! weights.read(Bytes::ZERO, &mut bytes)?;
+//! assert_eq!(&bytes, b"weights");
+//! drop((task, watch)); // without its handle the watch ends
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! The callback gets every receipt, also that of a release that work stopped. A test needs no time and no
+//! thread: [`Idling`](release::Idling) has an example with a clock that is set by hand, and `tick()`.
+//!
 //! ## Pause, update, resume
 //!
 //! Work stops at the gate, the weights change, and cached memory returns to the driver before the gate
-//! opens. The trend of reserved memory over many updates is watched.
+//! opens. The trend of reserved memory, which is all that pools have taken from the device, is watched:
+//! `pauses.trend()` has `rising: bool` and `per_update_bytes: i64`. Stages have such a trend over tasks.
 //!
 //! `pause` waits for the workers, up to the time that it is given. If one works on past it, the error says
 //! so and the gate is open as before. While it is closed, `enter()` waits.
@@ -274,9 +292,9 @@
 //!
 //! | step | what the worker does |
 //! |---|---|
-//! | `Go` | It continues. After a pause with `Mode::InPlace` the call waits until the gate opens, and returns this. |
-//! | `Abort` | It ends its work and drops its pass: the pause is `Mode::Abort`. The call does not wait. |
-//! | `Retract` | It puts its work back into the queue and drops its pass: the pause is `Mode::Retract`. The call does not wait. |
+//! | `Go` | It continues. In a pause with `Mode::InPlace` the call waits until the gate opens, and returns this. |
+//! | `Abort` | It ends its work and drops its pass at once: the pause is `Mode::Abort`. |
+//! | `Retract` | It puts its work back into the queue and drops its pass at once: the pause is `Mode::Retract`. |
 //!
 //! ```
 //! use std::time::Duration;
@@ -306,23 +324,71 @@
 //! ```
 //!
 //! `resume` returns a [`Resumed`](release::Resumed). Its `receipt` is what the trim freed, and `None`
-//! only after `Resume { empty_cache: false, ..Resume::default() }`, which trims nothing. Its `warning` is there if reserved
+//! only after `Resume { empty_cache: false, ..Resume::default() }`. Its `warning` is there if reserved
 //! memory grows with every update. A [`Paused`](release::Paused) that is dropped, after an error for
-//! example, trims and opens the gate like `resume(Resume::default())`.
+//! example, trims and opens the gate like `resume(Resume::default())`. It wakes nothing: if you put the pool to
+//! sleep in a pause, and the gate opens before the wake, workers get the error `tag "default" is asleep`.
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use lowtide::prelude::*;
+//! # fn evaluate(_: &Device) -> Result<(), std::io::Error> { Ok(()) }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! # let pool = Pool::new(&device)?;
+//! # let releaser = lowtide::releaser(&device);
+//! # releaser.add_pool(&pool);
+//! # let weights = pool.block(Bytes::mib(40))?;
+//! # let pauses = Pauses::new(&releaser);
+//! let paused = pauses.pause(Mode::InPlace, Duration::from_secs(1))?;
+//! pool.sleep(Scope::Whole)?;
+//! let evaluated = evaluate(&device); // it has the memory now; its error waits for the wake
+//! pool.wake(Scope::Whole)?; // where this may find no room: free some and try again, with `paused` alive
+//! paused.resume(Resume::default());
+//! evaluated?;
+//! # pool.sleep(Scope::Whole)?;
+//! # drop(pauses.pause(Mode::InPlace, Duration::from_secs(1))?);
+//! # let _request = releaser.gate().enter();
+//! # assert!(weights.fill(1).unwrap_err().to_string().starts_with("tag \"default\" is asleep"));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Receipts
 //!
 //! Every release returns a [`Receipt`](release::Receipt). It is plain data: keep it, compare it, store it
 //! as JSON ([serde](https://serde.rs); the schema is `docs/schemas/receipt.json`).
 //!
-//! | of a receipt | what it is |
+//! | of a receipt | type | what it is |
+//! |---|---|---|
+//! | `name` | `String` | `shutdown`, `stage reranker`, `after video`, or that of the [`Request`](release::Request) |
+//! | `verdict` | `Verdict` | the result in one word |
+//! | `claim` | `Option<Claim>` | the `bytes` that it said it would free, before it started |
+//! | `freed_bytes` | `Option<i64>` | by how much the device's number fell; negative if it rose, `None` if it cannot be asked |
+//! | `before`, `after` | `Reading` | the numbers before and after |
+//! | `target` | `Option<Target>` | the target, if it had one |
+//! | `holders` | `Vec<Holder>` | references that keep memory alive: `path: String`, `holds: String`, `count: usize`, `held: Option<Bytes>` |
+//! | `ledger` | `Option<Ledger>` | a breakdown of what is left; its `lines` add up to the device's number |
+//! | `rungs` | `Vec<RungReceipt>` | the steps, each with its name (`rung`), `outcome` and `freed_bytes` |
+//! | `advice`, `took_s` | `Vec<String>`, `f64` | what to do; seconds |
+//! | `line()`, `to_string()`, `detailed()` | | one line for a log; with the target, what is left and what to do; with every rung too, and Before, After and Freed in MB of 1,000,000 bytes (all else is in MiB) |
+//!
+//! A `match` on a verdict, or on an error, ends with `_`, because there may be more one day:
+//!
+//! | verdict | what it says |
 //! |---|---|
-//! | `verdict` | the result in one word. `Verdict::Released`: the device's number confirms the claim. `Partial`: less was freed. `NoEffect`: nothing. `Pinned`: references keep it alive. [The others](release::Verdict) tell why nothing was done or proved |
-//! | `freed_bytes` | an `Option<i64>`: by how much the device's number fell. Negative if more is in use than before; `None` if the device cannot be asked |
-//! | `before`, `after` | the numbers before and after, each a [`Reading`](release::Reading) |
-//! | `holders` | references that keep memory alive |
-//! | `advice` | what to do, as texts |
-//! | `line()`, `to_string()`, `detailed()` | one line for a log; the same with what is left and what to do; the same with every rung |
+//! | `Released`, "released" | The device's number confirms the claim. Also if there was nothing to free. |
+//! | `Partial`, "partial" | Less was freed than claimed. |
+//! | `NoEffect`, "no-effect" | Nothing was freed. Also if a shutdown had nothing to free: nothing is proved. |
+//! | `Pinned`, "pinned" | References keep the memory alive: the `holders`. |
+//! | `Busy`, "busy" | Work was running, so nothing was touched. |
+//! | `Unverified`, "unverified" | The number is not available, or other processes moved it. |
+//! | `NoDevice`, "no-device"; `Failed`, "failed" | There is no device; every rung that applied failed. |
+//!
+//! `empty_cache` and `resume` claim the cache; a stage claims what its model took; `between` the cache at
+//! first, and then what is above the level; a release with a target, and an idle one, what is above the target.
+//! `shutdown` claims all blocks of the pools, because each may be an owner's, and so does the next one if some
+//! are left.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -333,6 +399,8 @@
 //! let receipts: Vec<Receipt> = vec![releaser.empty_cache(), releaser.shutdown()];
 //! let stored = serde_json::to_string_pretty(&receipts)?;
 //! assert_eq!(serde_json::from_str::<Vec<Receipt>>(&stored)?, receipts);
+//! assert_eq!(receipts[0].verdict, Verdict::Released);
+//! assert!(receipts[0].line().contains("released, nothing to free"));
 //! # Ok(())
 //! # }
 //! ```
@@ -342,7 +410,8 @@
 //! A tag is a group of blocks that sleeps and wakes without the rest of its pool. Its
 //! [`SleepPolicy`](pool::SleepPolicy) says what becomes of the content: `Offload` saves it and the wake
 //! brings it back, `Discard` loses it, `Keep` leaves it on the device. [`Pool::block`](pool::Pool::block)
-//! allocates under the tag `default`, which is saved.
+//! allocates under the tag `default`, which is saved. Allocating in a tag that sleeps is an error, unless the
+//! pool's [`Policy`](pool::Policy) has `wake_on_alloc`. `Pool::builder(&device).policy(policy).build()?` sets it.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -375,8 +444,10 @@
 //!
 //! # Below a limit
 //!
-//! A release with a [`Target`](release::Target) climbs the rungs of its ladder until the device's number
-//! has met the target. The ladder decides what the program loses:
+//! A rung is one way to free memory, and a ladder has rungs in order. A release with a
+//! [`Target`](release::Target) climbs them until the device's number has met the target: at most so much in
+//! use (`Under`), at least so much free (`Free`), or a bare context (`Floor`). The ladder decides what the
+//! program loses:
 //!
 //! | ladder | what it may do |
 //! |---|---|
@@ -403,8 +474,52 @@
 //! pool.wake(Scope::Whole)?; // the model slept
 //! assert!(model.lend("main").is_some());
 //!
-//! assert_eq!(below(Bytes::mib(4), Ladder::gradual()).verdict, Verdict::Released);
+//! let leak = model.lend("metrics").ok_or("it was shut down")?;
+//! let receipt = below(Bytes::mib(4), Ladder::gradual());
 //! assert!(model.lend("main").is_none()); // the model is gone
+//! assert_eq!((receipt.verdict, receipt.holders.len()), (Verdict::Released, 1));
+//! assert!(leak.fill(0).is_err()); // what is held sleeps
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A target is a number: the release is `released` once it is met, even if a reference holds what was
+//! dropped. `holders` names it, and what it holds is usable after a wake. A release that misses its target
+//! and has such holders is `pinned`.
+//!
+//! # When a call fails
+//!
+//! A release has a verdict, and returns no error. Other calls do:
+//!
+//! | call | error | then |
+//! |---|---|---|
+//! | `pool.block` | `pool::Error::OutOfMemory { requested, cached, .. }` | Free memory and try again. |
+//! | `pool.block`, a block's `read`, `write`, `fill` | `pool::Error::Asleep { tag }` | Wake the tag. |
+//! | `pool.sleep` | `pool::Error::BackupLimit { needed, most }` and others | Everything is awake as before. |
+//! | `pool.wake` | `pool::Error::NoRoom { needed, free, holders, .. }` | Everything is still asleep. Free memory and try again. |
+//! | `idling.work` | [`RestoreError::Wake`](release::RestoreError)`(pool::Error)` | The same. The task has not begun. |
+//! | `load_needing` | `StageError::WouldNotFit { needed, available, .. }`, `Load(error)` | Load less; `Load` has your error. |
+//! | `pauses.pause` | [`Busy`](release::Busy)` { active, .. }` | The gate is open as before. |
+//!
+//! ```
+//! use lowtide::{pool::Error, prelude::*};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
+//! let pool = Pool::new(&device)?;
+//! let weights = pool.block(Bytes::mib(40))?;
+//! pool.sleep(Scope::Whole)?;
+//! assert!(matches!(pool.block(Bytes::mib(2)), Err(Error::Asleep { .. })));
+//!
+//! let guests = Pool::new(&device)?;
+//! let job = guests.block(Bytes::mib(48))?;
+//! if let Err(Error::NoRoom { needed, free, .. }) = pool.wake(Scope::Whole) {
+//!     assert_eq!((needed, free), (Bytes::mib(40), Bytes::mib(16)));
+//! }
+//! # assert!(weights.fill(1).is_err());
+//! drop(job); // now it is cached, and the wake trims the other pool
+//! pool.wake(Scope::Whole)?;
+//! # drop(weights);
 //! # Ok(())
 //! # }
 //! ```

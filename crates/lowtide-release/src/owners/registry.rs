@@ -70,6 +70,11 @@ impl Owners {
         self.table().is_none_or(|table| table.is_empty())
     }
 
+    /// Returns whether anything is registered, or was.
+    pub(crate) fn has_had_any(&self) -> bool {
+        self.table().is_some_and(|table| table.has_had_any())
+    }
+
     /// Returns what a shutdown would drop now, in order.
     pub fn plan(&self) -> Plan {
         self.plan_with_values().0

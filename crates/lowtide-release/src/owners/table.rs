@@ -127,6 +127,11 @@ impl OwnerTable {
         self.entries.is_empty()
     }
 
+    /// Returns whether anything was ever registered.
+    pub(super) fn has_had_any(&self) -> bool {
+        self.last_number > 0
+    }
+
     pub(super) fn declare(&mut self, name: Arc<str>) -> EntryId {
         let id = EntryId(self.number());
         let entry = OwnerEntry { name, borrows: BTreeSet::new(), measure: None, value: None };

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use lowtide_device::{Bytes, DeviceId, Usage};
+use lowtide_pool::{Scope, SleepPolicy};
 use lowtide_release::{
-    ClaimBasis, Gauge, Hook, HookPoint, LedgerKind, Mode, Pauses, Receipt, Resume, Stages, Verdict,
+    ClaimBasis, Gauge, Hook, HookPoint, Ladder, LedgerKind, Mode, Pauses, Receipt, Request, Resume,
+    Stages, Target as ReleaseTarget, Verdict,
 };
 use lowtide_testing::suite::Target;
 
@@ -17,6 +19,9 @@ use super::proofs;
 proofs! {
     r45_a_shutdown_that_leaves_blocks_is_partial needs ["drop", "trim"];
     r45_a_second_shutdown_has_nothing_to_prove needs [];
+    r45_a_second_shutdown_claims_what_the_first_one_left needs ["drop", "trim"];
+    r45_a_second_shutdown_is_pinned_by_the_same_reference needs ["drop"];
+    r45_a_target_that_is_met_is_released_and_its_holders_are_named needs ["drop"];
     r45_a_task_that_keeps_memory_is_not_released needs ["trim"];
     r45_memory_outside_the_allocators_may_grow_once needs [];
     r45_a_stage_that_leaves_a_block_is_partial needs ["trim"];
@@ -63,6 +68,70 @@ fn r45_a_second_shutdown_has_nothing_to_prove(ground: &Ground) {
     let receipt = ground.releaser.shutdown();
     assert_claim(&receipt, ClaimBasis::Owned, 0);
     assert_eq!(receipt.verdict, Verdict::NoEffect, "{receipt}");
+}
+
+fn r45_a_second_shutdown_claims_what_the_first_one_left(ground: &Ground) {
+    let model = ground.releaser.owners().own("engine.model", ground.block(8));
+    let forgotten = ground.block(16);
+    let receipt = ground.releaser.shutdown();
+    assert_claim(&receipt, ClaimBasis::Owned, 24);
+    assert_eq!(receipt.verdict, Verdict::Partial, "{receipt}");
+    drop(model); // The handle is gone, the block is still there.
+    let receipt = ground.releaser.shutdown();
+    assert_claim(&receipt, ClaimBasis::Owned, 16);
+    assert_eq!(receipt.verdict, Verdict::NoEffect, "{receipt}");
+    drop(forgotten);
+    assert_eq!(ground.releaser.shutdown().verdict, Verdict::Released);
+    let receipt = ground.releaser.shutdown();
+    assert_eq!(receipt.verdict, Verdict::NoEffect, "{receipt}");
+    // A GPU's number may move by itself.
+    let says_so = receipt.line().contains("no-effect, nothing to free (");
+    assert!(says_so || ground.target == Target::Cuda, "{receipt}");
+}
+
+fn r45_a_second_shutdown_is_pinned_by_the_same_reference(ground: &Ground) {
+    let model = ground.releaser.owners().own("engine.model", ground.block(8));
+    let leak = model.lend("metrics.watched");
+    for handle in [Some(model), None] {
+        // A cache beside it does not make the answer better.
+        drop(ground.block(16));
+        let receipt = ground.releaser.shutdown();
+        ground.assert_in_use(8, "held");
+        assert_claim(&receipt, ClaimBasis::Owned, 24);
+        assert_eq!((receipt.verdict, receipt.holders.len()), (Verdict::Pinned, 1), "{receipt}");
+        drop(handle);
+    }
+    drop(leak);
+    assert_eq!(ground.releaser.shutdown().verdict, Verdict::Released);
+}
+
+fn r45_a_target_that_is_met_is_released_and_its_holders_are_named(ground: &Ground) {
+    for was_shut_down in [false, true] {
+        let model = ground.releaser.owners().own("engine.model", ground.block(24));
+        let leak = model.lend("metrics.watched");
+        if was_shut_down {
+            assert_eq!(ground.releaser.shutdown().verdict, Verdict::Pinned);
+        }
+        let request = Request::new("limit", Ladder::gradual());
+        let receipt = ground.releaser.release(request.to(ReleaseTarget::Floor));
+        ground.assert_in_use(0, "asleep");
+        assert!(model.lend("main").is_none(), "it was dropped");
+        assert_eq!((receipt.verdict, receipt.holders.len()), (Verdict::Released, 1), "{receipt}");
+        assert!(receipt.to_string().contains("held: engine.model by metrics.watched"), "{receipt}");
+        ground.pool.wake(Scope::Whole).unwrap();
+        drop(leak);
+        ground.releaser.shutdown();
+    }
+    // A target that the reference keeps it from is missed because of that reference.
+    let kept = ground.tagged("kept", SleepPolicy::Keep, 24);
+    let model = ground.releaser.owners().own("engine.model", kept);
+    let leak = model.lend("metrics.watched");
+    for _ in 0..2 {
+        let request = Request::new("limit", Ladder::gradual());
+        let receipt = ground.releaser.release(request.to(ReleaseTarget::Floor));
+        assert_eq!((receipt.verdict, receipt.holders.len()), (Verdict::Pinned, 1), "{receipt}");
+    }
+    drop(leak);
 }
 
 fn r45_a_task_that_keeps_memory_is_not_released(ground: &Ground) {

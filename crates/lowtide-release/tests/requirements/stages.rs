@@ -189,6 +189,11 @@ fn r6_what_would_not_fit_is_refused_before_the_load(ground: &Ground) {
     let stage = stages.load_needing("fits", Bytes::mib(40), || Ok::<_, ()>(ground.block(40)));
     drop(stage.unwrap());
     ground.assert_in_use(0, "both are gone");
+    assert!(!stages.report().to_string().contains("above the budget"));
+    // What came in without its size is told afterwards.
+    drop(stages.load("unasked", || Ok::<_, ()>(ground.block(64))).unwrap());
+    let report = stages.report().to_string();
+    assert!(report.contains("above the budget of "), "{report}");
 }
 
 fn r7_groups_then_their_environment_go_before_the_trim(ground: &Ground) {

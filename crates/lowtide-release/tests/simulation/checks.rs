@@ -292,7 +292,7 @@ impl Case<'_> {
             _ => 1,
         };
         let (claimed, seen) = (claim.bytes.0.cast_signed(), freed >= unit);
-        let dropped = rungs.iter().any(|rung| rung.rung == "drop" && rung.is_climbed());
+        let drops = rungs.iter().any(|rung| rung.rung == "drop");
         let was = |rung: &RungReceipt| match rung.outcome {
             RungOutcome::Done => Some(true),
             RungOutcome::Skipped { .. } => None,
@@ -305,8 +305,9 @@ impl Case<'_> {
         let is_blurred = self.is_blurred(unit);
         match is_met {
             None => Verdict::Unverified,
-            _ if dropped && !holders.is_empty() => Verdict::Pinned,
-            Some(true) if has_target || (seen && !is_blurred) => Verdict::Released,
+            Some(true) if has_target => Verdict::Released,
+            _ if drops && !holders.is_empty() => Verdict::Pinned,
+            Some(true) if seen && !is_blurred => Verdict::Released,
             _ if is_blurred || (is_met == Some(true) && claimed > 0) => Verdict::Unverified,
             Some(true) if claim.basis == ClaimBasis::Cached => Verdict::Released,
             Some(false) if seen => Verdict::Partial,
