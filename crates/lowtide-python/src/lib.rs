@@ -2,30 +2,21 @@
 //! memory that torch allocates in tags.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
-mod heap;
-mod huge;
 mod printable;
 mod release;
 mod tagged;
 
+use lowtide_walk::huge::HugePages;
 use pyo3::prelude::*;
 
 #[global_allocator]
-static ALLOCATOR: huge::HugePages = huge::HugePages;
+static ALLOCATOR: HugePages = HugePages;
 
 /// The native module: it walks the heap and climbs ladders, which Python cannot do itself.
 #[pymodule]
 mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
-    #[pymodule_export]
-    use super::heap::{
-        Alone, CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Lead,
-        Leads, Memory, MemoryKind, NativeObject, NodeHooks, ObjectKind, RetainedSize, Shown,
-        TypeKind, dlpack_memory, examine, exit_calls, frame_locals, frame_variables,
-        frozen_mortals, hook_lists, kept_by, leads_to, led_to, listed_memory, module_state,
-        position, referents, refers, thread_state,
-    };
     #[pymodule_export]
     use super::printable::printable;
     #[pymodule_export]
@@ -42,6 +33,14 @@ mod _native {
     use super::tagged::{
         TagError, TagScope, TagStatus, tag_at, tag_refusal, tags, tags_ahead, tags_ahead_end,
         tags_ahead_state, tags_sleep, tags_wake,
+    };
+    #[pymodule_export]
+    use lowtide_walk::{
+        Alone, CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Lead,
+        Leads, Memory, MemoryKind, NativeObject, NodeHooks, ObjectKind, RetainedSize, Shown,
+        TypeKind, dlpack_memory, examine, exit_calls, frame_locals, frame_variables,
+        frozen_mortals, hook_lists, kept_by, leads_to, led_to, listed_memory, module_state,
+        position, referents, refers, thread_state,
     };
 
     #[pymodule_init]

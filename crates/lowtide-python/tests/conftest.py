@@ -13,6 +13,8 @@ from limits import Limits
 
 os.environ.setdefault("LOWTIDE_DEVICE", os.environ.get("ZOO_DEVICE", "cpu"))
 os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
+LARGE = {"torch._dynamo", "sympy"}
+"""Modules of which torch imports one when something is used: its compiler, and what shapes are made of."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,8 +40,8 @@ def clean() -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Warns of a test that loads torch's compiler: it doubles the objects that all tests after it walk."""
-    had = "torch._dynamo" in sys.modules
+    """Warns of a test that loads one of the large modules: all tests after it walk over its objects."""
+    had = LARGE & sys.modules.keys()
     yield
-    if not had and "torch._dynamo" in sys.modules:
-        warnings.warn(f"{item.nodeid} loads torch._dynamo: run it by alone.in_a_fork", stacklevel=1)
+    for name in (LARGE & sys.modules.keys()) - had:
+        warnings.warn(f"{item.nodeid} loads {name}: run it by alone.in_a_fork", stacklevel=1)

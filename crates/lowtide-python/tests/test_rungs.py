@@ -653,6 +653,7 @@ class TestToHost:
                 return super().to("meta")
             return self.to_empty(device=device)
 
+    @in_a_fork
     def test_there_and_back(self, device: Any) -> None:
         model = registry.register_model(self.Model(), "encoder")
         hook = ModelsToHost(device)
@@ -675,6 +676,7 @@ class TestToHost:
         assert to_host.size_on(model, "cpu") == 512
         assert to_host.size_on(model, "cuda:0") == 0
 
+    @in_a_fork
     def test_one_that_refuses_stops_nobody(self, device: Any) -> None:
         class Refuses(torch.nn.Linear):
             def to(self, device: str) -> Any:
@@ -687,6 +689,7 @@ class TestToHost:
         assert failure.value.touched == [Touch("model good", 840)]
         assert bad.weight.device.type == "cpu" and good.moves == ["cpu"]
 
+    @in_a_fork
     def test_a_spread_model_is_spread_again(self) -> None:
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
         was = dict.fromkeys(("0.weight", "0.bias"), "meta") | dict.fromkeys(

@@ -84,7 +84,7 @@ def python_imports(package: Path) -> Graph:
     return found
 
 
-@pytest.mark.parametrize("crate", ["types", "heap", "pool", "release", "python"])
+@pytest.mark.parametrize("crate", ["types", "heap", "walk", "pool", "release", "python"])
 def test_the_files_of_a_crate_import_one_way(crate: str) -> None:
     assert_no_circle(rust_imports(CRATES / f"lowtide-{crate}" / "src"))
 

@@ -78,7 +78,7 @@ def refused(call, *words):
 """
 
 
-def run(program: str, folder: Path) -> None:
+def run(program: str, folder: Path, settings: str = "") -> None:
     """Runs a program on the double. It must end well and say nothing."""
     if not DOUBLE.exists():
         pytest.skip("the double is not built: `cargo build -p lowtide-testing` builds it")
@@ -86,6 +86,7 @@ def run(program: str, folder: Path) -> None:
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(folder),
+        "LOWTIDE_DOUBLE": settings,
         "LOWTIDE_DOUBLE_STATE": str(folder / "state"),
         "LOWTIDE_NVML_LIBRARY": str(DOUBLE),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -290,6 +291,7 @@ assert cuda.cuMemFree_v2(other) == 0
 assert lowtide.wake("weights") == used_by_tags
 """,
         tmp_path,
+        "total=512MiB",
     )
 
 

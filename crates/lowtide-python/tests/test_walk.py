@@ -7,8 +7,6 @@ Where a mistake would crash the interpreter or cannot be undone, the test runs i
 from __future__ import annotations
 
 import builtins
-import collections
-import functools
 import gc
 import os
 import sys
@@ -20,17 +18,15 @@ from typing import Any
 import lowtide
 import pytest
 import torch
+import ways
 from alone import alone, alone_with_torch
 from lowtide import _native
 from lowtide._why.memory.autograd import KeptTensors
-from lowtide._why.question import Question, _Interpreter, threads_in
+from lowtide._why.question import _Interpreter, threads_in
+from ways import Quiet, Runner
 
 MIB = 1 << 20
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
-
-
-class Runner:
-    pass
 
 
 shelf: dict[str, Any] = {}
@@ -46,115 +42,27 @@ def paths_to(target: object) -> tuple[str, ...]:
     return lowtide.why(target).held[0].paths
 
 
-class Quiet(Question):
-    """Asks with a probe that imports nothing."""
-
-    def __init__(self, targets: list[object] | None = None) -> None:
-        super().__init__(targets, most=3)
-        self.probe = lambda objects: [None] * len(objects)
-        self.autograd = lambda tensors: []
-
-
 # Several threads.
 
 
-def kept_in_many_ways(target: object) -> list[Any]:
-    """Objects of every type that any thread asks, and of others, which lead to the target."""
-
-    class Based(dict):  # type: ignore[type-arg]
-        pass
-
-    class Slotted:
-        __slots__ = ("kept",)
-
-    class Sequence(collections.UserList):  # type: ignore[type-arg]
-        @property
-        def first(self) -> object:
-            return target
-
-        @staticmethod
-        def second(kept: object = target) -> object:
-            return kept
-
-    class Refused(Exception):
-        pass
-
-    def closure() -> object:
-        return target
-
-    def suspended() -> Any:
-        kept = target
-        yield
-        del kept
-
-    slotted, waiting = Slotted(), suspended()
-    slotted.kept = target
-    next(waiting)
-    module = types.ModuleType("made")
-    module.kept = target  # type: ignore[attr-defined]
-    made: list[Any] = [Based(kept=target), slotted, Sequence([target]), closure, waiting, module]
-    made += [
-        (1, (2, ("three", {"four": 5.0}))),
-        {"a": 1, "b": (None, "c")},
-        {target},
-        frozenset([target]),
-    ]
-    made += [
-        collections.deque([target]),
-        collections.OrderedDict(kept=target),
-        made[2].append,
-        made.append,
-    ]
-    made += [
-        weakref.ref(closure, lambda _: print(target)),
-        functools.partial(print, target),
-        Refused(target),
-    ]
-    made += [memoryview(bytearray(8)), iter([target]), types.SimpleNamespace(kept=target)]
-    made.append([tuple(made), dict(enumerate(made))])
-    return made
+IN_ANY_NUMBER_OF_THREADS = """
+import ways
+ways.check_any_number_of_threads(others=0, step=1)
+"""
+IN_PLACE = """
+import ways
+ways.check_lists_in_place()
+"""
 
 
-def told(found: Any) -> str:
-    """What is told of an object, with addresses instead of objects. Text: nothing else is kept."""
-
-    def path(one: Any) -> Any:
-        return [one.root, one.thread, one.hidden, *map(id, one.objects)]
-
-    def cut(one: Any) -> Any:
-        edges = [(id(edge.held), [path(way) for way in edge.paths]) for edge in one.edges]
-        return [edges, one.freed.objects, one.beside.objects, one.hidden, one.collects]
-
-    (held,) = found.held
-    paths = [path(one) for one in held.paths]
-    cuts = [cut(one) for one in held.cuts]
-    assert held.reached
-    return repr([found.objects, held.hidden, paths, cuts, held.why_no_cut])
+@pytest.mark.parametrize("program", [IN_ANY_NUMBER_OF_THREADS, IN_PLACE])
+def test_the_answer_is_the_same(program: str) -> None:
+    """Of any number of threads, and whether the collector's lists are read in place or asked for."""
+    alone(f"import sys; sys.path[:0] = {sys.path!r}\n{program}")
 
 
-@pytest.mark.parametrize("others", [0, 50_000])
-def test_any_number_of_threads_has_the_same_answer(
-    monkeypatch: pytest.MonkeyPatch, others: int
-) -> None:
-    """Every way but the last is removed, one after the other."""
-    monkeypatch.setattr(_Interpreter, "threads", 0)  # It keeps an object for each of its calls.
-    target = Runner()
-    shelf["kept"] = made = kept_in_many_ways(target)
-    shelf["others"] = [[(number, str(number)), {"next": number}] for number in range(others)]
-    del shelf["others"][::7]
-    gc.collect()
-    gc.disable()
-    try:
-        while len(made) > 2:
-            answers = []
-            for threads in [1, 1, 2, 5]:
-                _Interpreter.threads = threads
-                answers.append(told(_native.examine(Quiet([target]))))
-            # The first question makes some objects that stay.
-            assert answers[1] == answers[2] == answers[3]
-            del made[: 1 if others == 0 else 12]
-    finally:
-        gc.enable()
+def test_any_number_of_threads_has_the_same_answer_among_many_objects() -> None:
+    ways.check_any_number_of_threads(others=50_000, step=12)
 
 
 def test_only_the_calling_thread_walks_where_the_slots_are_not_known() -> None:
@@ -250,31 +158,6 @@ def test_functions_that_were_replaced_before_the_import_are_not_believed() -> No
         """
     )
     assert said.strip() == "True"
-
-
-def test_the_collectors_lists_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers are those of `gc.get_objects`, whatever the generations have."""
-    monkeypatch.setattr(_Interpreter, "knows_generations", True)
-    target = Runner()
-    shelf["kept"] = kept_in_many_ways(target)
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.disable()
-    try:
-        for before in (int, gc.collect, lambda: gc.collect(0), lambda: gc.collect(1), gc.freeze):
-            before()
-            for changed in (thresholds, (0, 0, 0), (1_000_000, 3, 0)):
-                gc.set_threshold(*changed)
-                answers = []
-                for in_place in (True, False, True, False):
-                    _Interpreter.knows_generations = in_place
-                    answers.append(told(_native.examine(Quiet([target]))))
-                # The first question of a kind makes some objects that stay.
-                assert answers[2] == answers[3]
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
-        gc.enable()
 
 
 def test_functions_of_the_interpreter_that_were_replaced_are_not_called(

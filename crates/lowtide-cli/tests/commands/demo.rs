@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::sync::LazyLock;
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::program::{Finished, Machine, one_line};
 use crate::suspend::helper;
@@ -247,9 +247,11 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
+const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
+
 /// Runs the demo, and meanwhile asks `lowtide ps` from processes of their own.
 fn watched(machine: &Machine, hold_ms: &str) -> (Value, Vec<Look>) {
-    let arguments = ["demo", "--json", "--device", "host", "--divide", "4", "--hold", hold_ms];
+    let arguments = ["demo", "--json", "--device", "host", "--divide", "16", "--hold", hold_ms];
     let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &arguments);
     let demo = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = demo.id();
@@ -262,6 +264,8 @@ fn watched(machine: &Machine, hold_ms: &str) -> (Value, Vec<Look>) {
         let processes = seen["host"]["processes"].as_array().unwrap();
         let own = processes.iter().find(|process| process["pid"] == pid);
         looks.extend(own.map(|own| Look { from_s, until_s, bytes: bytes(&own["bytes"]) }));
+        // Each state is held for longer than a look and this take.
+        thread::sleep(BETWEEN_LOOKS);
     }
     (Finished { output: demo.join().unwrap() }.json(), looks)
 }

@@ -5,3 +5,4 @@ mod memory;
 mod model;
 mod pythonic;
 mod shapes;
+mod walk;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide_device::{Address, Bytes};
 use lowtide_pool::{Error, Policy, Pool, Scope, SleepPolicy, Tag};
-use lowtide_testing::Dice;
 use lowtide_testing::refusing::{Faults, device_over};
 use lowtide_testing::weights::PAGE_KINDS;
+use lowtide_testing::{Dice, share};
 
 use crate::hands::Hands;
 use crate::written::{PAGE, STREAM, check, host, in_use};
@@ -106,7 +106,7 @@ fn pages_of_all_forms_come_back_however_they_change() {
             let pages: Vec<_> = (0..count).map(|_| dice.pick(&made)).collect();
             contents.push(Content::new(&pool, &hand, tag, &pages));
         }
-        for turn in 0..6 {
+        for turn in share(0..30) {
             pool.sleep(Scope::Whole).unwrap();
             check(&pool);
             pool.wake(Scope::Whole).unwrap();

@@ -8,7 +8,7 @@ use lowtide_device::Bytes;
 use lowtide_pool::{Error, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 
 use crate::written::{STREAM, Written, check, host, in_use, pool_on};
-use lowtide_testing::Dice;
+use lowtide_testing::{Dice, share};
 
 #[test]
 fn who_is_asked_to_go_on_trimming_may_put_the_same_tag_to_sleep() {
@@ -99,7 +99,7 @@ impl Drop for Over<'_> {
 
 #[test]
 fn threads_allocate_and_free_while_their_tags_turn() {
-    const TURNS: usize = 40;
+    const TURNS: u64 = 160;
     const STEPS: usize = 30;
     for (seed, wake_on_alloc) in [(20, false), (30, true)] {
         println!("seed {seed}");
@@ -130,7 +130,7 @@ fn threads_allocate_and_free_while_their_tags_turn() {
                 }
             };
             let (over, mut dice) = (Over(&is_over), Dice(seed));
-            for _ in 0..TURNS {
+            for _ in share(0..TURNS) {
                 let scopes = [Scope::Whole, Scope::Tags(&tags[..1]), Scope::Tags(&tags[1..])];
                 let scope = scopes[dice.roll(3) as usize];
                 let nobody = touching.write().unwrap();

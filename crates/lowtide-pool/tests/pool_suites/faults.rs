@@ -178,11 +178,25 @@ fn every_call_fails_once(turn: Turn) {
     }
 }
 
-/// Whether a failure is among those to try with the policy of this index: one in so many, others with
-/// each policy, and all of them in a long run.
-fn is_tried(failure: u64, index: usize, one_in: u64) -> bool {
-    is_long_run() || (failure + index as u64).is_multiple_of(one_in)
+/// The failures to try with the policy of this index, by call and number: one in so many, others with each
+/// policy; the first of each kind of call with one in [`FIRSTS`] policies; all of them in a long run.
+fn tried(calls: &BTreeMap<String, u64>, index: usize, one_in: usize) -> Vec<(&str, u64)> {
+    let is_tried = |number: usize, kind: usize, nth: u64| {
+        (number + index).is_multiple_of(one_in)
+            || nth == 1 && (kind + index).is_multiple_of(FIRSTS)
+            || is_long_run()
+    };
+    let failures = calls
+        .iter()
+        .enumerate()
+        .flat_map(|(kind, (name, count))| (1..=*count).map(move |nth| (kind, name.as_str(), nth)));
+    let tried =
+        (1..).zip(failures).filter(|(number, (kind, _, nth))| is_tried(*number, *kind, *nth));
+    tried.map(|(_, (_, name, nth))| (name, nth)).collect()
 }
+
+/// No more than there are policies, so that every kind of call fails with one of them.
+const FIRSTS: usize = 3;
 
 fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index: usize) {
     let mut world = World::new(policy);
@@ -192,11 +206,9 @@ fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index:
     let calls: BTreeMap<String, u64> = double.calls().into_iter().collect();
     assert!(calls.len() > 8, "a {turn:?} makes many kinds of calls: {calls:?}");
     let mut refused = 0;
-    let failures = calls.iter().flat_map(|(name, count)| (1..=*count).map(move |nth| (name, nth)));
     // The double packs slowly.
-    let one_in = if policy.packing { 9 } else { 3 };
-    let tried = (1..).zip(failures).filter(|(number, _)| is_tried(*number, index, one_in));
-    for (seed, (name, nth)) in (2..).zip(tried.map(|(_, failure)| failure)) {
+    let one_in = if policy.packing { 21 } else { 7 };
+    for (seed, (name, nth)) in (2..).zip(tried(&calls, index, one_in)) {
         let code = REFUSALS[usize::from(seed % 2 == 0)];
         world.before(turn, seed);
         let before = world.device.usage().unwrap().in_use();
@@ -258,12 +270,9 @@ fn every_call_of_a_backup_ahead_fails_once(_: Target) {
         back_up(&world.pool).unwrap();
         let calls: BTreeMap<String, u64> = double.calls().into_iter().collect();
         assert!(calls.contains_key("cuMemcpyDtoDAsync_v2"), "{calls:?}");
-        let failures =
-            calls.iter().flat_map(|(name, count)| (1..=*count).map(move |nth| (name, nth)));
-        let one_in = if policy.packing { 15 } else { 6 };
-        let tried = (1..).zip(failures).filter(|(number, _)| is_tried(*number, index, one_in));
+        let one_in = if policy.packing { 42 } else { 14 };
         let mut refused = 0;
-        for (seed, (name, nth)) in (2..).zip(tried.map(|(_, failure)| failure)) {
+        for (seed, (name, nth)) in (2..).zip(tried(&calls, index, one_in)) {
             let code = REFUSALS[usize::from(seed % 2 == 0)];
             begin(&mut world, seed);
             double.fail_nth(name, nth, code);
@@ -340,7 +349,9 @@ fn a_call_that_fails_for_ever(_: Target) {
 
 fn every_call_fails_for_ever(double: Double, policy: Policy, sleep: Turn, index: usize) {
     let mut world = World::new(policy);
-    for (seed, call) in (1..).zip(REFUSABLE).filter(|(seed, _)| is_tried(*seed, index, 3)) {
+    // A third of them, others with each policy.
+    let is_tried = |number: u64| is_long_run() || (number + index as u64).is_multiple_of(3);
+    for (seed, call) in (1..).zip(REFUSABLE).filter(|(number, _)| is_tried(*number)) {
         for turn in [sleep, Turn::Wake] {
             world.before(turn, seed);
             double.fail_always(call, 999);

@@ -3,7 +3,7 @@
 It drops references that lead to device memory: attributes and parts of the object itself, and entries
 of containers that it reaches. What only those references reach is freed with them. What somebody else
 holds too stays as it is, and is named; of a shared object such as a configuration only entries of
-containers go, never an attribute. `src/heap/descent.rs` has the rules.
+containers go, never an attribute. `descent.rs` of lowtide-walk has the rules.
 """
 
 from __future__ import annotations

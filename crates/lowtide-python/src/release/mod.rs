@@ -46,7 +46,7 @@ pub(crate) use machine::{
     NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
     nvml_memory, nvml_usage, process_memory,
 };
-pub(crate) use parse::{parse_bytes, parse_seconds, seconds};
+pub(crate) use parse::{parse_bytes, parse_seconds};
 pub(crate) use pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
 pub(crate) use receipt::{Reading, Receipt, RungReceipt, empty_receipt};
 pub(crate) use releaser::Releaser;

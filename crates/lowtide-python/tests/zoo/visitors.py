@@ -241,7 +241,8 @@ def _free_what_stays(visit: Visit, lowtide: Any, answer: Any) -> None:
             print(changed)
             answer = lowtide.why(device=visit.animal.asked or DEVICE)
             _apply(visit, answer)
-        gc.collect()
+        if is_alive() or not visit.animal.storages:
+            gc.collect()
         _empty_cache()
         left = visit.what_stays()
         visit.expect(not left, f"the cut does not free it, with the answer still there: {left}")

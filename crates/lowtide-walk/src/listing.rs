@@ -1,0 +1,187 @@
+//! The objects that the collector lists.
+//!
+//! They are read in place where that is possible (`generations.rs`). Elsewhere the collector makes a
+//! list of them, which must not exist while other code runs: that code may be filling a tuple, and
+//! would notice that somebody else refers to it. So the list is freed at once, and only addresses are
+//! kept.
+
+use std::collections::HashMap;
+use std::ptr::with_exposed_provenance;
+
+use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::kinds::Kinds;
+use super::object::{AHEAD, class_of};
+use super::out_of_memory::OutOfMemory;
+use super::prefetch::prefetch;
+use super::question::Question;
+use super::table::Table;
+
+/// How many objects ahead they are prefetched by where they were before.
+const FAR_AHEAD: usize = 64;
+
+/// The objects of a walk as far as they are known before it: some that it begins with, and those
+/// that the collector lists.
+pub(crate) struct Listing<'k> {
+    kinds: &'k mut Kinds,
+    /// The first objects, by their addresses.
+    first: HashMap<usize, u32>,
+    /// A bit for the hash of each of them: nearly all objects are none of them.
+    bits: [u64; 64],
+    /// By node, up to `len`. The rest is where objects were before.
+    addresses: Vec<usize>,
+    len: usize,
+    /// The pages of all objects.
+    table: Table,
+    /// The nodes that only the calling thread asks, in order.
+    told: Vec<u32>,
+    /// Those of the first objects that the collector lists.
+    also: Vec<u32>,
+    is_full: bool,
+}
+
+/// What is known of the objects before the walk.
+pub(crate) struct Listed {
+    pub(crate) addresses: Vec<usize>,
+    pub(crate) table: Table,
+    /// The nodes that only the calling thread asks, in order.
+    pub(crate) told: Vec<u32>,
+    /// How many objects are not there because the collector lists them.
+    pub(crate) first: usize,
+    /// Those of them that the collector lists, nevertheless.
+    pub(crate) also: Vec<u32>,
+}
+
+impl<'k> Listing<'k> {
+    /// Begins with some objects. `before` has the addresses that objects had a moment ago, in the
+    /// order in which they are shown, to prefetch them.
+    pub(crate) fn new(
+        kinds: &'k mut Kinds,
+        first: impl IntoIterator<Item = usize>,
+        before: Vec<usize>,
+    ) -> Result<Listing<'k>, OutOfMemory> {
+        let mut listing = Listing {
+            kinds,
+            first: HashMap::new(),
+            bits: [0; 64],
+            addresses: before,
+            len: 0,
+            table: Table::new()?,
+            told: Vec::new(),
+            also: Vec::new(),
+            is_full: false,
+        };
+        for address in first {
+            if listing.first.contains_key(&address) {
+                continue;
+            }
+            let node = listing.first.len() as u32;
+            listing.first.insert(address, node);
+            let (word, bit) = bit_of(address);
+            listing.bits[word] |= bit;
+            listing.told.push(node);
+            listing.push(address)?;
+        }
+        Ok(listing)
+    }
+
+    /// Adds the objects that the collector lists.
+    pub(crate) fn all(mut self, question: &Question<'_>) -> PyResult<Listed> {
+        if let Some(generations) = &question.generations {
+            generations.each(|object| self.show(object));
+        } else {
+            let list = list(question)?;
+            // An audit hook may have run. A type may have been freed, and another be in its place.
+            self.kinds.forget();
+            each_in(&list, |object| self.show(object));
+        }
+        if self.is_full {
+            return Err(OutOfMemory.into());
+        }
+        self.addresses.truncate(self.len);
+        let Listing { addresses, table, told, first, also, .. } = self;
+        Ok(Listed { addresses, table, told, first: first.len(), also })
+    }
+
+    /// Adds an object. Its type is read, but not its reference count, which may be one too high here.
+    #[inline]
+    fn show(&mut self, object: *mut PyObject) {
+        let address = object.expose_provenance();
+        if let Some(ahead) = self.addresses.get(self.len + FAR_AHEAD) {
+            prefetch(with_exposed_provenance::<u8>(*ahead));
+        }
+        let (word, bit) = bit_of(address);
+        let known = if self.bits[word] & bit == 0 { None } else { self.first.get(&address) };
+        let done = match known {
+            Some(node) => self.see_again(*node),
+            None => self.see(object),
+        };
+        self.is_full |= done.is_err();
+    }
+
+    fn see_again(&mut self, node: u32) -> Result<(), OutOfMemory> {
+        self.also.try_reserve(1)?;
+        self.also.push(node);
+        Ok(())
+    }
+
+    #[inline]
+    fn see(&mut self, object: *mut PyObject) -> Result<(), OutOfMemory> {
+        if self.kinds.of(class_of(object)).reader.is_none() {
+            self.told.try_reserve(1)?;
+            self.told.push(self.len as u32);
+        }
+        self.push(object.expose_provenance())
+    }
+
+    #[inline]
+    fn push(&mut self, address: usize) -> Result<(), OutOfMemory> {
+        self.table.add_page(address)?;
+        if let Some(at) = self.addresses.get_mut(self.len) {
+            *at = address;
+        } else {
+            self.addresses.try_reserve(1)?;
+            self.addresses.push(address);
+        }
+        self.len += 1;
+        Ok(())
+    }
+}
+
+/// Returns the bit of an address.
+#[inline]
+fn bit_of(address: usize) -> (usize, u64) {
+    let hash = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    ((hash >> 6) as usize, 1 << (hash & 63))
+}
+
+/// Calls `show` with every object that the collector lists. `show` must not run Python code, and makes
+/// no object.
+pub(crate) fn each(question: &Question<'_>, show: impl FnMut(*mut PyObject)) -> PyResult<()> {
+    match &question.generations {
+        Some(generations) => generations.each(show),
+        None => each_in(&list(question)?, show),
+    }
+    Ok(())
+}
+
+fn each_in(list: &Bound<'_, PyList>, mut show: impl FnMut(*mut PyObject)) {
+    for at in 0..list.len() {
+        if at + AHEAD < list.len() {
+            prefetch(object_in(list, at + AHEAD));
+        }
+        show(object_in(list, at));
+    }
+}
+
+fn list<'py>(question: &Question<'py>) -> PyResult<Bound<'py, PyList>> {
+    Ok(question.interpreter.get_objects.call0()?.cast_into::<PyList>()?)
+}
+
+fn object_in(list: &Bound<'_, PyList>, at: usize) -> *mut PyObject {
+    assert!(at < list.len(), "a place of the list");
+    // SAFETY: the index is less than the list's length.
+    unsafe { ffi::PyList_GetItem(list.as_ptr(), at.cast_signed()) }
+}
