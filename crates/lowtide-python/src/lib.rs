@@ -6,7 +6,7 @@ mod printable;
 mod release;
 mod tagged;
 
-use lowtide_walk::huge::HugePages;
+use lowtide_walk::HugePages;
 use pyo3::prelude::*;
 
 #[global_allocator]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from alone import alone_with_torch
 
-pytest.importorskip("IPython", reason="IPython is not installed")
+# It is not imported: all other tests would walk over its objects.
+pytestmark = pytest.mark.skipif(find_spec("IPython") is None, reason="IPython is not installed")
 
 CELLS = {
     "a name": (["model = {'a': big()}"], "model['a']"),

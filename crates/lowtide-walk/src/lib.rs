@@ -33,7 +33,7 @@ mod frozen;
 mod generations;
 mod graph;
 mod held;
-pub mod huge;
+mod huge;
 mod interpreter;
 mod kind;
 mod kinds;
@@ -75,6 +75,7 @@ pub use found::{
 };
 pub use frames::{frame_locals, frame_variables};
 pub use frozen::frozen_mortals;
+pub use huge::HugePages;
 
 pub use leads::leads_to;
 pub use node_hooks::{NodeHooks, hook_lists};

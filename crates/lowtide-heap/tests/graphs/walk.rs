@@ -10,7 +10,7 @@
 #[path = "../../../lowtide-walk/src/crew.rs"]
 mod crew;
 #[path = "../../../lowtide-walk/src/huge.rs"]
-pub(crate) mod huge;
+mod huge;
 #[path = "../../../lowtide-walk/src/kind.rs"]
 mod kind;
 #[path = "../../../lowtide-walk/src/out_of_memory.rs"]
