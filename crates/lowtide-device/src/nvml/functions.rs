@@ -1,10 +1,12 @@
 //! NVML's functions, under the names that the driver exports. Thirteen of them are all that lowtide asks.
 //!
-//! A function that the driver does not have is an answer like any other error of NVML.
+//! All are looked up when NVML is loaded: a later look-up takes the loader's lock, and a program that NVML is
+//! asked for may hold that lock itself. A function that the driver does not have is an answer like any other
+//! error of NVML.
 #![allow(unsafe_code, reason = "calls a shared object")]
 
 use std::ffi::{CStr, CString, c_char};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use libloading::Library;
 
@@ -68,75 +70,114 @@ pub(super) enum List {
     Mps,
 }
 
-impl List {
-    fn name(self) -> &'static CStr {
-        match self {
-            List::Compute => c"nvmlDeviceGetComputeRunningProcesses_v3",
-            List::Graphics => c"nvmlDeviceGetGraphicsRunningProcesses_v3",
-            List::Mps => c"nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        }
-    }
-}
-
 /// What NVML answers, or its error in words.
 pub(super) type Answer<T> = Result<T, String>;
 
-/// The functions of a library that is never unloaded.
-pub(super) struct Functions(&'static Library);
+/// A function of NVML, if the driver has it.
+struct Entry<F> {
+    name: &'static str,
+    function: Option<F>,
+}
+
+impl<F: Copy> Entry<F> {
+    /// # Safety
+    /// The function of this name has this signature.
+    unsafe fn find(library: &'static Library, name: &'static str) -> Entry<F> {
+        // SAFETY: the caller promises the signature, and the library stays.
+        let found = unsafe { library.get::<F>(name.as_bytes()) };
+        Entry { name, function: found.ok().map(|function| *function) }
+    }
+
+    fn get(&self) -> Answer<F> {
+        let Entry { name, function } = self;
+        function.ok_or_else(|| format!("the driver's NVML has no {name}: a newer driver has it"))
+    }
+}
+
+type GetText = unsafe extern "C" fn(*mut c_char, u32) -> Code;
+type GetTextOf = unsafe extern "C" fn(Gpu, *mut c_char, u32) -> Code;
+type GetProcesses = unsafe extern "C" fn(Gpu, *mut u32, *mut Process) -> Code;
+
+/// Declares the table of functions, and how it is filled.
+macro_rules! functions {
+    ($($field:ident: $name:literal $signature:ty,)*) => {
+        /// The functions of a library that is never unloaded.
+        pub(super) struct Functions {
+            $($field: Entry<$signature>,)*
+        }
+
+        impl Functions {
+            fn of(library: &'static Library) -> Functions {
+                // SAFETY: the signatures are those of NVML's header.
+                unsafe { Functions { $($field: Entry::find(library, $name),)* } }
+            }
+        }
+    };
+}
+
+functions! {
+    init: "nvmlInit_v2" extern "C" fn() -> Code,
+    shutdown: "nvmlShutdown" extern "C" fn() -> Code,
+    error_string: "nvmlErrorString" extern "C" fn(Code) -> *const c_char,
+    system_driver_version: "nvmlSystemGetDriverVersion" GetText,
+    device_count: "nvmlDeviceGetCount_v2" unsafe extern "C" fn(*mut u32) -> Code,
+    device_by_index: "nvmlDeviceGetHandleByIndex_v2" unsafe extern "C" fn(u32, *mut Gpu) -> Code,
+    device_by_uuid: "nvmlDeviceGetHandleByUUID" unsafe extern "C" fn(*const c_char, *mut Gpu) -> Code,
+    device_uuid: "nvmlDeviceGetUUID" GetTextOf,
+    memory_info: "nvmlDeviceGetMemoryInfo_v2" unsafe extern "C" fn(Gpu, *mut Memory) -> Code,
+    mig_mode: "nvmlDeviceGetMigMode" unsafe extern "C" fn(Gpu, *mut u32, *mut u32) -> Code,
+    compute_processes: "nvmlDeviceGetComputeRunningProcesses_v3" GetProcesses,
+    graphics_processes: "nvmlDeviceGetGraphicsRunningProcesses_v3" GetProcesses,
+    mps_processes: "nvmlDeviceGetMPSComputeRunningProcesses_v3" GetProcesses,
+}
 
 impl Functions {
     /// Initialises NVML. [`Functions::shut_down`] undoes that.
     pub(super) fn initialise(library: &'static Library) -> Answer<Functions> {
-        let functions = Functions(library);
-        let init = functions.find::<extern "C" fn() -> Code>(c"nvmlInit_v2")?;
-        functions.checked(init())?;
+        let functions = Functions::of(library);
+        functions.checked(functions.init.get()?())?;
         Ok(functions)
     }
 
     pub(super) fn shut_down(&self) {
-        if let Ok(shut_down) = self.find::<extern "C" fn() -> Code>(c"nvmlShutdown") {
-            shut_down();
+        if let Some(shutdown) = self.shutdown.function {
+            shutdown();
         }
     }
 
     pub(super) fn driver_version(&self) -> Answer<String> {
-        type Get = unsafe extern "C" fn(*mut c_char, u32) -> Code;
-        let get = self.find::<Get>(c"nvmlSystemGetDriverVersion")?;
+        let get = self.system_driver_version.get()?;
         // SAFETY: there is room for as much as is said.
         self.text(|to, room| unsafe { get(to, room) })
     }
 
     pub(super) fn count(&self) -> Answer<u32> {
-        let get = self.find::<unsafe extern "C" fn(*mut u32) -> Code>(c"nvmlDeviceGetCount_v2")?;
+        let get = self.device_count.get()?;
         // SAFETY: it writes a number.
         self.got(0, |to| unsafe { get(to) })
     }
 
     pub(super) fn gpu_at(&self, index: u32) -> Answer<Gpu> {
-        type Get = unsafe extern "C" fn(u32, *mut Gpu) -> Code;
-        let get = self.find::<Get>(c"nvmlDeviceGetHandleByIndex_v2")?;
+        let get = self.device_by_index.get()?;
         // SAFETY: it writes a handle.
         self.got(Gpu(null_mut()), |to| unsafe { get(index, to) })
     }
 
     pub(super) fn gpu(&self, uuid: &str) -> Answer<Gpu> {
-        type Get = unsafe extern "C" fn(*const c_char, *mut Gpu) -> Code;
-        let get = self.find::<Get>(c"nvmlDeviceGetHandleByUUID")?;
+        let get = self.device_by_uuid.get()?;
         let uuid = CString::new(uuid).map_err(|error| error.to_string())?;
         // SAFETY: the text ends with a zero, and it writes a handle.
         self.got(Gpu(null_mut()), |to| unsafe { get(uuid.as_ptr(), to) })
     }
 
     pub(super) fn uuid(&self, gpu: Gpu) -> Answer<String> {
-        type Get = unsafe extern "C" fn(Gpu, *mut c_char, u32) -> Code;
-        let get = self.find::<Get>(c"nvmlDeviceGetUUID")?;
+        let get = self.device_uuid.get()?;
         // SAFETY: NVML gave the handle, and there is room for as much as is said.
         self.text(|to, room| unsafe { get(gpu, to, room) })
     }
 
     pub(super) fn memory(&self, gpu: Gpu) -> Answer<Memory> {
-        type Get = unsafe extern "C" fn(Gpu, *mut Memory) -> Code;
-        let get = self.find::<Get>(c"nvmlDeviceGetMemoryInfo_v2")?;
+        let get = self.memory_info.get()?;
         let empty = Memory { version: Memory::VERSION, ..Memory::default() };
         // SAFETY: NVML gave the handle, and the structure has the version that it says.
         self.got(empty, |to| unsafe { get(gpu, to) })
@@ -144,9 +185,8 @@ impl Functions {
 
     /// Returns whether a GPU is partitioned into instances.
     pub(super) fn is_partitioned(&self, gpu: Gpu) -> Answer<bool> {
-        type Get = unsafe extern "C" fn(Gpu, *mut u32, *mut u32) -> Code;
         const ENABLED: u32 = 1;
-        let get = self.find::<Get>(c"nvmlDeviceGetMigMode")?;
+        let get = self.mig_mode.get()?;
         let mut pending = 0;
         // SAFETY: NVML gave the handle, and it writes two numbers.
         let current = self.got(0, |to| unsafe { get(gpu, to, &raw mut pending) })?;
@@ -155,8 +195,11 @@ impl Functions {
 
     /// Returns a list of processes. What comes between the count and the list has room.
     pub(super) fn processes(&self, gpu: Gpu, list: List) -> Answer<Vec<Listed>> {
-        type Get = unsafe extern "C" fn(Gpu, *mut u32, *mut Process) -> Code;
-        let get = self.find::<Get>(list.name())?;
+        let get = match list {
+            List::Compute => self.compute_processes.get()?,
+            List::Graphics => self.graphics_processes.get()?,
+            List::Mps => self.mps_processes.get()?,
+        };
         let mut found: Vec<Process> = Vec::new();
         for _ in 0..TRIES {
             let mut count = found.len() as u32;
@@ -172,14 +215,6 @@ impl Functions {
             return Ok(found.into_iter().map(listed).collect());
         }
         Err("the list of processes grew faster than it was read".to_owned())
-    }
-
-    fn find<F: Copy>(&self, name: &CStr) -> Answer<F> {
-        // SAFETY: each caller names a function of NVML with its signature. The library stays.
-        let found = unsafe { self.0.get::<F>(name.to_bytes_with_nul()) };
-        found.map(|function| *function).map_err(|_| {
-            format!("the driver's NVML has no {}: a newer driver has it", name.to_string_lossy())
-        })
     }
 
     fn checked(&self, code: Code) -> Answer<()> {
@@ -200,10 +235,7 @@ impl Functions {
 
     fn words(&self, code: Code) -> String {
         let number = format!("error {code}");
-        let Ok(get) = self.find::<extern "C" fn(Code) -> *const c_char>(c"nvmlErrorString") else {
-            return number;
-        };
-        let words = get(code);
+        let words = self.error_string.function.map_or(null(), |get| get(code));
         if words.is_null() {
             return number;
         }
