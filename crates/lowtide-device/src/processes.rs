@@ -169,7 +169,9 @@ pub fn of(device: &Device) -> Result<DeviceProcesses> {
             (usage, named(uses), None)
         }
         (None, DeviceId::Host) => {
-            let HostProcesses { processes, reason, .. } = host();
+            // Other processes have budgets of their own.
+            let HostProcesses { mut processes, reason, .. } = host();
+            processes.retain(|process| process.pid == std::process::id());
             (device.usage()?, processes, reason)
         }
         (None, _) => (device.usage()?, Vec::new(), None),

@@ -6,13 +6,12 @@
 //! | [`device`] | [`device::Device`]: a GPU (`cuda:N`), or pages of this machine (`host`) |
 //! | [`pool`] | [`Pool`](pool::Pool): an allocator whose blocks can sleep and wake |
 //! | [`release`] | [`release::Releaser`]: frees memory and writes a [`Receipt`](release::Receipt) |
-//! | [`prelude`] | the names that most programs need |
+//! | [`prelude`] | every type that this page names, except the errors of devices and pools |
 //!
 //! A receipt has the device's numbers before and after, what is left, and a
 //! [`Verdict`](release::Verdict). Nothing counts as freed because a call returned.
 //!
 //! ```
-//! use lowtide::device::HostOptions;
 //! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,8 +48,10 @@
 //! # Sizes and numbers
 //!
 //! A size or an offset is a [`Bytes`](device::Bytes): `Bytes(4096)`, `Bytes::mib(20)`,
-//! `"20 MiB".parse()?`. Sizes are compared, added and printed as they are; `size.0` is the number of
-//! bytes, a `u64`. A device has memory in pages of 2 MiB, so that a block of 1 MiB may take 2.
+//! `"20 MiB".parse()?` (a number without a unit is one of bytes). Sizes are compared, added, subtracted and
+//! printed as they are; `size.0` is the number of bytes, a `u64`. What can be negative is an `i64`, and
+//! [`signed`](device::signed)`(bytes)` prints it with its unit. A device has memory in pages of 2 MiB, so that a
+//! block of 1 MiB may take 2.
 //!
 //! `device.usage()?` is a [`Usage`](device::Usage), for all processes together: `total`, `free`, what the
 //! driver keeps for itself (`reserved`), and the origin of the numbers (`source`). `in_use()` is what processes
@@ -84,10 +85,19 @@
 //! | `in_use()` | `Option<Bytes>` | `own`, or `driver` without it: what releases are judged by |
 //!
 //! `Device`, `Pool`, `Releaser`, `Stages`, `Pauses`, `Gate` and `Idling` are cheap to clone and can be used
-//! from any thread; a `Block` can be sent to threads and shared by them.
+//! from any thread; a `Block` can be sent to threads and shared by them. For your structs and signatures:
+//!
+//! | call | what it returns |
+//! |---|---|
+//! | `pool.tag(…)?`, `pool.block(…)?` | [`Tag`](pool::Tag), which is `Copy`; [`Block`](pool::Block) |
+//! | `pool.sleep(…)?`, `pool.wake(…)?` | [`SleepReport`](pool::SleepReport), [`WakeReport`](pool::WakeReport): bytes and seconds, to print |
+//! | `stages.load(…)?` | [`Stage<M>`](release::Stage) for a model `M`, which borrows `stages` |
+//! | `releaser.owners()`, `owners.plan()` | [`Owners`](release::Owners), [`Plan`](release::Plan) |
+//! | `idling.work()?` | [`Working`](release::Working) |
+//! | `releaser.gate()`, its `enter()` | [`Gate`](release::Gate), [`Pass`](release::Pass), which borrows the gate |
 //!
 //! In a debug build of your program, `host` copies and checks pages in unoptimised code, at a few
-//! MiB/s. Two lines in your `Cargo.toml` prevent it:
+//! MiB/s. With two lines in your `Cargo.toml` this code is optimised:
 //!
 //! ```toml
 //! [profile.dev.package.lowtide-device]
@@ -103,8 +113,8 @@
 //!
 //! ## Models one after another
 //!
-//! Each model is torn down by its `Drop`, its cached memory returns to the driver, and a receipt
-//! stands between each two. So the peak is what was in use before and the largest model, never the sum.
+//! Each model is torn down by its `Drop`, its cached memory returns to the driver, and a receipt is
+//! written before the next one is loaded. So the peak is what was in use before and the largest model, never the sum.
 //! `load_needing` refuses a model before it is loaded, with
 //! [`StageError::WouldNotFit`](release::StageError::WouldNotFit), if its size and what is in use exceed the
 //! budget, or if less is free. Nothing checks the budget later, and `load`, which takes no size, not at all;
@@ -153,7 +163,9 @@
 //! The buffers of one task return to the driver before the next task begins: first the collectors
 //! run (hooks for garbage of a host language such as Python; a Rust program has none), then the caches are
 //! trimmed. The number after the first call is the level of the later ones: they are `released` only if no
-//! more is in use than then. Keep the receipts; `stages.report()` has only their time and peak.
+//! more is in use than then. So call `between` once before the first task, or what that one leaves is part of
+//! the level. `stages.trend()` tells how memory grows from task to task: `rising: bool`, and
+//! `per_update_bytes: i64` for one task. Keep the receipts; `stages.report()` has only their time and peak.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -174,7 +186,8 @@
 //!     assert_eq!(device.usage()?.in_use(), Bytes::ZERO);
 //! }
 //! let kept = pool.block(Bytes::mib(2))?; // a task that keeps memory
-//! assert_eq!(stages.between("audio").verdict, Verdict::NoEffect);
+//! assert_eq!(stages.between("audio").verdict, Verdict::NoEffect); // `Partial` if some of it goes
+//! assert!(!stages.trend().rising); // once is no trend
 //! # assert!(stages.report().stages.is_empty());
 //! # drop(kept);
 //! # Ok(())
@@ -212,7 +225,7 @@
 //! let sampler = Sampler { model: lent.ok_or("the engine was shut down")? };
 //! let engine = Engine { model, sampler: owners.own("engine.sampler", sampler) };
 //!
-//! let size = engine.sampler.with(|sampler| sampler.model.size()); // for a moment, by no name
+//! let size = engine.sampler.with(|sampler| sampler.model.size()); // a look at it, without a reference that has a name
 //! assert_eq!(size, Some(Bytes::mib(20)));
 //! assert!(owners.plan().to_string().starts_with("1. engine.sampler, borrows engine.model"));
 //!
@@ -234,7 +247,7 @@
 //!
 //! ## Free on idle
 //!
-//! The program says when, such as `"5m"` or `"off"`; or
+//! The quiet time is a text such as `"5m"`, or `"off"`; or
 //! [`IdleOptions::from_env`](release::IdleOptions::from_env)`(|name| std::env::var(name).ok())?` reads
 //! `LOWTIDE_FREE_ON_IDLE`, which is off unless it is set. Each task holds a guard. When no guard has existed
 //! for five minutes, an idle release runs until its target is met: a bare context, unless
@@ -243,7 +256,7 @@
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
-//! use lowtide::{SystemClock, prelude::*};
+//! use lowtide::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let device = Device::host(lowtide::device::HostOptions { budget: Some(Bytes::mib(64)), ..Default::default() })?;
@@ -276,14 +289,16 @@
 //! # }
 //! ```
 //!
-//! The callback gets every receipt, also that of a release that work stopped. A test needs no time and no
+//! The callback gets every receipt, also that of a release that work stopped, which is `busy`. A releaser frees
+//! the memory of its own pools and is judged by the number of the whole process: have one releaser for all
+//! models of a device, which leave together. A test needs no time and no
 //! thread: [`Idling`](release::Idling) has an example with a clock that is set by hand, and `tick()`.
 //!
 //! ## Pause, update, resume
 //!
 //! Work stops at the gate, the weights change, and cached memory returns to the driver before the gate
 //! opens. The trend of reserved memory, which is all that pools have taken from the device, is watched:
-//! `pauses.trend()` has `rising: bool` and `per_update_bytes: i64`. Stages have such a trend over tasks.
+//! `pauses.trend()` has `rising: bool` and `per_update_bytes: i64`.
 //!
 //! `pause` waits for the workers, up to the time that it is given. If one works on past it, the error says
 //! so and the gate is open as before. While it is closed, `enter()` waits.
@@ -378,11 +393,11 @@
 //!
 //! | verdict | what it says |
 //! |---|---|
-//! | `Released`, "released" | The device's number confirms the claim. Also if there was nothing to free. |
+//! | `Released`, "released" | The device's number confirms the claim. Also if there was nothing to free. With a target, look at `holders` too. |
 //! | `Partial`, "partial" | Less was freed than claimed. |
-//! | `NoEffect`, "no-effect" | Nothing was freed. Also if a shutdown had nothing to free: nothing is proved. |
+//! | `NoEffect`, "no-effect" | Nothing was freed. Also the word for a shutdown without anything to free: it proved nothing. |
 //! | `Pinned`, "pinned" | References keep the memory alive: the `holders`. |
-//! | `Busy`, "busy" | Work was running, so nothing was touched. |
+//! | `Busy`, "busy" | Work was running or began: nothing was touched, or what had begun was taken back. |
 //! | `Unverified`, "unverified" | The number is not available, or other processes moved it. |
 //! | `NoDevice`, "no-device"; `Failed`, "failed" | There is no device; every rung that applied failed. |
 //!
@@ -489,8 +504,9 @@
 //! # }
 //! ```
 //!
-//! A target is a number: the release is `released` once it is met, even if a reference holds what was
-//! dropped. `holders` names it, and what it holds is usable after a wake. A release that misses its target
+//! A release whose target is met already climbs no rung, and shuts nothing down: for a shutdown in any case,
+//! call `Releaser::shutdown` first. A target is a number: the release is `released` once it is met, even if a
+//! reference holds what was dropped. `holders` names it, and what it holds is usable after a wake. A release that misses its target
 //! and has such holders is `pinned`.
 //!
 //! # When a call fails
@@ -499,10 +515,10 @@
 //!
 //! | call | error | then |
 //! |---|---|---|
-//! | `pool.block` | `pool::Error::OutOfMemory { requested, cached, .. }` | Free memory and try again. |
-//! | `pool.block`, a block's `read`, `write`, `fill` | `pool::Error::Asleep { tag }` | Wake the tag. |
-//! | `pool.sleep` | `pool::Error::BackupLimit { needed, most }` and others | Everything is awake as before. |
-//! | `pool.wake` | `pool::Error::NoRoom { needed, free, holders, .. }` | Everything is still asleep. Free memory and try again. |
+//! | `pool.block` | `pool::Error::OutOfMemory { requested, cached, .. }`: sizes | Free memory and try again. |
+//! | `pool.block`, a block's `read`, `write`, `fill` | `pool::Error::Asleep { tag }`: its name, a `String` | Wake the tag. |
+//! | `pool.sleep` | `pool::Error::BackupLimit { needed, most }`: the limit of host memory in the [`Policy`](pool::Policy), and others | Everything is awake as before. |
+//! | `pool.wake` | `pool::Error::NoRoom { needed, free, holders, .. }`: who uses the device, a `String` | Everything is still asleep. Free memory and try again. |
 //! | `idling.work` | [`RestoreError::Wake`](release::RestoreError)`(pool::Error)` | The same. The task has not begun. |
 //! | `load_needing` | `StageError::WouldNotFit { needed, available, .. }`, `Load(error)` | Load less; `Load` has your error. |
 //! | `pauses.pause` | [`Busy`](release::Busy)` { active, .. }` | The gate is open as before. |
@@ -558,7 +574,7 @@ pub mod device {
     pub use lowtide_device::{
         Address, Device, DeviceInfo, Error, HostMemory, HostOptions, Result, Stream, known_devices,
     };
-    pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
+    pub use lowtide_types::{Bytes, DeviceId, Source, Usage, signed};
 }
 
 /// Allocation: blocks of device memory that can sleep and wake under the same addresses.
@@ -571,17 +587,20 @@ pub mod release {
     pub use lowtide_release::*;
 }
 
-/// The names that most programs need: `use lowtide::prelude::*;`.
+/// Every type that the front page names, except the errors of devices and pools, which are
+/// [`device::Error`] and [`pool::Error`]: `use lowtide::prelude::*;`.
 pub mod prelude {
-    pub use lowtide_device::Device;
-    pub use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
+    pub use lowtide_device::{Device, HostOptions};
+    pub use lowtide_pool::{Block, Policy, Pool, Scope, SleepPolicy, SleepReport, Tag, WakeReport};
     pub use lowtide_release::{
-        Gate, Idle, Idling, Ladder, Lent, Mode, Owned, Pauses, Receipt, Releaser, Request, Resume,
-        Stages, Step, Target, Verdict,
+        Busy, Claim, Gate, Holder, Idle, IdleOptions, Idling, Ladder, Ledger, Lent, Mode, Owned,
+        Owners, Pass, Paused, Pauses, Plan, Reading, Receipt, Releaser, Request, RestoreError,
+        Resume, Resumed, Rung, RungReceipt, Stage, StageError, StageReport, Stages, StagesReport,
+        Step, Target, Trend, Verdict, Working,
     };
-    pub use lowtide_types::{Bytes, DeviceId};
+    pub use lowtide_types::{Bytes, DeviceId, Usage};
 
-    pub use crate::{IdleThread, best_device, releaser};
+    pub use crate::{AheadThread, IdleThread, SystemClock, best_device, releaser};
 }
 
 /// Opens the first GPU of this machine, or `host` if there is none.

@@ -1,11 +1,7 @@
 //! The types that the tables of the front page tell, and the words of the verdicts.
 
 use lowtide::prelude::*;
-use lowtide::release::{
-    Busy, Claim, Holder, Ledger, LedgerLine, Reading, RestoreError, RungReceipt, StageError,
-    StageReport, StagesReport, Trend,
-};
-use lowtide::{device::Usage, pool};
+use lowtide::{pool, release::LedgerLine};
 
 #[expect(dead_code, reason = "only compiled: it holds if the types do")]
 fn the_fields_have_these_types(
