@@ -18,9 +18,8 @@ ANIMAL = Animal(
     because="a task that waits: to end it is its owner's business",
     then="cut",
     cure="""
-for task in asyncio.all_tasks(loop):
-    loop.call_soon_threadsafe(task.cancel)
-del task
+# In one call: the loop may end with the first of them.
+loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
 thread.join()
 """,
     holder="work.__code__",
