@@ -105,6 +105,14 @@ impl fmt::Display for LedgerKind {
     }
 }
 
+/// `live 24.0 MiB weights`.
+impl fmt::Display for LedgerLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LedgerLine { kind, name, bytes } = self;
+        write!(f, "{kind} {bytes} {}", printable(name))
+    }
+}
+
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.lines.iter().map(|line| line.kind.to_string().len());
@@ -124,6 +132,12 @@ mod tests {
 
     fn line(kind: LedgerKind, mib: u64) -> LedgerLine {
         LedgerLine { kind, name: "x".to_owned(), bytes: Bytes::mib(mib) }
+    }
+
+    #[test]
+    fn a_line_is_printed_with_its_kind_its_size_and_its_name() {
+        let line = LedgerLine { name: "weights\u{1b}".into(), ..line(LedgerKind::Live, 24) };
+        assert_eq!(line.to_string(), "live 24.0 MiB weights\\u{1b}");
     }
 
     #[test]

@@ -47,11 +47,11 @@
 //!
 //! # Sizes and numbers
 //!
-//! A size or an offset is a [`Bytes`](device::Bytes): `Bytes(4096)`, `Bytes::mib(20)`,
-//! `"20 MiB".parse()?` (a number without a unit is one of bytes). Sizes are compared, added, subtracted and
-//! printed as they are; `size.0` is the number of bytes, a `u64`. What can be negative is an `i64`, and
-//! [`signed`](device::signed)`(bytes)` prints it with its unit. A device has memory in pages of 2 MiB, so that a
-//! block of 1 MiB may take 2.
+//! A size or an offset is a [`Bytes`](device::Bytes): `Bytes(4096)`, `Bytes::mib(20)`, `"20 MiB".parse()?`
+//! (a number without a unit is one of bytes). Sizes are compared, added, summed up and printed as they are;
+//! `large - small` panics if it is the other way round, and `saturating_sub` is zero then. `size.0` is the
+//! number of bytes, a `u64`. What can be negative is an `i64`, and [`signed`](device::signed)`(bytes)` is
+//! its text with a unit. A device has memory in pages of 2 MiB, so that a block of 1 MiB may take 2.
 //!
 //! `device.usage()?` is a [`Usage`](device::Usage), for all processes together: `total`, `free`, what the
 //! driver keeps for itself (`reserved`), and the origin of the numbers (`source`). `in_use()` is what processes
@@ -91,10 +91,12 @@
 //! |---|---|
 //! | `pool.tag(…)?`, `pool.block(…)?` | [`Tag`](pool::Tag), which is `Copy`; [`Block`](pool::Block) |
 //! | `pool.sleep(…)?`, `pool.wake(…)?` | [`SleepReport`](pool::SleepReport), [`WakeReport`](pool::WakeReport): bytes and seconds, to print |
-//! | `stages.load(…)?` | [`Stage<M>`](release::Stage) for a model `M`, which borrows `stages` |
-//! | `releaser.owners()`, `owners.plan()` | [`Owners`](release::Owners), [`Plan`](release::Plan) |
-//! | `idling.work()?` | [`Working`](release::Working) |
-//! | `releaser.gate()`, its `enter()` | [`Gate`](release::Gate), [`Pass`](release::Pass), which borrows the gate |
+//! | `stages.load(…)?`, its `finish()` | [`Stage<'_, M>`](release::Stage) for a model `M`, which borrows `stages`; `Receipt`. A stage that is dropped counts, too. |
+//! | `stages.report()`, `stages.trend()` | [`StagesReport`](release::StagesReport), [`Trend`](release::Trend) |
+//! | `releaser.owners()`, `owners.plan()` | [`&Owners`](release::Owners), which is `Clone`; [`Plan`](release::Plan) |
+//! | `"5m".parse()?`, `IdleThread::start(…)?` | [`IdleOptions`](release::IdleOptions); [`IdleThread`], or a `std::io::Error` |
+//! | `idling.work()?` | [`Working`](release::Working): it is a pass of the gate, too |
+//! | `releaser.gate()`, its `enter()` | [`&Gate`](release::Gate), which is `Clone`; [`Pass<'_>`](release::Pass), which borrows the gate |
 //!
 //! In a debug build of your program, `host` copies and checks pages in unoptimised code, at a few
 //! MiB/s. With two lines in your `Cargo.toml` this code is optimised:
@@ -160,12 +162,13 @@
 //!
 //! ## Between tasks
 //!
-//! The buffers of one task return to the driver before the next task begins: first the collectors
-//! run (hooks for garbage of a host language such as Python; a Rust program has none), then the caches are
+//! The buffers of one task return to the driver before the next task begins: first the collectors run
+//! (hooks for garbage of a host language such as Python; a Rust program has none), then the caches are
 //! trimmed. The number after the first call is the level of the later ones: they are `released` only if no
-//! more is in use than then. So call `between` once before the first task, or what that one leaves is part of
-//! the level. `stages.trend()` tells how memory grows from task to task: `rising: bool`, and
-//! `per_update_bytes: i64` for one task. Keep the receipts; `stages.report()` has only their time and peak.
+//! more is in use than then. So call `between` once before the first task, or what that one leaves is part
+//! of the level. `stages.trend()` tells how memory grows from task to task: `rising: bool`, which takes
+//! eight tasks at the least, and `per_update_bytes: i64` for one task. Keep the receipts; `stages.report()`
+//! has only their time and peak.
 //!
 //! ```
 //! use lowtide::prelude::*;
@@ -383,11 +386,16 @@
 //! | `freed_bytes` | `Option<i64>` | by how much the device's number fell; negative if it rose, `None` if it cannot be asked |
 //! | `before`, `after` | `Reading` | the numbers before and after |
 //! | `target` | `Option<Target>` | the target, if it had one |
-//! | `holders` | `Vec<Holder>` | references that keep memory alive: `path: String`, `holds: String`, `count: usize`, `held: Option<Bytes>` |
-//! | `ledger` | `Option<Ledger>` | a breakdown of what is left; its `lines` add up to the device's number |
+//! | `holders` | `Vec<Holder>` | references that keep memory alive: `path: String`, `holds: String`, `count: usize`, `held: Option<Bytes>` where the host language knows it, `since: Option<String>` |
+//! | `ledger` | `Option<Ledger>` | a breakdown of what is left: its `lines` have `kind: LedgerKind`, `name: String` and `bytes: Bytes`, are printed with `{}`, and add up to the device's number with `unknown_bytes: i64` |
 //! | `rungs` | `Vec<RungReceipt>` | the steps, each with its name (`rung`), `outcome` and `freed_bytes` |
 //! | `advice`, `took_s` | `Vec<String>`, `f64` | what to do; seconds |
 //! | `line()`, `to_string()`, `detailed()` | | one line for a log; with the target, what is left and what to do; with every rung too, and Before, After and Freed in MB of 1,000,000 bytes (all else is in MiB) |
+//!
+//! A release and a shutdown first close the gate, and wait for passes: up to 60 seconds, then the verdict is
+//! `busy`. The field `when_busy` of a [`Request`](release::Request) is a
+//! [`WhenBusy`](release::WhenBusy): `Wait(time)`, or `Refuse`. So call them neither in a pause of your own nor while the
+//! same thread works; `empty_cache`, `between`, `pool.sleep` and `pool.wake` do not wait.
 //!
 //! A `match` on a verdict, or on an error, ends with `_`, because there may be more one day:
 //!
@@ -504,10 +512,10 @@
 //! # }
 //! ```
 //!
-//! A release whose target is met already climbs no rung, and shuts nothing down: for a shutdown in any case,
-//! call `Releaser::shutdown` first. A target is a number: the release is `released` once it is met, even if a
-//! reference holds what was dropped. `holders` names it, and what it holds is usable after a wake. A release that misses its target
-//! and has such holders is `pinned`.
+//! A release whose target is met already climbs no rung, and shuts nothing down: for a shutdown in any
+//! case, call `Releaser::shutdown` first. A target is a number: the release is `released` once it is met,
+//! even if a reference holds what was dropped. `holders` names it, and what it holds is usable after a
+//! wake. A release that misses its target and has such holders is `pinned`.
 //!
 //! # When a call fails
 //!
@@ -515,9 +523,9 @@
 //!
 //! | call | error | then |
 //! |---|---|---|
-//! | `pool.block` | `pool::Error::OutOfMemory { requested, cached, .. }`: sizes | Free memory and try again. |
+//! | `pool.block` | `pool::Error::OutOfMemory { requested, cached, .. }`: sizes | Free memory and try again. What the call had taken already stays cached, until a trim. |
 //! | `pool.block`, a block's `read`, `write`, `fill` | `pool::Error::Asleep { tag }`: its name, a `String` | Wake the tag. |
-//! | `pool.sleep` | `pool::Error::BackupLimit { needed, most }`: the limit of host memory in the [`Policy`](pool::Policy), and others | Everything is awake as before. |
+//! | `pool.sleep` | `pool::Error::BackupLimit { needed, most }`: the limit of host memory, `Policy::backup_most`; or another error | Everything is awake as before. |
 //! | `pool.wake` | `pool::Error::NoRoom { needed, free, holders, .. }`: who uses the device, a `String` | Everything is still asleep. Free memory and try again. |
 //! | `idling.work` | [`RestoreError::Wake`](release::RestoreError)`(pool::Error)` | The same. The task has not begun. |
 //! | `load_needing` | `StageError::WouldNotFit { needed, available, .. }`, `Load(error)` | Load less; `Load` has your error. |
@@ -593,10 +601,10 @@ pub mod prelude {
     pub use lowtide_device::{Device, HostOptions};
     pub use lowtide_pool::{Block, Policy, Pool, Scope, SleepPolicy, SleepReport, Tag, WakeReport};
     pub use lowtide_release::{
-        Busy, Claim, Gate, Holder, Idle, IdleOptions, Idling, Ladder, Ledger, Lent, Mode, Owned,
-        Owners, Pass, Paused, Pauses, Plan, Reading, Receipt, Releaser, Request, RestoreError,
-        Resume, Resumed, Rung, RungReceipt, Stage, StageError, StageReport, Stages, StagesReport,
-        Step, Target, Trend, Verdict, Working,
+        Busy, Claim, Gate, Holder, Idle, IdleOptions, Idling, Ladder, Ledger, LedgerKind,
+        LedgerLine, Lent, Mode, Owned, Owners, Pass, Paused, Pauses, Plan, Reading, Receipt,
+        Releaser, Request, RestoreError, Resume, Resumed, Rung, RungReceipt, Stage, StageError,
+        StageReport, Stages, StagesReport, Step, Target, Trend, Verdict, WhenBusy, Working,
     };
     pub use lowtide_types::{Bytes, DeviceId, Usage};
 

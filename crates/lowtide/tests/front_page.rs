@@ -1,7 +1,7 @@
 //! The types that the tables of the front page tell, and the words of the verdicts.
 
+use lowtide::pool;
 use lowtide::prelude::*;
-use lowtide::{pool, release::LedgerLine};
 
 #[expect(dead_code, reason = "only compiled: it holds if the types do")]
 fn the_fields_have_these_types(
@@ -32,9 +32,44 @@ fn the_fields_have_these_types(
     let _: (Option<Target>, Vec<Holder>, Option<Ledger>) =
         (receipt.target, receipt.holders, receipt.ledger);
     let _: (Vec<RungReceipt>, Vec<String>, f64) = (receipt.rungs, receipt.advice, receipt.took_s);
-    let _: ([String; 2], usize, Option<Bytes>) =
-        ([holder.path, holder.holds], holder.count, holder.held);
+    let _: ([String; 2], usize, Option<Bytes>, Option<String>) =
+        ([holder.path, holder.holds], holder.count, holder.held, holder.since);
+    let _: (LedgerKind, &String, String) = (line.kind, &line.name, line.to_string());
     let _: (Bytes, bool, i64) = (line.bytes, trend.rising, trend.per_update_bytes);
+}
+
+#[expect(dead_code, reason = "only compiled: it holds if the calls return these")]
+fn the_calls_return_these(
+    releaser: &Releaser,
+    stages: &Stages,
+    stage: Stage<'_, Block>,
+    idling: Idling,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let owners: &Owners = releaser.owners();
+    let _: (Owners, Plan, Gate) = (owners.clone(), owners.plan(), releaser.gate().clone());
+    let _: (Receipt, StagesReport, Trend) = (stage.finish(), stages.report(), stages.trend());
+    let _: IdleOptions = "5m".parse()?;
+    let _: Working = idling.work()?;
+    let _: std::io::Result<IdleThread> = IdleThread::start(idling);
+    let mut request = Request::new("now", Ladder::cache());
+    request.when_busy = WhenBusy::Refuse;
+    releaser.release(request);
+    Ok(())
+}
+
+#[test]
+fn a_release_waits_for_passes_as_long_as_it_says() {
+    let device = Device::host(HostOptions::default()).unwrap();
+    let releaser = releaser(&device);
+    let wait = Request::new("by default", Ladder::cache()).when_busy;
+    assert_eq!(wait, WhenBusy::Wait(std::time::Duration::from_secs(60)));
+    let pass = releaser.gate().enter();
+    let mut refusing = Request::new("now", Ladder::gradual());
+    refusing.when_busy = WhenBusy::Refuse;
+    let told =
+        std::thread::scope(|scope| scope.spawn(|| releaser.release(refusing)).join().unwrap());
+    assert_eq!(told.verdict, Verdict::Busy);
+    drop(pass);
 }
 
 #[expect(dead_code, reason = "only compiled: it holds if the fields are there")]
