@@ -83,6 +83,7 @@
 //! | `own` | `Option<Bytes>` | this process's part of `driver`, if the driver reports it |
 //! | `allocated`, `reserved` | `Bytes` | in live blocks; all that pools have taken from the device |
 //! | `in_use()` | `Option<Bytes>` | `own`, or `driver` without it: what releases are judged by |
+//! | `freed_since(&before)` | `Option<i64>` | by how much `in_use()` fell since another reading |
 //!
 //! `Device`, `Pool`, `Releaser`, `Stages`, `Pauses`, `Gate` and `Idling` are cheap to clone and can be used
 //! from any thread; a `Block` can be sent to threads and shared by them. For your structs and signatures:
@@ -91,7 +92,7 @@
 //! |---|---|
 //! | `pool.tag(…)?`, `pool.block(…)?` | [`Tag`](pool::Tag), which is `Copy`; [`Block`](pool::Block) |
 //! | `pool.sleep(…)?`, `pool.wake(…)?` | [`SleepReport`](pool::SleepReport), [`WakeReport`](pool::WakeReport): bytes and seconds, to print |
-//! | `stages.load(…)?`, its `finish()` | [`Stage<'_, M>`](release::Stage) for a model `M`, which borrows `stages`; `Receipt`. A stage that is dropped counts, too. |
+//! | `stages.load(…)`, `load_needing(…)` | `Result<Stage<'_, M>, StageError<E>>` for a model `M` and the error `E` of your function. A [`Stage`](release::Stage) borrows `stages`; its `finish()` returns the `Receipt`. One that is dropped counts, too. |
 //! | `stages.report()`, `stages.trend()` | [`StagesReport`](release::StagesReport), [`Trend`](release::Trend) |
 //! | `releaser.owners()`, `owners.plan()` | [`&Owners`](release::Owners), which is `Clone`; [`Plan`](release::Plan) |
 //! | `"5m".parse()?`, `IdleThread::start(…)?` | [`IdleOptions`](release::IdleOptions); [`IdleThread`], or a `std::io::Error` |
@@ -158,7 +159,7 @@
 //! | `largest_bytes`, `sum_bytes` | `Bytes` | the largest stage alone; all stages added up |
 //! | `budget_bytes` | `Option<Bytes>` | the budget |
 //! | `cleaning_s`, `cleaning_share` | `f64` | time spent on freeing; its share, 0 to 1 |
-//! | `stages` | `Vec<StageReport>` | each with `name`, `own_peak_bytes` (above what was in use before it), `peak_bytes` (in all), `teardown_s` and `receipt` |
+//! | `stages` | `Vec<StageReport>` | each with `name: String`, `own_peak_bytes: Bytes` (above what was in use before it), `peak_bytes: Bytes` (in all), `teardown_s: f64` and `receipt: Receipt` |
 //!
 //! ## Between tasks
 //!
@@ -376,7 +377,8 @@
 //! # Receipts
 //!
 //! Every release returns a [`Receipt`](release::Receipt). It is plain data: keep it, compare it, store it
-//! as JSON ([serde](https://serde.rs); the schema is `docs/schemas/receipt.json`).
+//! as JSON ([serde](https://serde.rs); the schema is `docs/schemas/receipt.json`). Reports of stages and
+//! trends can be written as JSON, too.
 //!
 //! | of a receipt | type | what it is |
 //! |---|---|---|
@@ -386,8 +388,8 @@
 //! | `freed_bytes` | `Option<i64>` | by how much the device's number fell; negative if it rose, `None` if it cannot be asked |
 //! | `before`, `after` | `Reading` | the numbers before and after |
 //! | `target` | `Option<Target>` | the target, if it had one |
-//! | `holders` | `Vec<Holder>` | references that keep memory alive: `path: String`, `holds: String`, `count: usize`, `held: Option<Bytes>` where the host language knows it, `since: Option<String>` |
-//! | `ledger` | `Option<Ledger>` | a breakdown of what is left: its `lines` have `kind: LedgerKind`, `name: String` and `bytes: Bytes`, are printed with `{}`, and add up to the device's number with `unknown_bytes: i64` |
+//! | `holders` | `Vec<Holder>` | references that keep memory alive: `path: String`, `holds: String`, `count: usize`, `held: Option<Bytes>` (`None` in Rust), `since: Option<String>` |
+//! | `ledger` | `Option<Ledger>` | a breakdown of what is left: each of its `lines` has `kind: LedgerKind`, `name: String` and `bytes: Bytes`, and is printed with `{}`; they add up to the device's number with `unknown_bytes: i64` |
 //! | `rungs` | `Vec<RungReceipt>` | the steps, each with its name (`rung`), `outcome` and `freed_bytes` |
 //! | `advice`, `took_s` | `Vec<String>`, `f64` | what to do; seconds |
 //! | `line()`, `to_string()`, `detailed()` | | one line for a log; with the target, what is left and what to do; with every rung too, and Before, After and Freed in MB of 1,000,000 bytes (all else is in MiB) |
@@ -528,7 +530,7 @@
 //! | `pool.sleep` | `pool::Error::BackupLimit { needed, most }`: the limit of host memory, `Policy::backup_most`; or another error | Everything is awake as before. |
 //! | `pool.wake` | `pool::Error::NoRoom { needed, free, holders, .. }`: who uses the device, a `String` | Everything is still asleep. Free memory and try again. |
 //! | `idling.work` | [`RestoreError::Wake`](release::RestoreError)`(pool::Error)` | The same. The task has not begun. |
-//! | `load_needing` | `StageError::WouldNotFit { needed, available, .. }`, `Load(error)` | Load less; `Load` has your error. |
+//! | `load`, `load_needing` | [`StageError<E>`](release::StageError): `Load(error)` has your error `E`; `WouldNotFit { needed, available, .. }` comes from `load_needing` alone | Load less. |
 //! | `pauses.pause` | [`Busy`](release::Busy)` { active, .. }` | The gate is open as before. |
 //!
 //! ```

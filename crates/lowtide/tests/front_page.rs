@@ -48,6 +48,9 @@ fn the_calls_return_these(
     let owners: &Owners = releaser.owners();
     let _: (Owners, Plan, Gate) = (owners.clone(), owners.plan(), releaser.gate().clone());
     let _: (Receipt, StagesReport, Trend) = (stage.finish(), stages.report(), stages.trend());
+    serde_json::to_string(&(stages.report(), stages.trend()))?;
+    let load = || Err::<Block, String>("none".to_owned());
+    let _: Result<Stage<'_, Block>, StageError<String>> = stages.load("model", load);
     let _: IdleOptions = "5m".parse()?;
     let _: Working = idling.work()?;
     let _: std::io::Result<IdleThread> = IdleThread::start(idling);
