@@ -14,7 +14,7 @@ from limits import Limits
 os.environ.setdefault("LOWTIDE_DEVICE", os.environ.get("ZOO_DEVICE", "cpu"))
 os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
 LARGE = {"torch._dynamo", "sympy"}
-"""Modules of which torch imports one when something is used: its compiler, and what shapes are made of."""
+"""Large modules that torch imports when they are first needed: its compiler, and what it computes shapes with."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

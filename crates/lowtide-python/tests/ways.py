@@ -17,7 +17,7 @@ from lowtide._why.question import Question, _Interpreter
 
 
 class Runner:
-    """An object that has no class of its own elsewhere."""
+    """A class of which nobody else has objects."""
 
 
 shelf: dict[str, Any] = {}

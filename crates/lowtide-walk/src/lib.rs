@@ -8,8 +8,9 @@
 //! `question` is what Python asks; `roots`, `variables`, `listing`, `generations` and `frozen` are where
 //! the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself;
 //! `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects,
-//! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`; `memory`
-//! adds what tensors hold, by what Python has `reported`; `pass` adds it up without a walk; `search`
+//! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`, by what
+//! `object` and `links` read; `huge` is where the tables are allocated; `memory` adds what tensors hold, by
+//! what Python has `reported`; `pass` adds it up without a walk; `search`
 //! follows references from a few objects; `answer`, `dead` and `leads` turn the `graph` into what was
 //! `found`; `examining` has one examination wait for another.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]

@@ -3,6 +3,8 @@
 use lowtide::pool;
 use lowtide::prelude::*;
 
+const PAGE: &str = include_str!("../src/front_page.md");
+
 #[expect(dead_code, reason = "only compiled: it holds if the types do")]
 fn the_fields_have_these_types(
     usage: &Usage,
@@ -112,7 +114,6 @@ fn handles_are_cloned_and_shared_by_threads() {
 
 #[test]
 fn every_verdict_is_on_the_page_with_its_word() {
-    let page = include_str!("../src/lib.rs");
     let verdicts = [
         Verdict::Released,
         Verdict::Partial,
@@ -125,6 +126,20 @@ fn every_verdict_is_on_the_page_with_its_word() {
     ];
     for verdict in verdicts {
         let row = format!("`{verdict:?}`, \"{verdict}\"");
-        assert!(page.contains(&row), "{row}");
+        assert!(PAGE.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn every_type_that_the_page_links_to_is_in_the_prelude() {
+    let library = include_str!("../src/lib.rs");
+    let prelude = library.split("pub mod prelude {").nth(1).unwrap().split("\n}").next().unwrap();
+    let names: Vec<&str> = prelude.split(|letter: char| !letter.is_alphanumeric()).collect();
+    let links = ["](device::", "](pool::", "](release::"].map(|begin| PAGE.split(begin).skip(1));
+    let linked = links.into_iter().flatten().map(|rest| rest.split([')', ':']).next().unwrap());
+    let types: Vec<&str> = linked.filter(|name| name.starts_with(char::is_uppercase)).collect();
+    assert!(types.len() > 20, "{types:?}");
+    for name in types {
+        assert!(names.contains(&name), "{name} is not in the prelude");
     }
 }

@@ -1,7 +1,7 @@
 //! NVML's functions, under the names that the driver exports. Thirteen of them are all that lowtide asks.
 //!
-//! All are looked up when NVML is loaded: a later look-up takes the loader's lock, and a program that NVML is
-//! asked for may hold that lock itself. A function that the driver does not have is an answer like any other
+//! All are looked up when NVML is loaded: a later look-up would take the loader's lock, and a program that is
+//! woken while it loads a library holds that lock. A function that the driver does not have is an answer like any other
 //! error of NVML.
 #![allow(unsafe_code, reason = "calls a shared object")]
 
@@ -80,6 +80,8 @@ struct Entry<F> {
 }
 
 impl<F: Copy> Entry<F> {
+    /// Looks a function up by its name.
+    ///
     /// # Safety
     /// The function of this name has this signature.
     unsafe fn find(library: &'static Library, name: &'static str) -> Entry<F> {
@@ -139,6 +141,7 @@ impl Functions {
         Ok(functions)
     }
 
+    /// Ends the use of NVML. Handles of GPUs mean nothing afterwards.
     pub(super) fn shut_down(&self) {
         if let Some(shutdown) = self.shutdown.function {
             shutdown();

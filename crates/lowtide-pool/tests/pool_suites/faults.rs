@@ -195,8 +195,9 @@ fn tried(calls: &BTreeMap<String, u64>, index: usize, one_in: usize) -> Vec<(&st
     tried.map(|(_, (_, name, nth))| (name, nth)).collect()
 }
 
-/// No more than there are policies, so that every kind of call fails with one of them.
-const FIRSTS: usize = 3;
+/// Every turn is tried with two policies or more that follow each other, so that every kind of call fails with
+/// one of them.
+const FIRSTS: usize = 2;
 
 fn every_call_fails_once_with(double: Double, turn: Turn, policy: Policy, index: usize) {
     let mut world = World::new(policy);
