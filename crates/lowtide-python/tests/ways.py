@@ -10,9 +10,11 @@ import functools
 import gc
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from lowtide import _native
+from lowtide._frozen import frozen_count
 from lowtide._why.question import Question, _Interpreter
 
 
@@ -94,7 +96,7 @@ def told(found: Any) -> str:
     """What is told of an object, with addresses instead of objects. Text: nothing else is kept."""
 
     def path(one: Any) -> Any:
-        return [one.root, one.thread, one.hidden, *map(id, one.objects)]
+        return [one.root, one.thread, one.hidden, one.frozen, *map(id, one.objects)]
 
     def cut(one: Any) -> Any:
         edges = [(id(edge.held), [path(way) for way in edge.paths]) for edge in one.edges]
@@ -104,7 +106,8 @@ def told(found: Any) -> str:
     paths = [path(one) for one in held.paths]
     cuts = [cut(one) for one in held.cuts]
     assert held.reached
-    return repr([found.objects, held.hidden, paths, cuts, held.why_no_cut])
+    frozen = [found.frozen_objects, found.frozen_listed, held.frozen]
+    return repr([found.objects, held.hidden, frozen, paths, cuts, held.why_no_cut])
 
 
 def check_any_number_of_threads(others: int, step: int) -> None:
@@ -132,7 +135,7 @@ def check_any_number_of_threads(others: int, step: int) -> None:
 
 
 def check_lists_in_place() -> None:
-    """The answers are those of `gc.get_objects`, whatever the generations have."""
+    """The answers are those of `gc.get_objects`, whatever the generations have and whether objects are frozen."""
     target, before = Runner(), _Interpreter.knows_generations
     shelf["kept"] = kept_in_many_ways(target)
     thresholds = gc.get_threshold()
@@ -155,3 +158,51 @@ def check_lists_in_place() -> None:
         gc.set_threshold(*thresholds)
         gc.enable()
         shelf.clear()
+
+
+def check_frozen_objects() -> None:
+    """Those that nothing reaches are found where they are read in place and where they are looked for. If the
+    collector reports another number of them, the answer says that they could not be listed."""
+    target, before = Runner(), _Interpreter.knows_generations
+    shelf["kept"] = [target]
+    dead = Runner()
+    dead.me, dead.held = dead, Runner()  # type: ignore[attr-defined]
+    last = weakref.ref(dead.held)  # type: ignore[attr-defined]
+    gc.collect()
+    gc.freeze()
+    try:
+        del dead
+        for in_place in {before, False}:
+            _Interpreter.knows_generations = in_place
+            number = frozen_count()
+            assert _frozen(lambda: target, 0) == (True, number, True, True), "over the shelf"
+            assert _frozen(last, 0) == (True, number, False, True), "by a cycle"
+            assert _native.listed_memory(Quiet()) == (0 if in_place else None)
+            for by in (-1, 1):
+                number = gc.get_freeze_count() + by
+                assert _frozen(lambda: target, by) == (False, number, True, True)
+                assert _native.listed_memory(_miscounted(None, by)) is None
+    finally:
+        _Interpreter.knows_generations = before
+        gc.unfreeze()
+        shelf.clear()
+
+
+def _frozen(target: Callable[[], object], miscounted_by: int) -> tuple[bool, int, bool, bool]:
+    """Whether all frozen objects were listed, how many there are, and whether a root reaches the target and it
+    is frozen. Nothing of the answer is kept: it would hold the target."""
+    found = _native.examine(_miscounted([target()], miscounted_by))
+    (held,) = found.held
+    assert all(path.frozen for path in held.paths if path.root == "modules")
+    return found.frozen_listed, found.frozen_objects, held.reached, held.frozen
+
+
+def _miscounted(targets: list[object] | None, by: int) -> Quiet:
+    """A question to which the collector reports so many frozen objects more than there are."""
+    question = Quiet(targets)
+    if by:
+        count = functools.partial(int, gc.get_freeze_count() + by)
+        question.interpreter = type(  # type: ignore[assignment]
+            "Miscounting", (question.interpreter,), {"get_freeze_count": count}
+        )
+    return question

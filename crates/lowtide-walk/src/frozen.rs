@@ -1,4 +1,5 @@
-//! Finds the objects that `gc.freeze` has hidden from the collector.
+//! Finds the objects that `gc.freeze` has hidden from the collector, where they cannot be read like the
+//! others (`generations.rs`).
 //!
 //! Most of them are found by the walk, because something refers to them. A frozen cycle that
 //! nothing refers to is not, and no function of the interpreter lists it. But frozen objects form a
@@ -17,6 +18,7 @@ use lowtide_heap::Node;
 use pyo3::prelude::*;
 
 use super::links::{FLAGS, Header, is_tracked};
+use super::listing::List;
 use super::object;
 use super::walked::Walked;
 
@@ -48,15 +50,18 @@ pub(crate) fn find(walked: &Walked, immortal: usize) -> Option<Vec<usize>> {
     tried.into_iter().find_map(|object| ring(object, walked.frozen_count))
 }
 
-/// Returns whether an object was frozen.
-pub(crate) fn is_frozen(walked: &Walked, node: Node) -> bool {
-    is_unlisted(walked, node) && !is_immortal(walked.addresses[node.index()])
+/// Marks the nodes that are frozen: the collector tracks them, and does not list them.
+pub(crate) fn mark(walked: &mut Walked) {
+    for (address, list) in walked.addresses.iter().zip(&mut walked.lists) {
+        if *list == List::Unknown && is_tracked(*address) && !is_immortal(*address) {
+            *list = List::Frozen;
+        }
+    }
 }
 
 /// Returns whether the collector tracks an object and does not list it.
 fn is_unlisted(walked: &Walked, node: Node) -> bool {
-    let address = walked.addresses[node.index()];
-    address != 0 && !walked.listed[node.index()] && is_tracked(address)
+    walked.lists[node.index()] == List::Unknown && is_tracked(walked.addresses[node.index()])
 }
 
 fn is_immortal(address: usize) -> bool {

@@ -1,21 +1,25 @@
 //! The collector's own lists of objects, read in place.
 //!
-//! Each generation is a ring of links in front of the objects, as frozen objects are (`frozen.rs`). To
-//! follow the links counts no reference up and down and needs no list of all objects, which
-//! `gc.get_objects` would make: its objects are those of the three generations, youngest first.
+//! Each generation is a ring of links in front of the objects. To follow the links counts no reference
+//! up and down and needs no list of all objects, which `gc.get_objects` would make: its objects are
+//! those of the three generations, youngest first. Objects that `gc.freeze` has hidden are in a fourth
+//! ring, which no function of the interpreter lists.
 //!
 //! The heads of the rings follow each other in the interpreter's state, each with the threshold and
 //! the count of its generation. An object that was just made is the last of the youngest generation,
 //! so the head comes after it. The heads are used only if their thresholds and counts are those that
-//! the collector reports and if their links lead back to them, and only in Python 3.10 to 3.13.
+//! the collector reports and if their links lead back to them, and only in Python 3.10 to 3.13. Between
+//! the oldest generation and the frozen objects stands a pointer to the youngest one's head; that ring
+//! is used only if the pointer is right, and if the ring has as many objects as the collector reports.
 
+use std::mem::offset_of;
 use std::ptr::with_exposed_provenance;
 
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use super::interpreter::Interpreter;
-use super::links::{Header, is_tracked, next, previous};
+use super::links::{FLAGS, Header, is_tracked, next, previous};
 use super::lists::empty;
 use super::prefetch::prefetch;
 use super::resting::Resting;
@@ -31,8 +35,21 @@ struct Head {
 /// How far behind its links an object has its type.
 const TYPE_AT: usize = size_of::<Header>() + size_of::<usize>();
 
-/// The lists of objects that the collector has, youngest first.
-pub(crate) struct Generations([usize; 3]);
+/// The heads of the rings, as they follow each other.
+#[repr(C)]
+struct Heads {
+    generations: [Head; 3],
+    youngest: usize,
+    frozen: Head,
+}
+
+/// The lists of objects that the collector has.
+pub(crate) struct Generations {
+    /// The heads of the generations, youngest first.
+    heads: [usize; 3],
+    /// The head of the frozen objects, if it is where it was expected.
+    frozen: Option<usize>,
+}
 
 impl Generations {
     /// Finds the lists. Returns `None` if they are not as expected.
@@ -60,29 +77,68 @@ impl Generations {
         let counts: (i32, i32, i32) = interpreter.get_count.call0()?.extract()?;
         let counts = [None, Some(counts.1), Some(counts.2)];
         let is_right = |((head, threshold), count): ((usize, i32), Option<i32>)| {
-            // SAFETY: all heads are parts of the interpreter's state, which lives as long as it does.
-            let Head { threshold: has, count: counted, .. } =
-                unsafe { with_exposed_provenance::<Head>(head).read() };
-            has == threshold
-                && count.is_none_or(|count| count == counted)
-                && previous(next(head)) == head
-                && next(previous(head)) == head
+            let Head { threshold: has, count: counted, .. } = head_at(head);
+            has == threshold && count.is_none_or(|count| count == counted) && is_ring(head)
         };
         let all = heads.into_iter().zip(thresholds).zip(counts);
-        Ok(all.into_iter().all(is_right).then_some(Generations(heads)))
+        Ok(all.into_iter().all(is_right).then(|| Generations { heads, frozen: frozen(first) }))
     }
 
-    /// Calls `show` with every object. It must not change the lists, so it makes no object.
+    /// Calls `show` with every object that is not frozen. It must not change the lists, so it makes no
+    /// object.
     pub(crate) fn each(&self, mut show: impl FnMut(*mut PyObject)) {
-        for head in self.0 {
-            let mut at = next(head);
-            while at != head {
-                assert_ne!(at, 0, "objects in a list are linked");
-                let object = with_exposed_provenance::<PyObject>(at + size_of::<Header>());
-                at = next(at);
-                prefetch(with_exposed_provenance::<u8>(at + TYPE_AT));
-                show(object.cast_mut());
-            }
+        for head in self.heads {
+            follow(head, usize::MAX, &mut show);
         }
     }
+
+    /// Calls `show` with every frozen object, and makes no object either. Returns whether they were as
+    /// many as `count`. If they are more, some are not shown.
+    pub(crate) fn each_frozen(&self, count: usize, show: impl FnMut(*mut PyObject)) -> bool {
+        match self.frozen {
+            Some(head) if count > 0 => follow(head, count, show),
+            Some(_) | None => count == 0,
+        }
+    }
+}
+
+/// Returns the head of the frozen objects, given that of the youngest generation, or `None` if it does not
+/// look as expected.
+fn frozen(first: usize) -> Option<usize> {
+    // SAFETY: it is a part of the interpreter's state, which is much longer and lives as long as the
+    // interpreter does.
+    let youngest =
+        unsafe { with_exposed_provenance::<usize>(first + offset_of!(Heads, youngest)).read() };
+    let head = first + offset_of!(Heads, frozen);
+    let Head { threshold, count, .. } = head_at(head);
+    (youngest == first && threshold == 0 && count == 0 && is_ring(head)).then_some(head)
+}
+
+fn head_at(head: usize) -> Head {
+    // SAFETY: all heads are parts of the interpreter's state, which lives as long as it does.
+    unsafe { with_exposed_provenance::<Head>(head).read() }
+}
+
+/// Returns whether the links at a head lead back to it.
+fn is_ring(head: usize) -> bool {
+    let links = head_at(head).links;
+    links.next & !FLAGS != 0
+        && links.previous & !FLAGS != 0
+        && previous(next(head)) == head
+        && next(previous(head)) == head
+}
+
+/// Calls `show` with the objects of a ring, or with the first `most`. Returns whether they are as many.
+fn follow(head: usize, most: usize, mut show: impl FnMut(*mut PyObject)) -> bool {
+    let mut at = next(head);
+    let mut shown = 0;
+    while at != head && shown < most {
+        assert_ne!(at, 0, "objects in a list are linked");
+        let object = with_exposed_provenance::<PyObject>(at + size_of::<Header>());
+        at = next(at);
+        prefetch(with_exposed_provenance::<u8>(at + TYPE_AT));
+        show(object.cast_mut());
+        shown += 1;
+    }
+    at == head && shown == most
 }

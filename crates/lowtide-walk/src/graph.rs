@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use super::held::Held;
 use super::huge::Reserve;
 use super::kind::Kind;
+use super::listing::List;
 use super::resting::Resting;
 use super::roots::Root;
 
@@ -101,8 +102,8 @@ pub(crate) struct Known {
     pub(crate) roots: HashMap<Node, Root>,
     /// The objects that are asked about.
     pub(crate) targets: Vec<Node>,
-    /// By node; empty if nothing is frozen.
-    pub(crate) frozen: Vec<bool>,
+    /// By node: where the collector has the object. The last nodes, which are no objects, are left out.
+    pub(crate) lists: Vec<List>,
     pub(crate) frozen_count: usize,
     pub(crate) frozen_seen: bool,
 }
@@ -133,7 +134,7 @@ impl Heap<'_> {
 
     /// Returns whether an object is frozen.
     pub(crate) fn is_frozen(&self, node: Node) -> bool {
-        self.known.frozen.get(node.index()).copied().unwrap_or(false)
+        self.known.lists.get(node.index()) == Some(&List::Frozen)
     }
 
     /// Returns whether a dict is where an instance keeps its attributes: the instance has nothing

@@ -1,9 +1,9 @@
-//! The objects that the collector lists.
+//! The objects that the collector lists, and the frozen ones where they can be read like those.
 //!
 //! They are read in place where that is possible (`generations.rs`). Elsewhere the collector makes a
 //! list of them, which must not exist while other code runs: that code may be filling a tuple, and
 //! would notice that somebody else refers to it. So the list is freed at once, and only addresses are
-//! kept.
+//! kept. Frozen objects are not in it: the walk looks for them (`frozen.rs`).
 
 use std::collections::HashMap;
 use std::ptr::with_exposed_provenance;
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::kinds::Kinds;
-use super::object::{AHEAD, class_of};
+use super::object::{AHEAD, class_of, count_of, is_immortal};
 use super::out_of_memory::OutOfMemory;
 use super::prefetch::prefetch;
 use super::question::Question;
@@ -21,6 +21,17 @@ use super::table::Table;
 
 /// How many objects ahead they are prefetched by where they were before.
 const FAR_AHEAD: usize = 64;
+
+/// Where the collector has an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    /// In no list, as far as is known.
+    Unknown,
+    /// In a generation.
+    Generation,
+    /// Among the frozen objects. An immortal one that is there was not frozen by anybody, and is none.
+    Frozen,
+}
 
 /// The objects of a walk as far as they are known before it: some that it begins with, and those
 /// that the collector lists.
@@ -33,25 +44,25 @@ pub(crate) struct Listing<'k> {
     /// By node, up to `len`. The rest is where objects were before.
     addresses: Vec<usize>,
     len: usize,
+    /// By node.
+    lists: Vec<List>,
     /// The pages of all objects.
     table: Table,
     /// The nodes that only the calling thread asks, in order.
     told: Vec<u32>,
-    /// Those of the first objects that the collector lists.
-    also: Vec<u32>,
     is_full: bool,
 }
 
 /// What is known of the objects before the walk.
 pub(crate) struct Listed {
     pub(crate) addresses: Vec<usize>,
+    /// By node.
+    pub(crate) lists: Vec<List>,
     pub(crate) table: Table,
     /// The nodes that only the calling thread asks, in order.
     pub(crate) told: Vec<u32>,
-    /// How many objects are not there because the collector lists them.
-    pub(crate) first: usize,
-    /// Those of them that the collector lists, nevertheless.
-    pub(crate) also: Vec<u32>,
+    /// How many objects are frozen; `None` if they are not all there.
+    pub(crate) frozen: Option<usize>,
 }
 
 impl<'k> Listing<'k> {
@@ -68,11 +79,14 @@ impl<'k> Listing<'k> {
             bits: [0; 64],
             addresses: before,
             len: 0,
+            lists: Vec::new(),
             table: Table::new()?,
             told: Vec::new(),
-            also: Vec::new(),
             is_full: false,
         };
+        // Nearly as many objects as before.
+        let room = listing.addresses.len();
+        listing.lists.try_reserve(room + room / 8)?;
         for address in first {
             if listing.first.contains_key(&address) {
                 continue;
@@ -82,32 +96,41 @@ impl<'k> Listing<'k> {
             let (word, bit) = bit_of(address);
             listing.bits[word] |= bit;
             listing.told.push(node);
-            listing.push(address)?;
+            listing.push(address, List::Unknown)?;
         }
         Ok(listing)
     }
 
-    /// Adds the objects that the collector lists.
-    pub(crate) fn all(mut self, question: &Question<'_>) -> PyResult<Listed> {
-        if let Some(generations) = &question.generations {
-            generations.each(|object| self.show(object));
+    /// Adds the objects that the collector lists, and the frozen ones, of which it reports
+    /// `frozen_count`.
+    pub(crate) fn all(mut self, question: &Question<'_>, frozen_count: usize) -> PyResult<Listed> {
+        let mut mortals = 0;
+        let are_all = if let Some(generations) = &question.generations {
+            generations.each(|object| self.show(object, List::Generation));
+            generations.each_frozen(frozen_count, |object| {
+                let is_mortal = !is_immortal(count_of(object));
+                mortals += usize::from(is_mortal);
+                self.show(object, if is_mortal { List::Frozen } else { List::Unknown });
+            })
         } else {
             let list = list(question)?;
             // An audit hook may have run. A type may have been freed, and another be in its place.
             self.kinds.forget();
-            each_in(&list, |object| self.show(object));
-        }
+            each_in(&list, |object| self.show(object, List::Generation));
+            frozen_count == 0
+        };
         if self.is_full {
             return Err(OutOfMemory.into());
         }
         self.addresses.truncate(self.len);
-        let Listing { addresses, table, told, first, also, .. } = self;
-        Ok(Listed { addresses, table, told, first: first.len(), also })
+        let Listing { addresses, lists, table, told, .. } = self;
+        Ok(Listed { addresses, lists, table, told, frozen: are_all.then_some(mortals) })
     }
 
-    /// Adds an object. Its type is read, but not its reference count, which may be one too high here.
+    /// Adds an object of a list. Its type is read, but not its reference count, which may be one too
+    /// high here.
     #[inline]
-    fn show(&mut self, object: *mut PyObject) {
+    fn show(&mut self, object: *mut PyObject, list: List) {
         let address = object.expose_provenance();
         if let Some(ahead) = self.addresses.get(self.len + FAR_AHEAD) {
             prefetch(with_exposed_provenance::<u8>(*ahead));
@@ -115,36 +138,35 @@ impl<'k> Listing<'k> {
         let (word, bit) = bit_of(address);
         let known = if self.bits[word] & bit == 0 { None } else { self.first.get(&address) };
         let done = match known {
-            Some(node) => self.see_again(*node),
-            None => self.see(object),
+            Some(node) => {
+                self.lists[*node as usize] = list;
+                Ok(())
+            }
+            None => self.see(object, list),
         };
         self.is_full |= done.is_err();
     }
 
-    fn see_again(&mut self, node: u32) -> Result<(), OutOfMemory> {
-        self.also.try_reserve(1)?;
-        self.also.push(node);
-        Ok(())
-    }
-
     #[inline]
-    fn see(&mut self, object: *mut PyObject) -> Result<(), OutOfMemory> {
+    fn see(&mut self, object: *mut PyObject, list: List) -> Result<(), OutOfMemory> {
         if self.kinds.of(class_of(object)).reader.is_none() {
             self.told.try_reserve(1)?;
             self.told.push(self.len as u32);
         }
-        self.push(object.expose_provenance())
+        self.push(object.expose_provenance(), list)
     }
 
     #[inline]
-    fn push(&mut self, address: usize) -> Result<(), OutOfMemory> {
+    fn push(&mut self, address: usize, list: List) -> Result<(), OutOfMemory> {
         self.table.add_page(address)?;
+        self.lists.try_reserve(1)?;
         if let Some(at) = self.addresses.get_mut(self.len) {
             *at = address;
         } else {
             self.addresses.try_reserve(1)?;
             self.addresses.push(address);
         }
+        self.lists.push(list);
         self.len += 1;
         Ok(())
     }
@@ -157,14 +179,17 @@ fn bit_of(address: usize) -> (usize, u64) {
     ((hash >> 6) as usize, 1 << (hash & 63))
 }
 
-/// Calls `show` with every object that the collector lists. `show` must not run Python code, and makes
-/// no object.
-pub(crate) fn each(question: &Question<'_>, show: impl FnMut(*mut PyObject)) -> PyResult<()> {
-    match &question.generations {
-        Some(generations) => generations.each(show),
-        None => each_in(&list(question)?, show),
-    }
-    Ok(())
+/// Calls `show` with every object that the collector lists, and with the frozen ones if they can be read.
+/// Returns whether that is so, or none are frozen. `show` must not run Python code, and makes no object.
+pub(crate) fn each(question: &Question<'_>, mut show: impl FnMut(*mut PyObject)) -> PyResult<bool> {
+    let frozen_count = question.frozen_count()?;
+    Ok(if let Some(generations) = &question.generations {
+        generations.each(&mut show);
+        generations.each_frozen(frozen_count, show)
+    } else {
+        each_in(&list(question)?, show);
+        frozen_count == 0
+    })
 }
 
 fn each_in(list: &Bound<'_, PyList>, mut show: impl FnMut(*mut PyObject)) {

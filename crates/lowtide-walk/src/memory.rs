@@ -7,7 +7,6 @@ use lowtide_types::Bytes;
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 
-use super::frozen;
 use super::graph::{Heap, Known, MemoryNode, object};
 use super::held::Held;
 use super::huge::Reserve;
@@ -37,8 +36,8 @@ const NATIVE_AWAY: usize = 12;
 ///
 /// Python reports what a tensor holds, and while Python runs, other threads may run. So tensors are
 /// found, asked and held first. Then comes the walk, during which no Python code runs. If it meets
-/// tensors that were not found before (the collector does not list frozen objects), Python is asked
-/// about them, and the walk is repeated.
+/// tensors that were not found before (a capsule is in no list), Python is asked about them, and the
+/// walk is repeated.
 pub(crate) fn take<'py>(
     py: Python<'py>,
     question: &Question<'py>,
@@ -46,7 +45,7 @@ pub(crate) fn take<'py>(
 ) -> PyResult<Heap<'py>> {
     let mut reports = Reports::new(py)?;
     let _room = reserve(0)?;
-    let (found, mut before) = tensors(py, question, kinds)?;
+    let Tensors { found, all: mut before, .. } = tensors(py, question, kinds)?;
     reports.ask(py, question, found, &mut kinds.reported)?;
     let dtypes = Held::new(py)?;
     let mut walks = 0;
@@ -80,16 +79,24 @@ pub(crate) fn take<'py>(
     }
 }
 
-/// Returns the objects that may hold device memory, of those that the collector lists; and the
-/// addresses of all, in order.
+/// The objects that may hold device memory.
+pub(crate) struct Tensors<'py> {
+    pub(crate) found: Vec<Bound<'py, PyAny>>,
+    /// The addresses of all objects among which they were found, in order.
+    pub(crate) all: Vec<usize>,
+    /// Whether frozen objects are among them.
+    pub(crate) has_frozen: bool,
+}
+
+/// Finds the objects that may hold device memory, of those that are listed.
 pub(crate) fn tensors<'py>(
     py: Python<'py>,
     question: &Question<'py>,
     kinds: &mut Kinds,
-) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
+) -> PyResult<Tensors<'py>> {
     let (mut found, mut all) = (Vec::new(), Vec::new());
     let mut is_full = false;
-    listing::each(question, |at| {
+    let has_frozen = listing::each(question, |at| {
         is_full |= all.try_reserve(1).is_err();
         if !is_full {
             all.push(at.expose_provenance());
@@ -101,7 +108,7 @@ pub(crate) fn tensors<'py>(
             }
         }
     })?;
-    if is_full { Err(OutOfMemory.into()) } else { Ok((found, all)) }
+    if is_full { Err(OutOfMemory.into()) } else { Ok(Tensors { found, all, has_frozen }) }
 }
 
 struct Adding<'a, 'py> {
@@ -293,14 +300,6 @@ impl<'a, 'py> Adding<'a, 'py> {
         hold_from_afar(&mut walked, &elsewhere, ELSEWHERE_AWAY);
         let native = walked.native.clone();
         hold_from_afar(&mut walked, &native, NATIVE_AWAY);
-        walked.listed.resize(walked.addresses.len(), false);
-        // Few are needed, but all have to be asked before the next object is made.
-        let frozen = if walked.frozen_count > 0 {
-            let nodes = (0..walked.addresses.len() as u32).map(Node);
-            nodes.map(|node| frozen::is_frozen(&walked, node)).collect()
-        } else {
-            Vec::new()
-        };
         // The table is large, and not needed any more.
         drop(walked.table);
         let known = Known {
@@ -311,7 +310,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             explained,
             roots: walked.roots,
             targets,
-            frozen,
+            lists: walked.lists,
             frozen_count: walked.frozen_count,
             frozen_seen: walked.frozen_seen,
         };

@@ -1,25 +1,30 @@
 //! How much device memory the objects have that the collector lists: one pass over them instead of a walk.
 //!
 //! Tensors are tracked by the collector, whoever holds them. So what it lists has all memory that a walk
-//! finds, in a seventh of the time, except for objects that it does not track: frozen ones, and those of
-//! some types of torch. Who asks has to know whether there are any (`_why/memory/listed.py`).
+//! finds, in a seventh of the time, except for objects that it does not track: those of some types of torch.
+//! Who asks has to know whether there are any (`_why/memory/listed.py`). Frozen objects are read as well,
+//! where that is possible.
 
 use std::collections::HashMap;
 
 use pyo3::prelude::*;
 
-use super::memory::tensors;
+use super::memory::{Tensors, tensors};
 use super::question::Question;
 use super::reported::Reports;
 
 /// Returns the bytes that the objects which the collector lists hold on the question's device, and what
-/// those keep in native code. Each piece of memory counts once.
+/// those keep in native code. Each piece of memory counts once. Returns `None` if there are frozen objects
+/// that cannot be read.
 #[pyfunction]
-pub fn listed_memory(question: &Bound<'_, PyAny>) -> PyResult<u64> {
+pub fn listed_memory(question: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     let py = question.py();
     let (question, mut kinds) = Question::new(question)?;
     let mut reports = Reports::new(py)?;
-    let (found, _) = tensors(py, &question, &mut kinds)?;
+    let Tensors { found, has_frozen, .. } = tensors(py, &question, &mut kinds)?;
+    if !has_frozen {
+        return Ok(None);
+    }
     reports.ask(py, &question, found, &mut HashMap::new())?;
     let reported = reports.memory.values().flatten().map(Py::get);
     let is_asked = |device: &str| question.device.as_ref().is_none_or(|asked| asked == device);
@@ -29,5 +34,5 @@ pub fn listed_memory(question: &Bound<'_, PyAny>) -> PyResult<u64> {
             sizes.insert(memory.key, memory.bytes);
         }
     }
-    Ok(sizes.values().sum())
+    Ok(Some(sizes.values().sum()))
 }

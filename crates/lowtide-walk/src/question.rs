@@ -130,6 +130,11 @@ impl<'py> Question<'py> {
         Ok((question, kinds))
     }
 
+    /// Returns how many objects are frozen, as the collector reports it.
+    pub(crate) fn frozen_count(&self) -> PyResult<usize> {
+        self.interpreter.get_freeze_count.call0()?.extract()
+    }
+
     /// Returns whether an object of this type may be what another examination works with, if one
     /// is under way: an iterator, a container, an object of this package.
     pub(crate) fn is_of_another(&self, class: *mut PyTypeObject) -> bool {

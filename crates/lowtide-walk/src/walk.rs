@@ -89,7 +89,7 @@ pub(crate) fn walk<'py>(
     let mut frames: Vec<usize> = kinds.reported.values().flatten().copied().collect();
     frames.retain(|one| kinds.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
     let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
-    let frozen_count = question.interpreter.get_freeze_count.call0()?.extract()?;
+    let frozen_count = question.frozen_count()?;
     kinds.forget();
     // Frames of our own, then roots, then what else is ours.
     let mut first = roots.ours.clone();
@@ -98,13 +98,12 @@ pub(crate) fn walk<'py>(
     let others = others.chain([question.asked]).chain(held::lists());
     first.extend(others.filter(|address| look(question, kinds, *address).is_some()));
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
-    let listed = Listing::new(kinds, first, before)?.all(question)?;
+    let listed = Listing::new(kinds, first, before)?.all(question, frozen_count)?;
     let resting = Resting::begin(py);
-    let Listed { addresses, table, told, first, also } = listed;
-    let mut walked = Walked::new(addresses, table, first, frozen_count)?;
-    for node in also {
-        walked.listed[node as usize] = true;
-    }
+    let Listed { addresses, lists, table, told, frozen } = listed;
+    let mut walked = Walked::new(addresses, lists, table)?;
+    walked.frozen_seen = frozen.is_some();
+    walked.frozen_count = frozen.unwrap_or(frozen_count);
     let mut walk = Walk {
         question,
         our_frames,
@@ -141,19 +140,10 @@ impl Walk<'_, '_> {
             self.walked.roots.entry(node).or_insert(root);
         }
         self.on(&modules)?;
-        if self.walked.frozen_count > 0 && self.question.interpreter.finds_frozen {
-            self.walked.mark_rest()?;
-            let frozen = frozen::find(&self.walked, self.question.immortal).unwrap_or_default();
-            self.walked.frozen_seen = !frozen.is_empty();
-            if self.walked.frozen_seen {
-                self.walked.frozen_count = frozen::mortals(&frozen);
-            }
-            for address in frozen {
-                self.meet(address)?;
-            }
-            self.on(&[])?;
-        }
         self.walked.mark_rest()?;
+        if !self.walked.frozen_seen {
+            self.find_frozen()?;
+        }
         // What was not seen is counted without asking.
         self.room = reserve(self.walked.addresses.len() * 16)?;
         let threads = threads_over(self.walked.addresses.len(), self.question);
@@ -191,6 +181,24 @@ impl Walk<'_, '_> {
         }
         self.count(&reached, &ours);
         check(&self.room)
+    }
+
+    /// Finds the frozen objects where they could not be read before the walk, and asks those that nothing
+    /// else leads to.
+    fn find_frozen(&mut self) -> Result<(), OutOfMemory> {
+        let is_known = self.question.interpreter.finds_frozen;
+        let found = is_known.then(|| frozen::find(&self.walked, self.question.immortal));
+        if let Some(frozen) = found.flatten() {
+            self.walked.frozen_seen = true;
+            self.walked.frozen_count = frozen::mortals(&frozen);
+            for address in frozen {
+                self.meet(address)?;
+            }
+            self.on(&[])?;
+        }
+        self.walked.mark_rest()?;
+        frozen::mark(&mut self.walked);
+        Ok(())
     }
 
     /// Numbers the objects that are known so far.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use lowtide_heap::{GraphBuilder, Node};
 
 use super::kind::Kind;
+use super::listing::List;
 use super::out_of_memory::{OutOfMemory, zeroed};
 use super::pieces::Met;
 use super::roots::Root;
@@ -25,27 +26,25 @@ pub(crate) struct Walked {
     pub(crate) tensors: Vec<Node>,
     /// Nodes with more references than were seen, and how many more; in order.
     pub(crate) hidden: Vec<(Node, u32)>,
-    /// The nodes that the collector lists; the others are untracked or frozen.
-    pub(crate) listed: Vec<bool>,
+    /// By node: where the collector has the object.
+    pub(crate) lists: Vec<List>,
     /// Objects that nothing in the heap leads to, although something refers to them.
     pub(crate) native: Vec<Node>,
     /// Roots of other threads than the one that asks.
     pub(crate) elsewhere: Vec<Node>,
     pub(crate) roots: HashMap<Node, Root>,
-    /// How many objects are frozen, as the collector reports it.
+    /// How many objects are frozen. Immortal ones count only if the frozen ones were not found.
     pub(crate) frozen_count: usize,
     /// Whether all of them were found.
     pub(crate) frozen_seen: bool,
 }
 
 impl Walked {
-    /// Creates a heap of these objects, whose pages are in the table. The first `first` are not
-    /// listed, as far as is known.
+    /// Creates a heap of these objects, whose pages are in the table.
     pub(crate) fn new(
         addresses: Vec<usize>,
+        lists: Vec<List>,
         table: Table,
-        first: usize,
-        frozen_count: usize,
     ) -> Result<Walked, OutOfMemory> {
         let objects = addresses.len();
         let mut walked = Walked {
@@ -56,11 +55,11 @@ impl Walked {
             left: zeroed(objects)?,
             tensors: Vec::new(),
             hidden: Vec::new(),
-            listed: Vec::new(),
+            lists,
             native: Vec::new(),
             elsewhere: Vec::new(),
             roots: HashMap::new(),
-            frozen_count,
+            frozen_count: 0,
             frozen_seen: false,
         };
         // Most heaps have some objects that are not listed, and four references to an object.
@@ -68,17 +67,14 @@ impl Walked {
         walked.kinds.try_reserve(room)?;
         walked.builder.try_reserve(room, objects * 4)?;
         walked.builder.nodes(objects);
-        walked.listed.try_reserve_exact(objects)?;
-        walked.listed.resize(first, false);
-        walked.listed.resize(objects, true);
         Ok(walked)
     }
 
-    /// Marks all nodes that have no mark yet as not listed.
+    /// Marks the nodes that have no mark yet: they were in no list that was read.
     pub(crate) fn mark_rest(&mut self) -> Result<(), OutOfMemory> {
-        let more = self.addresses.len().saturating_sub(self.listed.len());
-        self.listed.try_reserve(more)?;
-        self.listed.resize(self.addresses.len(), false);
+        let more = self.addresses.len().saturating_sub(self.lists.len());
+        self.lists.try_reserve(more)?;
+        self.lists.resize(self.addresses.len(), List::Unknown);
         Ok(())
     }
 

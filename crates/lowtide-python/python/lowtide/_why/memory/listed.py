@@ -1,9 +1,10 @@
 """How much memory of a device the program has, without a walk over the heap.
 
-Tensors are tracked by the collector, so a pass over the objects that it lists finds what a walk finds. It
-misses frozen objects, and those of native types that take no part in garbage collection: a scripted
-module, packed parameters, the handle of a collective. Each of those refers to its type. So once a walk has
-found no more than the pass, the pass is enough for as long as those types have as many references.
+Tensors are tracked by the collector, so a pass over the objects that it lists finds what a walk finds, and
+so it does on a frozen heap where frozen objects can be read like the others. It misses objects of native
+types that take no part in garbage collection: a scripted module, packed parameters, the handle of a
+collective. Each of those refers to its type. So once a walk has found no more than the pass, the pass is
+enough for as long as those types have as many references.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from ..._frozen import frozen_count
 from ..._native import examine, listed_memory
 from ..alone import EXAMINING
 from ..question import Question
@@ -37,21 +37,20 @@ class Listed:
     def __init__(self, device: str) -> None:
         self._device = device
         self._references = _references()
-        self._frozen = frozen_count()
-        self.bytes = 0 if self._frozen else listed_memory(Question(device=device))
+        self._bytes = listed_memory(Question(device=device))
 
     @property
-    def is_all(self) -> bool:
-        """Whether a walk would find no more."""
-        return not self._frozen and _complete.get(self._device) == self._references
+    def all_bytes(self) -> int | None:
+        """What a walk would find; `None` if it might find more than the pass."""
+        return self._bytes if _complete.get(self._device) == self._references else None
 
     def is_less_than(self, least: int) -> bool:
         """Returns whether the program certainly has less than so many bytes on the device."""
-        return self.is_all and self.bytes < least
+        return self.all_bytes is not None and self.all_bytes < least
 
     def compare(self, walked_bytes: int) -> None:
         """Learns from a walk over the same heap whether the pass found everything."""
-        if walked_bytes == self.bytes and not self._frozen:
+        if walked_bytes == self._bytes:
             _complete[self._device] = self._references
 
 
@@ -59,8 +58,8 @@ def memory_of(device: str) -> int:
     """Returns how much memory of a device the program's objects hold, each piece of memory counted once."""
     with EXAMINING.alone():
         listed = Listed(device)
-        if listed.is_all:
-            return listed.bytes
+        if listed.all_bytes is not None:
+            return listed.all_bytes
         walked = examine(Question(device=device)).memory.bytes
         listed.compare(walked)
         return walked
@@ -71,8 +70,7 @@ def memory_if_listed(device: str) -> int | None:
     with EXAMINING.alone():
         if device not in _complete:
             return None
-        listed = Listed(device)
-        return listed.bytes if listed.is_all else None
+        return Listed(device).all_bytes
 
 
 def _references() -> _References:
