@@ -36,8 +36,8 @@ FROZEN = {
     "test_worker.py",
 }
 """Files about releases, in which the collector runs hundreds of times. What was imported is frozen for them, as
-servers do it: torch has 168,000 objects, and a collection of those takes 0.1 s. The files about the walk, about
-its answers and about the collector have an ordinary heap, and so has the zoo, in which the same releases run."""
+servers do it: torch has 168,000 objects, and a collection of those takes 0.1 s. The files about the walk, its
+answers, the rungs and the collector have an ordinary heap."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,8 +1,11 @@
 """The zoo: lowtide names every way in which memory is kept alive, and frees it or rightly says
 pinned.
 
-Each case of `zoo/` runs in a process of its own. First it is checked without lowtide that the
-memory stays and that the known fix frees it; then lowtide is asked.
+First it is checked without lowtide that the memory stays and that the known fix frees it; then lowtide
+is asked.
+
+Up to six cases of `zoo/` share a process and a question (`zoo/herd.py`). In the long tests, and on a GPU,
+each has a process of its own.
 
 `ZOO_DEVICE=cuda` runs them on a GPU. Without one, the cases that need it are skipped, or fail if
 `LOWTIDE_DEMAND_GPU=1`.
@@ -27,7 +30,9 @@ _spec = find_spec("lowtide")
 HAS_LOWTIDE = _spec is not None and _spec.origin is not None  # a folder of that name is no package
 
 
-Visits = dict[tuple[str, str], "Future[tuple[dict[str, Any], str]]"]
+Results = dict[str, tuple[dict[str, Any], str]]
+Visits = dict[tuple[str, str], "Future[Results]"]
+"""For an animal and what is done to it: the results of its herd."""
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +51,23 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
     ]
     able = [visit for visit in asked if not tour.why_not(ANIMALS[visit[0]])]
     if tour.DEVICE != "cpu" or not hasattr(os, "fork"):
+
+        def run(name: str, mode: str) -> Results:
+            return {name: tour.run(name, mode)}
+
         with ThreadPoolExecutor(max_workers=1) as keeper:
-            yield {visit: keeper.submit(tour.run, *visit) for visit in able}
+            yield {visit: keeper.submit(run, *visit) for visit in able}
         return
     warm = [tour.Warm() for _ in range(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)]
     keepers = [ThreadPoolExecutor(max_workers=1) for _ in warm]
-    turns = zip(able, itertools.cycle(range(len(warm))))
-    yield {visit: keepers[turn].submit(warm[turn].run, *visit) for visit, turn in turns}
+    turns = itertools.cycle(range(len(warm)))
+    visits: Visits = {}
+    for mode in dict.fromkeys(mode for _, mode in able):
+        for herd in tour.herds([name for name, its_mode in able if its_mode == mode]):
+            turn = next(turns)
+            results = keepers[turn].submit(warm[turn].run_herd, herd, mode)
+            visits |= {(name, mode): results for name in herd}
+    yield visits
     for keeper, process in zip(keepers, warm):
         keeper.shutdown(cancel_futures=True)
         process.close()
@@ -64,7 +79,7 @@ def _is_right(visits: Visits, name: str, mode: str) -> None:
         pytest.fail(f"a GPU is demanded: {reason}")
     if reason:
         pytest.skip(reason)
-    result, told = visits[name, mode].result()
+    result, told = visits[name, mode].result()[name]
     assert result["problems"] == [], told
 
 
@@ -91,7 +106,7 @@ def test_by_cut(visits: Visits, name: str) -> None:
 def test_every_file_is_an_animal() -> None:
     """An animal that nobody runs would be no proof."""
     files = {path.stem for path in (tour.TESTS / "zoo").glob("*.py")}
-    assert files - {"__init__", "keeper", "tour", "visitors"} == set(ANIMALS)
+    assert files - {"__init__", "herd", "keeper", "tour", "visitors"} == set(ANIMALS)
 
 
 @pytest.mark.parametrize("name", ANIMALS)

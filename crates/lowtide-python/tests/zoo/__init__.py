@@ -2,7 +2,8 @@
 
 Each file here is an *animal*: a program as people write it, which plants one large tensor in its
 own way and then lets the keeper ask. `ANIMAL` in it says, as data, what `lowtide.why` must name,
-what must free it, and what a person would type by hand. An animal lives in a process of its own:
+what must free it, and what a person would type by hand. An animal lives in a process of its own, or
+with others that do not disturb it (`herd.py`):
 
     cd tests
     python -m zoo.closure            # ask lowtide: what it names, what it frees

@@ -18,6 +18,7 @@ ANIMAL = Animal(
     then="cut",
     cure="losses[0] = losses[0].detach()",
     holder="losses",
+    alone="its graph holds two storages, which an answer may tell one by one",
 )
 
 

@@ -21,6 +21,7 @@ ANIMAL = Animal(
     cure="handles.clear()",
     holder="handles",
     cpu="the backend `gloo` works on host memory",
+    alone="its backend starts threads that take memory of their own",
 )
 
 

@@ -17,6 +17,7 @@ ANIMAL = Animal(
     then="cure",
     cure="CURRENT.set(None)",
     holder="CURRENT",
+    alone="event loops of the others would copy its context",
 )
 
 CURRENT: ContextVar[Any] = ContextVar("current_adapter", default=None)

@@ -17,6 +17,7 @@ ANIMAL = Animal(
     then="cut",
     cure="request.set(None); context.run(request.set, None)",
     after="context.get(request) is None and request.get() is None",
+    alone="it copies the context, with the variables of the others",
 )
 
 request: contextvars.ContextVar[object] = contextvars.ContextVar("request")

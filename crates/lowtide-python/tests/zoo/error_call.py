@@ -18,6 +18,7 @@ ANIMAL = Animal(
     cure="np.seterrcall(None)",
     holder="np.geterrcall()",
     after="np.geterrcall() is None",
+    alone="event loops of the others would copy the context in which numpy keeps the function",
 )
 
 

@@ -16,6 +16,7 @@ ANIMAL = Animal(
     by_hand="the exception is handled right now: it goes when its block ends",
     cure="import sys, traceback; traceback.clear_frames(sys.exc_info()[2])",
     holder="serve.__code__",
+    alone="exceptions of the others would be chained to its own",
 )
 
 

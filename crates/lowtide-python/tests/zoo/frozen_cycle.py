@@ -17,6 +17,7 @@ ANIMAL = Animal(
     because="a frozen set cannot be put back as it was, so it is thawed only on request",
     then="lowtide.release(unfreeze=True)",
     cure="gc.unfreeze(); gc.collect()",
+    alone="it freezes what the others have planted",
 )
 
 

@@ -17,6 +17,7 @@ ANIMAL = Animal(
     then="cut",
     cure="del registry.adapters['base']",
     holder="registry",
+    alone="it freezes what the others have planted",
 )
 
 

@@ -17,6 +17,7 @@ ANIMAL = Animal(
     then="cut",
     cure="torch.nn.modules.module._global_forward_hooks.clear()",
     holder="torch.nn.modules.module._global_forward_hooks",
+    alone="its hook runs for modules of the others",
 )
 
 

@@ -70,29 +70,34 @@ class Animal(NamedTuple):
     """Why it lives in host memory alone; empty: it lives everywhere."""
     python: tuple[int, int] = (3, 10)
     """The first Python that has what it uses."""
+    alone: str = ""
+    """Why it shares no process with others (`herd.py`); empty: it does where its kind can."""
 
 
 # On a GPU the first use of a model leaves a workspace of a library, which a release frees.
 PINNED = "pinned" if DEVICE == "cpu" else "pinned|partial"
 OWN = "the reference is the program's own: only its author knows that it is done with"
 
-_watched: list[StorageWeakRef] = []
+STEP = 256 << 10
+"""By so many bytes the plants of a herd differ: the answer's entries are told apart by their size."""
+
+_watched: dict[StorageWeakRef, int] = {}
+"""The bytes of each storage that the animal which is being planted has."""
+_herd: list[Visit] = []
+"""The animals of this process. There is one, unless the command line names more."""
 
 
 def big(mib: int = PLANT_MIB, **options: Any) -> Any:
     """A tensor of that size, written to, and watched."""
-    return watch(torch.ones(mib * MIB // 4, device=DEVICE, **options))
+    size = mib * MIB + len(_herd) * STEP
+    return watch(torch.ones(size // 4, device=DEVICE, **options))
 
 
 def watch(tensor: Any) -> Any:
     """Watches the tensor's storage, and hands the tensor through."""
-    _watched.append(StorageWeakRef(tensor.untyped_storage()))
+    storage = tensor.untyped_storage()
+    _watched[StorageWeakRef(storage)] = storage.nbytes()
     return tensor
-
-
-def is_alive() -> bool:
-    """Whether any storage that is watched is still there."""
-    return any(not storage.expired() for storage in _watched)
 
 
 def in_use() -> int | None:
@@ -137,18 +142,45 @@ def is_descendant(pid: int) -> bool:
 class Visit:
     """One visit: where the animal stood at its beginning, and what was found."""
 
-    def __init__(self, animal: Animal) -> None:
+    def __init__(self, animal: Animal, name: str, scope: dict[str, Any]) -> None:
         self.animal = animal
-        self.scope = vars(sys.modules["__main__"])
+        self.name = name
+        self.scope = scope
+        self.watched = dict(_watched)
+        _watched.clear()
         self.planted = in_use()
         self.found: dict[str, Any] = {}
         self.problems: list[str] = []
+        if animal.storages:
+            self.expect(self.is_alive(), "the plant is gone before anybody looked")
 
     def expect(self, is_so: bool, otherwise: str) -> bool:
         """Notes a problem where something is not so."""
         if not is_so:
             self.problems.append(otherwise)
         return is_so
+
+    def failed(self, error: Exception) -> None:
+        """Notes an error by its text alone: the traceback would be one more holder."""
+        self.problems.append("".join(traceback.format_exception(error)))
+
+    def bytes_alive(self) -> int:
+        """The bytes of those watched storages that are still there."""
+        return sum(size for storage, size in self.watched.items() if not storage.expired())
+
+    def is_alive(self) -> bool:
+        """Whether any storage that is watched is still there."""
+        return self.bytes_alive() > 0
+
+    def is_about(self, size: int) -> bool:
+        """Whether an entry of so many bytes, of an answer or a receipt, can be about this plant."""
+        if self.is_alone():
+            return size >= self.animal.mib * MIB // 16
+        return 0 <= size - self.bytes_alive() < STEP
+
+    def is_alone(self) -> bool:
+        """Whether no other animal shares the process."""
+        return len(_herd) == 1
 
     def type_cure(self) -> None:
         """What a person would type by hand."""
@@ -157,7 +189,7 @@ class Visit:
     def what_stays(self) -> str:
         """Empty if it is freed; else what tells that it is not."""
         now = in_use()
-        if self.animal.storages and is_alive():
+        if self.animal.storages and self.is_alive():
             return "its storage is still there"
         if self.animal.memory and self.planted is not None and now is not None:
             fell = self.planted - now
@@ -168,25 +200,33 @@ class Visit:
 
 
 def visit(animal: Animal) -> None:
-    """Does to the animal what the command line asks for, and ends; called where a person would ask."""
-    from zoo import visitors
+    """Does to the animal what the command line asks for, and ends; called where a person would ask.
 
-    mode = sys.argv[1] if len(sys.argv) > 1 else "lowtide"
+    The command line may name more animals: the next of them is planted here, and its call of this function
+    goes on.
+    """
+    from zoo import herd, visitors
+
+    mode, *others = sys.argv[1:] or ["lowtide"]
     os.environ.setdefault("LOWTIDE_DEVICE", animal.asked or DEVICE)
-    this = Visit(animal)
-    if animal.storages:
-        this.expect(is_alive(), "the plant is gone before anybody looked")
+    module = sys.modules[f"zoo.{others[len(_herd) - 1]}" if _herd else "__main__"]
+    name = module.__spec__.name.rpartition(".")[2] if module.__spec__ else "?"
+    _herd.append(Visit(animal, name, vars(module)))
+    if len(_herd) <= len(others):
+        herd.plant(others[len(_herd) - 1])
     try:
-        visitors.MODES[mode](this)
+        if others:
+            herd.MODES[mode](_herd)
+        else:
+            visitors.MODES[mode](_herd[0])
     except Exception as error:  # noqa: BLE001 (it becomes a problem of the result)
-        # Its text alone: the traceback would be one more holder.
-        this.problems.append("".join(traceback.format_exception(error)))
-    for problem in this.problems:
-        print("problem:", problem)
-    spec = sys.modules["__main__"].__spec__
-    name = spec.name.rpartition(".")[2] if spec else "?"
-    result = {"animal": name, "mode": mode, **this.found, "problems": this.problems}
-    print(RESULT + json.dumps(result), flush=True)
+        for this in _herd:
+            this.failed(error)
+    for this in _herd:
+        for problem in this.problems:
+            print(f"problem of {this.name}:", problem)
+        result = {"animal": this.name, "mode": mode, **this.found, "problems": this.problems}
+        print(RESULT + json.dumps(result), flush=True)
     sys.stderr.flush()
     # Threads of some animals wait for ever, and the interpreter's end would wait for them.
     os._exit(0)

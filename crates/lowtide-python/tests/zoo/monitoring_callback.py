@@ -18,6 +18,7 @@ ANIMAL = Animal(
     cure="sys.monitoring.register_callback(3, sys.monitoring.events.RAISE, None)",
     after="sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, None) is other",
     python=(3, 12),
+    alone="its function is called for errors of the others",
 )
 
 

@@ -19,6 +19,7 @@ ANIMAL = Animal(
     cure="torch.nn.Linear.forward = torch.nn.Linear.forward.__closure__[1].cell_contents",
     holder="torch.nn.Linear.forward",
     after="torch.nn.Linear(2, 2)(torch.ones(1, 2)) is not None",
+    alone="its patch runs for modules of the others",
 )
 
 

@@ -18,6 +18,7 @@ ANIMAL = Animal(
     then="cut",
     cure="torch._C._autograd._pop_saved_tensors_default_hooks()",
     after="torch.ones(1, requires_grad=True).exp().sum().backward() is None",
+    alone="its hooks run for tensors of the others",
 )
 
 

@@ -19,6 +19,7 @@ ANIMAL = Animal(
     then="cut",
     cure="kept.clear()",
     holder="kept",
+    alone="it copies the context, with the variables of the others",
 )
 
 

@@ -18,6 +18,7 @@ ANIMAL = Animal(
     cure="threading.setprofile(None)",
     holder="threading._profile_hook",
     after="threading._profile_hook is None",
+    alone="threads of the others would have its function",
 )
 
 

@@ -17,6 +17,7 @@ ANIMAL = Animal(
     then="cut",
     cure="threading.settrace_all_threads(None)",
     python=(3, 12),
+    alone="threads of the others would have its function",
 )
 
 

@@ -6,14 +6,17 @@ import importlib
 import json
 import os
 import pkgutil
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import alone
 import torch
 
+from zoo import herd
 from zoo.keeper import DEVICE, RESULT, Animal
 
 TESTS = Path(__file__).parent.parent
@@ -26,6 +29,15 @@ def animals() -> dict[str, Animal]:
     names = [found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg]
     modules = {name: importlib.import_module(f"zoo.{name}") for name in sorted(names)}
     return {name: module.ANIMAL for name, module in modules.items() if hasattr(module, "ANIMAL")}
+
+
+def herds(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """These animals, those together that share a process. In the long tests, and on a GPU, none does."""
+    known = animals()
+    is_short = DEVICE == "cpu" and os.environ.get("LOWTIDE_LONG") != "1"
+    sharing = [name for name in names if is_short and herd.can_join(known[name])]
+    shared = [tuple(sharing[at : at + herd.MOST]) for at in range(0, len(sharing), herd.MOST)]
+    return [*shared, *((name,) for name in names if name not in sharing)]
 
 
 def why_not(animal: Animal) -> str:
@@ -54,7 +66,8 @@ def run(name: str, mode: str) -> tuple[dict[str, Any], str]:
         text=True,
         timeout=LIMIT_S,
     )
-    return _result(name, mode, done.returncode, done.stdout)
+    told = f"python -m zoo.{name} {mode} (exit {done.returncode})\n{done.stdout}"
+    return _result(name, mode, done.returncode, told)
 
 
 class Warm:
@@ -66,10 +79,19 @@ class Warm:
 
     def run(self, name: str, mode: str) -> tuple[dict[str, Any], str]:
         """One visit in a fork: its result, and all that it printed."""
-        process = self._with(name in COMPILED)
-        program = _VISIT.format(name) + alone.END_AT_ONCE
-        ended = process.run(_FREEZE + program if mode == "cure" else program, mode)
-        return _result(name, mode, ended.status, ended.output + ended.errors)
+        return self.run_herd((name,), mode)[name]
+
+    def run_herd(self, names: Sequence[str], mode: str) -> dict[str, tuple[dict[str, Any], str]]:
+        """One visit to all of them in a fork: the result of each, and all that was printed."""
+        first, *others = names
+        process = self._with(first in COMPILED)
+        program = _VISIT.format(first) + alone.END_AT_ONCE
+        ended = process.run(_FREEZE + program if mode == "cure" else program, mode, *others)
+        told = (
+            f"{shlex.join(['python', '-m', f'zoo.{first}', mode, *others])} (exit {ended.status})\n"
+        )
+        told += ended.output + ended.errors
+        return {name: _result(name, mode, ended.status, told) for name in names}
 
     def _with(self, compiler: bool) -> alone.Warm:
         if compiler not in self._processes:
@@ -88,7 +110,7 @@ COMPILED = {"compiled_function", "compiled_model", "optimizer_state"}
 """Animals that import torch's compiler, which takes as long as torch does."""
 
 
-_MODULES = ("zoo.visitors", "lowtide._why.why", "lowtide._rungs.all")
+_MODULES = ("zoo.herd", "lowtide._why.why", "lowtide._rungs.all")
 _FREEZE = "import gc; gc.freeze()"
 """Has the collector look at the plant alone: torch's objects cannot hold it without what holds it by hand.
 Not for visits of lowtide, which tells what is frozen."""
@@ -105,12 +127,12 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def _result(name: str, mode: str, status: int, output: str) -> tuple[dict[str, Any], str]:
-    told = f"python -m zoo.{name} {mode} (exit {status})\n{output}"
-    lines = [line for line in output.splitlines() if line.startswith(RESULT)]
-    if not lines:
-        return {"animal": name, "mode": mode, "problems": ["it ended without a result"]}, told
-    result: dict[str, Any] = json.loads(lines[-1].removeprefix(RESULT))
-    if status != 0:
-        result["problems"].append(f"it ended with exit status {status}")
-    return result, told
+def _result(name: str, mode: str, status: int, told: str) -> tuple[dict[str, Any], str]:
+    lines = [line for line in told.splitlines() if line.startswith(RESULT)]
+    results: list[dict[str, Any]] = [json.loads(line.removeprefix(RESULT)) for line in lines]
+    for result in results:
+        if result["animal"] == name:
+            if status != 0:
+                result["problems"].append(f"it ended with exit status {status}")
+            return result, told
+    return {"animal": name, "mode": mode, "problems": ["it ended without a result"]}, told

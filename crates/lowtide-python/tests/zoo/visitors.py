@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, MIB, PINNED, Visit, is_alive
+from zoo.keeper import DEVICE, MIB, PINNED, Visit
 
 NATIVE_S = 5.0
 """For so long, a thread of native code may keep memory that everybody else has let go."""
@@ -49,8 +49,13 @@ def by_cure(visit: Visit) -> None:
     animal = visit.animal
     if not animal.dies_by_gc:
         gc.collect()
-        stays = is_alive() if animal.storages else bool(visit.what_stays())
+        stays = visit.is_alive() if animal.storages else bool(visit.what_stays())
         visit.expect(stays, "the collector alone frees it")
+    cure(visit)
+
+
+def cure(visit: Visit) -> None:
+    """The cure frees it."""
     visit.type_cure()
     end = time.monotonic() + NATIVE_S
     while True:
@@ -131,8 +136,22 @@ def by_why(visit: Visit) -> None:
 def by_cut(visit: Visit) -> None:
     """The answer's first statement, executed as it stands; until nothing stays, or nothing is held."""
     lowtide: Any = importlib.import_module("lowtide")
-    for _ in range(_MOST_CUTS):
-        held = _largest(visit, lowtide)
+    execute_cuts(visit, lowtide, ask(visit, lowtide))
+
+
+def ask(visit: Visit, lowtide: Any) -> Any:
+    """Asks about the device, and prints the answer."""
+    answer = lowtide.why(device=visit.animal.asked or DEVICE)
+    print(answer)
+    return answer
+
+
+def execute_cuts(visit: Visit, lowtide: Any, answer: Any) -> None:
+    """Executes the statement of this answer, and of others as long as something stays."""
+    for turn in range(_MOST_CUTS):
+        if turn > 0:
+            answer = ask(visit, lowtide)
+        held = _largest(visit, answer)
         if visit.animal.by_hand and not _statements(held):
             # What a person has to do is said to be that, and is not mixed with code.
             is_said = held is None or any("by hand" in line for line in held.lines())
@@ -152,11 +171,9 @@ def by_cut(visit: Visit) -> None:
 _MOST_CUTS = 4
 
 
-def _largest(visit: Visit, lowtide: Any) -> Any:
+def _largest(visit: Visit, answer: Any) -> Any:
     """What holds most of the plant; or, if nothing does, the statements for the rest are executed."""
-    answer = lowtide.why(device=visit.animal.asked or DEVICE)
-    print(answer)
-    held = [one for one in answer.held if one.bytes >= visit.animal.mib * MIB // 16]
+    held = [one for one in answer.held if visit.is_about(one.bytes)]
     if held:
         return held[0]
     for action in answer.actions:
@@ -173,14 +190,17 @@ def _statements(held: Any) -> list[str]:
 
 def _ask(visit: Visit, lowtide: Any) -> Any:
     with _timed(visit, "why_s"):
-        answer = lowtide.why(device=visit.animal.asked or DEVICE)
-    text = str(answer)
-    print(text)
+        answer = ask(visit, lowtide)
+    is_named(visit, str(answer))
+    return answer
+
+
+def is_named(visit: Visit, text: str) -> None:
+    """Whether a text says what holds it, and what to do."""
     missing = [name for name in visit.animal.names if not re.search(name, text)]
     visit.found |= {"named": not missing, "text": text}
     visit.expect(not missing, f"the answer does not say {missing}")
     visit.expect(bool(re.search(visit.animal.cut, text)), f"does not advise {visit.animal.cut!r}")
-    return answer
 
 
 def by_lowtide(visit: Visit) -> None:
@@ -189,30 +209,40 @@ def by_lowtide(visit: Visit) -> None:
     # The answer stays in a variable, as it does at a prompt: it must hold nothing itself.
     answer = _ask(visit, lowtide)
     if visit.animal.verdict == PINNED:
-        # What nobody has goes first, so that nothing but the animal is left to come back. A fork begins
-        # without garbage.
-        gc.collect(1 if DEVICE == "cpu" else 2)
-        _empty_cache()
-        lowtide._native.malloc_trim()
+        let_garbage_go(lowtide)
     with _timed(visit, "release_s"):
         receipt = eval(visit.animal.release, visit.scope, {"lowtide": lowtide})
     verdict, told = str(receipt.verdict), str(receipt)
     del receipt
     print(told)
     visit.found |= {"verdict": verdict, "receipt": told}
-    _judge(visit, verdict, told)
+    judge(visit, verdict, told)
+    visit.found["seconds"] = visit.found["why_s"] + visit.found["release_s"]
+    after_release(visit, lowtide, answer)
+
+
+def let_garbage_go(lowtide: Any) -> None:
+    """Frees what nobody has, so that nothing but the animal is left to come back. A fork begins without
+    garbage."""
+    gc.collect(1 if DEVICE == "cpu" else 2)
+    _empty_cache()
+    lowtide._native.malloc_trim()
+
+
+def after_release(visit: Visit, lowtide: Any, answer: Any) -> None:
+    """What the release has left is freed, and the program goes on."""
     visit.found["by_hand"] = bool(visit.what_stays()) and visit.animal.then == "cure"
     if visit.what_stays():
         _free_what_stays(visit, lowtide, answer)
     left = visit.what_stays()
-    visit.found |= {"freed": not left, "seconds": visit.found["why_s"] + visit.found["release_s"]}
+    visit.found["freed"] = not left
     visit.expect(not left, f"not freed: {left}")
     if visit.animal.after:
         is_so = bool(eval(visit.animal.after, visit.scope))
         visit.expect(is_so, f"no longer so: {visit.animal.after}")
 
 
-def _judge(visit: Visit, verdict: str, told: str) -> None:
+def judge(visit: Visit, verdict: str, told: str) -> None:
     """The receipt against what was expected of it, and against the memory."""
     animal = visit.animal
     right = re.fullmatch(animal.verdict, verdict)
@@ -241,23 +271,30 @@ def _free_what_stays(visit: Visit, lowtide: Any, answer: Any) -> None:
             print(changed)
             answer = lowtide.why(device=visit.animal.asked or DEVICE)
             _apply(visit, answer)
-        if is_alive() or not visit.animal.storages:
-            gc.collect()
+        _collect(visit)
         _empty_cache()
         left = visit.what_stays()
         visit.expect(not left, f"the cut does not free it, with the answer still there: {left}")
     elif then == "cure":
         visit.type_cure()
-        gc.collect()
+        _collect(visit)
         _empty_cache()
     elif then:
         print(eval(then, visit.scope, {"lowtide": lowtide}))
 
 
+def _collect(visit: Visit) -> None:
+    """Collects, unless it is known that nothing is left: a collection goes through all of torch."""
+    if visit.is_alive() or not visit.animal.storages:
+        gc.collect()
+
+
 def _apply(visit: Visit, answer: Any) -> None:
-    if visit.expect(bool(answer.cuts), "the answer has no cut"):
-        print("cut:", answer.cuts[0])
-        answer.cuts[0].apply()
+    held = [one for one in answer.held if visit.is_alone() or visit.is_about(one.bytes)]
+    cuts = held[0].cuts if held else ()
+    if visit.expect(bool(cuts), "the answer has no cut"):
+        print("cut:", cuts[0])
+        cuts[0].apply()
 
 
 MODES: dict[str, Callable[[Visit], None]] = {

@@ -26,6 +26,7 @@ del task
 thread.join()
 """,
     holder="work.__code__",
+    alone="its cure ends the tasks of the others",
 )
 
 
