@@ -16,9 +16,42 @@ os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
 LARGE = {"torch._dynamo", "sympy"}
 """Large modules that torch imports when they are first needed: its compiler, and what it computes shapes with."""
 
+LEAST_FROZEN = 10_000
+"""Python 3.12 has some hundreds of immortal objects among the frozen ones."""
+FROZEN = {
+    "test_agent.py",
+    "test_ambient.py",
+    "test_by_need.py",
+    "test_claims.py",
+    "test_contract.py",
+    "test_requirements_all.py",
+    "test_requirements_idle.py",
+    "test_requirements_pause.py",
+    "test_requirements_proof.py",
+    "test_requirements_shutdown.py",
+    "test_requirements_stages.py",
+    "test_requirements_tasks.py",
+    "test_restore.py",
+    "test_shutdown_shared.py",
+    "test_worker.py",
+}
+"""Files about releases, in which the collector runs hundreds of times. What was imported is frozen for them, as
+servers do it: torch has 168,000 objects, and a collection of those takes 0.1 s. The files about the walk, its
+answers, the rungs and the collector have an ordinary heap."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Limits(config), "lowtide-limits")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Freezes the heap for the tests of some files, and again after a test that has unfrozen it."""
+    if item.path.name not in FROZEN:
+        gc.unfreeze()
+    elif gc.get_freeze_count() < LEAST_FROZEN:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
