@@ -9,13 +9,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 use std::{fmt, ptr, slice, thread};
 
+use lowtide_page::copying;
+
 use crate::facts::{RangeProblem, SizeRule};
 use crate::headroom::HostGrant;
 use crate::host_pages::HUGE_PAGE;
 use crate::host_region::{HostRegion, PART};
 use crate::shared::Shared;
 use crate::sync::{lock, wait};
-use crate::{Bytes, Error, Result, copying, headroom};
+use crate::{Bytes, Error, Result, headroom};
 
 const MOST_THREADS: usize = 16;
 

@@ -50,10 +50,8 @@ compile_error!(
 
 mod backend;
 mod chunk;
-mod copying;
 pub mod cuda;
 mod device;
-pub mod digest;
 mod dry_run;
 mod error;
 mod exit;
@@ -69,7 +67,6 @@ mod info;
 mod library;
 mod mapping_table;
 pub mod nvml;
-pub mod packing;
 mod parent;
 pub mod private_files;
 pub mod process;
@@ -93,6 +90,7 @@ pub use host::HostOptions;
 pub use host_memory::HostMemory;
 pub use host_pages::{HostPages, prefer_huge};
 pub use info::{Address, DeviceInfo, DeviceKind};
+pub use lowtide_page::{digest, packing};
 pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use mapping_table::Mapping;
 pub use parent::end_with_parent;

@@ -2,7 +2,6 @@
 //! product.
 
 pub mod conformance;
-mod dice;
 pub mod double;
 pub mod figures;
 pub mod forks;
@@ -14,7 +13,6 @@ pub mod rules;
 mod share;
 mod strikes;
 pub mod suite;
-pub mod weights;
 
-pub use dice::Dice;
+pub use lowtide_noise::{Dice, weights};
 pub use share::{is_long_run, share};

@@ -55,25 +55,3 @@ fn patiently(mut work: impl FnMut() -> Result<()>) {
     }
     work().unwrap();
 }
-
-/// The same bytes as values of bf16 that lie close together, so that their pages pack.
-pub(crate) fn close(mut bytes: Vec<u8>) -> Vec<u8> {
-    for high in bytes.iter_mut().skip(1).step_by(2) {
-        *high = *high & 0x83 | 0x3c;
-    }
-    bytes
-}
-
-/// Bytes that differ from place to place and from seed to seed.
-pub(crate) fn noise(seed: u64, size: usize) -> Vec<u8> {
-    let seed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes = vec![0; size.next_multiple_of(8)];
-    // No word depends on the one before, so that the processor works on several at once.
-    for (word, index) in bytes.chunks_exact_mut(8).zip(1..) {
-        let mixed = (seed ^ index).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x2545_f491_4f6c_dd1d);
-        word.copy_from_slice(&u64::to_le_bytes(mixed ^ mixed >> 29));
-    }
-    bytes.truncate(size);
-    bytes
-}

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use lowtide_device::{Bytes, Device};
+use lowtide_noise::noise;
 use lowtide_pool::{
     Block, Error, Limit, Phase, Policy, Pool, PressureAnswer, Scope, SleepPolicy, Tag, TurnStep,
 };
 
 use lowtide_testing::is_long_run;
 
-use crate::hands::noise;
 use crate::written::{STREAM, Written, check, host, in_use, pool_on};
 
 /// Says to stop when it is asked for the so-manieth time; counts.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide_device::{Address, Bytes};
+use lowtide_noise::first_difference;
 use lowtide_pool::{Error, Policy, Pool, Scope, SleepPolicy, Tag};
 use lowtide_testing::refusing::{Faults, device_over};
 use lowtide_testing::weights::PAGE_KINDS;
@@ -49,8 +50,7 @@ impl Content {
 
     fn assert_is_whole(&self, pool: &Pool, hand: &Hands, when: &str) {
         let found = hand.read(pool, self.address, 0, self.bytes.len());
-        let wrong = found.iter().zip(&self.bytes).position(|(found, byte)| found != byte);
-        assert_eq!(wrong, None, "{when}");
+        assert_eq!(first_difference(&found, &self.bytes), None, "{when}");
     }
 }
 

@@ -10,11 +10,11 @@ use std::slice;
 use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Address, Bytes};
+use lowtide_noise::{close, first_difference, noise};
 use lowtide_pool::{Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 use lowtide_testing::refusing::{Faults, Moment, device_over};
 use lowtide_testing::{Dice, is_long_run};
 
-use crate::hands::{close, noise};
 use crate::written::{PAGE, STREAM, check, host};
 
 /// A block whose bytes are known. The host can write to it at any time while it is on the device.
@@ -42,10 +42,8 @@ impl Content {
     fn assert_is_whole(&self, after: &str) {
         // SAFETY: as in `put`, for every byte of the block.
         let found = unsafe { slice::from_raw_parts(pointer(self.address, 0), self.bytes.len()) };
-        if found != self.bytes {
-            let wrong = found.iter().zip(&self.bytes).position(|(found, byte)| found != byte);
-            panic!("byte {wrong:?} of {:?} is another one, after {after}", self.address);
-        }
+        let wrong = first_difference(found, &self.bytes);
+        assert_eq!(wrong, None, "a byte of {:?} is another one, after {after}", self.address);
     }
 
     // Changes a byte on the device and in what is expected.

@@ -8,12 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_device::{Address, Bytes, Device, HostMemory};
+use lowtide_noise::noise;
 use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId};
 use lowtide_testing::double::{Double, DoubleGuard};
 use lowtide_testing::suite::{Case, Target};
 use lowtide_testing::weights::PAGE_KINDS;
-
-use crate::hands::noise;
 
 const PAGE: usize = 2 << 20;
 /// The content that blocks are filled from, each time from another page on.

@@ -32,18 +32,7 @@ pub(super) fn ready(device: &Device, size: Bytes) -> Reservation {
 
 /// Returns bytes that differ from offset to offset and from seed to seed.
 pub(super) fn noise(seed: u64, size: Bytes) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        // xorshift64*: plenty for test data, and the same everywhere.
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    let mut bytes: Vec<u8> =
-        (0..size.as_usize().div_ceil(8)).flat_map(|_| next().to_le_bytes()).collect();
-    bytes.truncate(size.as_usize());
-    bytes
+    lowtide_noise::noise(seed, size.as_usize())
 }
 
 /// Writes bytes to the device and waits.

@@ -8,8 +8,8 @@
 //! bytes.
 //!
 //! ```
-//! use lowtide_device::digest::PAGE_BYTES;
-//! use lowtide_device::packing::{self, PACKED_BYTES};
+//! use lowtide_page::digest::PAGE_BYTES;
+//! use lowtide_page::packing::{self, PACKED_BYTES};
 //!
 //! let page: Vec<u8> = (0..PAGE_BYTES / 2).flat_map(|i| (0x3c00 + i as u16 % 512).to_le_bytes()).collect();
 //! let look = packing::look(&page);
@@ -53,7 +53,7 @@ pub const PACKED_AT_ONCE: usize = 8;
 
 const VALUES: usize = PAGE_BYTES / 2;
 /// The number of segments of a page.
-pub(crate) const SEGMENTS: usize = 4;
+pub const SEGMENTS: usize = 4;
 const SEGMENT_VALUES: usize = VALUES / SEGMENTS;
 /// The most escapes of a segment.
 const ESCAPES_MOST: u32 = 764;
@@ -100,7 +100,7 @@ impl Look {
     }
 
     /// Reads a look as a device writes it: the base in the low byte, the escapes above.
-    pub(crate) fn from_word(word: u32) -> Look {
+    pub fn from_word(word: u32) -> Look {
         Look { base: (word & 0xff) as u8, escapes: word >> 8 }
     }
 

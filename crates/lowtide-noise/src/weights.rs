@@ -1,6 +1,6 @@
 //! Pages as models have them, and as they do not: for tests of packed pages.
 
-use lowtide_device::digest::PAGE_BYTES;
+use lowtide_page::digest::PAGE_BYTES;
 
 use crate::Dice;
 

@@ -1,10 +1,10 @@
 //! The digest of a page: 128 bits that tell whether 2 MiB of memory changed.
 //!
-//! It is computed where the page is: on the GPU by `kernels/digest.cu`, on the
-//! host by this file. Both compute the same function, bit for bit.
+//! It is computed where the page is: on the GPU by `kernels/digest.cu` of
+//! `lowtide-device`, on the host by this file. Both compute the same function, bit for bit.
 //!
 //! ```
-//! use lowtide_device::digest::{Keys, PAGE_BYTES};
+//! use lowtide_page::digest::{Keys, PAGE_BYTES};
 //!
 //! let (keys, mut page) = (Keys::of_this_process(), vec![0; PAGE_BYTES]);
 //! let before = keys.digest(&page);

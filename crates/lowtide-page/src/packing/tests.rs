@@ -1,5 +1,5 @@
-use lowtide_testing::Dice;
-use lowtide_testing::weights::PAGE_KINDS;
+use lowtide_noise::Dice;
+use lowtide_noise::weights::PAGE_KINDS;
 
 use super::*;
 
