@@ -611,7 +611,7 @@ def test_nothing_is_left_of_many_questions() -> None:
     size = 0
     for _ in range(4 if LONG else 3):
         objects = len(gc.get_objects())
-        for _ in range(5 if LONG else 3):
+        for _ in range(5 if LONG else 2):
             lowtide.why(shelf["model"])
             lowtide.why(device="cpu")
         gc.collect()
