@@ -1,6 +1,7 @@
 //! The report of `cargo xtask test`: one line for each part, the output of those that failed, and at
 //! the end what was skipped and why.
 
+use std::env;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,6 +20,10 @@ const LOGS: &str = "target/test-logs";
 /// What Python has compiled is kept here, also where the caller's environment says that nothing is to be
 /// kept: otherwise each interpreter compiles torch again, which is half of the time of its import.
 const BYTECODE: &str = "target/python-bytecode";
+/// What cargo keeps of incremental compilation. It takes a quarter more processor time where nothing is compiled
+/// yet, and pays when somebody edits. So it is used once somebody has compiled the library's crates without this
+/// command, and otherwise not: changing it has cargo compile all of them again.
+const INCREMENTAL: (&str, &str) = ("target/debug/incremental", "lowtide_types-");
 /// How long a part may take, four times what the longest takes on two cores. A part that hangs ends
 /// here, with its output.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -28,6 +33,8 @@ const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 /// Runs parts and reports them. Several threads may run parts at the same time.
 pub(crate) struct Report {
     options: Options,
+    /// Whether cargo compiles without what is for edits.
+    is_fresh: bool,
     began: Instant,
     told: Mutex<Told>,
 }
@@ -49,7 +56,8 @@ impl Report {
         }
         fs::create_dir_all(LOGS)?;
         println!("{:<34} {:<8} {:>7} {:>7}  tests", "part", "result", "seconds", "of cpu");
-        Ok(Report { options, began: Instant::now(), told: Mutex::default() })
+        let is_fresh = env::var_os("CARGO_INCREMENTAL").is_none() && !is_edited();
+        Ok(Report { options, is_fresh, began: Instant::now(), told: Mutex::default() })
     }
 
     /// Runs a part to its end, with its output in a log. Returns the output, or `None` if it failed.
@@ -59,6 +67,9 @@ impl Report {
         if self.options.long {
             command.env("LOWTIDE_LONG", "1");
             limit = LONG_LIMIT;
+        }
+        if self.is_fresh {
+            command.env("CARGO_INCREMENTAL", "0");
         }
         let Ended { output, passed, cpu_s } = match logged(part, command, limit) {
             Ok(ended) => ended,
@@ -122,6 +133,13 @@ impl Report {
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().expect("no part panics")
     }
+}
+
+/// Returns whether somebody has compiled crates of the workspace incrementally.
+fn is_edited() -> bool {
+    let (folder, crate_name) = INCREMENTAL;
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|it| it.file_name()).any(|name| name.to_string_lossy().starts_with(crate_name))
 }
 
 fn line(part: &str, passed: bool, [seconds, cpu_s]: [f64; 2], counts: &Counts) {
