@@ -1,7 +1,8 @@
 //! The parts that cargo does: lints, test programs, doc tests, docs.
 
+use std::fs::{self, DirEntry};
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender};
@@ -32,8 +33,13 @@ pub(super) fn test(
         }
     }
     report.run("format", &mut cargo(&["fmt", "--all", "--check"]));
-    let workspace = |subcommand| cargo(&[subcommand, "--workspace", "--locked"]);
     let _is_built = has_wheel.recv();
+    let as_the_wheel = as_the_wheel();
+    let workspace = |subcommand| {
+        let mut command = cargo(&[subcommand, "--workspace", "--locked"]);
+        command.envs(as_the_wheel.clone());
+        command
+    };
     report.run("build of the agent", workspace("test").args(["--test", "agent", "--no-run"]));
     drop(agent);
     let json = ["--message-format", "json-render-diagnostics"];
@@ -55,6 +61,20 @@ pub(super) fn test(
         }
         report.run("docs", &mut docs);
     });
+}
+
+/// Returns the variables by which maturin tells pyo3 what it builds. With others, cargo compiles pyo3 and the walk
+/// again, which takes 35 processor seconds. There are none if no wheel was built.
+fn as_the_wheel() -> Vec<(&'static str, PathBuf)> {
+    let files = fs::read_dir("target/maturin").into_iter().flatten().flatten();
+    let is_config = |it: &DirEntry| it.file_name().to_string_lossy().starts_with("pyo3-config-");
+    // Of several Pythons, that of the wheel that was just built.
+    let newest =
+        files.filter(is_config).max_by_key(|it| it.metadata().and_then(|it| it.modified()).ok());
+    let Some(config) = newest.and_then(|it| absolute(it.path()).ok()) else {
+        return Vec::new();
+    };
+    vec![("PYO3_CONFIG_FILE", config), ("PYO3_BUILD_EXTENSION_MODULE", "1".into())]
 }
 
 /// Makes cargo take the metadata of the workspace's crates from the lints. Otherwise it checks all of them
