@@ -1,5 +1,8 @@
 //! Odd settings and odd moments: no panic, nothing mistaken for something else.
 
+use std::thread;
+use std::time::Duration;
+
 use lowtide_device::{Bytes, Device, HostOptions};
 use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 
@@ -67,7 +70,7 @@ fn a_pool_may_be_checked_while_it_sleeps_wakes_and_allocates() {
     let pool = Pool::new(&device.unwrap()).unwrap();
     let tag = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let kept = pool.block_tagged(Bytes::mib(16), tag).unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let turns = scope.spawn(|| {
             for _ in 0..20 {
                 pool.sleep(Scope::Tags(&[tag])).unwrap();
@@ -82,6 +85,8 @@ fn a_pool_may_be_checked_while_it_sleeps_wakes_and_allocates() {
         });
         while !turns.is_finished() || !allocates.is_finished() {
             pool.check();
+            // A core for the other two, too.
+            thread::sleep(Duration::from_micros(100));
         }
     });
     drop(kept);
