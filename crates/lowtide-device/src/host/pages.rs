@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 
-use super::addresses::{self, check, pointer};
+use super::addresses::{self, PAGE, check, pointer};
 use crate::backend::Handle;
 use crate::sync::lock;
 use crate::{Address, Bytes, Error, Result, headroom};
@@ -62,6 +62,9 @@ impl Pages {
         // Past the machine's limits the kernel does not refuse: it kills. Kept until the pages are there.
         let _granted = headroom::grant(size)?;
         let start = *next;
+        if !self.small {
+            self.make_huge(start, size);
+        }
         if let Err(error) = self.back(start, size) {
             self.punch(start, size)?;
             return match error.raw_os_error() {
@@ -70,10 +73,6 @@ impl Pages {
             };
         }
         *next = start + size.0;
-        drop(next);
-        if !self.small {
-            self.make_huge(start, size);
-        }
         Ok(Some(Handle(start)))
     }
 
@@ -91,7 +90,7 @@ impl Pages {
         Ok(())
     }
 
-    // Slice by slice: a signal makes the kernel undo the call it interrupts, and a long one might
+    // Allocates what has no page yet, slice by slice: a signal makes the kernel undo the call it interrupts, and a long one might
     // never get through.
     fn back(&self, start: u64, size: Bytes) -> std::io::Result<()> {
         for offset in (0..size.0).step_by(SLICE.0 as usize) {
@@ -120,9 +119,15 @@ impl Pages {
         }
     }
 
-    // Gathers the small pages of a fresh extent into huge ones, where the kernel can; a kernel
-    // that cannot leaves them as they are.
+    // Gives an extent huge pages, where the kernel can, and otherwise next to nothing. The kernel gathers small
+    // pages into huge ones, and makes up for those that are missing: with all of them there, it would allocate and
+    // clear everything twice and copy it. Where none is there it does nothing, so one is.
     fn make_huge(&self, start: u64, size: Bytes) {
+        for offset in (0..size.0).step_by(PAGE.0 as usize) {
+            if self.allocate(0, start + offset, Bytes(1)).is_err() {
+                return;
+            }
+        }
         let Ok(window) = addresses::reserve(size) else { return };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: over addresses that were just reserved for this.
