@@ -20,9 +20,12 @@ const LOGS: &str = "target/test-logs";
 /// What Python has compiled is kept here, also where the caller's environment says that nothing is to be
 /// kept: otherwise each interpreter compiles torch again, which is half of the time of its import.
 const BYTECODE: &str = "target/python-bytecode";
-/// What cargo keeps of incremental compilation. It takes a quarter more processor time where nothing is compiled
-/// yet, and pays when somebody edits. So it is used once somebody has compiled the library's crates without this
-/// command, and otherwise not: changing it has cargo compile all of them again.
+/// Incremental compilation and line tables are for those who edit. Where nothing is compiled yet they take a third
+/// and an eighth more processor time (docs/test-time.md), and a panic says its line without them. Changing them has
+/// cargo compile the workspace again, so they stay on once somebody has compiled it with cargo alone.
+const NOT_FOR_EDITS: [(&str, &str); 2] =
+    [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
+/// What cargo has kept if somebody has: a folder, and how the name of an entry begins.
 const INCREMENTAL: (&str, &str) = ("target/debug/incremental", "lowtide_types-");
 /// How long a part may take, four times what the longest takes on two cores. A part that hangs ends
 /// here, with its output.
@@ -56,7 +59,8 @@ impl Report {
         }
         fs::create_dir_all(LOGS)?;
         println!("{:<34} {:<8} {:>7} {:>7}  tests", "part", "result", "seconds", "of cpu");
-        let is_fresh = env::var_os("CARGO_INCREMENTAL").is_none() && !is_edited();
+        let is_fresh =
+            NOT_FOR_EDITS.iter().all(|(name, _)| env::var_os(name).is_none()) && !is_edited();
         Ok(Report { options, is_fresh, began: Instant::now(), told: Mutex::default() })
     }
 
@@ -69,7 +73,7 @@ impl Report {
             limit = LONG_LIMIT;
         }
         if self.is_fresh {
-            command.env("CARGO_INCREMENTAL", "0");
+            command.envs(NOT_FOR_EDITS);
         }
         let Ended { output, passed, cpu_s } = match logged(part, command, limit) {
             Ok(ended) => ended,
