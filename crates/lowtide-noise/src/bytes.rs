@@ -36,3 +36,33 @@ pub fn first_difference(found: &[u8], expected: &[u8]) -> Option<usize> {
 pub fn first_other(bytes: &[u8], byte: u8) -> Option<usize> {
     bytes.iter().position(|found| *found != byte)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Most tests of the pool rest on these: what finds nothing would let all of them pass.
+    #[test]
+    fn a_byte_that_differs_is_found_wherever_it_is() {
+        let bytes = noise(3, 4099);
+        assert_eq!(first_difference(&bytes, &bytes), None);
+        assert_eq!(first_difference(&bytes[..4098], &bytes), Some(4098));
+        let mut threes = vec![3; 4099];
+        assert_eq!(first_other(&threes, 3), None);
+        for at in [4098, 4096, 17, 8, 0] {
+            let mut other = bytes.clone();
+            other[at] ^= 0x40;
+            assert_eq!(first_difference(&other, &bytes), Some(at));
+            threes[at] = 2;
+            assert_eq!(first_other(&threes, 3), Some(at));
+        }
+    }
+
+    #[test]
+    fn other_seeds_are_other_bytes() {
+        let same = |one: &[u8], other: &[u8]| one.iter().zip(other).filter(|(a, b)| a == b).count();
+        let [one, other] = [5, 6].map(|seed| noise(seed, 100_000));
+        assert!(same(&one, &other) < 1000, "{} bytes are the same", same(&one, &other));
+        assert!(same(&one, &one[1..]) < 1000, "they differ from place to place");
+    }
+}

@@ -272,19 +272,12 @@ impl Fence for Lag {
 /// Returns how many replays [`fit`] makes at most.
 pub fn fit_replays(events: &[Event]) -> u32 {
     let (too_little, enough) = fit_range(live_peak(events));
-    // The steps up, each twice as long as the one before, and the search in the last of them.
-    let steps_up = ((enough - too_little) / first_step(too_little) + 1).ilog2() + 1;
-    steps_up + u64::BITS - (enough - too_little).leading_zeros()
+    1 + u64::BITS - (enough - too_little).leading_zeros()
 }
 
 // The search begins where nothing can complete, and ends at four times what is live.
 fn fit_range(live: Bytes) -> (u64, u64) {
     ((live.0 / PAGE).saturating_sub(1), live.0.div_ceil(PAGE) * 4 + 64)
-}
-
-// Most traces complete with a little more than what is live, so the search goes up from there.
-fn first_step(too_little: u64) -> u64 {
-    (too_little / 16).max(1)
 }
 
 /// Finds the least memory in which a trace completes, to a page, in dry runs. Calls `progress` after
@@ -308,22 +301,15 @@ pub fn fit(events: &[Event], policy: Policy, mut progress: impl FnMut()) -> Resu
     // A trace that completes with less need not complete with a little more, so this finds a
     // border, not all of them.
     let (mut too_little, mut enough) = fit_range(live);
-    let mut step = first_step(too_little);
-    while too_little + step < enough {
-        if completes(too_little + step)? {
-            enough = too_little + step;
-            break;
-        }
-        too_little += step;
-        step *= 2;
-    }
+    // Most traces complete with a little more than what is live, so that is tried first.
+    let mut tried = too_little + (too_little / 16).max(1);
     while too_little + 1 < enough {
-        let middle = too_little.midpoint(enough);
-        if completes(middle)? {
-            enough = middle;
+        if completes(tried)? {
+            enough = tried;
         } else {
-            too_little = middle;
+            too_little = tried;
         }
+        tried = too_little.midpoint(enough);
     }
     let fit_bytes = Bytes(enough * PAGE);
     Ok(Fit { fit_bytes, fit_ratio: ratio(fit_bytes, live) })

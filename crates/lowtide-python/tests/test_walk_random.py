@@ -19,6 +19,7 @@ import lowtide
 import pytest
 import torch
 from alone import ended
+from random_heaps import Plain, Target, remembered, suspended
 
 SEED = int(os.environ.get("LOWTIDE_SEED", "0"))
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
@@ -48,23 +49,6 @@ def test_random_heaps(heaps: tuple[dict[int, str], str], number: int) -> None:
     problems, told = heaps
     assert number in problems, f"it ended before this heap, or in it: {told}"
     assert not problems[number], problems[number]
-
-
-class Plain:
-    pass
-
-
-class Target:
-    """What is looked for."""
-
-
-def suspended(*held: object) -> Any:
-    mine = held
-    yield mine
-
-
-def remembered(held: object) -> Any:
-    return lambda: held
 
 
 def busy(stop: threading.Event, dice: random.Random) -> None:

@@ -90,8 +90,8 @@ impl Pages {
         Ok(())
     }
 
-    // Allocates what has no page yet, slice by slice: a signal makes the kernel undo the call it interrupts, and a long one might
-    // never get through.
+    // Allocates what has no page yet, slice by slice: a signal makes the kernel undo the call it
+    // interrupts, and a long one might never get through.
     fn back(&self, start: u64, size: Bytes) -> std::io::Result<()> {
         for offset in (0..size.0).step_by(SLICE.0 as usize) {
             self.allocate(0, start + offset, SLICE.min(Bytes(size.0 - offset)))?;
@@ -119,9 +119,9 @@ impl Pages {
         }
     }
 
-    // Gives an extent huge pages, where the kernel can, and otherwise next to nothing. The kernel gathers small
-    // pages into huge ones, and makes up for those that are missing: with all of them there, it would allocate and
-    // clear everything twice and copy it. Where none is there it does nothing, so one is.
+    // Gives an extent huge pages, where the kernel can. It gathers small pages into huge ones, and adds
+    // those that are missing. So each huge page begins with one small page: with none the kernel does
+    // nothing, and with all of them it would allocate and clear everything twice, and copy it.
     fn make_huge(&self, start: u64, size: Bytes) {
         for offset in (0..size.0).step_by(PAGE.0 as usize) {
             if self.allocate(0, start + offset, Bytes(1)).is_err() {
