@@ -206,7 +206,7 @@ impl<'g> Analysis<'g> {
         most: u64,
         cost: impl Fn(Edge) -> CutCost,
     ) -> Result<Cut, NoCut> {
-        cut::smallest(&Weighted { indexed: self.indexed(), cost }, targets, most)
+        cut::smallest(&Weighted { indexed: self.indexed(), cost: &cost }, targets, most)
     }
 
     /// Returns several cuts to choose from: cutting a few more references may lose less besides the
@@ -229,7 +229,7 @@ impl<'g> Analysis<'g> {
         most: u64,
         cost: impl Fn(Edge) -> CutCost,
     ) -> Result<Vec<Cut>, NoCut> {
-        cut::all(&Weighted { indexed: self.indexed(), cost }, targets, most)
+        cut::all(&Weighted { indexed: self.indexed(), cost: &cost }, targets, most)
     }
 
     fn indexed(&self) -> Indexed<'_> {

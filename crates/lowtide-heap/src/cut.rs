@@ -66,22 +66,14 @@ impl fmt::Display for NoCut {
 impl std::error::Error for NoCut {}
 
 /// Finds the smallest cut; see [`crate::Analysis::smallest_cut`].
-pub(crate) fn smallest<C: Fn(Edge) -> CutCost>(
-    weighted: &Weighted<'_, C>,
-    targets: &[Node],
-    most: u64,
-) -> Result<Cut, NoCut> {
+pub(crate) fn smallest(weighted: &Weighted<'_>, targets: &[Node], most: u64) -> Result<Cut, NoCut> {
     let mut search = Search::new(weighted, targets)?;
     let last = search.outwards(most).pop().ok_or(NoCut::MoreThan(most))?;
     Ok(search.cut(last))
 }
 
 /// Finds the cuts to choose from; see [`crate::Analysis::cuts`].
-pub(crate) fn all<C: Fn(Edge) -> CutCost>(
-    weighted: &Weighted<'_, C>,
-    targets: &[Node],
-    most: u64,
-) -> Result<Vec<Cut>, NoCut> {
+pub(crate) fn all(weighted: &Weighted<'_>, targets: &[Node], most: u64) -> Result<Vec<Cut>, NoCut> {
     let mut search = Search::new(weighted, targets)?;
     let found = search.outwards(most);
     let mut cuts: Vec<Cut> = found.into_iter().map(|edges| search.cut(edges)).collect();
@@ -96,14 +88,14 @@ pub(crate) fn all<C: Fn(Edge) -> CutCost>(
     Ok(cuts)
 }
 
-struct Search<'a, C> {
-    weighted: &'a Weighted<'a, C>,
+struct Search<'a> {
+    weighted: &'a Weighted<'a>,
     targets: Sinks,
     flow: Flow,
 }
 
-impl<'a, C: Fn(Edge) -> CutCost> Search<'a, C> {
-    fn new(weighted: &'a Weighted<'a, C>, targets: &[Node]) -> Result<Search<'a, C>, NoCut> {
+impl<'a> Search<'a> {
+    fn new(weighted: &'a Weighted<'a>, targets: &[Node]) -> Result<Search<'a>, NoCut> {
         let indexed = weighted.indexed;
         let reached = targets.iter().filter_map(|target| indexed.order.rank(*target));
         let targets = Sinks::new(indexed.tree, reached);

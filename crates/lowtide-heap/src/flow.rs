@@ -8,8 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::cost::CutCost;
-use crate::graph::Edge;
 use crate::indexed::{NEVER, Weighted};
 use crate::order::{Order, Rank};
 use crate::sinks::Sinks;
@@ -68,9 +66,9 @@ impl Flow {
     /// much that is. Afterwards [`seen`](Flow::seen) is the sinks' side of the smallest cut. Returns
     /// `None` if it is more than `most`, or unlimited because a path has no reference that may be
     /// cut.
-    pub(crate) fn push<C: Fn(Edge) -> CutCost>(
+    pub(crate) fn push(
         &mut self,
-        weighted: &Weighted<'_, C>,
+        weighted: &Weighted<'_>,
         source: Rank,
         sinks: &Sinks,
         most: u64,
@@ -87,11 +85,7 @@ impl Flow {
 
     /// Sees whatever leads to the sinks over references that may never be cut. Returns whether such
     /// a path begins at the roots.
-    pub(crate) fn see_uncuttable<C: Fn(Edge) -> CutCost>(
-        &mut self,
-        weighted: &Weighted<'_, C>,
-        sinks: &Sinks,
-    ) -> bool {
+    pub(crate) fn see_uncuttable(&mut self, weighted: &Weighted<'_>, sinks: &Sinks) -> bool {
         self.flows.clear();
         let is_open = |_: &Flow, from, to| weighted.weight(from, to) == NEVER;
         self.search(weighted, Rank::ROOTS, sinks, is_open)
@@ -109,9 +103,9 @@ impl Flow {
 
     /// Searches breadth first from the sinks, over references that are open and over flow that can
     /// be taken back. Returns whether it reaches the source.
-    fn search<C: Fn(Edge) -> CutCost>(
+    fn search(
         &mut self,
-        weighted: &Weighted<'_, C>,
+        weighted: &Weighted<'_>,
         source: Rank,
         sinks: &Sinks,
         is_open: impl Fn(&Flow, Rank, Rank) -> bool,
@@ -160,9 +154,9 @@ impl Flow {
 
     /// Pushes flow until no path is left that is as short as the last search's. Returns how much, or
     /// `None` as for [`push`](Flow::push).
-    fn push_shortest<C: Fn(Edge) -> CutCost>(
+    fn push_shortest(
         &mut self,
-        weighted: &Weighted<'_, C>,
+        weighted: &Weighted<'_>,
         source: Rank,
         sinks: &Sinks,
         most: u64,
@@ -199,12 +193,7 @@ impl Flow {
     /// Returns the next back step from position `at` on, and its position. First come the
     /// referrers, in order; then flow that can be taken back, whose positions are the ranks it goes
     /// to.
-    fn step<C>(
-        &self,
-        weighted: &Weighted<'_, C>,
-        to: Rank,
-        at: usize,
-    ) -> Option<(usize, BackStep)> {
+    fn step(&self, weighted: &Weighted<'_>, to: Rank, at: usize) -> Option<(usize, BackStep)> {
         let referrers = weighted.indexed.order.referrers(to);
         if let Some(from) = referrers.get(at) {
             return Some((at, BackStep { from: *from, undoes: false }));
@@ -215,12 +204,7 @@ impl Flow {
     }
 
     /// Returns how much more flow the step can take.
-    fn residual<C: Fn(Edge) -> CutCost>(
-        &self,
-        weighted: &Weighted<'_, C>,
-        to: Rank,
-        step: BackStep,
-    ) -> u64 {
+    fn residual(&self, weighted: &Weighted<'_>, to: Rank, step: BackStep) -> u64 {
         let flow = |from, to| self.flows.get(&(from, to)).copied().unwrap_or(0);
         if step.undoes {
             return flow(to, step.from);
@@ -233,11 +217,7 @@ impl Flow {
 
     /// Pushes what the whole path can take, and shortens the path to the part that can take more.
     /// Returns how much, or `None` if there is no limit.
-    fn push_along<C: Fn(Edge) -> CutCost>(
-        &mut self,
-        weighted: &Weighted<'_, C>,
-        path: &mut Vec<OnPath>,
-    ) -> Option<u64> {
+    fn push_along(&mut self, weighted: &Weighted<'_>, path: &mut Vec<OnPath>) -> Option<u64> {
         let (mut pushed, mut narrowest) = (NEVER, 0);
         for (at, pair) in path.windows(2).enumerate() {
             let residual = self.residual(weighted, pair[0].to, pair[0].step_to(pair[1]));

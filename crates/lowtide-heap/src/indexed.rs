@@ -30,12 +30,13 @@ impl<'a> Indexed<'a> {
 }
 
 /// An indexed graph with a cost on every reference.
-pub(crate) struct Weighted<'a, C> {
+pub(crate) struct Weighted<'a> {
     pub(crate) indexed: Indexed<'a>,
-    pub(crate) cost: C,
+    /// Behind a pointer: the search is compiled once, not again for each caller's costs.
+    pub(crate) cost: &'a dyn Fn(Edge) -> CutCost,
 }
 
-impl<C: Fn(Edge) -> CutCost> Weighted<'_, C> {
+impl Weighted<'_> {
     /// Returns what it costs to cut all references between two ranks. The hold of
     /// [`Rank::ROOTS`] on the roots is never cut.
     pub(crate) fn weight(&self, from: Rank, to: Rank) -> u64 {

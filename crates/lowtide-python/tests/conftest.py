@@ -16,8 +16,8 @@ os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
 LARGE = {"torch._dynamo", "sympy"}
 """Large modules that torch imports when they are first needed: its compiler, and what it computes shapes with."""
 
-LEAST_FROZEN = 10_000
-"""Python 3.12 has some hundreds of immortal objects among the frozen ones."""
+MOST_OLD = 50_000
+"""The collector has more old objects only where nothing is frozen. To count the frozen ones would take longer."""
 FROZEN = {
     "test_agent.py",
     "test_ambient.py",
@@ -49,7 +49,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Freezes the heap for the tests of some files, and again after a test that has unfrozen it."""
     if item.path.name not in FROZEN:
         gc.unfreeze()
-    elif gc.get_freeze_count() < LEAST_FROZEN:
+    elif len(gc.get_objects(generation=2)) > MOST_OLD:
         gc.collect()
         gc.freeze()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
@@ -30,8 +30,7 @@ _spec = find_spec("lowtide")
 HAS_LOWTIDE = _spec is not None and _spec.origin is not None  # a folder of that name is no package
 
 
-Results = dict[str, tuple[dict[str, Any], str]]
-Visits = dict[tuple[str, str], "Future[Results]"]
+Visits = dict[tuple[str, str], "Future[tour.Results]"]
 """For an animal and what is done to it: the results of its herd."""
 
 
@@ -52,8 +51,8 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
     able = [visit for visit in asked if not tour.why_not(ANIMALS[visit[0]])]
     if tour.DEVICE != "cpu" or not hasattr(os, "fork"):
 
-        def run(name: str, mode: str) -> Results:
-            return {name: tour.run(name, mode)}
+        def run(name: str, mode: str) -> tour.Results:
+            return {(name, mode): tour.run(name, mode)}
 
         with ThreadPoolExecutor(max_workers=1) as keeper:
             yield {visit: keeper.submit(run, *visit) for visit in able}
@@ -62,15 +61,23 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Visits]:
     keepers = [ThreadPoolExecutor(max_workers=1) for _ in warm]
     turns = itertools.cycle(range(len(warm)))
     visits: Visits = {}
-    for mode in dict.fromkeys(mode for _, mode in able):
-        for herd in tour.herds([name for name, its_mode in able if its_mode == mode]):
+    for herd in tour.herds(dict.fromkeys(name for name, _ in able)):
+        asked = [visit for visit in able if visit[0] in herd]
+        for mode, told in _modes(herd, {mode for _, mode in asked}):
             turn = next(turns)
             results = keepers[turn].submit(warm[turn].run_herd, herd, mode)
-            visits |= {(name, mode): results for name in herd}
+            visits |= {visit: results for visit in asked if visit[1] in told}
     yield visits
     for keeper, process in zip(keepers, warm):
         keeper.shutdown(cancel_futures=True)
         process.close()
+
+
+def _modes(herd: Sequence[str], asked: Collection[str]) -> list[tuple[str, Collection[str]]]:
+    """What to do to a herd, or to a single animal, and of which visits that tells."""
+    if len(herd) == 1:
+        return [(mode, (mode,)) for mode in sorted(asked)]
+    return [(mode, told) for mode, told in tour.herd.TOLD.items() if {*told} & {*asked}]
 
 
 def _is_right(visits: Visits, name: str, mode: str) -> None:
@@ -79,7 +86,7 @@ def _is_right(visits: Visits, name: str, mode: str) -> None:
         pytest.fail(f"a GPU is demanded: {reason}")
     if reason:
         pytest.skip(reason)
-    result, told = visits[name, mode].result()[name]
+    result, told = visits[name, mode].result()[name, mode]
     assert result["problems"] == [], told
 
 

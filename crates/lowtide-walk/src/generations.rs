@@ -10,7 +10,8 @@
 //! so the head comes after it. The heads are used only if their thresholds and counts are those that
 //! the collector reports and if their links lead back to them, and only in Python 3.10 to 3.13. Between
 //! the oldest generation and the frozen objects stands a pointer to the youngest one's head; that ring
-//! is used only if the pointer is right, and if the ring has as many objects as the collector reports.
+//! is used only if the pointer is right. How many objects are frozen is not asked: the collector counts them one by
+//! one, which takes as long as to read them.
 
 use std::mem::offset_of;
 use std::ptr::with_exposed_provenance;
@@ -88,17 +89,21 @@ impl Generations {
     /// object.
     pub(crate) fn each(&self, mut show: impl FnMut(*mut PyObject)) {
         for head in self.heads {
-            follow(head, usize::MAX, &mut show);
+            follow(head, &mut show);
         }
     }
 
-    /// Calls `show` with every frozen object, and makes no object either. Returns whether they were as
-    /// many as `count`. If they are more, some are not shown.
-    pub(crate) fn each_frozen(&self, count: usize, show: impl FnMut(*mut PyObject)) -> bool {
-        match self.frozen {
-            Some(head) if count > 0 => follow(head, count, show),
-            Some(_) | None => count == 0,
+    /// Calls `show` with every frozen object, and makes no object either. Returns whether they could be read.
+    pub(crate) fn each_frozen(&self, show: impl FnMut(*mut PyObject)) -> bool {
+        if let Some(head) = self.frozen {
+            follow(head, show);
         }
+        self.reads_frozen()
+    }
+
+    /// Returns whether the frozen objects can be read.
+    pub(crate) fn reads_frozen(&self) -> bool {
+        self.frozen.is_some()
     }
 }
 
@@ -128,17 +133,14 @@ fn is_ring(head: usize) -> bool {
         && next(previous(head)) == head
 }
 
-/// Calls `show` with the objects of a ring, or with the first `most`. Returns whether they are as many.
-fn follow(head: usize, most: usize, mut show: impl FnMut(*mut PyObject)) -> bool {
+/// Calls `show` with the objects of a ring.
+fn follow(head: usize, mut show: impl FnMut(*mut PyObject)) {
     let mut at = next(head);
-    let mut shown = 0;
-    while at != head && shown < most {
+    while at != head {
         assert_ne!(at, 0, "objects in a list are linked");
         let object = with_exposed_provenance::<PyObject>(at + size_of::<Header>());
         at = next(at);
         prefetch(with_exposed_provenance::<u8>(at + TYPE_AT));
         show(object.cast_mut());
-        shown += 1;
     }
-    at == head && shown == most
 }

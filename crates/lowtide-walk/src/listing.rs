@@ -61,7 +61,7 @@ pub(crate) struct Listed {
     pub(crate) table: Table,
     /// The nodes that only the calling thread asks, in order.
     pub(crate) told: Vec<u32>,
-    /// How many objects are frozen; `None` if they are not all there.
+    /// How many objects are frozen; `None` if they could not be read.
     pub(crate) frozen: Option<usize>,
 }
 
@@ -101,13 +101,12 @@ impl<'k> Listing<'k> {
         Ok(listing)
     }
 
-    /// Adds the objects that the collector lists, and the frozen ones, of which it reports
-    /// `frozen_count`.
-    pub(crate) fn all(mut self, question: &Question<'_>, frozen_count: usize) -> PyResult<Listed> {
+    /// Adds the objects that the collector lists, and the frozen ones if they can be read.
+    pub(crate) fn all(mut self, question: &Question<'_>) -> PyResult<Listed> {
         let mut mortals = 0;
         let are_all = if let Some(generations) = &question.generations {
             generations.each(|object| self.show(object, List::Generation));
-            generations.each_frozen(frozen_count, |object| {
+            generations.each_frozen(|object| {
                 let is_mortal = !is_immortal(count_of(object));
                 mortals += usize::from(is_mortal);
                 self.show(object, if is_mortal { List::Frozen } else { List::Unknown });
@@ -117,7 +116,7 @@ impl<'k> Listing<'k> {
             // An audit hook may have run. A type may have been freed, and another be in its place.
             self.kinds.forget();
             each_in(&list, |object| self.show(object, List::Generation));
-            frozen_count == 0
+            false
         };
         if self.is_full {
             return Err(OutOfMemory.into());
@@ -182,13 +181,13 @@ fn bit_of(address: usize) -> (usize, u64) {
 /// Calls `show` with every object that the collector lists, and with the frozen ones if they can be read.
 /// Returns whether that is so, or none are frozen. `show` must not run Python code, and makes no object.
 pub(crate) fn each(question: &Question<'_>, mut show: impl FnMut(*mut PyObject)) -> PyResult<bool> {
-    let frozen_count = question.frozen_count()?;
+    let are_none = question.reported_frozen()? == Some(0);
     Ok(if let Some(generations) = &question.generations {
         generations.each(&mut show);
-        generations.each_frozen(frozen_count, show)
+        generations.each_frozen(show) || are_none
     } else {
         each_in(&list(question)?, show);
-        frozen_count == 0
+        are_none
     })
 }
 

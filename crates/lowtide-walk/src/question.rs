@@ -130,9 +130,13 @@ impl<'py> Question<'py> {
         Ok((question, kinds))
     }
 
-    /// Returns how many objects are frozen, as the collector reports it.
-    pub(crate) fn frozen_count(&self) -> PyResult<usize> {
-        self.interpreter.get_freeze_count.call0()?.extract()
+    /// Returns how many objects are frozen, as the collector reports it; `None` where they can be read, and are
+    /// counted by that.
+    pub(crate) fn reported_frozen(&self) -> PyResult<Option<usize>> {
+        if self.generations.as_ref().is_some_and(Generations::reads_frozen) {
+            return Ok(None);
+        }
+        self.interpreter.get_freeze_count.call0()?.extract().map(Some)
     }
 
     /// Returns whether an object of this type may be what another examination works with, if one

@@ -89,7 +89,7 @@ pub(crate) fn walk<'py>(
     let mut frames: Vec<usize> = kinds.reported.values().flatten().copied().collect();
     frames.retain(|one| kinds.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
     let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
-    let frozen_count = question.frozen_count()?;
+    let reported = question.reported_frozen()?;
     kinds.forget();
     // Frames of our own, then roots, then what else is ours.
     let mut first = roots.ours.clone();
@@ -98,12 +98,12 @@ pub(crate) fn walk<'py>(
     let others = others.chain([question.asked]).chain(held::lists());
     first.extend(others.filter(|address| look(question, kinds, *address).is_some()));
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
-    let listed = Listing::new(kinds, first, before)?.all(question, frozen_count)?;
+    let listed = Listing::new(kinds, first, before)?.all(question)?;
     let resting = Resting::begin(py);
     let Listed { addresses, lists, table, told, frozen } = listed;
     let mut walked = Walked::new(addresses, lists, table)?;
-    walked.frozen_seen = frozen.is_some();
-    walked.frozen_count = frozen.unwrap_or(frozen_count);
+    walked.frozen_seen = frozen.is_some() || reported == Some(0);
+    walked.frozen_count = frozen.or(reported).unwrap_or(0);
     let mut walk = Walk {
         question,
         our_frames,

@@ -164,6 +164,13 @@ class Visit:
         """Notes an error by its text alone: the traceback would be one more holder."""
         self.problems.append("".join(traceback.format_exception(error)))
 
+    def tell(self, mode: str) -> None:
+        """Prints the result of what was done."""
+        for problem in self.problems:
+            print(f"problem of {self.name}:", problem)
+        result = {"animal": self.name, "mode": mode, **self.found, "problems": self.problems}
+        print(RESULT + json.dumps(result), flush=True)
+
     def bytes_alive(self) -> int:
         """The bytes of those watched storages that are still there."""
         return sum(size for storage, size in self.watched.items() if not storage.expired())
@@ -223,10 +230,7 @@ def visit(animal: Animal) -> None:
         for this in _herd:
             this.failed(error)
     for this in _herd:
-        for problem in this.problems:
-            print(f"problem of {this.name}:", problem)
-        result = {"animal": this.name, "mode": mode, **this.found, "problems": this.problems}
-        print(RESULT + json.dumps(result), flush=True)
+        this.tell(mode)
     sys.stderr.flush()
     # Threads of some animals wait for ever, and the interpreter's end would wait for them.
     os._exit(0)

@@ -70,6 +70,10 @@ def run(name: str, mode: str) -> tuple[dict[str, Any], str]:
     return _result(name, mode, done.returncode, told)
 
 
+Results = dict[tuple[str, str], tuple[dict[str, Any], str]]
+"""By animal and what was done to it: the result, and all that was printed."""
+
+
 class Warm:
     """Visits as forks of a process that has torch already. For one thread alone. Not for a GPU: torch's
     first look at one must not be before a fork."""
@@ -79,9 +83,9 @@ class Warm:
 
     def run(self, name: str, mode: str) -> tuple[dict[str, Any], str]:
         """One visit in a fork: its result, and all that it printed."""
-        return self.run_herd((name,), mode)[name]
+        return self.run_herd((name,), mode)[name, mode]
 
-    def run_herd(self, names: Sequence[str], mode: str) -> dict[str, tuple[dict[str, Any], str]]:
+    def run_herd(self, names: Sequence[str], mode: str) -> Results:
         """One visit to all of them in a fork: the result of each, and all that was printed."""
         first, *others = names
         process = self._with(first in COMPILED)
@@ -91,7 +95,9 @@ class Warm:
             f"{shlex.join(['python', '-m', f'zoo.{first}', mode, *others])} (exit {ended.status})\n"
         )
         told += ended.output + ended.errors
-        return {name: _result(name, mode, ended.status, told) for name in names}
+        modes = herd.TOLD[mode] if others else (mode,)
+        asked = [(name, mode) for name in names for mode in modes]
+        return {each: _result(*each, ended.status, told) for each in asked}
 
     def _with(self, compiler: bool) -> alone.Warm:
         if compiler not in self._processes:
@@ -131,7 +137,7 @@ def _result(name: str, mode: str, status: int, told: str) -> tuple[dict[str, Any
     lines = [line for line in told.splitlines() if line.startswith(RESULT)]
     results: list[dict[str, Any]] = [json.loads(line.removeprefix(RESULT)) for line in lines]
     for result in results:
-        if result["animal"] == name:
+        if (result["animal"], result["mode"]) == (name, mode):
             if status != 0:
                 result["problems"].append(f"it ended with exit status {status}")
             return result, told
