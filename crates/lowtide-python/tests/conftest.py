@@ -13,8 +13,9 @@ from limits import Limits
 
 os.environ.setdefault("LOWTIDE_DEVICE", os.environ.get("ZOO_DEVICE", "cpu"))
 os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
-LARGE = {"torch._dynamo", "sympy"}
-"""Large modules that torch imports when they are first needed: its compiler, and what it computes shapes with."""
+LARGE = {"torch", "torch._dynamo", "sympy"}
+"""Large modules: torch, which the tests in `without_torch/` do without, and what it imports when they are first
+needed: its compiler, and what it computes shapes with."""
 
 MOST_OLD = 50_000
 """The collector has more old objects only where nothing is frozen. To count the frozen ones would take longer."""
@@ -77,4 +78,4 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     had = LARGE & sys.modules.keys()
     yield
     for name in (LARGE & sys.modules.keys()) - had:
-        warnings.warn(f"{item.nodeid} loads {name}: run it by alone.in_a_fork", stacklevel=1)
+        warnings.warn(f"{item.nodeid} loads {name}: run it in another process", stacklevel=1)
