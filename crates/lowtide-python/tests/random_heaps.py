@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from typing import Any
 
 import lowtide
-from lowtide._why.question import _Interpreter
+from lowtide._heap import Interpreter
 
 shelf: dict[str, Any] = {}
 
@@ -136,7 +136,7 @@ def evaluates(path: str, target: object) -> bool | None:
 
 def check_heap(number: int) -> None:
     """Makes the heap of that seed and asks about one of its objects, with a number of threads."""
-    _Interpreter.threads = number % 4
+    Interpreter.threads = number % 4
     gc.collect(1)
     gc.disable()  # So what is made here stays young, and is collected without all the rest.
     try:

@@ -17,10 +17,11 @@ import torch
 from alone import alone_with_torch, in_a_fork
 from lowtide import _native
 from lowtide._devices.cpu import CpuDevice
+from lowtide._heap import Interpreter
 from lowtide._rungs import lru_caches
 from lowtide._rungs.collector import Collector
 from lowtide._why.memory import listed
-from lowtide._why.question import Question, _Interpreter
+from lowtide._why.question import Question
 
 MIB = 1 << 20
 SIZE = 4 * MIB
@@ -131,8 +132,8 @@ def test_frozen_memory_is_claimed_too() -> None:
     before = listed.memory_of("cpu")
     tensor = torch.ones(FLOATS)
     gc.freeze()
-    for in_place in {False, _Interpreter.knows_generations}:
-        _Interpreter.knows_generations = in_place
+    for in_place in {False, Interpreter.knows_generations}:
+        Interpreter.knows_generations = in_place
         by_pass = listed.memory_if_listed("cpu")
         assert by_pass == (before + tensor.nbytes if in_place else None)
         assert listed.memory_of("cpu") - before == tensor.nbytes

@@ -313,6 +313,19 @@ class TestLruCaches:
         gc.collect()
         assert held() is None
 
+    @in_a_fork
+    def test_one_that_is_frozen_is_found_too(self, size: Any) -> None:
+        """A server freezes what it has imported."""
+
+        @functools.lru_cache(maxsize=size)
+        def weights(i: int) -> Any:
+            return torch.zeros(100)
+
+        weights(1)
+        gc.freeze()
+        assert any("weights" in touch[0] for touch in ran(LruCaches(CPU), 0))
+        assert weights.cache_info().currsize == 0
+
     def test_a_tensor_that_only_the_function_knows_is_not_the_caches(self) -> None:
         constant = torch.zeros(10)
 

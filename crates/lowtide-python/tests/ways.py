@@ -15,7 +15,8 @@ from typing import Any
 
 from lowtide import _native
 from lowtide._frozen import frozen_count
-from lowtide._why.question import Question, _Interpreter
+from lowtide._heap import Interpreter
+from lowtide._why.question import Question
 
 
 class Runner:
@@ -112,31 +113,31 @@ def told(found: Any) -> str:
 
 def check_any_number_of_threads(others: int, step: int) -> None:
     """Every way but the last is removed, so many at a time. The answers of any number of threads agree."""
-    target, before = Runner(), _Interpreter.threads
+    target, before = Runner(), Interpreter.threads
     shelf["kept"] = made = kept_in_many_ways(target)
     shelf["others"] = [[(number, str(number)), {"next": number}] for number in range(others)]
     del shelf["others"][::7]
-    _Interpreter.threads = 0  # It keeps an object for each of its calls.
+    Interpreter.threads = 0  # It keeps an object for each of its calls.
     gc.collect()
     gc.disable()
     try:
         while len(made) > 2:
             answers = []
             for threads in [1, 1, 2, 5]:
-                _Interpreter.threads = threads
+                Interpreter.threads = threads
                 answers.append(told(_native.examine(Quiet([target]))))
             # The first question makes some objects that stay.
             assert answers[1] == answers[2] == answers[3]
             del made[:step]
     finally:
         gc.enable()
-        _Interpreter.threads = before
+        Interpreter.threads = before
         shelf.clear()
 
 
 def check_lists_in_place() -> None:
     """The answers are those of `gc.get_objects`, whatever the generations have and whether objects are frozen."""
-    target, before = Runner(), _Interpreter.knows_generations
+    target, before = Runner(), Interpreter.knows_generations
     shelf["kept"] = kept_in_many_ways(target)
     thresholds = gc.get_threshold()
     gc.collect()
@@ -148,12 +149,12 @@ def check_lists_in_place() -> None:
                 gc.set_threshold(*changed)
                 answers = []
                 for in_place in (True, False, True, False):
-                    _Interpreter.knows_generations = in_place
+                    Interpreter.knows_generations = in_place
                     answers.append(told(_native.examine(Quiet([target]))))
                 # The first question of a kind makes some objects that stay.
                 assert answers[2] == answers[3]
     finally:
-        _Interpreter.knows_generations = before
+        Interpreter.knows_generations = before
         gc.unfreeze()
         gc.set_threshold(*thresholds)
         gc.enable()
@@ -163,7 +164,7 @@ def check_lists_in_place() -> None:
 def check_frozen_objects() -> None:
     """Those that nothing reaches are found where they are read in place and where they are looked for. If they are
     looked for, and the collector reports another number of them, the answer says that they could not be listed."""
-    target, before = Runner(), _Interpreter.knows_generations
+    target, before = Runner(), Interpreter.knows_generations
     shelf["kept"] = [target]
     dead = Runner()
     dead.me, dead.held = dead, Runner()  # type: ignore[attr-defined]
@@ -173,7 +174,7 @@ def check_frozen_objects() -> None:
     try:
         del dead
         for in_place in {before, False}:
-            _Interpreter.knows_generations = in_place
+            Interpreter.knows_generations = in_place
             number = frozen_count()
             assert _frozen(lambda: target, 0) == (True, number, True, True), "over the shelf"
             assert _frozen(last, 0) == (True, number, False, True), "by a cycle"
@@ -183,7 +184,7 @@ def check_frozen_objects() -> None:
                 assert _frozen(lambda: target, by) == (False, number, True, True)
                 assert _native.listed_memory(_miscounted(None, by)) is None
     finally:
-        _Interpreter.knows_generations = before
+        Interpreter.knows_generations = before
         gc.unfreeze()
         shelf.clear()
 

@@ -46,8 +46,14 @@ pub(crate) fn find(walked: &Walked, immortal: usize) -> Option<Vec<usize>> {
     let nodes = (0..walked.addresses.len() as u32).map(Node);
     let tried = nodes.filter(|node| is_unlisted(walked, *node)).take(TRIED_MOST);
     let tried = tried.map(|node| walked.addresses[node.index()]);
-    let tried = tried.chain(Some(immortal).filter(|object| is_tracked(*object)));
-    tried.into_iter().find_map(|object| ring(object, walked.frozen_count))
+    from_any(tried.chain([immortal]), walked.frozen_count)
+}
+
+/// Returns every frozen object, of which there are `count`, or `None` if no ring of so many has one of the first
+/// objects of `tried` that the collector tracks. Those must not be in a list of the collector.
+pub(crate) fn from_any(tried: impl Iterator<Item = usize>, count: usize) -> Option<Vec<usize>> {
+    let mut tracked = tried.filter(|object| is_tracked(*object)).take(TRIED_MOST + 1);
+    tracked.find_map(|object| ring(object, count))
 }
 
 /// Marks the nodes that are frozen: the collector tracks them, and does not list them.

@@ -98,13 +98,20 @@ impl Generations {
         if let Some(head) = self.frozen {
             follow(head, show);
         }
-        self.reads_frozen()
-    }
-
-    /// Returns whether the frozen objects can be read.
-    pub(crate) fn reads_frozen(&self) -> bool {
         self.frozen.is_some()
     }
+}
+
+/// Returns how many objects are frozen, as the collector reports it; `None` where they can be read, and are counted
+/// by that.
+pub(crate) fn reported_frozen(
+    interpreter: &Interpreter<'_>,
+    generations: Option<&Generations>,
+) -> PyResult<Option<usize>> {
+    if generations.is_some_and(|generations| generations.frozen.is_some()) {
+        return Ok(None);
+    }
+    interpreter.get_freeze_count.call0()?.extract().map(Some)
 }
 
 /// Returns the head of the frozen objects, given that of the youngest generation, or `None` if it does not

@@ -10,8 +10,8 @@
 //! `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects,
 //! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`, by what
 //! `object` and `links` read; `huge` is where the tables are allocated; `memory` adds what tensors hold, by
-//! what Python has `reported`; `pass` adds it up without a walk; `search`
-//! follows references from a few objects; `answer`, `dead` and `leads` turn the `graph` into what was
+//! what Python has `reported`; `pass` adds it up without a walk; `of_type` finds the objects of a type;
+//! `search` follows references from a few objects; `answer`, `dead` and `leads` turn the `graph` into what was
 //! `found`; `examining` has one examination wait for another.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 #![allow(
@@ -47,6 +47,7 @@ mod memory_error;
 mod node_hooks;
 mod object;
 mod object_kind;
+mod of_type;
 mod out_of_memory;
 mod pass;
 mod paths;
@@ -81,6 +82,7 @@ pub use huge::HugePages;
 pub use leads::leads_to;
 pub use node_hooks::{NodeHooks, hook_lists};
 pub use object_kind::{ObjectKind, TypeKind};
+pub use of_type::objects_of_type;
 pub use pass::listed_memory;
 pub use reported::{Memory, MemoryKind};
 pub use search::led_to;

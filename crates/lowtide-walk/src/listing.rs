@@ -12,6 +12,8 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use super::generations::{Generations, reported_frozen};
+use super::interpreter::Interpreter;
 use super::kinds::Kinds;
 use super::object::{AHEAD, class_of, count_of, is_immortal};
 use super::out_of_memory::OutOfMemory;
@@ -112,7 +114,7 @@ impl<'k> Listing<'k> {
                 self.show(object, if is_mortal { List::Frozen } else { List::Unknown });
             })
         } else {
-            let list = list(question)?;
+            let list = list(&question.interpreter)?;
             // An audit hook may have run. A type may have been freed, and another be in its place.
             self.kinds.forget();
             each_in(&list, |object| self.show(object, List::Generation));
@@ -180,13 +182,17 @@ fn bit_of(address: usize) -> (usize, u64) {
 
 /// Calls `show` with every object that the collector lists, and with the frozen ones if they can be read.
 /// Returns whether that is so, or none are frozen. `show` must not run Python code, and makes no object.
-pub(crate) fn each(question: &Question<'_>, mut show: impl FnMut(*mut PyObject)) -> PyResult<bool> {
-    let are_none = question.reported_frozen()? == Some(0);
-    Ok(if let Some(generations) = &question.generations {
+pub(crate) fn each(
+    interpreter: &Interpreter<'_>,
+    generations: Option<&Generations>,
+    mut show: impl FnMut(*mut PyObject),
+) -> PyResult<bool> {
+    let are_none = reported_frozen(interpreter, generations)? == Some(0);
+    Ok(if let Some(generations) = generations {
         generations.each(&mut show);
         generations.each_frozen(show) || are_none
     } else {
-        each_in(&list(question)?, show);
+        each_in(&list(interpreter)?, show);
         are_none
     })
 }
@@ -200,8 +206,8 @@ fn each_in(list: &Bound<'_, PyList>, mut show: impl FnMut(*mut PyObject)) {
     }
 }
 
-fn list<'py>(question: &Question<'py>) -> PyResult<Bound<'py, PyList>> {
-    Ok(question.interpreter.get_objects.call0()?.cast_into::<PyList>()?)
+fn list<'py>(interpreter: &Interpreter<'py>) -> PyResult<Bound<'py, PyList>> {
+    Ok(interpreter.get_objects.call0()?.cast_into::<PyList>()?)
 }
 
 fn object_in(list: &Bound<'_, PyList>, at: usize) -> *mut PyObject {

@@ -96,7 +96,7 @@ pub(crate) fn tensors<'py>(
 ) -> PyResult<Tensors<'py>> {
     let (mut found, mut all) = (Vec::new(), Vec::new());
     let mut is_full = false;
-    let has_frozen = listing::each(question, |at| {
+    let has_frozen = listing::each(&question.interpreter, question.generations.as_ref(), |at| {
         is_full |= all.try_reserve(1).is_err();
         if !is_full {
             all.push(at.expose_provenance());

@@ -130,15 +130,6 @@ impl<'py> Question<'py> {
         Ok((question, kinds))
     }
 
-    /// Returns how many objects are frozen, as the collector reports it; `None` where they can be read, and are
-    /// counted by that.
-    pub(crate) fn reported_frozen(&self) -> PyResult<Option<usize>> {
-        if self.generations.as_ref().is_some_and(Generations::reads_frozen) {
-            return Ok(None);
-        }
-        self.interpreter.get_freeze_count.call0()?.extract().map(Some)
-    }
-
     /// Returns whether an object of this type may be what another examination works with, if one
     /// is under way: an iterator, a container, an object of this package.
     pub(crate) fn is_of_another(&self, class: *mut PyTypeObject) -> bool {

@@ -21,6 +21,7 @@ use pyo3::types::PyList;
 
 use super::crew::{Blocked, threads_for, together};
 use super::frozen;
+use super::generations::reported_frozen;
 use super::graph::object;
 use super::held::{self, Held};
 use super::huge::Reserve;
@@ -89,7 +90,7 @@ pub(crate) fn walk<'py>(
     let mut frames: Vec<usize> = kinds.reported.values().flatten().copied().collect();
     frames.retain(|one| kinds.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
     let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
-    let reported = question.reported_frozen()?;
+    let reported = reported_frozen(&question.interpreter, question.generations.as_ref())?;
     kinds.forget();
     // Frames of our own, then roots, then what else is ours.
     let mut first = roots.ours.clone();

@@ -5,7 +5,7 @@ Data that crosses the border has a class here. What Python has to provide is des
 
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, final
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, final
 
 __all__ = [
     "AgentError",
@@ -92,6 +92,7 @@ __all__ = [
     "module_state",
     "nvml_memory",
     "nvml_usage",
+    "objects_of_type",
     "parse_bytes",
     "parse_seconds",
     "position",
@@ -109,6 +110,8 @@ __all__ = [
     "tags_wake",
     "thread_state",
 ]
+
+_T = TypeVar("_T")
 
 __version__: str
 
@@ -857,6 +860,7 @@ def frame_locals(frame: FrameType) -> object: ...
 def frame_variables(frame: FrameType) -> dict[str, object] | None: ...
 def frozen_mortals(count: int, member: object) -> int: ...
 def hook_lists(known: list[tuple[object, object]]) -> list[int]: ...
+def objects_of_type(interpreter: type, kind: type[_T], tried: list[object]) -> list[_T]: ...
 def kept_by(value: object, threads: list[int], code: int) -> int | str | None: ...
 def leads_to(
     question: _Question,

@@ -19,7 +19,7 @@ import pytest
 import ways
 from alone import alone
 from lowtide import _native
-from lowtide._why.question import _Interpreter, threads_in
+from lowtide._heap import Interpreter, threads_in
 from ways import Quiet, Runner
 
 MIB = 1 << 20
@@ -72,7 +72,7 @@ def test_a_refused_thread_is_done_without() -> None:
     said = alone(
         """
         import os, resource, lowtide
-        from lowtide._why import question
+        from lowtide import _heap
 
         class Kept: pass
         kept = Kept()
@@ -80,7 +80,7 @@ def test_a_refused_thread_is_done_without() -> None:
         if os.geteuid() == 0:
             os.setuid(12345)  # Root has no limit, and others may not import.
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        question._Interpreter.threads = 4
+        _heap.Interpreter.threads = 4
         print("kept" in str(lowtide.why(kept)))
         """
     )
@@ -109,15 +109,16 @@ def test_the_programs_import_is_not_called(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("in_place", [False, True])
 def test_no_hook_runs_once_the_objects_are_listed(in_place: bool) -> None:
     """An audit hook is Python code: while it runs, others do, and objects end."""
-    if in_place and not _Interpreter.knows_generations:
+    if in_place and not Interpreter.knows_generations:
         pytest.skip("the collector's lists are not read in this version")
     said = alone(
         f"""
         import sys, lowtide
-        from lowtide._why.question import Question, _Interpreter
+        from lowtide._heap import Interpreter
+        from lowtide._why.question import Question
         from lowtide import _native
 
-        _Interpreter.knows_generations = {in_place}
+        Interpreter.knows_generations = {in_place}
         events = []
         question = None
 
@@ -473,8 +474,8 @@ def test_the_memory_for_an_answer_goes_back_at_once() -> None:
     told = alone(
         """
         import gc, lowtide
-        from lowtide._why.question import _Interpreter
-        _Interpreter.knows_generations = False
+        from lowtide._heap import Interpreter
+        Interpreter.knows_generations = False
         world = [{"number": [number]} for number in range(400_000)]
         gc.collect()
         gc.freeze()

@@ -7,12 +7,12 @@ only where a context exists already.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
+from .._heap import objects_of
 from .._hook import Setting
 from .._native import (
     AllocatorCounts,
@@ -282,10 +282,7 @@ def pools_in_use(module: Torch) -> bool:
     inside = getattr(getattr(entry, "__wrapped__", None), "__code__", None)
     if inside is None:
         return False
-    for one in gc.get_objects():
-        if type(one) is GeneratorType and one.gi_code is inside and suspended(one):
-            return True
-    return False
+    return any(one.gi_code is inside and suspended(one) for one in objects_of(GeneratorType))
 
 
 def suspended(generator: GeneratorType[Any, Any, Any]) -> bool:

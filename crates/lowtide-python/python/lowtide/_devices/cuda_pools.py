@@ -6,10 +6,10 @@ apart: the ordinary one, one that graphs use, or a `MemPool` of the program.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from .._heap import objects_of
 from .._native import LedgerKind, LedgerLine, tag_at
 from .._torch import Torch, torch
 from .device import ledger_lines
@@ -81,15 +81,8 @@ def graph_pools() -> set[PoolId]:
     base = getattr(module._C, "_CUDAGraph", None)
     if base is None:
         return set()
-    is_graph: dict[type, bool] = {}  # There are few types, and each is looked at once.
-    pools = set()
-    for one in gc.get_objects():
-        of = type(one)
-        if of not in is_graph:
-            is_graph[of] = base in type.__dict__["__mro__"].__get__(of)
-        if is_graph[of] and (pool := pool_of_graph(module, one)) is not None:
-            pools.add(pool)
-    return pools
+    pools = (pool_of_graph(module, one) for one in objects_of(base))
+    return {pool for pool in pools if pool is not None}
 
 
 def lines_of(segments: list[Segment], graph_pools: Callable[[], set[PoolId]]) -> list[LedgerLine]:

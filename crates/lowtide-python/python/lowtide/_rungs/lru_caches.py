@@ -8,7 +8,6 @@ everything can be reached. No code of the program runs until a cache is cleared.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import types
 import weakref
@@ -16,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._devices.device import Device
+from .._heap import objects_of
 from .._hook import Hook
 from .._native import HookPoint, Touch, led_to, referents
 from .._why.memory.probe import bytes_on, candidate_types
@@ -87,9 +87,9 @@ _known: list[_Known] = []
 
 
 def lru_caches() -> list[Any]:
-    """Returns every `lru_cache` that the collector lists.
+    """Returns every `lru_cache`, frozen ones included.
 
-    To list all objects takes long. Where the type has as many references as the last time, and every
+    To look at all objects takes long. Where the type has as many references as the last time, and every
     cache of then is alive, there is no other.
     """
     references = sys.getrefcount(Wrapper)
@@ -97,7 +97,7 @@ def lru_caches() -> list[Any]:
         caches = [one for one in (weak() for weak in known.caches) if one is not None]
         if known.references == references and len(caches) == len(known.caches):
             return caches
-    caches = [one for one in gc.get_objects() if type(one) is Wrapper]
+    caches = [one for one in objects_of(Wrapper) if type(one) is Wrapper]
     _known[:] = [_Known(references, [weakref.ref(one) for one in caches])]
     return caches
 

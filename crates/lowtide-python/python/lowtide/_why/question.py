@@ -14,11 +14,11 @@ import gc
 import os
 import sys
 import types
-import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from .._frozen import IMMORTAL
+from .._heap import Interpreter
 from .._native import ObjectKind, TypeKind
 from .._torch import torch
 from .alone import is_alone
@@ -37,54 +37,6 @@ def _view() -> type:
 
 
 _VIEW: Final = _view()
-
-
-def threads_in(version: tuple[int, int]) -> int:
-    """Returns how many threads walk in this version of Python: 0 if the number of objects and of cores
-    decides. In versions whose traverse slots have not been read, only the calling thread does."""
-    return 0 if (3, 10) <= version <= (3, 13) else 1
-
-
-class _Interpreter:
-    """Functions and facts of the interpreter, as they were when this module was imported.
-
-    To look them up during a walk could run code that the program has put in their place.
-    """
-
-    get_objects = gc.get_objects
-    get_freeze_count = gc.get_freeze_count
-    get_threshold = gc.get_threshold
-    get_count = gc.get_count
-    current_frames = sys._current_frames
-    current_exceptions = sys._current_exceptions
-
-    # How frozen objects are linked is known for these versions.
-    finds_frozen = (3, 10) <= sys.version_info[:2] <= (3, 14)
-    # Where the collector has its lists of objects is known for these.
-    knows_generations = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    # How objects are laid out is known for these. The walk prefetches memory by it.
-    knows_layout = (3, 10) <= sys.version_info[:2] <= (3, 14)
-    # Up to Python 3.10 a running frame shows its variables to the collector.
-    frames_show = sys.version_info < (3, 11)
-    # The traverse slots of these types, and of classes written in Python that are based on them or on
-    # none, only read the object: threads without a thread state may call them (decision 0023).
-    readers: ClassVar[tuple[type, ...]] = (
-        dict,
-        list,
-        tuple,
-        set,
-        frozenset,
-        types.FunctionType,
-        types.CellType,
-        types.MethodType,
-        types.BuiltinFunctionType,
-        property,
-        staticmethod,
-        classmethod,
-        weakref.ReferenceType,
-    )
-    # How many threads walk: 0 lets the number of objects and of cores decide. Tests set another.
-    threads = threads_in(sys.version_info[:2])
 
 
 _KINDS: Final[list[TypeKind]] = [
@@ -156,7 +108,7 @@ class Question:
         self.immortal = IMMORTAL
         self.view = _VIEW
         self.thread = _thread.get_ident()
-        self.interpreter = _Interpreter
+        self.interpreter = Interpreter
         self.arrays = _arrays()
         self.kept = roots()
         self.nested = not is_alone()

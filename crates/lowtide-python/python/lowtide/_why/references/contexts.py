@@ -6,12 +6,12 @@ readers use their own getters and never start anything in them.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
 from weakref import ReferenceType
 
+from ..._heap import objects_of
 from ..._native import referents, refers, thread_state
 from .calls import end_task
 from .cuts import attribute_step, none_item
@@ -157,11 +157,7 @@ call that is scheduled, and the copies share the tree of their values."""
 
 
 def _contexts_with(variable: ContextVar[Any], held: object) -> list[Context]:
-    return [
-        one
-        for one in gc.get_objects()
-        if type(one) is Context and Context.get(one, variable) is held
-    ]
+    return [one for one in objects_of(Context) if Context.get(one, variable) is held]
 
 
 def _set_none(variable: ContextVar[Any], held: object) -> Act:
