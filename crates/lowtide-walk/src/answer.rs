@@ -252,13 +252,15 @@ impl Answering<'_, '_> {
             return Ok(None);
         }
         let (kept, hidden) = self.kept(&lost, cache);
+        let (collects, unfreezes) = self.in_cycle(&lost, cache);
         let found = HeapCut {
             edges: self.list(vec![self.edge(first.from, first.to)?])?,
             freed: RetainedSize { objects: lost.len() as u64, bytes: freed.0 },
             beside: RetainedSize { objects: 0, bytes: 0 },
             kept_bytes: kept.0,
             hidden,
-            collects: self.is_in_cycle(&lost, cache),
+            collects,
+            unfreezes,
         };
         Py::new(self.py, found).map(Some)
     }
@@ -361,13 +363,15 @@ impl Answering<'_, '_> {
         let mut lost = self.analysis.lost_by(&cut.edges);
         lost.sort_unstable();
         let (kept, hidden) = self.kept(&lost, target);
+        let (collects, unfreezes) = self.in_cycle(&lost, target);
         let found = HeapCut {
             edges: self.list(edges)?,
             freed: cut.freed.into(),
             beside: cut.collateral.into(),
             kept_bytes: kept.0,
             hidden,
-            collects: self.is_in_cycle(&lost, target),
+            collects,
+            unfreezes,
         };
         Py::new(self.py, found)
     }
@@ -380,8 +384,9 @@ impl Answering<'_, '_> {
     }
 
     /// Returns whether a cycle keeps the target or device memory alive among these nodes, which are
-    /// sorted: the collector has to run after the cut.
-    fn is_in_cycle(&self, lost: &[Node], target: Node) -> bool {
+    /// sorted: the collector has to run after the cut. And whether objects that it has to free are frozen; without
+    /// such a cycle, whether any are, as the statement of the cut may be another one and leave a cycle.
+    fn in_cycle(&self, lost: &[Node], target: Node) -> (bool, bool) {
         let at = |node: Node| lost.binary_search(&node).ok();
         let mut references = vec![0_u32; lost.len()];
         let counted = |node: &&Node| self.heap.kind(**node) != Kind::Memory;
@@ -405,7 +410,13 @@ impl Answering<'_, '_> {
             }
         }
         let matters = |node: Node| node == target || self.heap.graph.bytes(node) > Bytes::ZERO;
-        lost.iter().zip(freed).any(|(node, freed)| !freed && matters(*node))
+        let stay = lost.iter().zip(&freed).filter(|(_, freed)| !**freed).map(|(node, _)| *node);
+        let is_frozen = |node| self.heap.is_frozen(node);
+        if stay.clone().any(matters) {
+            (true, stay.clone().any(is_frozen))
+        } else {
+            (false, lost.iter().copied().any(is_frozen))
+        }
     }
 
     /// Returns what stays of these sorted nodes although the references to them are cut, because

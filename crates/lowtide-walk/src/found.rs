@@ -97,6 +97,8 @@ pub struct HeapCut {
     pub(crate) hidden: u64,
     /// Whether the collector has to run after the cut, because of a reference cycle.
     pub(crate) collects: bool,
+    /// Whether what the collector has to free is frozen: it has to be unfrozen first.
+    pub(crate) unfreezes: bool,
 }
 
 #[pymethods]

@@ -82,7 +82,7 @@ pub use huge::HugePages;
 pub use leads::leads_to;
 pub use node_hooks::{NodeHooks, hook_lists};
 pub use object_kind::{ObjectKind, TypeKind};
-pub use of_type::objects_of_type;
+pub use of_type::{is_frozen, objects_of_type};
 pub use pass::listed_memory;
 pub use reported::{Memory, MemoryKind};
 pub use search::led_to;

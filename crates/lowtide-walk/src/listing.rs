@@ -188,13 +188,21 @@ pub(crate) fn each(
     mut show: impl FnMut(*mut PyObject),
 ) -> PyResult<bool> {
     let are_none = reported_frozen(interpreter, generations)? == Some(0);
-    Ok(if let Some(generations) = generations {
-        generations.each(&mut show);
-        generations.each_frozen(show) || are_none
-    } else {
-        each_in(&list(interpreter)?, show);
-        are_none
-    })
+    each_listed(interpreter, generations, &mut show)?;
+    Ok(generations.is_some_and(|generations| generations.each_frozen(show)) || are_none)
+}
+
+/// Calls `show` with every object that the collector lists. It must not run Python code, and makes no object.
+pub(crate) fn each_listed(
+    interpreter: &Interpreter<'_>,
+    generations: Option<&Generations>,
+    show: impl FnMut(*mut PyObject),
+) -> PyResult<()> {
+    match generations {
+        Some(generations) => generations.each(show),
+        None => each_in(&list(interpreter)?, show),
+    }
+    Ok(())
 }
 
 fn each_in(list: &Bound<'_, PyList>, mut show: impl FnMut(*mut PyObject)) {

@@ -1,4 +1,5 @@
-//! The objects of one type: a pass over those that the collector lists, and over the frozen ones.
+//! The objects of one type: a pass over those that the collector lists, and over the frozen ones. And whether an
+//! object is one of the latter.
 //!
 //! `gc.get_objects` leaves out what `gc.freeze` has hidden. A cache or a captured graph that was frozen with the rest
 //! of a server is still there.
@@ -11,6 +12,7 @@ use super::frozen;
 use super::generations::Generations;
 use super::graph::object;
 use super::interpreter::Interpreter;
+use super::links::is_tracked;
 use super::listing;
 use super::lists::list_of;
 use super::object::class_of;
@@ -53,4 +55,19 @@ pub fn objects_of_type<'py>(
         found.extend(frozen.filter(|one| is_it(one.as_ptr())));
     }
     list_of(py, found)
+}
+
+/// Returns whether an object is frozen: the collector tracks it, and does not list it.
+#[pyfunction]
+pub fn is_frozen(interpreter: &Bound<'_, PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if !is_tracked(object.as_ptr().expose_provenance()) {
+        return Ok(false);
+    }
+    let interpreter: Interpreter<'_> = interpreter.extract()?;
+    let mut is_listed = false;
+    let generations = Generations::find(object.py(), &interpreter)?;
+    listing::each_listed(&interpreter, generations.as_ref(), |at| {
+        is_listed |= at == object.as_ptr();
+    })?;
+    Ok(!is_listed)
 }

@@ -9,7 +9,7 @@ import weakref
 from typing import Any, ClassVar, TypeVar
 
 from ._frozen import IMMORTAL
-from ._native import objects_of_type
+from ._native import is_frozen, objects_of_type
 
 _T = TypeVar("_T")
 
@@ -67,3 +67,11 @@ def objects_of(kind: type[_T]) -> list[_T]:
     modules = sys.modules
     known: list[Any] = list(dict.values(modules)) if isinstance(modules, dict) else []
     return objects_of_type(Interpreter, kind, [*known, IMMORTAL])
+
+
+def expression_for_all(*needed: object) -> str:
+    """Returns the expression for all objects, as a person would type it. Frozen objects are not among those that the
+    collector lists, so they are unfrozen first if one of them is needed."""
+    if any(is_frozen(Interpreter, one) for one in needed):
+        return "(gc.unfreeze() or gc.get_objects())"
+    return "gc.get_objects()"

@@ -15,6 +15,7 @@ from contextvars import Context
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
+from .._heap import expression_for_all
 from .interpreter import is_current, kept
 from .path import Edge
 from .path_text import repeats
@@ -235,7 +236,7 @@ def _task(value: object) -> Code | None:
     if name is None or _OWN_NAME.fullmatch(name) is None:
         return None
     code = (
-        "next(one for one in gc.get_objects() if issubclass(type(one), asyncio.Task) "
+        f"next(one for one in {expression_for_all(value)} if issubclass(type(one), asyncio.Task) "
         f"and one.get_name() == {name!r})"
     )
     return Code(code, code, frozenset({"asyncio", "gc"}), (f"task {name!r}",))

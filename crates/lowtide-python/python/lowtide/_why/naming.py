@@ -212,7 +212,7 @@ class Naming:
         code = None
         if known and len(known) == len(statements):
             collect = found.collects or any(one.is_entry for one in steps)
-            code = printable(joined(known, collect=collect))
+            code = printable(joined(known, collect=collect, unfreeze=found.unfreezes))
         return Cut(
             steps=tuple(one.step for one in unique.values()),
             code=code,

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from types import FunctionType, MethodType
 from typing import Any
 
+from .._heap import expression_for_all
 from .._native import kept_by
 from .references.contexts import thread_name
 from .references.functions import function_name
@@ -151,7 +152,7 @@ def entry(name: str, registry: Any, held: object) -> Reference | None:
         position = next((at for at, one in enumerate(registry) if one is held), None)
         if position is not None:
             is_it = "type(one) is list and any(each is encodings.search_function for each in one)"
-            found = f"next(one for one in gc.get_objects() if {is_it})[{position}]"
+            found = f"next(one for one in {expression_for_all(registry)} if {is_it})[{position}]"
             imports = ("codecs", "encodings", "gc")
             return Reference("", "element", f"codecs.unregister({found})", imports=imports)
     if name == CODEC_CACHE:

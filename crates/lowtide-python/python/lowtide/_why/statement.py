@@ -25,9 +25,14 @@ class Statement(NamedTuple):
         return joined([self])
 
 
-def joined(statements: Iterable[Statement], *, collect: bool = False) -> str:
-    """Returns statements as one, with the imports of all; a collection comes last if it is needed."""
+def joined(
+    statements: Iterable[Statement], *, collect: bool = False, unfreeze: bool = False
+) -> str:
+    """Returns statements as one, with the imports of all; a collection comes last if it is needed, of frozen
+    objects too if they are what has to go."""
     all_statements = list(statements)
+    if collect and unfreeze:
+        all_statements.append(Statement("gc.unfreeze()", frozenset({"gc"})))
     if collect:
         all_statements.append(Statement("gc.collect()", frozenset({"gc"})))
     imports = sorted(frozenset().union(*(one.imports for one in all_statements)))

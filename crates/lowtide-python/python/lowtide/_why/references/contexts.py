@@ -11,7 +11,7 @@ from contextvars import Context, ContextVar, Token
 from typing import Any
 from weakref import ReferenceType
 
-from ..._heap import objects_of
+from ..._heap import expression_for_all, objects_of
 from ..._native import referents, refers, thread_state
 from .calls import end_task
 from .cuts import attribute_step, none_item
@@ -132,8 +132,10 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
             if where is not None:
                 known = f"sys.modules[{where[0]!r}].{where[1]}"
             verb = f"{known}.set(None)" if is_here else f"{{holder}}.run({known}.set, None)"
-            if len(_contexts_with(variable, held)) > 1:
-                verb = f"(lambda variable, value: {_IN_ALL})({known}, {{path}})"
+            sharing = _contexts_with(variable, held)
+            if len(sharing) > 1:
+                in_all = _IN_ALL.format(expression_for_all(*sharing))
+                verb = f"(lambda variable, value: {in_all})({known}, {{path}})"
             remark = f"context variable {name!r}"
             yield Reference(
                 f" ({remark})",
@@ -150,7 +152,7 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
 _SHARING = "type(one) is contextvars.Context and value is not None and one.get(variable) is value"
 _IN_ALL = (
     "(variable.get(None) is value and variable.set(None), "
-    f"[one.run(variable.set, None) for one in gc.get_objects() if {_SHARING}])"
+    f"[one.run(variable.set, None) for one in {{}} if {_SHARING}])"
 )
 """Sets a variable to None in every context that has this value: a context is copied for each task and each
 call that is scheduled, and the copies share the tree of their values."""
