@@ -44,7 +44,8 @@ pub fn examine(question: &Bound<'_, PyAny>) -> PyResult<Examination> {
     let analysis = Analysis::new(&heap.graph);
     analysis.prepare();
     let one_by_one = question.targets.is_some() && !question.grouped;
-    Answering { py, heap: &heap, analysis: &analysis, one_by_one }.all(question.most)
+    let at_exit = question.at_exit;
+    Answering { py, heap: &heap, analysis: &analysis, one_by_one, at_exit }.all(question.most)
 }
 
 /// What an answer is made from.
@@ -54,6 +55,8 @@ struct Answering<'a, 'py> {
     analysis: &'a Analysis<'a>,
     /// Whether objects were asked about. Then everything else is left out.
     one_by_one: bool,
+    /// The address of the interpreter's list of calls at exit, or 0: nobody knows it by a name.
+    at_exit: usize,
 }
 
 /// Memory that is held by one object that a person knows.
@@ -137,7 +140,7 @@ impl Answering<'_, '_> {
         let chain: Vec<Node> = self
             .analysis
             .dominators(memory)
-            .take_while(|node| !self.heap.kind(*node).is_scaffolding())
+            .take_while(|node| !self.is_scaffolding(*node))
             .collect();
         let Some(mut at) = chain.len().checked_sub(1) else { return memory };
         let wholes = self.wholes(&chain);
@@ -155,6 +158,12 @@ impl Answering<'_, '_> {
             at += 1;
         }
         chain[at]
+    }
+
+    /// Returns whether it is a place for names, or for calls at exit, rather than an object that has a name.
+    fn is_scaffolding(&self, node: Node) -> bool {
+        let is_list = self.heap.known.addresses[node.index()] == self.at_exit && self.at_exit != 0;
+        is_list || self.heap.kind(node).is_scaffolding()
     }
 
     /// Returns for each of these, which dominates those before it, whether it is one thing: a

@@ -46,6 +46,8 @@ pub(crate) struct PythonQuestion<'py> {
     most: usize,
     /// Objects that the interpreter keeps outside of modules.
     kept: Vec<Bound<'py, PyAny>>,
+    /// The address of the interpreter's list of calls at exit; 0 if it has none.
+    at_exit: usize,
     /// The arrays of numpy, if it is imported.
     arrays: Option<Arrays<'py>>,
     /// The type of a node of autograd, if torch is imported.
@@ -78,6 +80,8 @@ pub(crate) struct Question<'py> {
     pub(crate) layout: Bound<'py, PyAny>,
     pub(crate) most: usize,
     pub(crate) kept: Vec<Bound<'py, PyAny>>,
+    /// The address of the interpreter's list of calls at exit; 0 if it has none.
+    pub(crate) at_exit: usize,
     pub(crate) nested: bool,
     own_types: HashSet<usize>,
 }
@@ -118,6 +122,7 @@ impl<'py> Question<'py> {
             layout: told.layout,
             most: told.most,
             kept: told.kept,
+            at_exit: told.at_exit,
             nested: told.nested,
             own_types: told.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };

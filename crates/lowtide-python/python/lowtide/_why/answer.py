@@ -119,7 +119,8 @@ class Cut(Data):
         if self.beside_bytes:
             text += f", {mib(self.beside_bytes)} of it beside"
         if self.goes:
-            verb = "goes" if len(self.goes) == 1 else "go"
+            is_one = len(self.goes) == 1 and not self.goes[0].startswith("all ")
+            verb = "goes" if is_one else "go"
             text += f"; {', '.join(self.goes[:_SHOWN_STEPS])} {verb} too"
         return _line(head if is_first else f"or {head}", text)
 

@@ -22,6 +22,7 @@ from .._heap import Interpreter
 from .._native import ObjectKind, TypeKind
 from .._torch import torch
 from .alone import is_alone
+from .exit_callbacks import list_number
 from .interpreter import Registered, roots
 from .memory.autograd import autograd_edges
 from .memory.probe import Probe, candidate_types
@@ -111,6 +112,7 @@ class Question:
         self.interpreter = Interpreter
         self.arrays = _arrays()
         self.kept = roots()
+        self.at_exit = list_number()
         self.nested = not is_alone()
         self.own_types = _own_types() if self.nested else []
 
