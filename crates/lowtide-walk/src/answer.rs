@@ -393,8 +393,8 @@ impl Answering<'_, '_> {
     }
 
     /// Returns whether a cycle keeps the target or device memory alive among these nodes, which are
-    /// sorted: the collector has to run after the cut. And whether objects that it has to free are frozen; without
-    /// such a cycle, whether any are, as the statement of the cut may be another one and leave a cycle.
+    /// sorted: the collector has to run after the cut. Returns as well whether objects of the cycle are frozen. Without
+    /// a cycle, that is whether any of the nodes is: the statement may cut elsewhere than the graph does, and leave one.
     fn in_cycle(&self, lost: &[Node], target: Node) -> (bool, bool) {
         let at = |node: Node| lost.binary_search(&node).ok();
         let mut references = vec![0_u32; lost.len()];

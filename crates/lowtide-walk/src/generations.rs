@@ -102,8 +102,8 @@ impl Generations {
     }
 }
 
-/// Returns how many objects are frozen, as the collector reports it; `None` where they can be read, and are counted
-/// by that.
+/// Returns how many objects are frozen, as the collector reports it. Returns `None` where the frozen objects can be
+/// read: to read them counts them.
 pub(crate) fn reported_frozen(
     interpreter: &Interpreter<'_>,
     generations: Option<&Generations>,

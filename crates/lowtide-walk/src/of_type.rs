@@ -1,5 +1,4 @@
-//! The objects of one type: a pass over those that the collector lists, and over the frozen ones. And whether an
-//! object is one of the latter.
+//! The objects of one type, frozen ones included, and whether an object is frozen.
 //!
 //! `gc.get_objects` leaves out what `gc.freeze` has hidden. A cache or a captured graph that was frozen with the rest
 //! of a server is still there.
