@@ -21,7 +21,7 @@ const LOGS: &str = "target/test-logs";
 /// kept: otherwise each interpreter compiles torch again, which is half of the time of its import.
 const BYTECODE: &str = "target/python-bytecode";
 /// Incremental compilation and line tables are for those who edit. Where nothing is compiled yet they take a third
-/// and an eighth more processor time (docs/test-time.md), and a panic says its line without them. Changing them has
+/// and an eighth more processor time, and a panic says its line without them. Changing them has
 /// cargo compile the workspace again, so they stay on once somebody has compiled it with cargo alone.
 const NOT_FOR_EDITS: [(&str, &str); 2] =
     [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
