@@ -2,7 +2,7 @@
 //
 // A copy engine does this, too, and a little faster. But the driver clears memory that was given back
 // with the same engine, and while it does, copies to the device take twice as long; a kernel does not
-// notice. (docs/decisions/0022-a-wake-at-once.md)
+// notice. (docs/decisions/0005-sleep-and-wake.md)
 //
 // Regenerate the PTX beside this file with `cargo xtask ptx`.
 

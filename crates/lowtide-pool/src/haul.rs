@@ -3,7 +3,7 @@
 //! The copy engine's lane carries pieces both ways. On the way in a second lane may carry pieces from the
 //! same queue: kernels that read host memory themselves. Right after a sleep the driver still clears the
 //! memory that left, with the engine that copies in, which then takes twice as long
-//! (docs/decisions/0022-a-wake-at-once.md). Whichever lane is faster takes more pieces.
+//! (docs/decisions/0005-sleep-and-wake.md). Whichever lane is faster takes more pieces.
 
 use lowtide_device::digest::Keys;
 use lowtide_device::{Bytes, HostMemory, Mark, PendingDifferences, PendingDigests, Stream};

@@ -1,6 +1,6 @@
 //! The numbers that decide: one default policy for every workload.
 //!
-//! They are a trade (docs/decisions/0004-chunk-sizes.md has the figures): small chunks fit
+//! They are a trade (docs/decisions/0004-chunks.md has the figures): small chunks fit
 //! anywhere and cost a driver call each; large ones move fast and stay where one byte of them is
 //! live.
 

@@ -12,7 +12,7 @@ use crate::slab::Form;
 const WINDOW: u32 = 128;
 
 /// The least share of a rested engine, in percent of the pieces of a window, by their form: between what was
-/// measured on an H200 while memory was cleared and after it (docs/decisions/0022-a-wake-at-once.md).
+/// measured on an H200 while memory was cleared and after it (docs/decisions/0005-sleep-and-wake.md).
 const fn rested_percent(form: Form) -> u32 {
     match form {
         Form::Raw => 28,

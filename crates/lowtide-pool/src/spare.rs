@@ -3,7 +3,7 @@
 //! Where memory is tight, moving chunks is right: it takes nothing from anybody. Where the device has memory to
 //! spare, growth costs driver calls once. After that, cached blocks of more sizes are there, and a request for
 //! another size seldom calls the driver at all. A trim, a sleep, a wake and any allocation that finds the device
-//! full get the memory back (docs/decisions/0020-slack.md).
+//! full get the memory back (docs/decisions/0004-chunks.md).
 
 /// The number of allocations, of those that would move chunks, for which an answer of the device is used.
 const USES: u32 = 16;

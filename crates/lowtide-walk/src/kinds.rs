@@ -28,7 +28,7 @@ pub(crate) struct Info {
     /// Whether its objects are capsules. Those of `DLPack` hold tensors.
     pub(crate) is_capsule: bool,
     /// The traverse slot if any thread may call it: it reads the object and calls nothing but the
-    /// function that it is given (docs/decisions/0023).
+    /// function that it is given (docs/decisions/0009).
     pub(crate) reader: Option<ffi::traverseproc>,
     /// Offsets in its objects, in bytes, of pointers to memory that the slot will read. Only used
     /// to prefetch it.

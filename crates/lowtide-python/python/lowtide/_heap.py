@@ -42,7 +42,7 @@ class Interpreter:
     # Up to Python 3.10 a running frame shows its variables to the collector.
     frames_show = sys.version_info < (3, 11)
     # The traverse slots of these types, and of classes written in Python that are based on them or on
-    # none, only read the object: threads without a thread state may call them (decision 0023).
+    # none, only read the object: threads without a thread state may call them (decision 0009).
     readers: ClassVar[tuple[type, ...]] = (
         dict,
         list,

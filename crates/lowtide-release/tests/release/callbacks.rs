@@ -1,5 +1,5 @@
 //! Code of a caller that comes back to the releaser, or to the gate, that called it: each call has a
-//! defined answer, and nobody waits for itself or goes on without end (docs/decisions/0012-callbacks.md).
+//! defined answer, and nobody waits for itself or goes on without end (docs/decisions/0007-releases.md).
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
