@@ -1,7 +1,7 @@
 // The digest of every 2 MiB page, computed where the page is.
 //
 // One block per page, 256 lanes, each lane reading every 256th 16-byte vector.
-// The scheme, and why it is sound, is written down once, in `digest.rs` of `lowtide-page`;
+// The scheme, and why it is sound, is written down once, in `src/page/digest.rs`;
 // this file and that one compute the same function, and a conformance test
 // holds them together. The keys arrive as a kernel parameter so that, unrolled,
 // they are constant operands of the multiply-adds and cost no loads.

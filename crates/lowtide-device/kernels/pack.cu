@@ -1,6 +1,6 @@
 // Packed pages: 2 MiB of bf16 values in 1.51 MiB, packed and unpacked where the page is.
 //
-// The format is written down once, in `packing.rs` of `lowtide-page`; this file and that one write the same bytes,
+// The format is written down once, in `src/page/packing.rs`; this file and that one write the same bytes,
 // and a conformance test holds them together. A packed page lies in host memory that the device
 // knows: the kernels read and write it over the link, so that packing takes no device memory.
 //

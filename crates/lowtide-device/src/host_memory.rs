@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 use std::{fmt, ptr, slice, thread};
 
-use lowtide_page::copying;
+use crate::page::copying;
 
 use crate::facts::{RangeProblem, SizeRule};
 use crate::headroom::HostGrant;

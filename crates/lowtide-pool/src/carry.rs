@@ -102,7 +102,7 @@ mod tests {
 
     use lowtide_device::headroom::grant;
     use lowtide_device::{Bytes, Device, HostOptions, Reservation};
-    use lowtide_noise::first_other;
+    use lowtide_testing::noise::first_other;
 
     use super::*;
     use crate::carriers::{COPY_ENGINE_ROOM, KERNELS_ROOM, NO_ROOM};

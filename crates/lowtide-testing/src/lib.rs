@@ -6,6 +6,7 @@ pub mod double;
 pub mod figures;
 pub mod forks;
 mod keys;
+pub mod noise;
 pub mod raw;
 pub mod refusing;
 pub mod role;
@@ -14,5 +15,5 @@ mod share;
 mod strikes;
 pub mod suite;
 
-pub use lowtide_noise::{Dice, weights};
+pub use noise::{Dice, weights};
 pub use share::{is_long_run, share};

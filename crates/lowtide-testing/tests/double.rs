@@ -3,24 +3,12 @@
 //!
 //! Tests take turns with the double, and each ends by checking that it left nothing.
 
-// Files of the library, for the unit tests in them: see `Cargo.toml`.
-#[path = "../src/double/settings.rs"]
-#[allow(dead_code, reason = "for its tests")]
-mod settings;
-#[path = "../src/share.rs"]
-#[allow(dead_code, unreachable_pub, reason = "for its tests")]
-mod share;
-#[path = "../src/strikes.rs"]
-#[allow(dead_code, reason = "for its tests")]
-mod strikes;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use lowtide_device::nvml::Nvml;
-use lowtide_testing::Dice;
 use lowtide_testing::double::{Double, DoubleGuard, Live};
 use lowtide_testing::raw::{Access, Properties, Raw, first};
 

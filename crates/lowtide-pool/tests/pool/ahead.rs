@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use lowtide_device::Bytes;
-use lowtide_noise::first_other;
 use lowtide_pool::{
     AheadNext, AheadReport, Error, Limit, Policy, Pool, Scope, SleepPolicy, StreamId, Tag,
 };
 use lowtide_testing::Dice;
+use lowtide_testing::noise::first_other;
 use lowtide_testing::refusing::{Faults, Moment, device_over};
 
 use crate::written::{PAGE, STREAM, Written, check, host, in_use, pool_on};

@@ -5,10 +5,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_noise::{first_other, noise};
 use lowtide_pool::{
     Block, Error, Fence, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag, TurnStep,
 };
+use lowtide_testing::noise::{first_other, noise};
 
 use crate::written::{check, host, in_use, pool_on};
 

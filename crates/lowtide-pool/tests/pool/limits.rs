@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use lowtide_device::{Bytes, Device};
-use lowtide_noise::noise;
 use lowtide_pool::{
     Block, Error, Limit, Phase, Policy, Pool, PressureAnswer, Scope, SleepPolicy, Tag, TurnStep,
 };
+use lowtide_testing::noise::noise;
 
 use lowtide_testing::is_long_run;
 

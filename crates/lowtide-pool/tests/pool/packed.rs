@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide_device::{Address, Bytes};
-use lowtide_noise::first_difference;
 use lowtide_pool::{Error, Policy, Pool, Scope, SleepPolicy, Tag};
+use lowtide_testing::noise::first_difference;
 use lowtide_testing::refusing::{Faults, device_over};
 use lowtide_testing::weights::PAGE_KINDS;
 use lowtide_testing::{Dice, share};

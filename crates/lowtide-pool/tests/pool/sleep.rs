@@ -2,8 +2,8 @@
 //! between.
 
 use lowtide_device::{Bytes, RangeProblem};
-use lowtide_noise::{first_other, words};
 use lowtide_pool::{Error, Phase, Policy, Scope, SleepPolicy, SleepReport, Tag, WakeReport};
+use lowtide_testing::noise::{first_other, words};
 
 use crate::written::{PAGE, STREAM, Written, check, host, in_use, pool_on};
 use lowtide_testing::Dice;

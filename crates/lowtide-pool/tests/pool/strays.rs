@@ -10,8 +10,8 @@ use std::slice;
 use std::sync::{Arc, Mutex};
 
 use lowtide_device::{Address, Bytes};
-use lowtide_noise::{close, first_difference, noise};
 use lowtide_pool::{Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
+use lowtide_testing::noise::{close, first_difference, noise};
 use lowtide_testing::refusing::{Faults, Moment, device_over};
 use lowtide_testing::{Dice, is_long_run};
 

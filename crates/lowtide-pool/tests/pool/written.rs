@@ -6,8 +6,8 @@ use std::ptr::with_exposed_provenance_mut;
 use std::slice;
 
 use lowtide_device::{Address, Bytes, Device, HostOptions};
-use lowtide_noise::words;
 use lowtide_pool::{Policy, Pool, StreamId, Tag};
+use lowtide_testing::noise::words;
 
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
 pub(crate) const STREAM: StreamId = StreamId(0);

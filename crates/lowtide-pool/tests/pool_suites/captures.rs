@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lowtide_device::{Bytes, Device};
-use lowtide_noise::{first_other, noise};
 use lowtide_pool::{AheadNext, Block, Limit, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
+use lowtide_testing::noise::{first_other, noise};
 use lowtide_testing::raw::Raw;
 use lowtide_testing::suite::{Case, Target};
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::game::{Game, Ground};
 use crate::hands::Hands;
 use lowtide_device::{Address, Bytes, Device};
-use lowtide_noise::{close, noise};
 use lowtide_pool::{AheadNext, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 use lowtide_testing::double::{Double, REFUSABLE, REFUSALS};
 use lowtide_testing::is_long_run;
+use lowtide_testing::noise::{close, noise};
 use lowtide_testing::suite::{Case, Target};
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_device::{Address, Bytes, Device, HostMemory};
-use lowtide_noise::noise;
 use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId};
 use lowtide_testing::double::{Double, DoubleGuard};
+use lowtide_testing::noise::noise;
 use lowtide_testing::suite::{Case, Target};
 use lowtide_testing::weights::PAGE_KINDS;
 

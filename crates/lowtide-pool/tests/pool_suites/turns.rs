@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use lowtide_device::{Address, Bytes, Device, Stream};
-use lowtide_noise::{close, first_other, noise};
 use lowtide_pool::{
     AheadNext, Error, Limit, Phase, Policy, Pool, Scope, SleepPolicy, StreamFence, StreamId, Tag,
 };
 use lowtide_testing::double::{Double, DoubleGuard};
+use lowtide_testing::noise::{close, first_other, noise};
 use lowtide_testing::raw::{Raw, first};
 use lowtide_testing::suite::{Case, Target};
 

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 
 use lowtide_device::{Bytes, Chunk, Device, HostMemory, Stream};
-use lowtide_noise::first_other;
 use lowtide_pool::{Block, Pool, Scope, SleepPolicy};
 use lowtide_release::{
     Climb, Climbed, Clock, Expectation, Failure, Gauge, Inventory, ManualClock, Receipt, Releaser,
     Rung, RungName,
 };
+use lowtide_testing::noise::first_other;
 use lowtide_testing::suite::Target;
 
 /// A real GPU's number moves by this much without anybody's doing, or by this part where much is

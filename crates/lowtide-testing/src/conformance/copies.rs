@@ -1,7 +1,7 @@
 //! Copies: the right bytes, at any offset, over any border, on several streams.
 
+use crate::noise::first_other;
 use lowtide_device::{Bytes, Error};
-use lowtide_noise::first_other;
 
 use super::fixture::{
     NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,

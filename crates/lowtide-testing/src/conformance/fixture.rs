@@ -32,7 +32,7 @@ pub(super) fn ready(device: &Device, size: Bytes) -> Reservation {
 
 /// Returns bytes that differ from offset to offset and from seed to seed.
 pub(super) fn noise(seed: u64, size: Bytes) -> Vec<u8> {
-    lowtide_noise::noise(seed, size.as_usize())
+    crate::noise::noise(seed, size.as_usize())
 }
 
 /// Writes bytes to the device and waits.

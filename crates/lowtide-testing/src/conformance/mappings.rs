@@ -1,8 +1,8 @@
 //! Mappings: a chunk is in one place or in none, keeps its content when it moves, and a refusal
 //! changes nothing.
 
+use crate::noise::first_other;
 use lowtide_device::{Bytes, Error, RangeProblem, Result};
-use lowtide_noise::first_other;
 
 use super::fixture::{
     NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::noise::first_other;
 use lowtide_device::digest::PAGE_BYTES;
 use lowtide_device::packing::{self, Look, PACKED_AT_ONCE, PACKED_BYTES};
 use lowtide_device::{Bytes, Error, HostMemory};
-use lowtide_noise::first_other;
 
 use super::fixture::{
     NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use crate::noise::first_other;
 use lowtide_device::Bytes;
-use lowtide_noise::first_other;
 
 use super::fixture::{
     NamedCase, PAGE, START, device, host_memory, noise, only, pages, ready, write,

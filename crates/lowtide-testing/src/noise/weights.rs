@@ -1,8 +1,8 @@
 //! Pages as models have them, and as they do not: for tests of packed pages.
 
-use lowtide_page::digest::PAGE_BYTES;
+use lowtide_device::digest::PAGE_BYTES;
 
-use crate::Dice;
+use super::dice::Dice;
 
 /// A kind of page, and whether it packs.
 #[derive(Debug, Clone, Copy)]

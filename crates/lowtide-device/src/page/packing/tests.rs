@@ -1,5 +1,5 @@
-use lowtide_noise::Dice;
-use lowtide_noise::weights::PAGE_KINDS;
+use lowtide_testing::noise::Dice;
+use lowtide_testing::noise::weights::PAGE_KINDS;
 
 use super::*;
 

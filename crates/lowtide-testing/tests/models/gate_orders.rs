@@ -1,18 +1,35 @@
 //! The gate and the idle policy under a model checker: every interleaving of two threads, and for
 //! three threads every interleaving with a few preemptions.
 //!
-//! `cargo test -p lowtide-models --test gate`. Loom reports a lost wake-up
+//! Loom reports a lost wake-up
 //! as a deadlock, and lets a relaxed load return any value that the memory model allows: so a gate
 //! that orders too little fails in [`Room::visit`].
 
 use std::time::Duration;
 
+use crate::clock::Clock;
+use crate::gate::{Gate, GateState, Mode, Step};
+use crate::idle::{Decision, Idle, IdleOptions};
+use crate::models;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use loom::thread;
-use lowtide_models::clock::Clock;
-use lowtide_models::gate::{Gate, GateState, Mode, Step};
-use lowtide_models::idle::{Decision, Idle, IdleOptions};
+
+pub(crate) const MODELS: &[(&str, fn())] = models![
+    r37_nothing_passes_while_the_gate_is_closed,
+    two_workers_stop_for_one_closer_and_both_go_on,
+    who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace,
+    whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again,
+    two_closers_take_turns_and_work_goes_between,
+    closers_stay_out_of_each_others_way,
+    a_pass_within_a_pass_never_waits_for_its_own_gate,
+    work_finds_memory_awake_and_one_wakes_it_for_all,
+    memory_that_could_not_be_woken_is_woken_by_the_next,
+    r26_no_ticket_is_given_while_a_task_is_active,
+    there_are_never_two_claims,
+    a_task_that_finished_is_never_forgotten,
+    a_ticket_that_is_put_back_loses_no_task,
+];
 
 const MODES: [Mode; 4] = [Mode::Abort, Mode::Retract, Mode::InPlace, Mode::Drain];
 const QUIET: GateState = GateState { open: true, active: 0, parked: 0, waiting: 0 };
@@ -79,7 +96,6 @@ fn work(gate: &Gate, room: &Room) {
     }
 }
 
-#[test]
 fn r37_nothing_passes_while_the_gate_is_closed() {
     for mode in MODES {
         check(None, move || {
@@ -100,7 +116,6 @@ fn r37_nothing_passes_while_the_gate_is_closed() {
     }
 }
 
-#[test]
 fn two_workers_stop_for_one_closer_and_both_go_on() {
     for mode in MODES {
         check(Some(few()), move || {
@@ -124,7 +139,6 @@ fn two_workers_stop_for_one_closer_and_both_go_on() {
     }
 }
 
-#[test]
 fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
     for mode in MODES {
         for wait in [false, true] {
@@ -156,7 +170,6 @@ fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
     }
 }
 
-#[test]
 fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
     check(Some(few()), || {
         let gate = Gate::new();
@@ -180,7 +193,6 @@ fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
     });
 }
 
-#[test]
 fn two_closers_take_turns_and_work_goes_between() {
     for mode in [Mode::Retract, Mode::InPlace] {
         check(Some(few()), move || {
@@ -209,7 +221,6 @@ fn two_closers_take_turns_and_work_goes_between() {
     }
 }
 
-#[test]
 fn closers_stay_out_of_each_others_way() {
     check(Some(few()), || {
         let (gate, room) = (Gate::new(), Arc::new(Room::default()));
@@ -232,7 +243,6 @@ fn closers_stay_out_of_each_others_way() {
     });
 }
 
-#[test]
 fn a_pass_within_a_pass_never_waits_for_its_own_gate() {
     for mode in MODES {
         check(None, move || {
@@ -257,7 +267,6 @@ fn a_pass_within_a_pass_never_waits_for_its_own_gate() {
     }
 }
 
-#[test]
 fn work_finds_memory_awake_and_one_wakes_it_for_all() {
     check(Some(few()), || {
         let gate = Gate::new();
@@ -289,7 +298,6 @@ fn work_finds_memory_awake_and_one_wakes_it_for_all() {
     });
 }
 
-#[test]
 fn memory_that_could_not_be_woken_is_woken_by_the_next() {
     check(None, || {
         let (gate, wakes) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
@@ -314,7 +322,6 @@ fn idle() -> Idle {
     Idle::new(options, std::sync::Arc::new(Looks::default()))
 }
 
-#[test]
 fn r26_no_ticket_is_given_while_a_task_is_active() {
     check(None, || {
         let (idle, running) = (idle(), Arc::new(AtomicUsize::new(0)));
@@ -345,7 +352,6 @@ fn r26_no_ticket_is_given_while_a_task_is_active() {
     });
 }
 
-#[test]
 fn there_are_never_two_claims() {
     check(None, || {
         let (idle, room) = (idle(), Arc::new(Room::default()));
@@ -373,7 +379,6 @@ fn there_are_never_two_claims() {
     });
 }
 
-#[test]
 fn a_task_that_finished_is_never_forgotten() {
     check(None, || {
         let idle = idle();
@@ -401,7 +406,6 @@ fn a_task_that_finished_is_never_forgotten() {
     });
 }
 
-#[test]
 fn a_ticket_that_is_put_back_loses_no_task() {
     check(None, || {
         let idle = idle();

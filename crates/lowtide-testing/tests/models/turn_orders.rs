@@ -1,21 +1,38 @@
 //! Turns, jobs and the hand-over between copying threads under a model checker: every order in which
 //! two threads can come, and for three every order with few changes of thread that nobody asked for.
 //!
-//! `cargo test -p lowtide-models --test turns`. Loom sees a lost wake-up as a
+//! Loom sees a lost wake-up as a
 //! deadlock and says so.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as Flag, AtomicUsize as Count};
 
+use crate::handover::{Handover, Job, LaneRoom, Load, Ready, Staged, Way};
+use crate::lanes::{Haul, copy, drive};
+use crate::models;
+use crate::monitor::Monitor;
+use crate::tag::{Scope, Tag};
+use crate::tags::Tags;
+use crate::{Error, Limit, Result};
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;
-use lowtide_models::handover::{Handover, Job, LaneRoom, Load, Ready, Staged, Way};
-use lowtide_models::lanes::{Haul, copy, drive};
-use lowtide_models::monitor::Monitor;
-use lowtide_models::tag::{Scope, Tag};
-use lowtide_models::tags::Tags;
-use lowtide_models::{Error, Limit, Result};
 use lowtide_types::{Phase, SleepPolicy};
+
+pub(crate) const MODELS: &[(&str, fn())] = models![
+    a_turn_and_a_job_never_touch_the_same_memory,
+    there_is_one_turn_at_a_time,
+    a_step_and_a_turn_never_have_the_backups_together,
+    an_allocation_waits_for_no_step,
+    jobs_and_turns_of_three_threads_all_come_to_an_end,
+    a_turn_that_is_stopped_while_it_waits_leaves_no_trace,
+    every_piece_arrives_once_and_every_thread_ends,
+    every_thread_ends_where_nothing_is_waited_for_either,
+    two_lanes_take_pieces_from_one_queue_and_both_end,
+    a_refusal_of_one_lane_ends_the_other,
+    two_threads_copy_the_parts_of_one_piece,
+    a_refusal_ends_every_thread_whoever_waits_for_what,
+    a_caller_that_stops_ends_every_thread,
+];
 
 /// Every order there is, or every order with so many changes of thread that nobody asked for.
 fn check(changes: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
@@ -107,7 +124,6 @@ impl World {
     }
 }
 
-#[test]
 fn a_turn_and_a_job_never_touch_the_same_memory() {
     check(None, || {
         let world = World::new();
@@ -120,7 +136,6 @@ fn a_turn_and_a_job_never_touch_the_same_memory() {
     });
 }
 
-#[test]
 fn there_is_one_turn_at_a_time() {
     for tag in [0, 1] {
         check(None, move || {
@@ -137,7 +152,6 @@ fn there_is_one_turn_at_a_time() {
     }
 }
 
-#[test]
 fn a_step_and_a_turn_never_have_the_backups_together() {
     check(None, || {
         let world = World::new();
@@ -150,7 +164,6 @@ fn a_step_and_a_turn_never_have_the_backups_together() {
     });
 }
 
-#[test]
 fn an_allocation_waits_for_no_step() {
     check(None, || {
         let world = World::new();
@@ -163,7 +176,6 @@ fn an_allocation_waits_for_no_step() {
     });
 }
 
-#[test]
 fn jobs_and_turns_of_three_threads_all_come_to_an_end() {
     check(Some(3), || {
         let world = World::new();
@@ -180,7 +192,6 @@ fn jobs_and_turns_of_three_threads_all_come_to_an_end() {
 
 // The limit gives up after a while; the turn that was begun by then is taken back, and whoever waits
 // for it goes on.
-#[test]
 fn a_turn_that_is_stopped_while_it_waits_leaves_no_trace() {
     for most in [0, 1] {
         check(Some(2), move || {
@@ -357,7 +368,6 @@ fn pieces() -> [Ready<usize, InParts>; 3] {
     ]
 }
 
-#[test]
 fn every_piece_arrives_once_and_every_thread_ends() {
     for way in [Way::Out, Way::In] {
         check(Some(2), move || {
@@ -374,7 +384,6 @@ fn every_piece_arrives_once_and_every_thread_ends() {
     }
 }
 
-#[test]
 fn every_thread_ends_where_nothing_is_waited_for_either() {
     for way in [Way::Out, Way::In] {
         check(Some(2), move || {
@@ -393,7 +402,6 @@ fn two_pieces() -> [Ready<usize, InParts>; 2] {
 }
 
 // Each of two lanes may find that the other has taken what it was told of, and both must hear of the end.
-#[test]
 fn two_lanes_take_pieces_from_one_queue_and_both_end() {
     check(Some(2), || {
         let carrying = Carrying::new(Way::In, 2, 1, None);
@@ -404,7 +412,6 @@ fn two_lanes_take_pieces_from_one_queue_and_both_end() {
     });
 }
 
-#[test]
 fn a_refusal_of_one_lane_ends_the_other() {
     check(Some(2), move || {
         let carrying = Carrying::new(Way::In, 2, 1, Some(1));
@@ -417,7 +424,6 @@ fn a_refusal_of_one_lane_ends_the_other() {
     });
 }
 
-#[test]
 fn two_threads_copy_the_parts_of_one_piece() {
     for way in [Way::Out, Way::In] {
         check(Some(2), move || {
@@ -430,7 +436,6 @@ fn two_threads_copy_the_parts_of_one_piece() {
     }
 }
 
-#[test]
 fn a_refusal_ends_every_thread_whoever_waits_for_what() {
     for way in [Way::Out, Way::In] {
         for refused in 0..3 {
@@ -449,7 +454,6 @@ fn a_refusal_ends_every_thread_whoever_waits_for_what() {
     }
 }
 
-#[test]
 fn a_caller_that_stops_ends_every_thread() {
     for way in [Way::Out, Way::In] {
         check(Some(2), move || {

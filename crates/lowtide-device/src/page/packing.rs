@@ -43,7 +43,7 @@
 
 use thiserror::Error;
 
-use crate::digest::PAGE_BYTES;
+use super::digest::PAGE_BYTES;
 
 /// The size of a packed page.
 pub const PACKED_BYTES: usize = BYTES_AT + VALUES + VALUES / 2;
