@@ -3,7 +3,7 @@
 use lowtide_device::{Address, Bytes, DeviceId, DeviceInfo};
 use lowtide_types::SleepPolicy;
 
-use crate::tag::Tag;
+use crate::state::tag::Tag;
 use crate::turn_step::TurnStep;
 
 /// The reasons why a pool refuses.

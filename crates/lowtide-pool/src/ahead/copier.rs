@@ -10,12 +10,12 @@ use lowtide_device::{
     Bytes, Device, Error, PendingDifferences, PendingLooks, Reservation, Result, Stream,
 };
 
-use crate::backup::BackupPage;
-use crate::handover::Way;
-use crate::memory::Memory;
-use crate::piece::{BUFFER, Bases, PIECE, Piece, StagedPiece, StagingBuffer};
+use crate::backups::BackupPage;
+use crate::backups::memory::Memory;
+use crate::backups::slab::{Form, PAGE};
+use crate::copy::handover::Way;
+use crate::copy::piece::{BUFFER, Bases, PIECE, Piece, StagedPiece, StagingBuffer};
 use crate::policy::Policy;
-use crate::slab::{Form, PAGE};
 
 /// Where packed pages begin in the ring, behind the pages themselves.
 const PACKED_AT: Bytes = Bytes(PIECE);

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use lowtide_device::{Device, Result, Stream};
 
-use crate::retry::twice;
-use crate::room::RoomId;
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::copy::retry::twice;
+use crate::lock::sync::{Condvar, Mutex, lock, wait};
+use crate::state::room::RoomId;
 
 /// The stream of all steps, made by the first and kept, and the pages that it reads. A thread that unmaps such
 /// a page waits: no page goes while a copy reads it, and no page is kept for longer than one read.

@@ -9,9 +9,9 @@ use lowtide_device::{Reservation, Result};
 use super::copier::Copier;
 use super::reader::PageReader;
 use super::report::AheadNext;
-use crate::backup::{BackupPage, Backups};
-use crate::room::RoomId;
-use crate::slab::PAGE;
+use crate::backups::slab::PAGE;
+use crate::backups::{BackupPage, Backups};
+use crate::state::room::RoomId;
 
 /// What steps remember from one to the next.
 #[derive(Default)]

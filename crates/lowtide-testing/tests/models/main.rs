@@ -30,32 +30,35 @@ mod home;
 #[path = "../../../lowtide-release/src/idle/mod.rs"]
 pub mod idle;
 
-// Of `lowtide-pool`.
+// Of `lowtide-pool`, in its folders.
 #[path = "../../../lowtide-pool/src/error.rs"]
 pub mod error;
-#[path = "../../../lowtide-pool/src/handover.rs"]
-pub mod handover;
-#[path = "../../../lowtide-pool/src/inside.rs"]
-mod inside;
-#[path = "../../../lowtide-pool/src/lanes.rs"]
-pub mod lanes;
-#[path = "../../../lowtide-pool/src/limit.rs"]
-pub mod limit;
-#[path = "../../../lowtide-pool/src/monitor.rs"]
-pub mod monitor;
-#[path = "../../../lowtide-pool/src/tag.rs"]
-pub mod tag;
-#[path = "../../../lowtide-pool/src/tags.rs"]
-pub mod tags;
 #[path = "../../../lowtide-pool/src/turn_step.rs"]
 pub mod turn_step;
+#[path = "../../../lowtide-pool/src/copy"]
+pub mod copy {
+    pub mod handover;
+    pub mod lanes;
+}
+#[path = "../../../lowtide-pool/src/lock"]
+pub mod lock {
+    pub(crate) mod inside;
+    pub mod limit;
+    pub mod monitor;
+    pub(crate) use crate::sync;
+}
+#[path = "../../../lowtide-pool/src/state"]
+pub mod state {
+    pub mod tag;
+    pub mod tags;
+}
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
 pub use error::{Error, Result};
-pub use limit::Limit;
+pub use lock::limit::Limit;
 
 fn main() -> ExitCode {
     let models = [gate_orders::MODELS, turn_orders::MODELS].concat();

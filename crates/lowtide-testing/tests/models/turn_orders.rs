@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as Flag, AtomicUsize as Count};
 
-use crate::handover::{Handover, Job, LaneRoom, Load, Ready, Staged, Way};
-use crate::lanes::{Haul, copy, drive};
+use crate::copy::handover::{Handover, Job, LaneRoom, Load, Ready, Staged, Way};
+use crate::copy::lanes::{Haul, copy, drive};
+use crate::lock::monitor::Monitor;
 use crate::models;
-use crate::monitor::Monitor;
-use crate::tag::{Scope, Tag};
-use crate::tags::Tags;
+use crate::state::tag::{Scope, Tag};
+use crate::state::tags::Tags;
 use crate::{Error, Limit, Result};
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;

@@ -1,0 +1,116 @@
+//! Moves: free chunks that leave their place, to go under another block or back to the device.
+//!
+//! A claimed chunk is busy and counts as a job of its tag until the move is recorded, so that nobody
+//! else touches it while the driver is called without the lock.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lowtide_device::{Chunk, Error, RangeProblem, Reservation};
+
+use crate::ahead::reader::{PageReader, READS_MOST};
+use crate::copy::retry::unmap_once;
+use crate::state::State;
+use crate::state::room::RoomId;
+
+/// A chunk with nothing live on it, whose last users are done.
+pub(crate) struct FreeChunk {
+    pub(crate) room: RoomId,
+    pub(crate) range: Range<u64>,
+}
+
+impl FreeChunk {
+    pub(crate) fn size(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// A free chunk that a thread has claimed.
+pub(crate) struct Move {
+    room: RoomId,
+    reservation: Reservation,
+    block: u32,
+    pub(crate) range: Range<u64>,
+    /// May still read what was freed.
+    reader: Arc<PageReader>,
+}
+
+impl Move {
+    /// Takes the chunk from its place.
+    pub(crate) fn unmap(&self) -> lowtide_device::Result<Chunk> {
+        for _ in 0..READS_MOST {
+            match unmap_once(&self.reservation, &self.range) {
+                Err(Error::BadRange { problem: RangeProblem::InUse, .. }) => {
+                    self.reader.wait(self.room, &self.range);
+                }
+                outcome => return outcome,
+            }
+        }
+        unmap_once(&self.reservation, &self.range)
+    }
+}
+
+impl State {
+    /// Lists free chunks of tags that are awake: those of about the missing size first, then from the
+    /// largest down.
+    pub(crate) fn free_chunks(&self, missing: u64) -> Vec<FreeChunk> {
+        let mut free = Vec::new();
+        for (id, room) in self.rooms.iter().filter(|(id, _)| self.is_awake(*id)) {
+            let chunks = room.arena.free_chunks(&self.streams).into_iter();
+            free.extend(chunks.map(|range| FreeChunk { room: id, range }));
+        }
+        let most = missing.checked_next_power_of_two().unwrap_or(u64::MAX);
+        free.sort_by_key(|chunk| Reverse(chunk.size().min(most)));
+        free
+    }
+
+    /// Claims a chunk; `None` where it is no longer free.
+    pub(crate) fn claim(&mut self, FreeChunk { room, range }: FreeChunk) -> Option<Move> {
+        if !self.is_awake(room) {
+            return None;
+        }
+        let arena = &mut self.rooms[room].arena;
+        let block = arena.claim_chunk(&range, &self.streams)?;
+        let reservation = arena.reservation.clone();
+        self.tags.begin_job(room.tag());
+        let reader = Arc::clone(&self.reader);
+        Some(Move { room, reservation, block, range, reader })
+    }
+
+    /// Returns whether a chunk of an awake tag could be neither opened nor unmapped.
+    pub(crate) fn has_stuck(&self) -> bool {
+        self.awake_rooms().into_iter().any(|room| self.rooms[room].arena.has_stuck())
+    }
+
+    /// Claims every chunk of awake tags that could be neither opened nor unmapped.
+    pub(crate) fn claim_stuck(&mut self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for room in self.awake_rooms() {
+            let arena = &mut self.rooms[room].arena;
+            let reservation = arena.reservation.clone();
+            for (block, range) in arena.take_stuck() {
+                let (reservation, reader) = (reservation.clone(), Arc::clone(&self.reader));
+                moves.push(Move { room, reservation, block, range, reader });
+                self.tags.begin_job(room.tag());
+            }
+        }
+        moves
+    }
+
+    /// Records what became of a chunk of [`State::claim_stuck`].
+    pub(crate) fn settle_stuck(&mut self, Move { room, block, .. }: &Move, unmapped: bool) {
+        self.rooms[*room].arena.settle_stuck(*block, unmapped);
+        self.tags.end_job(room.tag());
+        self.count_physical();
+    }
+
+    /// Records what became of claimed chunks: the first so many left their place.
+    pub(crate) fn settle_moves(&mut self, moves: &[Move], moved: usize) {
+        for (index, Move { room, block, .. }) in moves.iter().enumerate() {
+            self.rooms[*room].arena.settle_chunk(*block, index < moved);
+            self.tags.end_job(room.tag());
+        }
+        self.count_physical();
+    }
+}

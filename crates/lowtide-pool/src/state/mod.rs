@@ -1,0 +1,370 @@
+//! The state of a pool, under its one lock: which blocks are live, and which tags are awake.
+//!
+//! A hit is served here, without a driver call.
+
+pub(crate) mod arena;
+pub(crate) mod bins;
+pub(crate) mod blocks;
+pub(crate) mod handles;
+pub(crate) mod room;
+pub(crate) mod shelf;
+pub(crate) mod streams;
+pub(crate) mod tag;
+pub(crate) mod tags;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lowtide_device::{Address, Bytes};
+use lowtide_types::Phase;
+
+use crate::ahead::reader::PageReader;
+use crate::ahead::round::Ahead;
+use crate::backups::Backups;
+use crate::copy::carriers::Carriers;
+use crate::policy::GRAIN;
+use crate::pool::fence::StreamId;
+use crate::pool::spare::Spare;
+use crate::state::arena::Fit;
+use crate::state::blocks::SETTLED;
+use crate::state::handles::{Handle, Handles};
+use crate::state::room::{Room, RoomId, Rooms};
+use crate::state::streams::Streams;
+use crate::state::tag::Tag;
+use crate::state::tags::{TagEntry, Tags};
+use crate::trace::record::Recording;
+use crate::{Error, Result};
+
+pub(crate) struct State {
+    pub(crate) rooms: Rooms,
+    pub(crate) tags: Tags,
+    pub(crate) streams: Streams,
+    /// While a turn or a step is under way, it has them.
+    pub(crate) backups: Backups,
+    pub(crate) carriers: Option<Carriers>,
+    /// While a step is under way, the step has it.
+    pub(crate) ahead: Ahead,
+    pub(crate) reader: Arc<PageReader>,
+    pub(crate) recorder: Option<Recording>,
+    pub(crate) spare: Spare,
+    /// The addresses of live blocks whose content did not come back and was not written since.
+    pub(crate) lost: BTreeSet<u64>,
+    /// The pool's numbers, apart from `asleep`, which the tags know.
+    counts: PoolCounts,
+    /// The most memory that was taken from the device since the last trim. What a trim gave back is not taken
+    /// again without a look at what the device has free.
+    taken_peak: Bytes,
+    handles: Handles,
+    /// Blocks of up to so many grains are small.
+    small_grains: u32,
+    /// Set where a free means that nothing uses the block any more.
+    settled: bool,
+}
+
+/// The numbers of a pool at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// Bytes in blocks that callers have, asleep or awake.
+    pub live: Bytes,
+    /// The highest value that `live` ever had.
+    pub live_peak: Bytes,
+    /// Memory taken from the device.
+    pub physical: Bytes,
+    /// The highest value that `physical` ever had.
+    pub physical_peak: Bytes,
+    /// The part of `live` that is asleep: it has no memory on the device.
+    pub asleep: Bytes,
+    /// Host memory that holds backups.
+    pub backup: Bytes,
+    /// Host memory taken for backups. What no backup uses serves the next sleep.
+    pub host: Bytes,
+    /// The number of blocks that callers have.
+    pub blocks: u64,
+}
+
+impl PoolCounts {
+    /// Returns the memory taken from the device that is in no caller's block.
+    pub fn cached(&self) -> Bytes {
+        self.physical.saturating_sub(self.live.saturating_sub(self.asleep))
+    }
+}
+
+/// A block that a caller asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockRequest {
+    pub(crate) room: RoomId,
+    pub(crate) grains: u32,
+    pub(crate) align: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) tag: Tag,
+}
+
+impl BlockRequest {
+    pub(crate) fn size(&self) -> u64 {
+        u64::from(self.grains) * GRAIN
+    }
+
+    pub(crate) fn fit(&self) -> Fit {
+        Fit { size: self.size(), align: self.align }
+    }
+}
+
+impl State {
+    pub(crate) fn new(settled: bool, small_grains: u32) -> State {
+        State {
+            rooms: Rooms::default(),
+            tags: Tags::new(),
+            streams: Streams::default(),
+            backups: Backups::default(),
+            carriers: None,
+            ahead: Ahead::default(),
+            reader: Arc::default(),
+            recorder: None,
+            spare: Spare::default(),
+            lost: BTreeSet::new(),
+            counts: PoolCounts::default(),
+            taken_peak: Bytes::ZERO,
+            handles: Handles::default(),
+            small_grains,
+            settled,
+        }
+    }
+
+    pub(crate) fn counts(&self) -> PoolCounts {
+        PoolCounts { asleep: self.tags.asleep(), ..self.counts }
+    }
+
+    /// Returns the numbers of a pool that is broken: as they stand, with the device layer's word for what
+    /// is mapped.
+    pub(crate) fn counts_as_it_is(&self) -> PoolCounts {
+        let physical = self.rooms.iter().map(|(_, room)| room.arena.reservation.mapped()).sum();
+        PoolCounts { physical, ..self.counts }
+    }
+
+    pub(crate) fn room_for(&self, tag: Tag, grains: u32) -> RoomId {
+        RoomId::new(tag, grains <= self.small_grains)
+    }
+
+    /// Returns the number under which a stream's blocks are kept.
+    pub(crate) fn owner_of(&mut self, stream: StreamId) -> u32 {
+        if self.settled { SETTLED } else { self.streams.number_of(stream) }
+    }
+
+    /// Takes a block of just this size that rests.
+    pub(crate) fn hit(&mut self, request: &BlockRequest) -> Option<Address> {
+        let owner = self.owner_of(request.stream);
+        let Room { shelf, .. } = &mut self.rooms[request.room];
+        let mut found = shelf.take(&mut self.handles, request.grains, owner);
+        if found.is_none() && owner != SETTLED {
+            found = shelf.take(&mut self.handles, request.grains, SETTLED);
+        }
+        let address = found?;
+        self.count_in(request);
+        Some(Address(address))
+    }
+
+    /// Takes a cached block cut to size: what rests is joined with its neighbours first. Where a large chunk
+    /// would be parted, it takes none, or it takes it if that `may_part`.
+    pub(crate) fn take(&mut self, request: &BlockRequest, may_part: bool) -> Option<Address> {
+        let owner = self.owner_of(request.stream);
+        self.clear_shelf(request.room);
+        let block = self.rooms[request.room].arena.take(request.fit(), owner, may_part)?;
+        Some(self.hand_out(request, block))
+    }
+
+    pub(crate) fn hand_out(&mut self, request: &BlockRequest, block: u32) -> Address {
+        let address = self.rooms[request.room].arena.address_of(block);
+        let (grains, tag) = (request.grains, request.tag.number());
+        let handle = Handle { address, next: 0, grains, block, owner: 0, tag, resting: false };
+        self.handles.insert(handle);
+        self.count_in(request);
+        Address(address)
+    }
+
+    fn count_in(&mut self, request: &BlockRequest) {
+        let size = Bytes(request.size());
+        let counts = &mut self.counts;
+        counts.live += size;
+        counts.live_peak = counts.live_peak.max(counts.live);
+        counts.blocks += 1;
+        let tag = &mut self.tags[request.tag];
+        tag.live += size;
+        tag.peak = tag.peak.max(tag.live);
+        tag.blocks += 1;
+    }
+
+    /// Takes a block back. It only rests: this may be called whatever a sleep or a wake is doing.
+    pub(crate) fn give_back(&mut self, address: Address, stream: StreamId) -> Result<()> {
+        let owner = if self.settled { SETTLED } else { self.streams.count_free(stream) };
+        let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
+        let handle = handle.ok_or(Error::UnknownBlock { address })?;
+        (handle.resting, handle.owner) = (true, owner);
+        let (size, tag) =
+            (Bytes(u64::from(handle.grains) * GRAIN), Tag::of_number(handle.tag.into()));
+        let room = RoomId::new(tag, handle.grains <= self.small_grains);
+        self.rooms[room].shelf.put(handle);
+        if !self.lost.is_empty() {
+            self.lost.remove(&address.0);
+        }
+        self.counts.live = self.counts.live - size;
+        self.counts.blocks -= 1;
+        let tag = &mut self.tags[tag];
+        tag.live = tag.live - size;
+        tag.blocks -= 1;
+        Ok(())
+    }
+
+    /// Lists the addresses of the blocks that callers have.
+    pub(crate) fn live_ranges(&self) -> Vec<Range<u64>> {
+        let live = self.handles.iter().filter(|handle| !handle.resting);
+        live.map(|live| live.address..live.address + u64::from(live.grains) * GRAIN).collect()
+    }
+
+    /// Returns whether a free means that nothing uses the block any more.
+    pub(crate) fn frees_at_once(&self) -> bool {
+        self.settled
+    }
+
+    /// Returns the room of a live block.
+    pub(crate) fn room_at(&mut self, address: Address) -> Result<RoomId> {
+        let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
+        let handle = *handle.ok_or(Error::UnknownBlock { address })?;
+        Ok(self.room_for(Tag::of_number(handle.tag.into()), handle.grains))
+    }
+
+    /// Sends what rests back to the arena, unless a sleep or a wake is at work there.
+    pub(crate) fn clear_shelf(&mut self, room: RoomId) {
+        match self.tags[room.tag()].phase() {
+            Phase::Awake => self.clear(room, false),
+            Phase::Asleep => self.clear(room, true),
+            Phase::Turning => {}
+        }
+    }
+
+    /// Sends what rests back to the arena, on behalf of the turn or the phase that it is in.
+    pub(crate) fn clear(&mut self, room: RoomId, asleep: bool) {
+        let Room { arena, shelf } = &mut self.rooms[room];
+        for head in shelf.clear() {
+            let mut at = head;
+            while at != 0 {
+                let handle = self.handles.remove(at).expect("what rests has a handle");
+                at = handle.next;
+                if asleep {
+                    arena.give_back_asleep(handle.block);
+                } else {
+                    arena.give_back(handle.block, handle.owner, self.streams.frees(handle.owner));
+                }
+            }
+        }
+    }
+
+    /// Lists the blocks that callers have.
+    pub(crate) fn live_handles(&self) -> impl Iterator<Item = &Handle> {
+        self.handles.iter().filter(|handle| !handle.resting)
+    }
+
+    pub(crate) fn clear_shelves(&mut self) {
+        self.rooms.ids().for_each(|room| self.clear_shelf(room));
+    }
+
+    /// Returns whether a room's memory may be planned with.
+    pub(crate) fn is_awake(&self, room: RoomId) -> bool {
+        self.tags[room.tag()].phase() == Phase::Awake
+    }
+
+    /// Lists the rooms of tags that are awake.
+    pub(crate) fn awake_rooms(&self) -> Vec<RoomId> {
+        self.rooms.ids().filter(|room| self.is_awake(*room)).collect()
+    }
+
+    /// Returns the memory of tags that are awake and in no caller's block. (What turns is not there to be planned
+    /// with, and its live blocks may have no memory yet.)
+    pub(crate) fn cached_awake(&self) -> Bytes {
+        let awake = self.tags.known.iter().zip(self.rooms.by_tag());
+        let awake = awake.filter(|(known, _)| known.phase() == Phase::Awake);
+        let cached = |(known, rooms): (&TagEntry, &[Room])| {
+            let mapped = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum::<Bytes>();
+            mapped.saturating_sub(known.live)
+        };
+        awake.map(cached).sum()
+    }
+
+    /// Adds up what is mapped, after it changed.
+    pub(crate) fn count_physical(&mut self) {
+        let mapped = self.rooms.iter().map(|(_, room)| Bytes(room.arena.mapped())).sum();
+        self.counts.physical = mapped;
+        self.counts.physical_peak = self.counts.physical_peak.max(mapped);
+        self.taken_peak = self.taken_peak.max(mapped);
+    }
+
+    pub(crate) fn taken_peak(&self) -> Bytes {
+        self.taken_peak
+    }
+
+    /// Records that memory which was to spare went back to the device.
+    pub(crate) fn end_trim(&mut self) {
+        self.taken_peak = self.counts.physical;
+    }
+
+    /// Adds up backups, after they changed.
+    pub(crate) fn count_backups(&mut self) {
+        // Of all tags: others' backups may have made room.
+        for (number, known) in self.tags.known.iter_mut().enumerate() {
+            let rooms = RoomId::of_tag(Tag::of_number(number)).into_iter();
+            known.backup = rooms.map(|room| self.backups.used_by(room)).sum();
+        }
+        self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
+        self.counts.host = self.backups.held();
+    }
+
+    /// Records what the backups of a tag use, and the host memory taken for all.
+    pub(crate) fn count_backups_of(&mut self, used: Option<(Tag, Bytes)>, held: Bytes) {
+        if let Some((tag, used)) = used {
+            self.tags[tag].backup = used;
+        }
+        self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
+        self.counts.host = held;
+    }
+
+    /// Checks every invariant; panics where one does not hold.
+    pub(crate) fn check(&self) {
+        for (id, room) in self.rooms.iter() {
+            let is_quiet = self.tags.is_quiet(id.tag());
+            room.arena.check(self.tags[id.tag()].phase() == Phase::Asleep, is_quiet);
+        }
+        let mapped: u64 = self.rooms.iter().map(|(_, room)| room.arena.mapped()).sum();
+        // A turn records its parts one by one, and adds up at its end.
+        let is_counted = self.tags.has_turn() || mapped == self.counts.physical.0;
+        assert!(is_counted, "what is taken from the device is mapped");
+        let (mut live, mut count) = (0, 0);
+        for handle in self.handles.iter() {
+            let room = self.room_for(Tag::of_number(handle.tag.into()), handle.grains);
+            let arena = &self.rooms[room].arena;
+            assert_eq!(arena.address_of(handle.block), handle.address, "a handle's block");
+            let size = u64::from(handle.grains) * GRAIN;
+            assert_eq!(arena.blocks().get(handle.block).size, size, "a handle's size");
+            if !handle.resting {
+                (live, count) = (live + size, count + 1);
+            }
+        }
+        assert_eq!((live, count), (self.counts.live.0, self.counts.blocks), "what is live");
+        let is_live = |address: &u64| {
+            self.handles.iter().any(|handle| handle.address == *address && !handle.resting)
+        };
+        assert!(self.lost.iter().all(is_live), "what is lost is live");
+        let of_tags =
+            |value: fn(&TagEntry) -> Bytes| -> Bytes { self.tags.known.iter().map(value).sum() };
+        assert_eq!(of_tags(|tag| tag.live), self.counts.live, "every live byte has a tag");
+        assert_eq!(of_tags(|tag| tag.backup), self.counts.backup, "every backup has a tag");
+        if !self.tags.has_lent_backups() {
+            self.backups.check(self.counts.backup, self.counts.host, self.ahead.unsure());
+        }
+    }
+}
+
+impl AsMut<Tags> for State {
+    fn as_mut(&mut self) -> &mut Tags {
+        &mut self.tags
+    }
+}

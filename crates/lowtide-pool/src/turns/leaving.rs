@@ -1,0 +1,158 @@
+//! Chunks that leave the device, and the second look at their pages.
+//!
+//! A sleep decides by digests what it copies. Until a chunk is gone, a stray write can still change a
+//! page of it: before the copy, during it, or behind it. So every page of a chunk is digested once
+//! more, right before the chunk goes. The chunk goes only if all digests are still the same.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use lowtide_device::digest::{Digest, Keys};
+use lowtide_device::{Bytes, PendingDigests, Result as DeviceResult, Stream};
+
+use crate::Result;
+use crate::backups::slab::PAGE;
+use crate::backups::{BackupLocation, BackupPage, Backups};
+use crate::copy::feed::Feed;
+use crate::state::room::RoomId;
+use crate::turns::changes::Changed;
+use crate::turns::sleep_part::SleepPart;
+
+/// A chunk whose content is saved.
+pub(crate) struct Leaving<'a> {
+    pub(crate) part: &'a SleepPart,
+    pub(crate) range: &'a Range<u64>,
+    /// The pages with live bytes on them, each with its digest when it was last looked at.
+    pub(crate) pages: Vec<(u64, Digest)>,
+}
+
+/// A page that differs from its saved content: its index in its chunk, and its digest now.
+pub(crate) type Wrong = (usize, Digest);
+
+impl<'a> Leaving<'a> {
+    /// Lists all chunks of these parts, whose pages had these digests.
+    pub(crate) fn all(parts: &[&'a SleepPart], digests: Vec<Vec<Digest>>) -> Vec<Leaving<'a>> {
+        let mut all = Vec::with_capacity(parts.iter().map(|part| part.chunks.len()).sum());
+        for (part, digests) in parts.iter().zip(digests) {
+            let offsets = part.pages.iter().flat_map(|run| run.clone().step_by(PAGE as usize));
+            let mut pages = offsets.zip(digests).peekable();
+            for range in &part.chunks {
+                let mut own = Vec::new();
+                while let Some(page) = pages.next_if(|(offset, _)| *offset < range.end) {
+                    own.push(page);
+                }
+                all.push(Leaving { part, range, pages: own });
+            }
+        }
+        all
+    }
+
+    pub(crate) fn holds(&self, page: &Changed) -> bool {
+        self.part.room == page.room && self.range.contains(&page.offset)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+        let runs = self.pages.chunk_by(|(one, _), (next, _)| one + PAGE == *next);
+        runs.map(|run| run[0].0..run[run.len() - 1].0 + PAGE)
+    }
+}
+
+/// The second look at chunks.
+pub(crate) struct SecondLook<'a> {
+    pub(crate) stream: &'a Stream,
+    /// Set where backup pages are digested, too.
+    pub(crate) backups: Option<CopiedBackups<'a>>,
+    /// Knows what unpacking the packed pages gives.
+    pub(crate) feed: &'a Feed,
+}
+
+/// Backups, and the backup pages that were just written and are not recorded yet.
+pub(crate) struct CopiedBackups<'a> {
+    pub(crate) backups: &'a Backups,
+    pub(crate) copied: BTreeMap<(RoomId, u64), BackupPage>,
+}
+
+impl<'a> SecondLook<'a> {
+    /// Has the digests of these chunks computed, and does not wait for them. The digests of all chunks
+    /// are computed together, because many pages keep a device busy and few do not.
+    pub(crate) fn begin<'b>(&'b self, chunks: Vec<&'b Leaving<'b>>) -> BegunLook<'b> {
+        let pending = self.launch(&chunks);
+        BegunLook { look: self, chunks, pending }
+    }
+
+    // One piece of work for each room.
+    fn launch(&self, chunks: &[&Leaving<'_>]) -> DeviceResult<Vec<PendingDigests<'a>>> {
+        let keys = Keys::of_this_process();
+        let rooms = chunks.chunk_by(|one, next| one.part.room == next.part.room);
+        let launch = |of_room: &[&Leaving<'_>]| {
+            let runs: Vec<_> = of_room.iter().flat_map(|chunk| chunk.runs()).collect();
+            self.stream.digest_ranges(&of_room[0].part.reservation, &runs, keys)
+        };
+        rooms.map(launch).collect()
+    }
+}
+
+/// A second look whose digests are being computed.
+#[must_use]
+pub(crate) struct BegunLook<'a> {
+    look: &'a SecondLook<'a>,
+    chunks: Vec<&'a Leaving<'a>>,
+    pending: DeviceResult<Vec<PendingDigests<'a>>>,
+}
+
+impl BegunLook<'_> {
+    /// Waits for the digests and returns for each chunk the pages that differ from their saved content.
+    pub(crate) fn end(self) -> Result<Vec<Vec<Wrong>>> {
+        let BegunLook { look, chunks, pending } = self;
+        // Memory has left the device by now, and one refusal says little.
+        let digests = pending.and_then(read).or_else(|_| look.launch(&chunks).and_then(read))?;
+        let (mut digests, mut all) = (digests.into_iter(), Vec::with_capacity(chunks.len()));
+        for chunk in &chunks {
+            let mut wrong = Vec::new();
+            for (index, ((offset, saved), now)) in chunk.pages.iter().zip(&mut digests).enumerate()
+            {
+                let page = chunk.part.reservation.address().plus(Bytes(*offset));
+                let packs_wrongly = now == *saved && look.feed.packs_wrongly(page, now);
+                if packs_wrongly {
+                    tracing::error!(page = page.0, "a packed page is wrong; it is copied as it is");
+                }
+                let is_right = now == *saved
+                    && !packs_wrongly
+                    && match &look.backups {
+                        Some(backups) => backups.is_right(chunk.part.room, *offset, now)?,
+                        None => true,
+                    };
+                if !is_right {
+                    wrong.push((index, now));
+                }
+            }
+            all.push(wrong);
+        }
+        Ok(all)
+    }
+}
+
+// The digests of all chunks, one behind the other.
+fn read(pending: Vec<PendingDigests<'_>>) -> DeviceResult<Vec<Digest>> {
+    let mut digests = Vec::new();
+    for pending in pending {
+        digests.extend(pending.wait()?);
+    }
+    Ok(digests)
+}
+
+impl CopiedBackups<'_> {
+    // Whether the backup page of a page has this digest.
+    fn is_right(&self, room: RoomId, offset: u64, digest: Digest) -> Result<bool> {
+        let saved = || self.backups.saved(room, offset).map(|saved| saved.location);
+        let copied = self.copied.get(&(room, offset)).copied().map(BackupLocation::Page);
+        match copied.or_else(saved) {
+            Some(BackupLocation::Page(page)) => Ok(self.backups.digest_of(page)? == Some(digest)),
+            Some(BackupLocation::Zero) | None => Ok(true),
+        }
+    }
+}

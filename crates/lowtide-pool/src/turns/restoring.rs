@@ -1,0 +1,150 @@
+//! Restoring: chunks on their way back, the pieces of each, and the digests that its pages must have.
+
+use std::ops::Range;
+
+use lowtide_device::Bytes;
+use lowtide_device::digest::{Digest, Keys};
+
+use crate::backups::memory::Memory;
+use crate::backups::slab::{Form, PAGE};
+use crate::backups::{BackupLocation, Backups, Saved};
+use crate::copy::carriers::Carriers;
+use crate::copy::feed::Feed;
+use crate::copy::handover::Way;
+use crate::copy::piece::{Bases, PIECE, Piece};
+use crate::copy::ring::Ring;
+use crate::lock::limit::Limit;
+use crate::turn_step::TurnStep;
+use crate::turns::wake_part::WakePart;
+use crate::{Result, copy};
+
+/// Chunks on their way back.
+pub(crate) struct Restoring<'a> {
+    chunks: Vec<Returning<'a>>,
+}
+
+struct Returning<'a> {
+    part: &'a WakePart,
+    range: &'a Range<u64>,
+    /// Neighbours on the device and in the backup, each run within a piece.
+    runs: Vec<Run>,
+    expected: Vec<Digest>,
+}
+
+struct Run {
+    offset: u64,
+    size: Bytes,
+    /// `None` where it is all zeros.
+    from: Option<(Memory, Bytes, Form)>,
+}
+
+impl<'a> Restoring<'a> {
+    pub(crate) fn plan(parts: &[&'a WakePart], backups: &mut Backups) -> Restoring<'a> {
+        let mut chunks = Vec::new();
+        for part in parts {
+            for range in &part.chunks {
+                let pages: Vec<(u64, Saved)> = backups
+                    .pages(part.room)
+                    .range(range.clone())
+                    .map(|(at, saved)| (*at, *saved))
+                    .collect();
+                let saved = pages.len() as u64 * PAGE;
+                assert_eq!(saved, range.end - range.start, "every page was saved");
+                let runs = pages.chunk_by(follows).map(|run| Run::new(run, backups)).collect();
+                let expected = pages.iter().map(|(_, saved)| saved.digest).collect();
+                chunks.push(Returning { part, range, runs, expected });
+            }
+        }
+        Restoring { chunks }
+    }
+
+    pub(crate) fn copied(&self) -> Bytes {
+        let runs = self.chunks.iter().flat_map(|chunk| &chunk.runs);
+        runs.filter(|run| run.from.is_some()).map(|run| run.size).sum()
+    }
+
+    /// Makes each chunk, has its pieces carried in, and takes its digests once they have arrived.
+    /// Returns the pages that are not right.
+    pub(crate) fn carry(
+        &self,
+        carriers: &Carriers,
+        ring: Option<&Ring>,
+        limit: Limit<'_>,
+        make: impl Fn(&WakePart, &Range<u64>) -> Result<()>,
+        make_empty: impl FnOnce() -> Result<()>,
+    ) -> Result<Vec<(&'a WakePart, u64)>> {
+        let checks = &carriers.checks;
+        let expected = self.chunks.iter().enumerate();
+        let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
+        let feed = Feed::new(Way::In, self.chunks.len(), expected);
+        let mut wrong = Vec::new();
+        copy::carry(carriers, &feed, ring, limit, || {
+            for (number, chunk) in self.chunks.iter().enumerate() {
+                make(chunk.part, chunk.range)?;
+                for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
+                    let at = (&chunk.part.reservation, Bytes(run.offset));
+                    checks.fill(at, 0, run.size)?;
+                }
+                feed.add(chunk.pieces(number));
+            }
+            make_empty()?;
+            let mut pending = Vec::with_capacity(self.chunks.len());
+            // As they arrive: direct pieces may be last, whatever their chunk's number.
+            let mut waiting: Vec<usize> = (0..self.chunks.len()).collect();
+            while !waiting.is_empty() {
+                let first = |left: &[usize]| waiting.iter().position(|chunk| left[*chunk] == 0);
+                let Some(first) = feed.handover.wait_until(first) else {
+                    return Ok(()); // who failed says why
+                };
+                let chunk = &self.chunks[waiting.remove(first)];
+                let of = (&chunk.part.reservation, Bytes(chunk.range.start));
+                let size = Bytes(chunk.range.end - chunk.range.start);
+                pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
+            }
+            limit.ask(TurnStep::Checking, || feed.progress())?;
+            for (chunk, pending) in pending {
+                let pages = chunk.range.clone().step_by(PAGE as usize);
+                let digests = pages.zip(pending.wait()?).zip(&chunk.expected);
+                let differs = digests.filter(|((_, digest), expected)| digest != *expected);
+                wrong.extend(differs.map(|((page, _), _)| (chunk.part, page)));
+            }
+            Ok(())
+        })?;
+        Ok(wrong)
+    }
+}
+
+impl Returning<'_> {
+    fn pieces(&self, chunk: usize) -> impl Iterator<Item = Piece> + '_ {
+        self.runs.iter().filter_map(move |run| {
+            let (memory, at, form) = run.from.clone()?;
+            let (reservation, offset) = (self.part.reservation.clone(), run.offset);
+            let (size, bases) = (run.size, Bases::default());
+            Some(Piece { chunk, reservation, offset, memory, at, size, form, bases })
+        })
+    }
+}
+
+impl Run {
+    fn new(pages: &[(u64, Saved)], backups: &Backups) -> Run {
+        let (offset, saved) = pages[0];
+        let from = match saved.location {
+            BackupLocation::Zero => None,
+            BackupLocation::Page(page) => {
+                Some((backups.memory(page.slab).clone(), page.offset(), page.form))
+            }
+        };
+        Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }
+    }
+}
+
+// Whether two neighbouring pages come from neighbouring backup pages, and in one piece.
+fn follows((_, one): &(u64, Saved), (at, next): &(u64, Saved)) -> bool {
+    match (one.location, next.location) {
+        (BackupLocation::Zero, BackupLocation::Zero) => true,
+        (BackupLocation::Page(one), BackupLocation::Page(next)) => {
+            one.slab == next.slab && one.page + 1 == next.page && !at.is_multiple_of(PIECE)
+        }
+        _ => false,
+    }
+}

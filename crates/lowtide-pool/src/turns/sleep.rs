@@ -1,0 +1,209 @@
+//! Sleep: content leaves the device, addresses stay.
+//!
+//! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page is on
+//! the device, or it is saved and a second look right before its memory went has found it unchanged. So
+//! whatever fails, what has left is brought back. Where even that fails, the tag is asleep with nothing
+//! lost.
+
+use std::sync::Arc;
+
+use lowtide_device::{Bytes, Mapping};
+use lowtide_types::{Phase, SleepPolicy, SleepReport};
+
+use crate::Result;
+use crate::copy::carriers::Carriers;
+use crate::copy::ring::Ring;
+use crate::lock::limit::Limit;
+use crate::pool::Pool;
+use crate::state::State;
+use crate::state::tag::Scope;
+use crate::turns::Turn;
+use crate::turns::changes::{PageTally, Planner, ToSave};
+use crate::turns::saving::Saving;
+use crate::turns::sleep_part::{HeldChunks, SleepPart};
+
+impl Pool {
+    /// Waits for all work on the device, then puts tags to sleep: their memory leaves the device,
+    /// their addresses stay. The content of `Offload` tags is saved to the host, that of `Discard`
+    /// tags is lost, and `Keep` tags stay awake. Tags that are asleep already stay so.
+    ///
+    /// Until the tags wake, no work may be given that touches their blocks. A
+    /// [`lowtide_device::Stream`] that touched them must be synchronised, or watched by the pool's
+    /// fence.
+    ///
+    /// On CUDA the wait covers the whole context, and the driver ends any graph capture in it. A
+    /// program that captures graphs calls [`Pool::sleep_quiet`] instead.
+    ///
+    /// # Errors
+    /// [`crate::Error::KeepsChanging`] where a page was written while it was saved, again and again.
+    ///
+    /// Whatever was refused, everything is brought back as it was before: awake, data intact. Where
+    /// even that is refused, the tag is asleep and no data is lost ([`Pool::phase`] tells): the next
+    /// sleep takes what is still on the device. A `Discard` tag that was given up by then stays
+    /// asleep, too.
+    pub fn sleep(&self, scope: Scope<'_>) -> Result<SleepReport> {
+        self.sleep_within(scope, Limit::NONE)
+    }
+
+    /// Puts tags to sleep like [`Pool::sleep`], for as long as the limit says to go on. It is asked
+    /// between pieces of work and while another sleep or wake is waited for.
+    ///
+    /// # Errors
+    /// As [`Pool::sleep`]; [`crate::Error::Stopped`] where the limit said to stop. Everything is
+    /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
+    /// as copying it out did.
+    pub fn sleep_within(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
+        let limit = limit.asked_by(&self.shared.monitor);
+        self.sleep_after(scope, limit, || {
+            self.settle_streams(true, limit)?;
+            Ok(self.shared.device.synchronize()?)
+        })
+    }
+
+    /// Puts tags to sleep like [`Pool::sleep`], but waits for no work of the caller: neither the
+    /// context is synchronised nor the fence asked, so a graph capture goes on undisturbed. The
+    /// caller has made sure that no work in flight touches the blocks of these tags.
+    ///
+    /// The limit is asked between pieces of work and while another sleep or wake is waited for.
+    ///
+    /// # Errors
+    /// As [`Pool::sleep`]; [`crate::Error::Stopped`] where the limit said to stop. Everything is
+    /// awake then with its data, `Discard` tags too. Bringing back what had left takes about as long
+    /// as copying it out did.
+    pub fn sleep_quiet(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<SleepReport> {
+        self.sleep_after(scope, limit.asked_by(&self.shared.monitor), || Ok(()))
+    }
+
+    fn sleep_after(
+        &self,
+        scope: Scope<'_>,
+        limit: Limit<'_>,
+        quiet: impl FnOnce() -> Result<()>,
+    ) -> Result<SleepReport> {
+        let unfinished = self.state()?.unfinished(scope)?;
+        let finished = self.finish_sleep(&unfinished, limit)?;
+        let Some(mut turn) = self.begin_turn(scope, Phase::Awake, limit)? else {
+            return Ok(finished);
+        };
+        quiet()?;
+        let change = self.shared.monitor.change("a sleep");
+        let parts = self.state()?.plan_sleep(&turn);
+        let outcome = self.apply_sleep(&mut turn, &parts, limit);
+        self.state()?.commit_sleep(&mut turn, &parts, outcome.is_ok());
+        if outcome.is_err() {
+            // What its streams were given keeps pages pinned until they are waited for.
+            let settled = turn.carriers.as_ref().map_or(Ok(()), Carriers::settle);
+            if let Err(error) = settled {
+                tracing::warn!(%error, "work of a failed sleep may keep pages pinned for now");
+            }
+            if let Err(error) = self.bring_back(&mut turn) {
+                tracing::error!(%error, "a sleep failed, and what has left could not be brought back");
+            }
+        }
+        let tags = turn.tags.len();
+        drop((turn, change));
+        let report = sum(finished, SleepReport { tags, ..outcome? });
+        tracing::info!(?report, "asleep");
+        Ok(report)
+    }
+
+    pub(crate) fn apply_sleep(
+        &self,
+        turn: &mut Turn<'_>,
+        parts: &[SleepPart],
+        limit: Limit<'_>,
+    ) -> Result<SleepReport> {
+        let freed = parts.iter().map(SleepPart::size).sum();
+        let (saved, lost): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.saves);
+        let (mut tally, mut copied_again) = (PageTally::default(), 0);
+        if saved.iter().any(|part| !part.pages.is_empty()) {
+            let carriers =
+                Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
+            let backups = &mut turn.backups;
+            let to_save: Vec<ToSave<'_>> = saved.iter().map(|part| part.to_save()).collect();
+            let others = self.state()?.awake_rooms();
+            let planner = Planner {
+                device: &self.shared.device,
+                stream: &carriers.checks,
+                policy: &self.shared.policy,
+                others: &others,
+                limit,
+            };
+            let plan = planner.plan(backups, &to_save)?;
+            tally = plan.tally;
+            let checks = carriers.checks_packed(&self.shared.policy);
+            let ring = Ring::open(&self.shared.device, &self.shared.policy, Bytes::ZERO, checks);
+            let ring = ring.as_ref();
+            let (parts, lost) = (&saved[..], &lost[..]);
+            let saving = Saving { carriers, planner, parts, lost, checks, ring, limit };
+            copied_again = saving.carry(backups, plan)?;
+        } else {
+            let all = saved.iter().chain(&lost).copied();
+            drop(HeldChunks::unmap(all, limit)?);
+            // No page is on the device. If none has left either, no page is live.
+            for part in saved.iter().filter(|part| part.left.is_empty()) {
+                turn.backups.forget(part.room);
+            }
+        }
+        turn.backups.shrink();
+        let PageTally { copied, unchanged, zero } = tally;
+        Ok(SleepReport { tags: 0, copied, unchanged, zero, copied_again, freed })
+    }
+}
+
+impl SleepPart {
+    fn to_save(&self) -> ToSave<'_> {
+        let SleepPart { room, reservation, pages, left, .. } = self;
+        ToSave { room: *room, reservation, pages, left }
+    }
+}
+
+fn sum(one: SleepReport, other: SleepReport) -> SleepReport {
+    SleepReport {
+        tags: one.tags + other.tags,
+        copied: one.copied + other.copied,
+        unchanged: one.unchanged + other.unchanged,
+        zero: one.zero + other.zero,
+        copied_again: one.copied_again + other.copied_again,
+        freed: one.freed + other.freed,
+    }
+}
+
+impl State {
+    fn plan_sleep(&self, turn: &Turn<'_>) -> Vec<SleepPart> {
+        let mut parts = Vec::new();
+        for (turning, tag) in turn.tags.iter().enumerate() {
+            for room in tag.rooms() {
+                let arena = &self.rooms[room].arena;
+                parts.push(SleepPart {
+                    turning,
+                    room,
+                    name: Arc::clone(&self.tags[tag.tag].name),
+                    saves: tag.policy == SleepPolicy::Offload,
+                    reservation: arena.reservation.clone(),
+                    chunks: arena.chunks(),
+                    pages: arena.live_pages(),
+                    left: Vec::new(),
+                });
+            }
+        }
+        parts
+    }
+
+    // What is mapped is what the device layer says, whatever went wrong: where a sleep failed, a tag
+    // that still has all its memory is awake, and any other is asleep.
+    fn commit_sleep(&mut self, turn: &mut Turn<'_>, parts: &[SleepPart], slept: bool) {
+        for (index, turning) in turn.tags.iter_mut().enumerate() {
+            let own = || parts.iter().filter(|part| part.turning == index);
+            if !slept && own().all(SleepPart::is_whole) {
+                continue;
+            }
+            turning.becomes = Phase::Asleep;
+            for part in own() {
+                let still = part.reservation.mappings().into_iter();
+                let still: Vec<_> = still.map(|Mapping { range, .. }| range).collect();
+                self.rooms[part.room].arena.fall_asleep(&still, &[]);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A room that wakes: which chunks are made, and what a failed wake takes away again.
+
+use std::ops::Range;
+
+use lowtide_device::{Bytes, Reservation};
+
+use crate::Result;
+use crate::backups::slab::PAGE;
+use crate::copy::retry::unmap;
+use crate::policy::{Policy, equal_part};
+use crate::state::arena::Arena;
+use crate::state::room::RoomId;
+
+/// A room that wakes.
+pub(crate) struct WakePart {
+    /// Which of the turn's tags it belongs to.
+    pub(crate) turning: usize,
+    pub(crate) room: RoomId,
+    /// Set where its content comes back, rather than being undefined.
+    pub(crate) restores: bool,
+    pub(crate) reservation: Reservation,
+    /// Memory that could not be taken away and does not hold what it should: it is in the way.
+    pub(crate) stale: Vec<Range<u64>>,
+    /// Memory that could not be taken away and holds its content: it stays.
+    pub(crate) kept: Vec<Range<u64>>,
+    /// The chunks that are to be made.
+    pub(crate) chunks: Vec<Range<u64>>,
+}
+
+impl WakePart {
+    /// Plans chunks under the live pages of a room.
+    pub(crate) fn plan(
+        turning: usize,
+        room: RoomId,
+        restores: bool,
+        arena: &Arena,
+        policy: &Policy,
+    ) -> WakePart {
+        let stale = arena.stale().to_vec();
+        let mut kept = arena.chunks();
+        kept.retain(|chunk| !stale.contains(chunk));
+        let runs = if policy.apart { arena.live_blocks() } else { arena.live_pages() };
+        let missing = without(runs, &kept);
+        let chunks = missing.into_iter().flat_map(|run| cut(&run, policy)).collect();
+        let reservation = arena.reservation.clone();
+        WakePart { turning, room, restores, reservation, stale, kept, chunks }
+    }
+
+    pub(crate) fn size(&self) -> Bytes {
+        Bytes(self.chunks.iter().map(|chunk| chunk.end - chunk.start).sum())
+    }
+
+    /// Removes what a failed turn left behind.
+    pub(crate) fn clear_the_way(&self) -> Result<()> {
+        for range in &self.stale {
+            unmap(&self.reservation, range)?;
+        }
+        for mapping in self.reservation.mappings().into_iter().filter(|mapping| !mapping.is_open) {
+            let Range { start, end } = mapping.range;
+            self.reservation.open(Bytes(start), Bytes(end - start))?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what a wake mapped before it failed. What stays is recorded and tried again.
+    pub(crate) fn take_away(&self) {
+        for range in self.mapped_here() {
+            if let Err(error) = unmap(&self.reservation, &range) {
+                tracing::error!(%error, "memory of a failed wake stays for now");
+            }
+        }
+    }
+
+    /// Returns what is mapped, apart from what was kept.
+    pub(crate) fn mapped_here(&self) -> Vec<Range<u64>> {
+        let mappings = self.reservation.mappings().into_iter().map(|mapping| mapping.range);
+        mappings.filter(|range| !self.kept.contains(range)).collect()
+    }
+}
+
+fn cut(run: &Range<u64>, policy: &Policy) -> Vec<Range<u64>> {
+    let chunk = if policy.apart {
+        equal_part(run.end - run.start, policy.chunk_most.0, PAGE)
+    } else {
+        (policy.wake_chunk_most.0 / PAGE).max(1) * PAGE
+    };
+    let starts = run.clone().step_by(chunk as usize);
+    starts.map(|start| start..run.end.min(start.saturating_add(chunk))).collect()
+}
+
+/// Returns what of the runs the others do not cover. Both are in the order of addresses.
+pub(crate) fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    for run in runs {
+        let mut at = run.start;
+        for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
+            if at < other.start {
+                left.push(at..other.start);
+            }
+            at = other.end;
+        }
+        if at < run.end {
+            left.push(at..run.end);
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_cut_into_whole_pages() {
+        let policy = Policy::default();
+        let cut = |most| super::cut(&(PAGE..6 * PAGE), &policy.wake_chunk_most(Bytes(most)));
+        assert_eq!(cut(u64::MAX).pop(), Some(PAGE..6 * PAGE), "one piece");
+        let by_two = [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, 5 * PAGE..6 * PAGE];
+        assert_eq!(cut(2 * PAGE), by_two);
+        assert_eq!(cut(3 * PAGE - 1), by_two, "rounded down");
+        assert_eq!(cut(0).len(), 5, "a page at least");
+    }
+
+    #[test]
+    fn what_is_there_is_not_missing() {
+        let without = |others: &[Range<u64>]| super::without(vec![0..4, 6..10], others);
+        assert_eq!(without(&[]), [0..4, 6..10]);
+        assert_eq!(without(&[2..7, 9..12]), [0..2, 7..9]);
+        assert_eq!(without(&[0..1, 3..4, 4..6]), [1..3, 6..10]);
+        assert_eq!(without(&[0..5, 5..12]), []);
+    }
+}
