@@ -5,14 +5,8 @@
 //! interpreter's lock held, and no Python code runs until it is over. So no object is freed or
 //! changed meanwhile, addresses are enough, and the walk keeps nothing alive.
 //!
-//! `question` is what Python asks; `roots`, `variables`, `listing`, `generations` and `frozen` are where
-//! the walk begins; `exit` is what `atexit` has, and `state` what the interpreter holds itself;
-//! `node_hooks` has the hooks of autograd's nodes; `traverse`, `walker`, `kinds` and `slots` ask objects,
-//! `walked`, `pieces` and `table` number them, `walk` drives both with the threads of `crew`, by what
-//! `object` and `links` read; `huge` is where the tables are allocated; `memory` adds what tensors hold, by
-//! what Python has `reported`; `pass` adds it up without a walk; `of_type` finds the objects of a type;
-//! `search` follows references from a few objects; `answer`, `dead` and `leads` turn the `graph` into what was
-//! `found`; `examining` has one examination wait for another.
+//! A question passes the rooms in this order: `start`, `ask`, `walk`, `memory`, `answer`. `safety`
+//! serves all of them, and `rare` is apart.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 #![allow(
     clippy::missing_errors_doc,
@@ -21,70 +15,31 @@
 )]
 
 mod answer;
-mod arrays;
-mod capsules;
-mod crew;
-mod dead;
-mod descent;
-mod examining;
-mod exit;
-mod found;
-mod frames;
-mod frozen;
-mod generations;
-mod graph;
-mod held;
-mod huge;
-mod interpreter;
-mod kind;
-mod kinds;
-mod leads;
-mod links;
-mod listing;
-mod lists;
+mod ask;
 mod memory;
-mod memory_error;
-mod node_hooks;
-mod object;
-mod object_kind;
-mod of_type;
-mod out_of_memory;
-mod pass;
-mod paths;
-mod pieces;
-mod prefetch;
-mod question;
-mod reported;
-mod resting;
-mod roots;
-mod search;
-mod slots;
-mod state;
-mod table;
-mod traverse;
-mod variables;
+mod rare;
+mod safety;
+mod start;
 mod walk;
-mod walked;
-mod walker;
 
-pub use answer::examine;
-pub use capsules::{Shown, dlpack_memory};
-pub use examining::{Alone, Examining};
-pub use exit::exit_calls;
-pub use found::{
+pub use answer::examine::examine;
+pub use answer::results::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
     RetainedSize,
 };
-pub use frames::{frame_locals, frame_variables};
-pub use frozen::frozen_mortals;
-pub use huge::HugePages;
+pub use ask::dlpack::{Shown, dlpack_memory};
+pub use rare::atexit::exit_calls;
+pub use safety::huge_pages::HugePages;
+pub use safety::one_at_a_time::{Alone, Examining};
+pub use start::frames::{frame_locals, frame_variables};
+pub use start::frozen::frozen_mortals;
 
-pub use leads::leads_to;
-pub use node_hooks::{NodeHooks, hook_lists};
-pub use object_kind::{ObjectKind, TypeKind};
-pub use of_type::{is_frozen, objects_of_type};
-pub use pass::listed_memory;
-pub use reported::{Memory, MemoryKind};
-pub use search::led_to;
-pub use slots::{position, referents, refers};
-pub use state::{kept_by, module_state, thread_state};
+pub use answer::shutdown::leads_to;
+pub use ask::object_kind::{ObjectKind, TypeKind};
+pub use ask::references::{position, referents, refers};
+pub use ask::search::led_to;
+pub use memory::listed::listed_memory;
+pub use memory::reported::{Memory, MemoryKind};
+pub use rare::autograd_hooks::{NodeHooks, hook_lists};
+pub use rare::interpreter_state::{kept_by, module_state, thread_state};
+pub use start::of_type::{is_frozen, objects_of_type};

@@ -6,3 +6,5 @@ mod model;
 mod pythonic;
 mod shapes;
 mod walk;
+
+use walk::{ask, safety};

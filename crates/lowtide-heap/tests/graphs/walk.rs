@@ -7,17 +7,25 @@
     reason = "they are here for their tests, and read and write tables"
 )]
 
-#[path = "../../../lowtide-walk/src/crew.rs"]
-mod crew;
-#[path = "../../../lowtide-walk/src/huge.rs"]
-mod huge;
-#[path = "../../../lowtide-walk/src/kind.rs"]
-mod kind;
-#[path = "../../../lowtide-walk/src/out_of_memory.rs"]
-mod out_of_memory;
-#[path = "../../../lowtide-walk/src/pieces.rs"]
+#[path = "../../../lowtide-walk/src/safety/huge_pages.rs"]
+pub(crate) mod huge_pages;
+#[path = "../../../lowtide-walk/src/ask/kind.rs"]
+pub(crate) mod kind;
+#[path = "../../../lowtide-walk/src/walk/object_table.rs"]
+mod object_table;
+#[path = "../../../lowtide-walk/src/safety/out_of_memory.rs"]
+pub(crate) mod out_of_memory;
+#[path = "../../../lowtide-walk/src/walk/pieces.rs"]
 mod pieces;
-#[path = "../../../lowtide-walk/src/prefetch.rs"]
-mod prefetch;
-#[path = "../../../lowtide-walk/src/table.rs"]
-mod table;
+#[path = "../../../lowtide-walk/src/ask/prefetch.rs"]
+pub(crate) mod prefetch;
+#[path = "../../../lowtide-walk/src/walk/threads.rs"]
+mod threads;
+
+/// The rooms that the files name.
+pub(crate) mod ask {
+    pub(crate) use super::{kind, prefetch};
+}
+pub(crate) mod safety {
+    pub(crate) use super::{huge_pages, out_of_memory};
+}

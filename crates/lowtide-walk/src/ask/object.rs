@@ -1,0 +1,62 @@
+//! Reads live objects without running any code.
+
+use pyo3::ffi::{self, PyObject, PyTypeObject};
+
+/// From this reference count on, an object is immortal.
+const IMMORTAL: u32 = 1 << 29;
+/// How many objects ahead memory is prefetched.
+pub(crate) const AHEAD: usize = 16;
+
+/// Returns the type of a live object.
+pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
+    // SAFETY: the object is alive.
+    unsafe { ffi::Py_TYPE(object) }
+}
+
+/// Returns the reference count of a live object. Newer interpreters keep flags above the lower
+/// half.
+pub(crate) fn count_of(object: *mut PyObject) -> u32 {
+    // SAFETY: the object is alive, and a count is the first thing in it.
+    unsafe { object.cast::<u32>().read() }
+}
+
+/// Returns whether a reference count is that of an immortal object.
+pub(crate) fn is_immortal(count: u32) -> bool {
+    count >= IMMORTAL
+}
+
+/// Returns the first element of a tuple, or `None` if it has none or is no tuple.
+pub(crate) fn first_of(tuple: *mut PyObject) -> Option<*mut PyObject> {
+    // SAFETY: it is alive.
+    let is_tuple = unsafe { ffi::PyTuple_Check(tuple) } != 0;
+    // SAFETY: it is a tuple.
+    if !is_tuple || unsafe { ffi::PyTuple_Size(tuple) } == 0 {
+        return None;
+    }
+    // SAFETY: it is a tuple with at least one element. One that is being made may lack it.
+    let first = unsafe { ffi::PyTuple_GetItem(tuple, 0) };
+    (!first.is_null()).then_some(first)
+}
+
+/// Returns whether a tuple is still being filled. Python must not see such a tuple: reading an
+/// empty element ends the process.
+pub(crate) fn is_being_made(tuple: *mut PyObject) -> bool {
+    // SAFETY: it is alive.
+    if unsafe { ffi::PyTuple_Check(tuple) } == 0 {
+        return false;
+    }
+    // SAFETY: it is a tuple.
+    let size = unsafe { ffi::PyTuple_Size(tuple) };
+    // SAFETY: it is a tuple, and the place is less than its size.
+    (0..size).any(|at| unsafe { ffi::PyTuple_GetItem(tuple, at) }.is_null())
+}
+
+/// Reads a field at an offset, in bytes.
+///
+/// # Safety
+/// A `T` must be there.
+pub(crate) unsafe fn field<T: Copy>(of: *const u8, offset: usize) -> T {
+    let place = of.wrapping_add(offset).cast::<T>();
+    // SAFETY: the caller promises that it is there; whether it is aligned does not matter.
+    unsafe { place.read_unaligned() }
+}
