@@ -7,7 +7,7 @@ use super::here::{self, GateId, Waking};
 use super::report::{GateState, Mode, Step};
 use super::who::Who;
 use super::word::{Seen, Word};
-use crate::home::Home;
+use crate::fork::Home;
 use crate::sync::{Condvar, Mutex, MutexGuard, unpoisoned};
 
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use super::here::Inside;
 use super::pass::{Outer, Pass};
 use super::report::{Busy, GateState, Mode};
 use crate::clock::Clock;
-use crate::home;
+use crate::fork;
 use crate::sync::Arc;
 
 /// A gate that work passes and that a pause or a release closes. Clones are the same gate.
@@ -163,7 +163,7 @@ impl Gate {
     /// If this thread holds a pass of this gate that was not made [owned](Pass::into_owned), and in a
     /// forked child that inherited the gate.
     pub fn close(&self, mode: Mode) -> Closed {
-        assert!(!self.is_inherited(), "{}", home::refusal("gate"));
+        assert!(!self.is_inherited(), "{}", fork::refusal("gate"));
         if self.core.is_inside() {
             return Closed::inside(&self.core, mode);
         }

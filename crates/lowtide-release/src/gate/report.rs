@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::home;
+use crate::fork;
 
 /// The instruction that running work receives when the gate closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
@@ -73,7 +73,7 @@ impl fmt::Display for Busy {
         // A release has the gate closed when no pass is active. The holder of one may have another
         // closer waiting for it.
         if self.inherited {
-            f.write_str(&home::refusal("gate"))
+            f.write_str(&fork::refusal("gate"))
         } else if self.own && self.active == 0 {
             f.write_str(
                 "the release or pause that has the gate closed runs this code: it would wait for itself",

@@ -11,7 +11,7 @@ use super::report::{DropOutcome, Dropped, Plan, Shutdown};
 use super::shared::Shared;
 use super::table::{BEING_DROPPED, EntryId, Erased, IN_USE, OwnerTable, ValueId};
 use crate::failure::catch;
-use crate::home;
+use crate::fork;
 
 /// The registry of owners: what is owned, what borrows it, what holds it. Cheap to clone.
 ///
@@ -233,7 +233,7 @@ impl fmt::Debug for Owners {
 
 /// The holder of everything in a registry that a forked child inherited.
 fn the_parent() -> Holder {
-    Holder::new(home::refusal("registry of owners"), EVERY_OWNER)
+    Holder::new(fork::refusal("registry of owners"), EVERY_OWNER)
 }
 
 fn paths_of_the_parent() -> Paths {

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use super::table::OwnerTable;
-use crate::home::{self, Home};
+use crate::fork::{self, Home};
 use crate::sync::unpoisoned;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Shared {
     /// # Panics
     /// In a forked child, because the value that the caller registers would be lost.
     pub(super) fn own_table(&self) -> MutexGuard<'_, OwnerTable> {
-        self.table().unwrap_or_else(|| panic!("{}", home::refusal("registry of owners")))
+        self.table().unwrap_or_else(|| panic!("{}", fork::refusal("registry of owners")))
     }
 
     /// Waits for its turn to shut down. `None` if this very thread is shutting down, and in a forked

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use lowtide_types::RungName;
 
 use super::hooked::{expect, run_at};
+use super::rung::{Climbed, Expectation, Rung};
 use super::trim::trim_all;
-use crate::climb::Climb;
+use crate::callbacks::{Climb, Hook, HookPoint, Round};
 use crate::failure::Failure;
-use crate::hooks::{Hook, HookPoint, Round};
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// After this many rounds that each freed something, the rest is left to the next attempt.
 const MOST_ROUNDS: u32 = 8;

@@ -2,11 +2,11 @@
 
 use lowtide_types::{RungName, Touch};
 
-use crate::climb::Climb;
+use super::rung::{Climbed, Expectation, Rung};
+use crate::callbacks::Climb;
 use crate::failure::Failure;
-use crate::inventory::Inventory;
 use crate::owners::DropOutcome;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// Drops owners in plan order, wrappers first.
 #[derive(Debug)]

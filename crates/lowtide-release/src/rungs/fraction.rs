@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use lowtide_types::RungName;
 
+use super::rung::{Climbed, Expectation, Rung};
 use super::trim::trim_all;
-use crate::climb::Climb;
+use crate::callbacks::{Climb, Restore};
 use crate::failure::{Failure, message};
-use crate::hooks::Restore;
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// Lowers the allocators' fractions, trims, resets their statistics and restores the fractions.
 #[derive(Debug)]

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use lowtide_types::RungName;
 
+use super::rung::{Climbed, Expectation, LIMIT, Rung};
 use super::sleep::SLEEP_LIMIT;
-use crate::climb::Climb;
+use crate::callbacks::{Climb, Hook, HookPoint, Round};
 use crate::failure::Failure;
-use crate::hooks::{Hook, HookPoint, Round};
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, LIMIT, Rung};
+use crate::readings::Inventory;
 
 /// Runs the hooks that are registered at one point, each on its own: one that fails does not stop the
 /// next.

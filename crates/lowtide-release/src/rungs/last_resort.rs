@@ -7,13 +7,12 @@ use lowtide_types::RungName;
 
 use super::collect::Collect;
 use super::hooked::{CACHES, SESSIONS, TO_HOST, expect, run, run_at};
+use super::rung::{Climbed, Expectation, Rung};
 use super::sleep::{SLEEP_LIMIT, Sleep};
 use super::trim::Trim;
-use crate::climb::Climb;
+use crate::callbacks::{Climb, Hook, HookPoint, Round};
 use crate::failure::Failure;
-use crate::hooks::{Hook, HookPoint, Round};
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// Ends what is disposable, and with it its context: worker processes, which are started anew at their
 /// next use. A context of this process is reset only if the process is disposable, because in a live

@@ -4,8 +4,10 @@ mod collect;
 mod drop;
 mod fraction;
 mod hooked;
+mod ladder;
 mod last_resort;
 mod quiesce;
+mod rung;
 mod sleep;
 mod trim;
 
@@ -19,11 +21,13 @@ pub use self::fraction::Fraction;
 pub use self::hooked::{
     CACHES, CHEAP_CACHES, EXIT, Hooked, LIBRARIES, Parts, SESSIONS, SUSPEND, TO_HOST,
 };
+pub(crate) use self::ladder::Placed;
+pub use self::ladder::{Ladder, LadderName, NoSuchRung, ParseLadderError};
 pub use self::last_resort::{ContextReset, Fallback};
 pub use self::quiesce::Quiesce;
+pub use self::rung::{Climbed, Expectation, Rung};
 pub use self::sleep::{Sleep, SleepTags};
 pub use self::trim::Trim;
-use crate::rung::Rung;
 
 /// Returns the rung of a name; `None` for a [custom](RungName::Custom) one.
 pub fn of_name(name: &RungName) -> Option<Arc<dyn Rung>> {

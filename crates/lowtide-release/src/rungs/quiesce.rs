@@ -2,10 +2,10 @@
 
 use lowtide_types::{Bytes, RungName};
 
-use crate::climb::Climb;
+use super::rung::{Climbed, Expectation, Rung};
+use crate::callbacks::Climb;
 use crate::failure::Failure;
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// Waits for all work on the device. The releaser has closed the gate by then.
 #[derive(Debug)]

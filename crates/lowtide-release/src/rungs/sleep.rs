@@ -5,10 +5,10 @@ use std::time::Duration;
 use lowtide_pool::{Error, Limit, Phase, Pool, Scope, SleepPolicy, Tag, TagSnapshot};
 use lowtide_types::{Bytes, RungName, Touch};
 
-use crate::climb::Climb;
+use super::rung::{Climbed, Expectation, Rung};
+use crate::callbacks::Climb;
 use crate::failure::Failure;
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// A sleep copies as much memory as the device has, so that it may take minutes without hanging.
 pub(super) const SLEEP_LIMIT: Duration = Duration::from_secs(600);

@@ -2,10 +2,10 @@
 
 use lowtide_types::{Bytes, RungName, Touch};
 
-use crate::climb::Climb;
+use super::rung::{Climbed, Expectation, Rung};
+use crate::callbacks::Climb;
 use crate::failure::Failure;
-use crate::inventory::Inventory;
-use crate::rung::{Climbed, Expectation, Rung};
+use crate::readings::Inventory;
 
 /// Waits for the device, because memory that its work still uses cannot be freed; returns the cached
 /// memory of every known allocator to the driver; waits again.

@@ -25,9 +25,9 @@ mod turn_orders;
 pub mod clock;
 #[path = "../../../lowtide-release/src/gate/mod.rs"]
 pub mod gate;
-#[path = "../../../lowtide-release/src/home.rs"]
-mod home;
-#[path = "../../../lowtide-release/src/idle/mod.rs"]
+#[path = "../../../lowtide-release/src/fork.rs"]
+mod fork;
+#[path = "../../../lowtide-release/src/requests/idle/mod.rs"]
 pub mod idle;
 
 // Of `lowtide-pool`, in its folders.

@@ -10,8 +10,7 @@ use lowtide_pool::Scope;
 use lowtide_types::{Bytes, Reading, Touch};
 
 use crate::clock::Clock;
-use crate::gauge::Gauge;
-use crate::inventory::Inventory;
+use crate::readings::{Gauge, Inventory};
 
 /// The reason why work could not begin: something did not come back.
 #[derive(Debug, thiserror::Error)]

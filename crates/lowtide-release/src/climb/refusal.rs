@@ -2,14 +2,14 @@
 
 use lowtide_types::{Reading, Receipt, Verdict};
 
+use super::request::Request;
+use crate::fork;
 use crate::gate::Busy;
-use crate::home;
-use crate::request::Request;
 
 /// Creates the receipt of a release in a forked child. Nothing of the parent's is asked for it, and it is
 /// not logged: a subscriber may have a lock of its own.
 pub(crate) fn refuse_inherited(request: &Request) -> Receipt {
-    refuse(request, Verdict::Failed, home::refusal("releaser"))
+    refuse(request, Verdict::Failed, fork::refusal("releaser"))
 }
 
 /// Creates the receipt of a release that code asked for while it was asked for its own number. It is not

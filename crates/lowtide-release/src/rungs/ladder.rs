@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lowtide_types::RungName;
 
-use crate::rung::Rung;
+use super::rung::Rung;
 use crate::rungs;
 
 /// How often a ladder with a target is climbed while the target is missed and memory is still freed.

@@ -9,12 +9,12 @@ use lowtide_types::{
     Bytes, DeviceId, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
 };
 
+use super::opened::Opened;
+use super::stages::{StageError, Stages};
+use crate::climb::Request;
 use crate::failure::message;
-use crate::gauge::Gauge;
-use crate::ladder::Ladder;
-use crate::opened::Opened;
-use crate::request::Request;
-use crate::stages::{StageError, Stages};
+use crate::readings::Gauge;
+use crate::rungs::Ladder;
 
 impl Stages {
     /// Loads a model. The stage lasts as long as the guard; dropping the guard tears the model down.

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
 
-use crate::climb::{Climb, Ran};
+use super::handle::{Climb, Ran};
+use super::left_behind::PartName;
 use crate::failure::{Failure, catch};
-use crate::home::Home;
-use crate::left_behind::PartName;
+use crate::fork::Home;
 use crate::sync::unpoisoned;
 
 /// A point of the ladder at which hooks are run.

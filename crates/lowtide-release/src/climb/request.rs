@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lowtide_types::{Bytes, Holder, Reading, RungReceipt, Target};
 
-use crate::climb::{Climb, GoOn};
-use crate::ladder::Ladder;
+use crate::callbacks::{Climb, GoOn};
+use crate::rungs::Ladder;
 
 /// What a release does when work is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

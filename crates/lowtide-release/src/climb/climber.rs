@@ -8,17 +8,14 @@ use lowtide_types::{
     Claim, Reading, Receipt, RungName, RungOutcome, RungReceipt, Settling, Verdict,
 };
 
-use crate::advice::advise;
-use crate::claiming::{claim, hooks_not_run, tolerance};
-use crate::climb::{Climb, Ran};
+use super::advice::advise;
+use super::claims::{claim, hooks_not_run, tolerance};
+use super::request::Request;
+use super::verdict::{Evidence, Held, Reached, is_blurred, judge};
+use crate::callbacks::{Climb, PartName, Ran};
 use crate::failure::message;
-use crate::gauge::{Gauge, read_settled};
-use crate::inventory::Inventory;
-use crate::ladder::Placed;
-use crate::left_behind::PartName;
-use crate::request::Request;
-use crate::rung::{Climbed, Expectation, Rung};
-use crate::verdict::{Evidence, Held, Reached, is_blurred, judge};
+use crate::readings::{Gauge, Inventory, read_settled};
+use crate::rungs::{Climbed, Expectation, Placed, Rung};
 
 /// One climb, and what it needs.
 pub(crate) struct Climber<'a> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::activity::Activity;
 use super::options::IdleOptions;
 use crate::clock::Clock;
-use crate::home::{self, Home};
+use crate::fork::{self, Home};
 use crate::sync::{Arc, Mutex, MutexGuard, unpoisoned};
 
 /// Whether a release is due, and if not, why.
@@ -48,7 +48,7 @@ impl fmt::Display for Decision {
             Decision::Wait { left } => {
                 write!(f, "the quiet time is not over: {:.1} s are left", left.as_secs_f64())
             }
-            Decision::Inherited => f.write_str(&home::refusal("idle policy")),
+            Decision::Inherited => f.write_str(&fork::refusal("idle policy")),
             Decision::NothingToUnload => f.write_str("there is no memory to free"),
         }
     }

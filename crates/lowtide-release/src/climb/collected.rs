@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lowtide_types::{Bytes, Reading, Receipt, RungName, RungOutcome};
 
-use crate::inventory::{Activity, Inventory};
-use crate::request::Request;
+use super::request::Request;
+use crate::readings::{Activity, Inventory};
 
 /// The share of time that full collections may take.
 const LARGEST_SHARE: f64 = 0.02;

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use lowtide_types::Receipt;
 
+use super::slope::{Slope, Trend, TrendWarning};
+use crate::climb::{Releaser, Request};
 use crate::clock::Clock;
+use crate::fork::Home;
 use crate::gate::{Busy, Closed, Mode};
-use crate::home::Home;
-use crate::ladder::Ladder;
-use crate::releaser::Releaser;
-use crate::request::Request;
-use crate::slope::{Slope, Trend, TrendWarning};
+use crate::rungs::Ladder;
 use crate::sync::unpoisoned;
 
 /// The pauses of one engine. Clones share their trend.

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
 
-use crate::climb::Climb;
+use crate::callbacks::{Climb, Hook};
 use crate::failure::{Failure, message};
-use crate::hooks::Hook;
-use crate::inventory::Inventory;
+use crate::readings::Inventory;
 
 /// The default time limit of a rung.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use lowtide_types::{Bytes, Claim, ClaimBasis, Reading, RungName};
 
-use crate::gauge::Gauge;
-use crate::hooks::{Hook, HookPoint};
-use crate::inventory::Inventory;
-use crate::request::{Claiming, Request};
+use super::request::{Claiming, Request};
+use crate::callbacks::{Hook, HookPoint};
+use crate::readings::{Gauge, Inventory};
 
 /// Counts what a release says it will free.
 pub(crate) fn claim(request: &Request, inventory: &Inventory, before: &Reading) -> Claim {

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use lowtide_types::RungName;
 
+use super::left_behind::{Ending, LeftBehind, Part, PartName};
 use crate::clock::Clock;
 use crate::failure::{Failure, message};
 use crate::gate::{Gate, Inside};
-use crate::left_behind::{Ending, LeftBehind, Part, PartName};
 use crate::sync::unpoisoned;
 
 /// Asked at every safe point of a release: whether it should go on.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use lowtide_types::{Receipt, RungName};
 
-use crate::home::Home;
-use crate::request::{Logging, Request};
+use super::request::{Logging, Request};
+use crate::fork::Home;
 use crate::sync::unpoisoned;
 
 /// The releases of a releaser that have not ended: each climbs, or waits for the gate or its turn.

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target};
 
-use crate::allocator::Allocator;
-use crate::asking::{self, Doing, Mark, Whose};
-use crate::gauge::{Gauge, take_reading};
-use crate::home::Home;
-use crate::hooks::{Hook, HookPoint, Kept, Registration, Setting};
+use super::allocator::Allocator;
+use super::gauge::{Gauge, take_reading};
+use crate::callbacks::asking::{self, Doing, Mark, Whose};
+use crate::callbacks::{Hook, HookPoint, Kept, Registration, Setting};
+use crate::fork::Home;
 use crate::owners::Owners;
 use crate::sync::unpoisoned;
 

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use lowtide_types::{Reading, Receipt, RungName, RungReceipt, Verdict};
 
-use crate::claiming::tolerance;
-use crate::climber::untouched;
+use super::claims::tolerance;
+use super::climber::untouched;
+use super::releaser::Releaser;
+use super::request::{Request, Thrift};
+use crate::callbacks::HookPoint;
 use crate::gate::Gate;
-use crate::hooks::HookPoint;
-use crate::inventory::Inventory;
-use crate::releaser::Releaser;
-use crate::request::{Request, Thrift};
+use crate::readings::Inventory;
 
 impl Releaser {
     /// Climbs as far as needed.

@@ -10,16 +10,14 @@ use std::time::Duration;
 
 use lowtide_types::{Bytes, Reading, Receipt};
 
-use crate::claiming::outside_growth;
+use super::opened::Opened;
+use super::slope::{Slope, Trend};
+use super::stages_report::{StageReport, StagesReport};
+use crate::climb::{Claiming, Releaser, Request, Thrift, outside_growth};
 use crate::clock::Clock;
-use crate::home::Home;
-use crate::inventory::Inventory;
-use crate::ladder::Ladder;
-use crate::opened::Opened;
-use crate::releaser::Releaser;
-use crate::request::{Claiming, Request, Thrift};
-use crate::slope::{Slope, Trend};
-use crate::stages_report::{StageReport, StagesReport};
+use crate::fork::Home;
+use crate::readings::Inventory;
+use crate::rungs::Ladder;
 use crate::sync::unpoisoned;
 
 /// The reason why a stage did not begin.

@@ -11,13 +11,11 @@ use std::time::Duration;
 
 use lowtide_types::{Receipt, Target, Verdict};
 
+use super::idle::{Decision, Idle, Task};
+use crate::climb::{Releaser, Request, RestoreError, Restored};
 use crate::clock::Clock;
 use crate::gate::{OwnedPass, Step};
-use crate::idle::{Decision, Idle, Task};
-use crate::ladder::Ladder;
-use crate::releaser::Releaser;
-use crate::request::Request;
-use crate::restoring::{RestoreError, Restored};
+use crate::rungs::Ladder;
 
 /// The longest pause between two ticks: a watch ends this soon after it is told to, and notices a
 /// clock that jumped.

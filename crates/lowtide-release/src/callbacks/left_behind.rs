@@ -11,8 +11,8 @@ use std::time::Duration;
 use lowtide_types::RungName;
 
 use crate::clock::Clock;
+use crate::fork::Home;
 use crate::gate::Closed;
-use crate::home::Home;
 use crate::sync::unpoisoned;
 
 /// The name of a part of a release. A hook is the same hook in whatever rung it runs.

@@ -3,7 +3,7 @@
 
 use lowtide_types::{Bytes, ClaimBasis, Receipt, Verdict};
 
-use crate::request::Logging;
+use super::request::Logging;
 
 /// The level of a release's log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
