@@ -7,8 +7,15 @@ use std::time::Duration;
 
 use lowtide_types::RungName;
 
+use super::collect::{Collect, YoungCollect};
+use super::drop::DropOwners;
+use super::fraction::Fraction;
+use super::hooked::{CACHES, CHEAP_CACHES, EXIT, LIBRARIES, SESSIONS, SUSPEND, TO_HOST};
+use super::last_resort::{ContextReset, Fallback};
+use super::quiesce::Quiesce;
 use super::rung::Rung;
-use crate::rungs;
+use super::sleep::Sleep;
+use super::trim::Trim;
 
 /// How often a ladder with a target is climbed while the target is missed and memory is still freed.
 const ATTEMPTS: u32 = 3;
@@ -170,6 +177,27 @@ pub struct NoSuchRung {
     pub name: RungName,
 }
 
+/// Returns the rung of a name; `None` for a [custom](RungName::Custom) one.
+pub fn of_name(name: &RungName) -> Option<Arc<dyn Rung>> {
+    Some(match name {
+        RungName::Quiesce => Arc::new(Quiesce),
+        RungName::Drop => Arc::new(DropOwners),
+        RungName::Libraries => Arc::new(LIBRARIES),
+        RungName::Caches => Arc::new(CACHES),
+        RungName::Collect => Arc::new(Collect),
+        RungName::Trim => Arc::new(Trim),
+        RungName::ToHost => Arc::new(TO_HOST),
+        RungName::Sessions => Arc::new(SESSIONS),
+        RungName::Fraction => Arc::new(Fraction),
+        RungName::Sleep => Arc::new(Sleep),
+        RungName::ContextReset => Arc::new(ContextReset),
+        RungName::Fallback => Arc::new(Fallback),
+        RungName::Suspend => Arc::new(SUSPEND),
+        RungName::Exit => Arc::new(EXIT),
+        _ => return None,
+    })
+}
+
 /// Rungs in order. Standard rungs come first, stronger ones are climbed only while the target is
 /// missed.
 #[derive(Clone)]
@@ -191,7 +219,7 @@ impl Ladder {
     /// Returns the ladder of a name.
     pub fn named(name: LadderName) -> Ladder {
         // A named ladder has no custom rungs, so each name has its rung.
-        let rungs = name.rungs().iter().filter_map(rungs::of_name);
+        let rungs = name.rungs().iter().filter_map(of_name);
         let ladder = Ladder::of(rungs.collect()).attempts(name.attempts());
         if name == LadderName::Between { ladder.with_cheap_caches() } else { ladder }
     }
@@ -203,7 +231,7 @@ impl Ladder {
 
     /// Returns a ladder that only returns cached memory to the driver.
     pub fn trim() -> Ladder {
-        Ladder::of(rungs::of_name(&RungName::Trim).into_iter().collect())
+        Ladder::of(of_name(&RungName::Trim).into_iter().collect())
     }
 
     /// Returns [`LadderName::Between`].
@@ -214,14 +242,14 @@ impl Ladder {
     /// Clears only the caches that are cheap to fill again, and lets work go on meanwhile.
     #[must_use]
     pub fn with_cheap_caches(self) -> Ladder {
-        let rung: Arc<dyn Rung> = Arc::new(rungs::CHEAP_CACHES);
+        let rung: Arc<dyn Rung> = Arc::new(CHEAP_CACHES);
         self.replace(&RungName::Caches, &rung)
     }
 
     /// Collects only young objects.
     #[must_use]
     pub fn with_young_collection(self) -> Ladder {
-        let rung: Arc<dyn Rung> = Arc::new(rungs::YoungCollect);
+        let rung: Arc<dyn Rung> = Arc::new(YoungCollect);
         Ladder { is_young: true, ..self.replace(&RungName::Collect, &rung) }
     }
 
@@ -269,7 +297,7 @@ impl Ladder {
     /// [`NoSuchRung`] for a custom name.
     pub fn of_names(names: &[RungName]) -> Result<Ladder, NoSuchRung> {
         let named =
-            |name: &RungName| rungs::of_name(name).ok_or_else(|| NoSuchRung { name: name.clone() });
+            |name: &RungName| of_name(name).ok_or_else(|| NoSuchRung { name: name.clone() });
         Ok(Ladder::of(names.iter().map(named).collect::<Result<_, _>>()?))
     }
 
@@ -413,5 +441,13 @@ mod tests {
         let error = Ladder::of_names(&[RungName::Trim, "polish".into()]).unwrap_err();
         assert_eq!(error.name, "polish");
         assert!(error.to_string().contains("context_reset"), "{error}");
+    }
+
+    #[test]
+    fn every_name_has_its_rung() {
+        for name in RungName::ALL {
+            assert_eq!(of_name(&name).unwrap().name(), name);
+        }
+        assert!(of_name(&"polish".into()).is_none());
     }
 }
