@@ -5,8 +5,8 @@
 use lowtide_types::{Bytes, Usage};
 
 use crate::Result;
-use crate::digest::{Digest, Keys};
 use crate::info::{Address, DeviceInfo};
+use crate::page::digest::{Digest, Keys};
 
 /// A back end's name for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,10 +133,10 @@ pub unsafe trait BackendStream: Send + Sync {
     ) -> Result<()>;
 
     /// Writes the look at each of `count` pages, whose addresses lie at `pages`, to `out`, as
-    /// [`Look::to_word`](crate::packing::Look::to_word) does. Both lie in staging memory.
+    /// [`Look::to_word`](crate::page::packing::Look::to_word) does. Both lie in staging memory.
     unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()>;
     /// Packs neighbouring pages to neighbouring packed pages, with a base for each: at most
-    /// [`PACKED_AT_ONCE`](crate::packing::PACKED_AT_ONCE). Packed pages lie in registered host memory
+    /// [`PACKED_AT_ONCE`](crate::page::packing::PACKED_AT_ONCE). Packed pages lie in registered host memory
     /// or on the device.
     unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()>;
     /// Unpacks neighbouring pages.

@@ -11,8 +11,8 @@ use lowtide_types::printable;
 use serde::Serialize;
 
 use crate::cuda::Driver;
-use crate::identity::{self, Identity};
 use crate::nvml::{Nvml, ProcessMemory};
+use crate::os::identity::{self, Identity};
 use crate::{Bytes, Device, DeviceId, Result, Usage};
 
 /// The number of tries to get readings that match.

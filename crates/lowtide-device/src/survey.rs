@@ -9,8 +9,9 @@ use crate::cuda::{Card, Driver};
 use crate::facts::Attempt;
 use crate::info::{DeviceInfo, DeviceKind};
 use crate::nvml::Nvml;
-use crate::yama::PtraceScope;
-use crate::{Bytes, DeviceId, Error, Result, Usage, host, identity};
+use crate::os::identity;
+use crate::os::yama::PtraceScope;
+use crate::{Bytes, DeviceId, Error, Result, Usage, host};
 
 /// The compute capability that the digest's PTX is compiled for.
 const LEAST_COMPUTE_CAPABILITY: (i32, i32) = (7, 5);

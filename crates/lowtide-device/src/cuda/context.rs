@@ -16,9 +16,10 @@ use super::card::Card;
 use super::driver::Driver;
 use super::entry_points::CoreCalls;
 use super::kernels::{Kernel, Kernels};
-use crate::process::Generation;
+use crate::os::exit;
+use crate::os::process::Generation;
 use crate::sync::lock;
-use crate::{DeviceId, Error, Result, exit};
+use crate::{DeviceId, Error, Result};
 
 /// The driver's number for `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: u32 = 2;

@@ -16,7 +16,9 @@ use super::entry_points::{
 };
 use super::version::CudaVersion;
 use crate::facts::{Attempt, DriverLibrary};
-use crate::{DeviceId, Error, Result, exit, library};
+use crate::os::exit;
+use crate::os::library;
+use crate::{DeviceId, Error, Result};
 
 /// The driver's code for success.
 pub(super) const SUCCESS: i32 = 0;

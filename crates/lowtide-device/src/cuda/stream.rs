@@ -11,8 +11,9 @@ use super::context::{Session, twice};
 use super::driver;
 use super::kernels::Kernel;
 use crate::backend::{BackendStream, RawMark};
-use crate::digest::{Digest, Keys};
-use crate::{Address, Bytes, Result, packing};
+use crate::page::digest::{Digest, Keys};
+use crate::page::packing;
+use crate::{Address, Bytes, Result};
 
 /// The flag of a stream that neither waits for the legacy default stream nor holds it up.
 const NON_BLOCKING: u32 = 1;

@@ -19,8 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use crate::backend::{Backend, BackendStream, Handle};
 use crate::facts::SizeRule;
 use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::os::headroom;
 use crate::sync::lock;
-use crate::{Bytes, DeviceId, Error, Result, Source, Usage, headroom};
+use crate::{Bytes, DeviceId, Error, Result, Source, Usage};
 
 use addresses::PAGE;
 pub(crate) use huge::{anonymous_setting, chunks_are_huge};

@@ -14,8 +14,9 @@ use std::sync::Mutex;
 
 use super::addresses::{self, PAGE, check, pointer};
 use crate::backend::Handle;
+use crate::os::headroom;
 use crate::sync::lock;
-use crate::{Address, Bytes, Error, Result, headroom};
+use crate::{Address, Bytes, Error, Result};
 
 const FILE_BYTES: i64 = 1 << 62;
 const SLICE: Bytes = Bytes::mib(64);

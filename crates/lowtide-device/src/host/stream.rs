@@ -10,8 +10,8 @@ use std::thread::{self, JoinHandle};
 
 use super::page_locks::{PageLocks, by_page};
 use crate::backend::{BackendStream, RawMark};
-use crate::digest::{Digest, Keys, PAGE_BYTES};
-use crate::packing::{self, PACKED_BYTES};
+use crate::page::digest::{Digest, Keys, PAGE_BYTES};
+use crate::page::packing::{self, PACKED_BYTES};
 use crate::sync::{lock, wait};
 use crate::{Address, Bytes, Error, Result};
 

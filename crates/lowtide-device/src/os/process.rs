@@ -79,7 +79,7 @@ impl fmt::Debug for Generation {
 
 /// Returns whether this process exits: drivers tear themselves down now, and must not be called.
 pub fn has_exit_begun() -> bool {
-    crate::exit::has_begun()
+    crate::os::exit::has_begun()
 }
 
 /// The page, once it is mapped.

@@ -13,10 +13,12 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard};
 use std::{fmt, slice};
 
-use crate::headroom::HostGrant;
-use crate::process::Generation;
+use crate::os::exit;
+use crate::os::headroom;
+use crate::os::headroom::HostGrant;
+use crate::os::process::Generation;
 use crate::sync::lock;
-use crate::{Bytes, Error, Result, exit, headroom};
+use crate::{Bytes, Error, Result};
 
 pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
 pub(crate) const SMALL_PAGE: usize = 4096;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backend::Handle;
-use crate::shared::Shared;
+use crate::safe::shared::Shared;
 use crate::{Bytes, Result};
 
 /// Memory of a device that is mapped nowhere. Dropping it gives the memory back.

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use lowtide_types::DeviceId;
 
+use crate::Result;
 use crate::backend::Backend;
-use crate::process::Generation;
-use crate::staging::{Staging, StagingCache};
+use crate::os::exit;
+use crate::os::process::Generation;
+use crate::safe::staging::{Staging, StagingCache};
 use crate::sync::lock;
-use crate::{Result, exit};
 
 /// The state of one device, kept alive by the device and by everything taken from it.
 pub(crate) struct Shared {

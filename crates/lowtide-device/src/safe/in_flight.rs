@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::BackendStream;
-use crate::host_memory::HostPin;
-use crate::reservation::Pin;
+use crate::safe::host_memory::HostPin;
+use crate::safe::reservation::Pin;
 use crate::sync::lock;
 
 /// The number of the last piece of work before a point in a stream.

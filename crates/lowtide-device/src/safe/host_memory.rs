@@ -12,12 +12,13 @@ use std::{fmt, ptr, slice, thread};
 use crate::page::copying;
 
 use crate::facts::{RangeProblem, SizeRule};
-use crate::headroom::HostGrant;
-use crate::host_pages::HUGE_PAGE;
-use crate::host_region::{HostRegion, PART};
-use crate::shared::Shared;
+use crate::os::headroom;
+use crate::os::headroom::HostGrant;
+use crate::safe::host_pages::HUGE_PAGE;
+use crate::safe::host_region::{HostRegion, PART};
+use crate::safe::shared::Shared;
 use crate::sync::{lock, wait};
-use crate::{Bytes, Error, Result, headroom};
+use crate::{Bytes, Error, Result};
 
 const MOST_THREADS: usize = 16;
 

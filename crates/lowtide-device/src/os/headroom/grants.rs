@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use crate::process::Generation;
+use crate::os::process::Generation;
 use crate::{Bytes, Error, Result};
 
 use super::left::{HostHeadroom, MARGIN};

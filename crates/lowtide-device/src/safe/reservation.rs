@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::backend::Handle;
 use crate::facts::{RangeProblem, SizeRule};
-use crate::mapping_table::{Claim, ClaimFor, Mapping, MappingTable, PinId};
-use crate::shared::Shared;
+use crate::safe::mapping_table::{Claim, ClaimFor, Mapping, MappingTable, PinId};
+use crate::safe::shared::Shared;
 use crate::sync::lock;
 use crate::{Address, Bytes, Chunk, Error, Result};
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::pending::Pending;
 use super::{Mark, Stream};
-use crate::digest::PAGE_BYTES;
 use crate::facts::SizeRule;
-use crate::in_flight::Pins;
-use crate::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES, SEGMENTS};
-use crate::staging::Staging;
+use crate::page::digest::PAGE_BYTES;
+use crate::page::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES, SEGMENTS};
+use crate::safe::in_flight::Pins;
+use crate::safe::staging::Staging;
 use crate::{Address, Bytes, Error, HostMemory, Reservation, Result};
 
 /// Looks that a stream is taking. Dropping them waits for the stream.

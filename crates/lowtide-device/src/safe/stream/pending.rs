@@ -2,9 +2,9 @@
 
 use super::{Mark, Stream};
 use crate::Result;
-use crate::digest::Digest;
-use crate::in_flight::WorkNumber;
-use crate::staging::Staging;
+use crate::page::digest::Digest;
+use crate::safe::in_flight::WorkNumber;
+use crate::safe::staging::Staging;
 
 /// Digests that a stream is computing. Dropping them waits for the stream.
 pub struct PendingDigests<'a>(pub(super) Pending<'a>);

@@ -16,12 +16,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{BackendStream, RawMark};
-use crate::digest::{Keys, PAGE_BYTES};
 use crate::facts::{RangeProblem, SizeRule};
-use crate::host_memory::HostPiece;
-use crate::in_flight::{InFlight, Pins, WorkNumber};
-use crate::shared::Shared;
-use crate::staging::Staging;
+use crate::page::digest::{Keys, PAGE_BYTES};
+use crate::safe::host_memory::HostPiece;
+use crate::safe::in_flight::{InFlight, Pins, WorkNumber};
+use crate::safe::shared::Shared;
+use crate::safe::staging::Staging;
 use crate::{Bytes, Error, HostMemory, Reservation, Result};
 
 pub use packed::{PackedPlace, PendingDifferences, PendingLooks};

@@ -10,8 +10,10 @@ use serde::Serialize;
 
 use self::functions::{Answer, Functions, List, Listed};
 use crate::facts::{Attempt, DriverLibrary};
-use crate::process::Generation;
-use crate::{Bytes, Error, Result, Usage, exit, library};
+use crate::os::exit;
+use crate::os::library;
+use crate::os::process::Generation;
+use crate::{Bytes, Error, Result, Usage};
 use lowtide_types::Source;
 
 /// The NVML library, loaded and initialised.

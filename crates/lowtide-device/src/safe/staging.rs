@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use crate::backend::Backend;
-use crate::digest::Digest;
+use crate::page::digest::Digest;
 use crate::sync::lock;
 use crate::{Address, Bytes, Result};
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use crate::backend::Backend;
-use crate::host_pages::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap_huge};
+use crate::safe::host_pages::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap_huge};
 use crate::sync::lock;
 use crate::{Bytes, Result};
 

@@ -11,10 +11,10 @@ use lowtide_types::{Bytes, DeviceId, Usage};
 use crate::cuda::{Context, CudaBackend, Driver};
 use crate::dry_run::{DryRunBackend, DryRunCost};
 use crate::facts::SizeRule;
-use crate::headroom::HostGrant;
 use crate::host::{HostBackend, HostOptions};
-use crate::host_memory;
-use crate::shared::Shared;
+use crate::os::headroom::HostGrant;
+use crate::safe::host_memory;
+use crate::safe::shared::Shared;
 use crate::{Backend, Chunk, DeviceInfo, Error, HostMemory, Reservation, Result, Stream};
 
 /// A device. Cheap to clone, and shared between threads.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::{fs, process, thread};
 
 use crate::Bytes;
-use crate::private_files::{PrivateFileError, PrivateFolder};
+use crate::os::private_files::{PrivateFileError, PrivateFolder};
 
 const LOCK: &str = "host-memory.lock";
 const RECORD: &str = "host-memory-";
