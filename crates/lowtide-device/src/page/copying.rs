@@ -9,7 +9,7 @@
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn past_caches(from: &[u8], to: &mut [u8]) {
+pub(crate) fn past_caches(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "as many bytes on both sides");
     #[cfg(target_arch = "x86_64")]
     lines::copy(from, to);
@@ -23,7 +23,7 @@ pub fn past_caches(from: &[u8], to: &mut [u8]) {
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn into_caches(from: &[u8], to: &mut [u8]) {
+pub(crate) fn into_caches(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "as many bytes on both sides");
     #[cfg(target_arch = "x86_64")]
     if lines::copy_interleaved(from, to) {

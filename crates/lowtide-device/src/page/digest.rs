@@ -4,7 +4,7 @@
 //! `lowtide-device`, on the host by this file. Both compute the same function, bit for bit.
 //!
 //! ```
-//! use lowtide_page::digest::{Keys, PAGE_BYTES};
+//! use lowtide_device::digest::{Keys, PAGE_BYTES};
 //!
 //! let (keys, mut page) = (Keys::of_this_process(), vec![0; PAGE_BYTES]);
 //! let before = keys.digest(&page);

@@ -8,8 +8,8 @@
 //! bytes.
 //!
 //! ```
-//! use lowtide_page::digest::PAGE_BYTES;
-//! use lowtide_page::packing::{self, PACKED_BYTES};
+//! use lowtide_device::digest::PAGE_BYTES;
+//! use lowtide_device::packing::{self, PACKED_BYTES};
 //!
 //! let page: Vec<u8> = (0..PAGE_BYTES / 2).flat_map(|i| (0x3c00 + i as u16 % 512).to_le_bytes()).collect();
 //! let look = packing::look(&page);
