@@ -69,7 +69,8 @@ fn text(rows: &[Row]) -> String {
     writeln!(text, "pub(crate) static ENTRIES: [Entry; {count}] = [").expect("text");
     for row in rows {
         let name = row.name;
-        let function = if row.is_own { format!("crate::hooks::{name}") } else { name.to_owned() };
+        let function =
+            if row.is_own { format!("crate::entry::own::{name}") } else { name.to_owned() };
         writeln!(text, "    Entry::new(c\"{name}\", {function} as *const ()),").expect("text");
     }
     writeln!(text, "];").expect("text");

@@ -11,7 +11,7 @@ use lowtide_proto::helper::{Answer, Ask, Helper, Refusal, Resume, Suspend, Targe
 use lowtide_release::{Failure, Hook};
 use lowtide_types::Touch;
 
-use crate::inspection::Found;
+use crate::process::handle::Found;
 
 /// The longest time that a checkpoint or a restore may take: the driver copies about 2 GiB in a second.
 const LIMIT: Duration = Duration::from_secs(900);

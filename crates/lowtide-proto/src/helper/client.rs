@@ -12,9 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use super::connecting::connect;
-pub use super::connecting::is_privileged;
-use super::{
+use super::connecting::{connect, is_privileged};
+use super::messages::{
     Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
 };
 

@@ -4,7 +4,7 @@ use lowtide_types::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ProcessState, Step};
+use super::state::{ProcessState, Step};
 
 /// The reason why the helper did not do what it was asked. Unless it says otherwise, the process is as it
 /// was before.

@@ -1,0 +1,179 @@
+//! What was begun, written down before each step.
+//!
+//! A helper can be killed at any moment. The driver's work goes on in the target, so the next helper needs to
+//! know only whom it was about and what was asked for; the driver knows the rest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+
+use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
+use lowtide_proto::helper::{DeviceBytes, Refusal, Step, Target};
+use serde::{Deserialize, Serialize};
+
+use crate::operation::lock_table::lock;
+
+/// The most bytes that a journal has.
+const MOST: u64 = 16 << 20;
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Asked {
+    /// To take the process off the device.
+    Suspend,
+    /// To bring it back.
+    Resume,
+}
+
+/// A process that is suspended, or on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The process.
+    pub target: Target,
+    /// What was asked for.
+    pub asked: Asked,
+    /// The step that was begun last; `None` if the process is suspended and nothing is under way.
+    pub step: Option<Step>,
+    /// The memory that must be free before it can come back, by device.
+    pub needs: Vec<DeviceBytes>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Content {
+    boot: String,
+    records: Vec<Record>,
+}
+
+/// The journal of this helper.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: PrivateFolder,
+    name: String,
+    boot: String,
+    records: Mutex<BTreeMap<Target, Record>>,
+}
+
+impl Journal {
+    /// Reads the journal that an earlier helper left. One of another boot is empty: its processes are gone.
+    pub(crate) fn open(folder: PrivateFolder, name: String) -> Result<Journal, PrivateFileError> {
+        let boot = boot();
+        let records = read(&folder, &name, &boot)?;
+        let records = records.into_iter().map(|record| (record.target, record)).collect();
+        Ok(Journal { folder, name, boot, records: Mutex::new(records) })
+    }
+
+    /// Returns all records.
+    pub(crate) fn all(&self) -> Vec<Record> {
+        lock(&self.records).values().cloned().collect()
+    }
+
+    /// Returns the record of a process.
+    pub(crate) fn of(&self, target: Target) -> Option<Record> {
+        lock(&self.records).get(&target).cloned()
+    }
+
+    /// Writes down a record in the place of the process's last one.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), Refusal> {
+        let mut records = lock(&self.records);
+        let before = records.insert(record.target, record.clone());
+        let written = self.store(&records);
+        if written.is_err() {
+            // What is not written down was not begun.
+            match before {
+                Some(before) => records.insert(before.target, before),
+                None => records.remove(&record.target),
+            };
+        }
+        written.map_err(|error| Refusal::NoJournal { why: error.to_string() })
+    }
+
+    /// Removes the record of a process that runs or has ended. Where that cannot be written, the next
+    /// helper finds out by itself.
+    pub(crate) fn remove(&self, target: Target) {
+        let mut records = lock(&self.records);
+        if records.remove(&target).is_some()
+            && let Err(error) = self.store(&records)
+        {
+            tracing::warn!(%error, "the journal keeps a process that is not suspended any more");
+        }
+    }
+
+    fn store(&self, records: &BTreeMap<Target, Record>) -> Result<(), PrivateFileError> {
+        let content =
+            Content { boot: self.boot.clone(), records: records.values().cloned().collect() };
+        // Plain data with names for keys: there is nothing that JSON could not hold.
+        let bytes = serde_json::to_vec(&content).unwrap_or_default();
+        self.folder.replace(&self.name, &bytes)
+    }
+}
+
+/// Reads the journal of a helper, running or not: the processes that are suspended or on their way. Returns
+/// none if there is no journal.
+///
+/// # Errors
+/// Those of the folder and of the file.
+pub fn records(folder: &Path) -> Result<Vec<Record>, PrivateFileError> {
+    let Some(folder) = PrivateFolder::open(folder)? else { return Ok(Vec::new()) };
+    read(&folder, &name_of_journal(), &boot())
+}
+
+/// Returns the name of the journal in the folder of the user.
+pub(crate) fn name_of_journal() -> String {
+    format!("{}.json", name_of_socket())
+}
+
+/// Returns the name of the socket in the folder of the user.
+pub(crate) fn name_of_socket() -> String {
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    lowtide_proto::helper::socket_name(&namespace.to_string_lossy())
+}
+
+fn read(folder: &PrivateFolder, name: &str, boot: &str) -> Result<Vec<Record>, PrivateFileError> {
+    let bytes = folder.read(name, MOST)?.unwrap_or_default();
+    // Replaced as a whole, so it is whole; one of another version says nothing that we understand.
+    let content: Content = serde_json::from_slice(&bytes).unwrap_or_default();
+    Ok(if content.boot == boot { content.records } else { Vec::new() })
+}
+
+fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_types::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn the_next_helper_reads_what_was_begun_since_the_boot() {
+        let place = tempfile::tempdir().expect("a folder");
+        let open = || {
+            let folder = PrivateFolder::create(&place.path().join("own")).expect("a folder");
+            Journal::open(folder, name_of_journal()).expect("a journal")
+        };
+        let record = |pid, step| Record {
+            target: Target { pid, start_ticks: 5 },
+            asked: Asked::Suspend,
+            step,
+            needs: vec![DeviceBytes { uuid: "GPU-0".to_owned(), bytes: Bytes::mib(70) }],
+        };
+        let journal = open();
+        journal.write(&record(3, Some(Step::Lock))).expect("written");
+        journal.write(&record(3, None)).expect("written");
+        journal.write(&record(9, Some(Step::Checkpoint))).expect("written");
+        assert_eq!(open().all(), [record(3, None), record(9, Some(Step::Checkpoint))]);
+        journal.remove(record(3, None).target);
+        assert_eq!(open().of(record(3, None).target), None);
+        assert_eq!(records(&place.path().join("own")).expect("read").len(), 1);
+        let path = place.path().join("own").join(name_of_journal());
+        let text = fs::read_to_string(&path).expect("a file").replace(&boot(), "another boot");
+        fs::write(&path, text).expect("written");
+        assert_eq!(open().all(), []);
+        fs::write(&path, "{").expect("written");
+        assert_eq!(open().all(), [], "a file that is no journal");
+    }
+}

@@ -1,0 +1,87 @@
+//! What an earlier helper left unfinished.
+//!
+//! | asked | state now | what is done |
+//! |---|---|---|
+//! | to suspend | running | nothing: it is forgotten |
+//! | to suspend | locked | it is unlocked: nobody waits for the rest |
+//! | to suspend | off the device | it stays so |
+//! | to resume | off the device | it comes back if there is room, else it stays so |
+//! | to resume | locked | it is unlocked |
+//!
+//! A driver that is still at work in the target answers when it is done; the state counts that it then has.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_proto::helper::{ProcessState, Refusal, Resume};
+
+use crate::operation::journal::{Asked, Record};
+use crate::operation::lock_table::{Seat, Work};
+use crate::operation::service::{Doing, Office, keys};
+use crate::process::handle as inspection;
+
+/// The pause between two looks at a process that is stopped: the driver's calls would hang.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The time in which a process that was asked to come back gets its devices.
+const LIMIT: Duration = Duration::from_secs(900);
+/// The number of looks at a process whose state changes while it is looked at.
+const LOOKS: usize = 3;
+
+/// Finishes what was begun, each process in a thread of its own. Questions about these processes wait.
+pub(crate) fn begin(office: &Arc<Office>) {
+    for record in office.journal.all() {
+        let (office, work) = (Arc::clone(office), Work::new(record.target));
+        let pid = record.target.pid;
+        // Nothing else is under way yet.
+        let Ok(seat) = office.desk.take(keys(pid, &[]), &work, Instant::now()) else { continue };
+        let started = thread::Builder::new().name(format!("recovery {pid}")).spawn(move || {
+            finish(&office, &record, &work, seat);
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, pid, "what was begun is left to the next helper");
+        }
+    }
+}
+
+fn finish(office: &Office, record: &Record, work: &Arc<Work>, seat: Seat) {
+    let pid = record.target.pid;
+    // The process can stay so for as long as its user wants. It ends or goes on.
+    while inspection::is_stopped(pid) {
+        thread::sleep(PAUSE);
+    }
+    let mut doing = Doing::new(office, work, record.clone());
+    for _ in 0..LOOKS {
+        let found = inspection::Found::find(record.target).and_then(|_| office.steps.state(pid));
+        let done = match found {
+            Ok(ProcessState::Running)
+            | Err(Refusal::Ended { .. } | Refusal::NotOnDevice { .. }) => {
+                office.journal.remove(record.target);
+                Ok(())
+            }
+            Ok(ProcessState::Locked) => doing.bring_back(),
+            Ok(ProcessState::Checkpointed) => match record.asked {
+                Asked::Suspend => doing.is_suspended(),
+                Asked::Resume => {
+                    drop(seat);
+                    return bring_back(office, record, work);
+                }
+            },
+            // Nothing can be done; the record says what it was.
+            Ok(ProcessState::Failed | ProcessState::Unknown) | Err(_) => Ok(()),
+        };
+        match done {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(%error, pid, "what was begun is not finished"),
+        }
+    }
+}
+
+fn bring_back(office: &Office, record: &Record, work: &Arc<Work>) {
+    let target = record.target;
+    let ask = Resume { target, maps: Vec::new(), wait_ms: 0, limit_ms: 0 };
+    if let Err(error) = office.resume(&ask, work, Instant::now() + LIMIT) {
+        tracing::info!(%error, pid = target.pid, "it stays suspended");
+        let _written = Doing::new(office, work, record.clone()).is_suspended();
+    }
+}

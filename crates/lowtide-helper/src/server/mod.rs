@@ -1,0 +1,4 @@
+//! The resident process: its start, its socket and its connections.
+
+pub(crate) mod program;
+mod serving;

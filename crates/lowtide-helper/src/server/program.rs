@@ -1,0 +1,203 @@
+//! The start of the program: its variables, leaving its starter, one instance.
+#![allow(unsafe_code, reason = "forks before there is any thread, and sets this process up")]
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
+use lowtide_proto::helper::is_privileged;
+
+use crate::operation::journal::{Journal, name_of_journal, name_of_socket};
+use crate::operation::lock_table::Desk;
+use crate::operation::machine_locks::{MachineLocks, try_lock};
+use crate::operation::service::Office;
+use crate::operation::{recovery, trial};
+use crate::process::checkpoint::Steps;
+use crate::server::serving;
+
+/// The time without use after which the helper ends. Starting one anew takes up to three seconds.
+const IDLE: Duration = Duration::from_secs(600);
+/// The time for which a helper waits for another one that is ending.
+const INSTANCE_LIMIT: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(5);
+
+const USAGE: &str = "lowtide-helper FOLDER: suspends and resumes processes for other parts of lowtide, which start it. \
+                     FOLDER is the folder of this user's agents.";
+
+/// Runs the program `lowtide-helper`: leaves whoever started it, and serves until nobody needs it.
+pub fn main() -> ExitCode {
+    let Err(error) = start() else { return ExitCode::SUCCESS };
+    eprintln!("lowtide-helper: {error}");
+    ExitCode::from(2)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{USAGE}")]
+    Usage,
+    #[error(transparent)]
+    Folder(#[from] PrivateFileError),
+    #[error("{0}")]
+    Os(#[from] io::Error),
+}
+
+fn start() -> Result<(), StartError> {
+    close_inherited();
+    let mut arguments = env::args_os().skip(1);
+    let path = match (arguments.next(), arguments.next()) {
+        (Some(path), None) => path,
+        (Some(role), Some(parent)) if role == trial::ROLE => {
+            trial::play(&parent.to_string_lossy());
+            return Ok(());
+        }
+        _ => return Err(StartError::Usage),
+    };
+    if !Path::new(&path).is_absolute() {
+        return Err(StartError::Usage);
+    }
+    start_clean(&path)?;
+    let folder = PrivateFolder::create(Path::new(&path))?;
+    if !leave()? {
+        return Ok(());
+    }
+    serve(folder)
+}
+
+/// Starts this program again where a variable is set that a helper must not have: a preloaded library is
+/// loaded already, and would take part.
+fn start_clean(path: &OsString) -> io::Result<()> {
+    let trusts = !is_privileged();
+    let is_kept = |name: &OsString| {
+        let name = name.to_string_lossy();
+        let is_loaders = name.starts_with("LD_") && (name != "LD_LIBRARY_PATH" || !trusts);
+        let is_ours = name.starts_with("LOWTIDE_") && !trusts;
+        !is_loaders && !is_ours && (trusts || name != "HOME") && !name.starts_with("CUDA_")
+    };
+    if env::vars_os().all(|(name, _)| is_kept(&name)) {
+        return Ok(());
+    }
+    let kept = env::vars_os().filter(|(name, _)| is_kept(name));
+    Err(Command::new(env::current_exe()?).arg(path).env_clear().envs(kept).exec())
+}
+
+/// Closes the files of the process that started this one: a resident process would keep them open.
+fn close_inherited() {
+    // SAFETY: this process has opened nothing yet.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    if closed == 0 {
+        return;
+    }
+    let open = fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(Result::ok);
+    let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for number in numbers.collect::<Vec<_>>().into_iter().filter(|number| *number > 2) {
+        // SAFETY: as above. The one that listed them is closed already.
+        unsafe { libc::close(number) };
+    }
+}
+
+/// Leaves the process that started this one: a new process goes on, in a session of its own. Returns false in the old process, which ends.
+fn leave() -> io::Result<bool> {
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        _ => return Ok(false),
+    }
+    // SAFETY: takes nothing; a new process leads no session.
+    unsafe { libc::setsid() };
+    // SAFETY: takes a number.
+    unsafe { libc::umask(0o077) };
+    env::set_current_dir("/")?;
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    for standard in 0..3 {
+        // SAFETY: both are descriptors; the standard ones are only replaced.
+        if unsafe { libc::dup2(nothing.as_raw_fd(), standard) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(true)
+}
+
+fn serve(folder: PrivateFolder) -> Result<(), StartError> {
+    let settings = Settings::of_environment();
+    let path = folder.path().join(name_of_socket());
+    let Some(_instance) = only_instance(&folder)? else { return Ok(()) };
+    // A helper that was killed has left it.
+    folder.remove(&name_of_socket())?;
+    let trials = PrivateFolder::create(folder.path())?;
+    let journal = Journal::open(folder, name_of_journal())?;
+    let machine = MachineLocks::new(settings.locks);
+    let office = Office {
+        steps: Steps::default(),
+        desk: Arc::new(Desk::default()),
+        journal,
+        machine,
+        folder: trials,
+    };
+    let office = Arc::new(office);
+    recovery::begin(&office);
+    let listener = UnixListener::bind(&path)?;
+    listener.set_nonblocking(true)?;
+    // Clients connect meanwhile. A driver that is missing is told to whoever asks.
+    let early = Arc::clone(&office);
+    thread::Builder::new().spawn(move || early.steps.driver().map(drop))?;
+    serving::serve(&listener, &path, &office, settings.idle);
+    Ok(())
+}
+
+/// Becomes the only helper of this user and namespace; `None` if another one is.
+fn only_instance(folder: &PrivateFolder) -> Result<Option<File>, StartError> {
+    let name = format!("{}.lock", name_of_socket());
+    let file = match folder.open_existing(&name)? {
+        Some(file) => file,
+        None => match folder.create_file(&name) {
+            Ok(file) => file,
+            // Somebody was faster.
+            Err(error) => folder.open_existing(&name)?.ok_or(error)?,
+        },
+    };
+    let deadline = Instant::now() + INSTANCE_LIMIT;
+    // Another one may be ending.
+    while !try_lock(&file)? {
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(Some(file))
+}
+
+/// What tests tell the helper, in `LOWTIDE_HELPER`: `idle_ms=NUMBER,locks=FOLDER`.
+struct Settings {
+    idle: Duration,
+    locks: Option<PathBuf>,
+}
+
+impl Settings {
+    fn of_environment() -> Settings {
+        let text = env::var("LOWTIDE_HELPER").unwrap_or_default();
+        let mut settings = Settings { idle: IDLE, locks: None };
+        for (name, value) in text.split(',').filter_map(|word| word.split_once('=')) {
+            match name {
+                "idle_ms" => settings.idle = value.parse().map_or(IDLE, Duration::from_millis),
+                "locks" => settings.locks = Some(value.into()).filter(|it: &PathBuf| is_folder(it)),
+                _ => {}
+            }
+        }
+        settings
+    }
+}
+
+fn is_folder(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_dir())
+}

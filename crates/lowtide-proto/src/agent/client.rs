@@ -1,0 +1,73 @@
+//! Asking an agent.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use super::messages::{Answer, Ask, Request};
+
+/// The reason why an agent gave no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// Nobody listens at the socket.
+    #[error("there is no agent, or the program has not used CUDA yet; start it with `lowtide run`")]
+    NoAgent(#[source] io::Error),
+    /// The agent did not answer, or not in time.
+    #[error("the agent did not answer")]
+    NoAnswer(#[source] io::Error),
+    /// The answer is not one of this version.
+    #[error("the agent's answer is of another version")]
+    Format(#[source] serde_json::Error),
+}
+
+/// Asks the agent that listens at a socket, and waits for its answer: half a minute for a status, a quarter
+/// of an hour for what copies as much memory as the device has.
+///
+/// # Errors
+/// [`AskError`].
+pub fn ask(socket: &Path, ask: Ask) -> Result<Answer, AskError> {
+    let mut stream = UnixStream::connect(socket).map_err(AskError::NoAgent)?;
+    let line = exchange(&mut stream, ask).map_err(AskError::NoAnswer)?;
+    serde_json::from_str(&line).map_err(AskError::Format)
+}
+
+fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<String> {
+    stream.set_read_timeout(Some(patience(ask)))?;
+    stream.set_write_timeout(Some(patience(ask)))?;
+    stream.write_all(Request::new(ask).to_line().as_bytes())?;
+    let mut line = String::new();
+    stream.read_to_string(&mut line)?;
+    if line.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the program ended"));
+    }
+    Ok(line)
+}
+
+fn patience(ask: Ask) -> Duration {
+    match ask {
+        Ask::Status => Duration::from_secs(30),
+        _ => Duration::from_secs(900),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_before_it_answers_is_not_of_another_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        assert!(matches!(ask(&socket, Ask::Status), Err(AskError::NoAgent(_))));
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let ended = thread::spawn(move || drop(listener.accept()));
+        let error = ask(&socket, Ask::Status).expect_err("nobody answers");
+        assert!(matches!(error, AskError::NoAnswer(_)), "{error}");
+        ended.join().expect("it ends");
+    }
+}

@@ -1,0 +1,5 @@
+//! An agent's messages, and asking it.
+
+pub(crate) mod client;
+pub(crate) mod messages;
+pub(crate) mod obstacle;
