@@ -47,8 +47,8 @@ log = logging.getLogger('lowtide')
 log.addHandler(show)
 log.setLevel('INFO')
 if 'LOWTIDE_ADOPT' in os.environ:
-    import lowtide._stage
-    own, times = lowtide._stage.Stages.between, []
+    import lowtide._stages.stage
+    own, times = lowtide._stages.stage.Stages.between, []
 
     def between(*arguments, **keywords):
         began = time.process_time()
@@ -63,7 +63,7 @@ if 'LOWTIDE_ADOPT' in os.environ:
         print(f'PROCESSOR cleaning {sum(spent):.2f} s of {whole:.2f} s ({100 * sum(spent) / whole:.1f} %), the first'
               f' {spent[0]:.2f} s, the last {spent[-1]:.2f} s, {len(spent)} in all', flush=True)
 
-    lowtide._stage.Stages.between = between
+    lowtide._stages.stage.Stages.between = between
     atexit.register(tell)
 """
 QUESTIONS = 3

@@ -58,7 +58,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def clean() -> None:
     """A test that measures begins with what nobody has gone, so that its numbers are its own."""
-    from lowtide import _native, _releasers, _stage
+    from lowtide import _native
+    from lowtide._release import releasers as _releasers
+    from lowtide._stages import stage as _stage
 
     for known in (_releasers._releasers, _stage._shared):
         for name in [name for name in known if name not in (None, "cpu")]:

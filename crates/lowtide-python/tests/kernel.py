@@ -18,7 +18,6 @@ import torch
 from lowtide import _native
 from lowtide._devices.cpu import CpuDevice
 from lowtide._devices.cuda import CudaDevice
-from lowtide._hook import Hook, Setting
 from lowtide._native import (
     AllocatorCounts,
     HookPoint,
@@ -28,6 +27,7 @@ from lowtide._native import (
     Touch,
     Usage,
 )
+from lowtide._rungs.hook import Hook, Setting
 
 # Two cores at most in CI, and nothing here is worth a pool of threads.
 torch.set_num_threads(1)

@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from typing import Any
 
 import lowtide
-from lowtide._heap import Interpreter
+from lowtide._runtime.heap import Interpreter
 
 shelf: dict[str, Any] = {}
 

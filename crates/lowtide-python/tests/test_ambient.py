@@ -13,7 +13,7 @@ import lowtide
 import pytest
 import torch
 from kernel import SIZE, Caching, in_use, is_about, until
-from lowtide import _ambient
+from lowtide._idle import ambient as _ambient
 
 pytestmark = pytest.mark.usefixtures("clean")
 

@@ -245,7 +245,7 @@ def test_empty_cuda_cache_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(device: object = None) -> None:
         raise RuntimeError("CUDA error")
 
-    monkeypatch.setattr("lowtide._release.empty_device_cache", breaks)
+    monkeypatch.setattr("lowtide._release.release.empty_device_cache", breaks)
     from lowtide.compat import empty_cuda_cache
 
     empty_cuda_cache()

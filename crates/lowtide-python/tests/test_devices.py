@@ -29,7 +29,7 @@ from lowtide._native import (
     Usage,
 )
 from lowtide._rungs.all import hooks_of
-from lowtide._torch import absent, torch
+from lowtide._runtime.torch import absent, torch
 
 MIB = 1 << 20
 

@@ -17,9 +17,9 @@ import torch
 from alone import alone_with_torch, in_a_fork
 from lowtide import _native
 from lowtide._devices.cpu import CpuDevice
-from lowtide._heap import Interpreter
 from lowtide._rungs import lru_caches
 from lowtide._rungs.collector import Collector
+from lowtide._runtime.heap import Interpreter
 from lowtide._why.memory import listed
 from lowtide._why.question import Question
 

@@ -71,7 +71,9 @@ def test_r26_it_needs_all_four_conditions() -> None:
     def native(switch: str) -> tuple[Caching, _native.Idle]:
         device = Caching()
         device.free(device.allocate())
-        return device, _native.Idle(lowtide._releasers.releaser_of(device), switch, to="48 MiB")
+        return device, _native.Idle(
+            lowtide._release.releasers.releaser_of(device), switch, to="48 MiB"
+        )
 
     device, idle = native("off")
     idle.work().leave()
@@ -145,7 +147,7 @@ class Fraction:
 
 
 def idle_release(device: Caching, disposable: bool = False) -> lowtide.Receipt:
-    releaser = lowtide._releasers.releaser_of(device)
+    releaser = lowtide._release.releasers.releaser_of(device)
     releaser.set_disposable(disposable)
     idle = _native.Idle(releaser, "0ms", to=0)
     idle.work().leave()

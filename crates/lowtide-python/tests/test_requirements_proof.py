@@ -29,7 +29,7 @@ from kernel import (
     until,
     weights,
 )
-from lowtide._frozen import frozen_count
+from lowtide._runtime.frozen import frozen_count
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -105,7 +105,7 @@ def test_r47_the_ledger_adds_up_and_the_unknown_is_printed() -> None:
     device = Caching()
     kept = device.allocate()
     beside = Unknown()
-    ledger = lowtide._releasers.releaser_of(device).ledger()
+    ledger = lowtide._release.releasers.releaser_of(device).ledger()
     assert ledger is not None
     known = sum(line.bytes for line in ledger.lines)
     assert known + ledger.unknown_bytes == ledger.driver_bytes

@@ -189,7 +189,7 @@ def test_r5_an_end_that_fails_does_not_mask_the_exception(
     def fails(objects: list[object], device: object) -> None:
         raise RuntimeError("no plan")
 
-    monkeypatch.setattr(lowtide._stage, "teardown_of", fails)
+    monkeypatch.setattr(lowtide._stages.stage, "teardown_of", fails)
     with pytest.raises(ValueError, match="mine"), lowtide.stage("reranker", device=DEVICE):
         raise ValueError("mine")
     assert "RuntimeError: no plan" in caplog.text

@@ -80,7 +80,7 @@ def with_hooks() -> Caching:
 def idled(device: Caching, switch: str = "0ms") -> lowtide.Idle:
     """Idle without its thread: the tests tick."""
     idle = lowtide.Idle("off", device=device)
-    idle._native = _native.Idle(lowtide._releasers.releaser_of(device), switch, to="16 MiB")
+    idle._native = _native.Idle(lowtide._release.releasers.releaser_of(device), switch, to="16 MiB")
     return idle
 
 

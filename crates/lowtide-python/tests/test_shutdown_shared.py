@@ -10,7 +10,7 @@ import lowtide
 import pytest
 import torch
 from kernel import DEVICE, MIB, SIZE, in_use, is_about, weights
-from lowtide import _plan
+from lowtide._release import plan as _plan
 
 pytestmark = pytest.mark.usefixtures("clean")
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import lowtide
 import pytest
-from lowtide import _expandable
+from lowtide._sleep import expandable as _expandable
 
 ROOT = Path(__file__).parents[3]
 BUILT = ROOT / "target" / "debug" / "deps"

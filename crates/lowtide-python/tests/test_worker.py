@@ -17,9 +17,9 @@ from pathlib import Path
 import lowtide
 import pytest
 from alone import alone
-from lowtide import _releasers
 from lowtide._devices.choose import device_of
 from lowtide._native import Ladder, memory_of_process
+from lowtide._release import releasers as _releasers
 from workers import MIB, Handle, Holder, OnGpu, load_reranker, refuses
 
 pytestmark = pytest.mark.usefixtures("clean")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lowtide import _native
-from lowtide._frozen import frozen_count
-from lowtide._heap import Interpreter
+from lowtide._runtime.frozen import frozen_count
+from lowtide._runtime.heap import Interpreter
 from lowtide._why.question import Question
 
 

@@ -22,10 +22,8 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)() or "t" in getattr(_sys, 
         " the interpreter's lock, which they do not have. Use an ordinary build of the same version."
     )
 
-from ._contract import Releasable, after_inference, releases, tasks
-from ._exit import has_exit_begun
-from ._gate import Gate
-from ._idle import Idle, Work, idle
+from ._idle.gate import Gate
+from ._idle.idle import Idle, Work, idle
 from ._native import (
     AgentError,
     AgentStatus,
@@ -48,22 +46,24 @@ from ._native import (
     WouldNotFit,
     __version__,
 )
-from ._release import empty_device_cache, release, shutdown
-from ._stage import Stage, Stages, stage
-from ._testing import assert_released
+from ._release.release import empty_device_cache, release, shutdown
+from ._release.testing import assert_released
+from ._runtime.exit import has_exit_begun
+from ._stages.contract import Releasable, after_inference, releases, tasks
+from ._stages.stage import Stage, Stages, stage
 
 if TYPE_CHECKING:
     from . import compat
     from ._adopt import Adopted, adopt
-    from ._agent import sleep, status, suspend, wake
-    from ._ahead import Ahead, ahead
-    from ._audit import Audit, audit
+    from ._release.audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
     from ._rungs.restore import restore
-    from ._tag import Tag, discard, tag, tags
+    from ._sleep.agent import sleep, status, suspend, wake
+    from ._sleep.ahead import Ahead, ahead
+    from ._sleep.tag import Tag, discard, tag, tags
     from ._why.answer import Answer
     from ._why.why import why
-    from ._worker import Worker, WorkerError, WorkerTraceback
+    from ._worker.worker import Worker, WorkerError, WorkerTraceback
 
 __all__ = [
     "Adopted",
@@ -130,27 +130,27 @@ __all__ = [
 _LAZY = {
     "Adopted": "_adopt",
     "adopt": "_adopt",
-    "Ahead": "_ahead",
-    "ahead": "_ahead",
-    "sleep": "_agent",
-    "status": "_agent",
-    "suspend": "_agent",
-    "wake": "_agent",
+    "Ahead": "_sleep.ahead",
+    "ahead": "_sleep.ahead",
+    "sleep": "_sleep.agent",
+    "status": "_sleep.agent",
+    "suspend": "_sleep.agent",
+    "wake": "_sleep.agent",
     "Answer": "_why.answer",
-    "Audit": "_audit",
-    "audit": "_audit",
+    "Audit": "_release.audit",
+    "audit": "_release.audit",
     "why": "_why.why",
-    "Worker": "_worker",
-    "WorkerError": "_worker",
-    "WorkerTraceback": "_worker",
+    "Worker": "_worker.worker",
+    "WorkerError": "_worker.worker",
+    "WorkerTraceback": "_worker.worker",
     "register_cache": "_rungs.registry",
     "register_model": "_rungs.registry",
     "register_session": "_rungs.registry",
     "restore": "_rungs.restore",
-    "Tag": "_tag",
-    "discard": "_tag",
-    "tag": "_tag",
-    "tags": "_tag",
+    "Tag": "_sleep.tag",
+    "discard": "_sleep.tag",
+    "tag": "_sleep.tag",
+    "tags": "_sleep.tag",
 }
 
 
@@ -184,7 +184,7 @@ def _start_by_environment() -> None:
     import os
 
     if os.environ.get("LOWTIDE_FREE_ON_IDLE", "").strip():
-        from ._ambient import start_by_environment
+        from ._idle.ambient import start_by_environment
 
         start_by_environment()
     if os.environ.get("LOWTIDE_ADOPT", "").strip():

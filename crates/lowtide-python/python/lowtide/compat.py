@@ -10,13 +10,13 @@ def empty_cuda_cache() -> None:
     `empty_device_cache` does the same and returns a receipt.
     """
     try:
-        from ._release import empty_device_cache
+        from ._release.release import empty_device_cache
 
         empty_device_cache()
     except Exception as failure:  # noqa: BLE001  A clean-up must not break the program.
-        from ._exit import has_exit_begun
+        from ._runtime.exit import has_exit_begun
 
         if not has_exit_begun():
-            from ._log import logger
+            from ._runtime.log import logger
 
             logger().debug("the cache was not emptied: %s: %s", type(failure).__name__, failure)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ._testing import assert_released
+    from ._release.testing import assert_released
 
 
 class DeviceMemory:
@@ -25,13 +25,13 @@ class DeviceMemory:
 
     def in_use_bytes(self) -> int | None:
         """Returns what this process uses, as the driver reports it, or `None` without a device."""
-        from ._releasers import releaser_of
+        from ._release.releasers import releaser_of
 
         return releaser_of(None).read().in_use_bytes
 
     def assert_released(self, within: float = 0.01) -> assert_released:
         """Returns a context manager that fails if its block leaves device memory in use."""
-        from ._testing import assert_released
+        from ._release.testing import assert_released
 
         return assert_released(within)
 
@@ -57,7 +57,7 @@ _failed: pytest.StashKey[bool] = pytest.StashKey()
 @pytest.fixture
 def device_memory(request: pytest.FixtureRequest) -> Iterator[DeviceMemory]:
     """Fails the test if it leaves device memory in use."""
-    from ._testing import NOT_MEASURED, assert_released
+    from ._release.testing import NOT_MEASURED, assert_released
 
     memory = DeviceMemory()
     block = assert_released(memory.within)

@@ -1,4 +1,4 @@
-//! Hooks and settings that Python objects provide (`_hook.py`).
+//! Hooks and settings that Python objects provide (`_rungs/hook.py`).
 
 use std::sync::Arc;
 use std::time::Duration;

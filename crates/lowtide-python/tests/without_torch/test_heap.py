@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextvars import Context, ContextVar, copy_context
 
 import pytest
-from lowtide._heap import Interpreter, objects_of
+from lowtide._runtime.heap import Interpreter, objects_of
 from lowtide._why.references import contexts
 
 

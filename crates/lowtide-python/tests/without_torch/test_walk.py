@@ -19,7 +19,7 @@ import pytest
 import ways
 from alone import alone
 from lowtide import _native
-from lowtide._heap import Interpreter, threads_in
+from lowtide._runtime.heap import Interpreter, threads_in
 from ways import Quiet, Runner
 
 MIB = 1 << 20
@@ -72,7 +72,7 @@ def test_a_refused_thread_is_done_without() -> None:
     said = alone(
         """
         import os, resource, lowtide
-        from lowtide import _heap
+        from lowtide._runtime import heap as _heap
 
         class Kept: pass
         kept = Kept()
@@ -114,7 +114,7 @@ def test_no_hook_runs_once_the_objects_are_listed(in_place: bool) -> None:
     said = alone(
         f"""
         import sys, lowtide
-        from lowtide._heap import Interpreter
+        from lowtide._runtime.heap import Interpreter
         from lowtide._why.question import Question
         from lowtide import _native
 
@@ -474,7 +474,7 @@ def test_the_memory_for_an_answer_goes_back_at_once() -> None:
     told = alone(
         """
         import gc, lowtide
-        from lowtide._heap import Interpreter
+        from lowtide._runtime.heap import Interpreter
         Interpreter.knows_generations = False
         world = [{"number": [number]} for number in range(400_000)]
         gc.collect()

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, NamedTuple
 
-from .._log import tell
+from .._runtime.log import tell
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._idle import Idle
+    from .._idle.idle import Idle
     from .._native import Receipt
-    from .._stage import Stages
+    from .._stages.stage import Stages
 
 
 class Project(NamedTuple):

@@ -17,13 +17,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .. import compat
-from .._log import logger
-from .._releasers import releaser_for
-from .._stage import Stages
+from .._release.releasers import releaser_for
+from .._runtime.log import logger
+from .._stages.stage import Stages
 from .when_imported import when_imported
 
 if TYPE_CHECKING:
-    from .._stage import Stage
+    from .._stages.stage import Stage
     from . import Adopted
 
 

@@ -19,15 +19,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .._devices.choose import device_of
-from .._idle import idle
-from .._log import logger
+from .._idle.idle import idle
 from .._rungs.registry import register_cache
+from .._runtime.log import logger
 from .when_imported import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from .._idle import Idle, Work
+    from .._idle.idle import Idle, Work
     from . import Adopted
 
 AFTER = "5m"

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .._log import logger
-from .._release import shutdown
-from .._stage import Stages
+from .._release.release import shutdown
+from .._runtime.log import logger
+from .._stages.stage import Stages
 from .when_imported import when_imported
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .._gate import Gate
+from .._idle.gate import Gate
 from .when_imported import when_imported
 
 if TYPE_CHECKING:

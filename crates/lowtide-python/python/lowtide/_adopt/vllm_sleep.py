@@ -9,10 +9,10 @@ from vllm.device_allocator.sleep_mode_backend import (  # type: ignore[import-no
     SleepModeBackend,
 )
 
-from .._agent import sleep, wake
-from .._log import logger
-from .._tag import discard, tags
-from .._torch import torch
+from .._runtime.log import logger
+from .._runtime.torch import torch
+from .._sleep.agent import sleep, wake
+from .._sleep.tag import discard, tags
 from .vllm import METHOD, POLICIES, owns_memory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from .._log import tell
+from .._runtime.log import tell
 
 Action = Callable[[ModuleType], None]
 

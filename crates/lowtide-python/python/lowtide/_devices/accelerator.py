@@ -7,7 +7,7 @@ way to ask whether it has been used yet. Support for another kind of accelerator
 from __future__ import annotations
 
 from .._native import AllocatorCounts, Usage
-from .._torch import Torch, torch
+from .._runtime.torch import Torch, torch
 from .device import Device
 from .interface import common_of, synchronize
 

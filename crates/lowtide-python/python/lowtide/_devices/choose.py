@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from .._exit import has_exit_begun
-from .._torch import Torch, absent, torch
+from .._runtime.exit import has_exit_begun
+from .._runtime.torch import Torch, absent, torch
 from .device import Device
 from .interface import current_index, current_kind, device_count
 

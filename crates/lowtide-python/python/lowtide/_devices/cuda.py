@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
-from .._heap import objects_of
-from .._hook import Setting
 from .._native import (
     AllocatorCounts,
     LedgerLine,
@@ -26,7 +24,9 @@ from .._native import (
     nvml_usage,
     tags,
 )
-from .._torch import UNREADABLE, Torch, torch
+from .._rungs.hook import Setting
+from .._runtime.heap import objects_of
+from .._runtime.torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
 from .device import Device
 from .interface import common_of, synchronize

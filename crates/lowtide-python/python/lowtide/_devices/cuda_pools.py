@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from .._heap import objects_of
 from .._native import LedgerKind, LedgerLine, tag_at
-from .._torch import Torch, torch
+from .._runtime.heap import objects_of
+from .._runtime.torch import Torch, torch
 from .device import ledger_lines
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from .workers import pids
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .._hook import Hook, Setting
+    from .._rungs.hook import Hook, Setting
 
 
 class Device:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._torch import Torch
+from .._runtime.torch import Torch
 
 
 def current_kind(module: Torch) -> str | None:

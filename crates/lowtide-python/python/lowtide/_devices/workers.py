@@ -9,7 +9,7 @@ import sys
 def pids() -> list[int]:
     """Returns the numbers of the workers' processes that run."""
     registry = sys.modules.get("lowtide._rungs.registry")
-    if registry is None or "lowtide._worker" not in sys.modules:
+    if registry is None or "lowtide._worker.worker" not in sys.modules:
         return []
     found = [entry.get() for entry in registry.workers.entries()]
     running = [worker.pid for worker in found if worker is not None]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._devices.device import Device
-from .._hook import Hook
 from .._native import HookPoint
 from .caches import RegisteredCaches
 from .collector import Collector
 from .compile_caches import CompileCaches
+from .hook import Hook
 from .libraries import FftPlans, IpcLeftovers, Workspaces
 from .lru_caches import LruCaches
 from .process_groups import group_hooks

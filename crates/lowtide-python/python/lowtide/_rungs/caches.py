@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .._hook import Hook, done
 from .._native import HookPoint, Touch
 from . import registry
+from .hook import Hook, done
 
 
 class RegisteredCaches(Hook):

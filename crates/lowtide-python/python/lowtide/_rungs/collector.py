@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 
 from .._devices.device import Device
-from .._hook import Hook
 from .._native import HookPoint, Touch
+from .hook import Hook
 from .lru_caches import held_bytes
 from .watched import Watched
 

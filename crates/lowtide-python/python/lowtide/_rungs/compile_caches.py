@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 
-from .._hook import Hook
 from .._native import HookPoint, Touch
-from .._torch import Torch, absent, torch
+from .._runtime.torch import Torch, absent, torch
+from .hook import Hook
 
 
 class CompileCaches(Hook):

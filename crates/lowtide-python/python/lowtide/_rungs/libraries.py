@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from .._devices.cuda_pools import initialised
 from .._devices.device import Device
-from .._hook import Hook
 from .._native import HookPoint, Touch
+from .hook import Hook
 
 
 class CudaLibrary(Hook):

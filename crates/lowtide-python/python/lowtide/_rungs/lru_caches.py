@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._devices.device import Device
-from .._heap import objects_of
-from .._hook import Hook
 from .._native import HookPoint, Touch, led_to, referents
+from .._runtime.heap import objects_of
 from .._why.memory.probe import bytes_on, candidate_types
+from .hook import Hook
 
 Wrapper: Any = type(functools.lru_cache(lambda: None))
 """The type of the functions that `lru_cache` makes. Untyped: its class is private to functools."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .._hook import Hook
 from .._native import HookPoint, Touch
-from .._torch import Torch, absent, torch
+from .._runtime.torch import Torch, absent, torch
+from .hook import Hook
 
 # Modules that build groups on top of torch's, with the functions that destroy them, in order.
 ENGINES = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .._exit import has_exit_begun
-from .._log import log_restored
 from .._native import Touch
-from .._releasers import releaser_of, releasers
+from .._release.releasers import releaser_of, releasers
+from .._runtime.exit import has_exit_begun
+from .._runtime.log import log_restored
 
 
 def restore(device: object = None) -> list[Touch]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._hook import Hook, done
 from .._native import HookPoint, Touch
-from .._torch import absent
+from .._runtime.torch import absent
 from . import registry
+from .hook import Hook, done
 
 # Attributes that refer into the native session, in the order in which the runtime itself drops
 # them.

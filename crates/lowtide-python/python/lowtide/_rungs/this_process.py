@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .._devices.device import Device
-from .._hook import Hook
 from .._native import AgentError, HookPoint, Touch, agent_status, agent_suspend
+from .hook import Hook
 
 LIMIT_S = 150.0
 """The agent answers earlier: it gives up after two minutes, and the driver copies on."""

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .._devices.device import Device
-from .._hook import Hook, done
 from .._native import HookPoint, Touch
-from .._torch import Tensor, torch
+from .._runtime.torch import Tensor, torch
 from .._why.memory.probe import bytes_on
 from . import registry
+from .hook import Hook, done
 
 
 class ModelsToHost(Hook):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 
-from .._frames import clear_frames
-from .._hook import Hook
 from .._native import HookPoint, Touch
+from .._runtime.frames import clear_frames
+from .hook import Hook
 
 NAMES = ("last_exc", "last_value", "last_traceback", "last_type")
 

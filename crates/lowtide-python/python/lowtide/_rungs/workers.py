@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._devices.device import Device
-from .._hook import Hook, done
 from .._native import HookPoint, Touch
 from . import registry
+from .hook import Hook, done
 
 if TYPE_CHECKING:
-    from .._worker import Worker
+    from .._worker.worker import Worker
 
 
 class Workers(Hook):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .._data import Data, counted, mib
 from .._native import Holder, RetainedSize
+from .._runtime.data import Data, counted, mib
 from .path_text import NATIVE_ROOT, shorten
 
 _SHOWN_HELD = 6

@@ -15,7 +15,7 @@ from contextvars import Context
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
-from .._heap import expression_for_all
+from .._runtime.heap import expression_for_all
 from .interpreter import is_current, kept
 from .path import Edge
 from .path_text import repeats

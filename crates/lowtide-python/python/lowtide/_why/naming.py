@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from .._data import counted, mib
 from .._devices.device import Device
 from .._native import (
     Examination,
@@ -22,7 +21,8 @@ from .._native import (
     RetainedSize,
     printable,
 )
-from .._torch import torch
+from .._runtime.data import counted, mib
+from .._runtime.torch import torch
 from .answer import Action, Answer, Cut, Dead, Held, Native, Step
 from .exit_callbacks import ExitCall, cancel, is_list, without_list
 from .interpreter import name_of, registered_at

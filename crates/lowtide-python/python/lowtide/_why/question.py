@@ -17,10 +17,10 @@ import types
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .._frozen import IMMORTAL
-from .._heap import Interpreter
 from .._native import ObjectKind, TypeKind
-from .._torch import torch
+from .._runtime.frozen import IMMORTAL
+from .._runtime.heap import Interpreter
+from .._runtime.torch import torch
 from .alone import is_alone
 from .exit_callbacks import list_number
 from .interpreter import Registered, roots

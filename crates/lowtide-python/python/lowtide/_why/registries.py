@@ -14,8 +14,8 @@ from collections import OrderedDict
 from types import FunctionType, MethodType
 from typing import Any
 
-from .._heap import expression_for_all
 from .._native import kept_by
+from .._runtime.heap import expression_for_all
 from .references.contexts import thread_name
 from .references.functions import function_name
 from .references.look import is_a, literal, module_value, pairs, plain

@@ -6,9 +6,9 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from .._data import counted
 from .._devices.choose import device_of
 from .._native import Examination, Holder, examine
+from .._runtime.data import counted
 from .alone import EXAMINING
 from .answer import Answer, Cut
 from .memory.listed import Listed

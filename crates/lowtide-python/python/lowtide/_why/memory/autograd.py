@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FunctionType, GetSetDescriptorType
 from typing import Any, NamedTuple, TypeAlias
 
-from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
+from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from ..references.functions import cell_contents
 from ..references.hooks import hooks_of, node_hooks
 from ..references.look import instance_dict, item, module_value, mro

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._torch import UNREADABLE, Tensor, Torch, tensor_base
+from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base
 from ..references.look import module_value
 
 _COLUMNS = ("crow_indices", "col_indices")

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..._native import Memory
-from ..._torch import UNREADABLE, Tensor, Torch, tensor_base, torch
+from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from . import foreign, rare
 from .parts import parts_of, work_type
 from .storages import Region, Storages, show

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..._devices.cuda_pools import PoolId, pool_of, pool_of_graph, snapshot
 from ..._native import Memory, MemoryKind
-from ..._torch import Tensor, Torch, tensor_base
+from ..._runtime.torch import Tensor, Torch, tensor_base
 from .parts import packed_bytes
 
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from ..._native import Memory, MemoryKind
-from ..._torch import UNREADABLE, Tensor, Torch, tensor_base
+from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base
 from .foreign import Place
 
 

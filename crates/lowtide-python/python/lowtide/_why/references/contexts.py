@@ -11,8 +11,8 @@ from contextvars import Context, ContextVar, Token
 from typing import Any
 from weakref import ReferenceType
 
-from ..._heap import expression_for_all, objects_of
 from ..._native import referents, refers, thread_state
+from ..._runtime.heap import expression_for_all, objects_of
 from .calls import end_task
 from .cuts import attribute_step, none_item
 from .look import (

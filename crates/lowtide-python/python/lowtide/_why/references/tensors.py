@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import GetSetDescriptorType
 from typing import Any
 
-from ..._torch import Tensor
+from ..._runtime.torch import Tensor
 from .cuts import del_item, none_item
 from .hooks import next_nodes, read_hooks_of_graph, read_hooks_of_node
 from .look import (

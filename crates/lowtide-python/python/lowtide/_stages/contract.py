@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
-from ._devices.choose import device_of
-from ._exit import has_exit_begun
-from ._log import log_release, logger
-from ._native import Ladder, empty_receipt, parse_seconds
-from ._release import shutdown
-from ._releasers import releaser_for
-from ._stage import stages_of
-from ._teardown import NAMES, drop_without_device, teardown_of, trim_own_garbage
-from ._waiting import in_thread
+from .._devices.choose import device_of
+from .._native import Ladder, empty_receipt, parse_seconds
+from .._release.release import shutdown
+from .._release.releasers import releaser_for
+from .._release.teardown import NAMES, drop_without_device, teardown_of, trim_own_garbage
+from .._runtime.exit import has_exit_begun
+from .._runtime.log import log_release, logger
+from .._runtime.waiting import in_thread
+from .stage import stages_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ._native import Receipt
+    from .._native import Receipt
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -138,7 +138,7 @@ def _end(teardown: Callable[[], object], exception: BaseException | None) -> Non
 
 def _has_memory(module: object) -> bool:
     """Returns whether an object leads to device memory. If it does not, it was torn down already."""
-    from ._rungs.lru_caches import held_bytes
+    from .._rungs.lru_caches import held_bytes
 
     device = device_of(None)
     return device is not None and held_bytes(vars(module).values(), device.name) > 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from reprlib import repr as short
 
-from ._data import Data, counted, holds_nothing, mib
-from ._native import Holder
-from ._plan import alive, plan
-from ._why.why import holders
+from .._native import Holder
+from .._runtime.data import Data, counted, holds_nothing, mib
+from .._why.why import holders
+from .plan import alive, plan
 
 
 class Drop(Data):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._native import Ladder
-from ._releasers import releaser_of
+from .._native import Ladder
+from .releasers import releaser_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ._native import Receipt
+    from .._native import Receipt
 
 LEAST_BYTES = 2 << 20
 """Differences of less than one page of a device are ignored."""
@@ -66,7 +66,7 @@ class assert_released:
         return self.receipt.after.in_use_bytes
 
     def _words(self, before: int, after: int, allowed: int) -> str:
-        from ._why.why import why
+        from .._why.why import why
 
         mib = 1 << 20
         text = (

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from types import SimpleNamespace
 
-from ._native import HeapPath, Lead, leads_to
-from ._putting_back import putting_back
-from ._torch import torch
-from ._why.alone import EXAMINING
-from ._why.named_path import NamedPath
-from ._why.path_text import Root
-from ._why.question import Question
-from ._why.references.look import instance_dict, module_value, pairs, type_name
-from ._why.references.readers import references
-from ._why.references.reference import Reference
+from .._native import HeapPath, Lead, leads_to
+from .._runtime.torch import torch
+from .._why.alone import EXAMINING
+from .._why.named_path import NamedPath
+from .._why.path_text import Root
+from .._why.question import Question
+from .._why.references.look import instance_dict, module_value, pairs, type_name
+from .._why.references.readers import references
+from .._why.references.reference import Reference
+from .putting_back import putting_back
 
 _PARTS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, set, deque)

@@ -8,8 +8,8 @@ import types
 import weakref
 from typing import Any, ClassVar, TypeVar
 
-from ._frozen import IMMORTAL
-from ._native import is_frozen, objects_of_type
+from .._native import is_frozen, objects_of_type
+from .frozen import IMMORTAL
 
 _T = TypeVar("_T")
 

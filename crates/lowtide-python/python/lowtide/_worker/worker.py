@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ._exit import has_exit_begun
-from ._log import logger
-from ._native import ProcessTree
-from ._rungs import registry
-from ._worker_child import CALL, DONE, LOAD, LOOK_S, serve
+from .._native import ProcessTree
+from .._rungs import registry
+from .._runtime.exit import has_exit_begun
+from .._runtime.log import logger
+from .child import CALL, DONE, LOAD, LOOK_S, serve
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ._exit import has_exit_begun
-from ._log import log_release, logger, numbers
-from ._native import Pauses, parse_seconds
-from ._releasers import releaser_of
+from .._native import Pauses, parse_seconds
+from .._release.releasers import releaser_of
+from .._runtime.exit import has_exit_begun
+from .._runtime.log import log_release, logger, numbers
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ._native import Pass, Receipt, Trend
+    from .._native import Pass, Receipt, Trend
 
 
 class Gate:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _native
-from ._native import AgentStatus, Receipt
+from .. import _native
+from .._native import AgentStatus, Receipt
 
 
 def status() -> AgentStatus:

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from ._why.references.look import instance_dict, pairs
+from .._why.references.look import instance_dict, pairs
 
 
 def putting_back(holder: object, held: object) -> Callable[[], bool] | None:

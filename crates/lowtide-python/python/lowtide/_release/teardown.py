@@ -6,16 +6,16 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ._log import logger
-from ._native import HookPoint, malloc_trim
+from .._native import HookPoint, malloc_trim
+from .._runtime.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ._devices.device import Device
-    from ._hook import Hook
-    from ._native import Holder
-    from ._native import _DropStep as DropStep
+    from .._devices.device import Device
+    from .._native import Holder
+    from .._native import _DropStep as DropStep
+    from .._rungs.hook import Hook
 
 _WORTH_BYTES = 1 << 20
 """Holders of less than this are not named."""
@@ -49,9 +49,9 @@ def teardown_of(objects: list[object], device: Device | None) -> Teardown:
     """Returns what is cut for some objects, wrappers first."""
     if not objects:
         return Teardown([], None, 0, [], False)
-    from ._plan import alive, plan
-    from ._why.memory.probe import bytes_on
-    from ._why.why import holders
+    from .._why.memory.probe import bytes_on
+    from .._why.why import holders
+    from .plan import alive, plan
 
     # A class that says what it releases loses those attributes, in that order, and no others.
     named = {id(one): names for one in objects if (names := names_of(type(one)))}
@@ -136,7 +136,7 @@ def users_of(device: Device) -> Callable[[], list[Holder]]:
     """Returns a witness that names who uses the memory that is left on a device."""
 
     def witness() -> list[Holder]:
-        from ._why.why import holders
+        from .._why.why import holders
 
         return holders(device=device.name, least=_WORTH_BYTES)
 
@@ -147,7 +147,7 @@ def unfreezing() -> list[DropStep]:
     """Returns a step that unfreezes all frozen objects. They cannot be frozen again as they were."""
     import gc
 
-    from ._frozen import frozen_count
+    from .._runtime.frozen import frozen_count
 
     frozen = frozen_count()
     said = f"{frozen} frozen objects unfrozen; the frozen set was not restored"
@@ -171,7 +171,7 @@ def libraries_with_groups(device: Device | None) -> Sequence[Hook] | None:
     """Returns the hooks of the `libraries` rung for a release that destroys process groups."""
     if device is None:
         return None
-    from ._rungs.all import hooks_of
+    from .._rungs.all import hooks_of
 
     hooks = hooks_of(device, process_groups=True)
     return [hook for hook in hooks if hook.point == HookPoint.LIBRARIES]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._native import HookPoint, Touch
+from .._native import HookPoint, Touch
 
 
 class Hook:

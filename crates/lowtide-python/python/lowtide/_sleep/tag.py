@@ -16,17 +16,17 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import _native
-from ._expandable import ExpandableSegments
-from ._native import TagError, TagScope
+from .. import _native
+from .._native import TagError, TagScope
+from .expandable import ExpandableSegments
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ._native import Receipt, TagStatus
-    from ._torch import Torch
+    from .._native import Receipt, TagStatus
+    from .._runtime.torch import Torch
 
 _FUNCTIONS = ("lowtide_tag_malloc", "lowtide_tag_free")
 _expandable = ExpandableSegments()

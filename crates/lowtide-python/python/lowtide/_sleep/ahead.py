@@ -6,7 +6,7 @@ from __future__ import annotations
 import atexit
 from typing import TYPE_CHECKING
 
-from . import _native
+from .. import _native
 
 if TYPE_CHECKING:
     from types import TracebackType

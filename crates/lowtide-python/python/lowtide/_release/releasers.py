@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from ._devices.choose import device_of, why_none
-from ._devices.device import Device
-from ._exit import has_exit_begun
-from ._native import Releaser
+from .._devices.choose import device_of, why_none
+from .._devices.device import Device
+from .._native import Releaser
+from .._runtime.exit import has_exit_begun
 
 _releasers: dict[str | None, Releaser] = {}
 
@@ -44,6 +44,6 @@ def releaser_for(device: Device | None) -> Releaser:
 def _new(device: Device | None) -> Releaser:
     if device is None:
         return Releaser(None, (), why_none)
-    from ._rungs.all import hooks_of
+    from .._rungs.all import hooks_of
 
     return Releaser(device, hooks_of(device))

@@ -11,26 +11,26 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ._devices.choose import device_of
-from ._exit import has_exit_begun
-from ._frames import clear_frames
-from ._log import log_release, logger
-from ._native import Stages as NativeStages
-from ._native import empty_receipt, parse_seconds
-from ._releasers import releaser_for
-from ._teardown import (
+from .._devices.choose import device_of
+from .._native import Stages as NativeStages
+from .._native import empty_receipt, parse_seconds
+from .._release.releasers import releaser_for
+from .._release.teardown import (
     drop_without_device,
     libraries_with_groups,
     teardown_of,
     trim_own_garbage,
 )
+from .._runtime.exit import has_exit_begun
+from .._runtime.frames import clear_frames
+from .._runtime.log import log_release, logger
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ._native import Opened, Receipt, StagesReport, Trend
+    from .._native import Opened, Receipt, StagesReport, Trend
 
 T = TypeVar("T")
 

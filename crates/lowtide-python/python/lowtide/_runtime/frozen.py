@@ -10,7 +10,7 @@ import gc
 import sys
 from typing import Final
 
-from ._native import frozen_mortals
+from .._native import frozen_mortals
 
 IMMORTAL: Final[object] = int.__mro__
 """A part of a static type: an immortal object that Python 3.12 keeps among the frozen ones."""

@@ -12,14 +12,14 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from ._devices.choose import device_of
-from ._log import log_summary, logger
-from ._native import Idle as NativeIdle
-from ._releasers import releaser_for
+from .._devices.choose import device_of
+from .._native import Idle as NativeIdle
+from .._release.releasers import releaser_for
+from .._runtime.log import log_summary, logger
 
 if TYPE_CHECKING:
-    from ._devices.device import Device
-    from ._native import Receipt
+    from .._devices.device import Device
+    from .._native import Receipt
 
 LOOK_S = 1.0
 """How often it is looked whether there is a device by now."""

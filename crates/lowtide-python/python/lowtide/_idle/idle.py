@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._exit import has_exit_begun
-from ._log import log_restored, log_summary, logger
-from ._native import AgentError, Working, agent_suspend, parse_bytes
-from ._native import Idle as NativeIdle
-from ._releasers import releaser_of
-from ._waiting import in_thread, is_in_event_loop
+from .._native import AgentError, Working, agent_suspend, parse_bytes
+from .._native import Idle as NativeIdle
+from .._release.releasers import releaser_of
+from .._runtime.exit import has_exit_begun
+from .._runtime.log import log_restored, log_summary, logger
+from .._runtime.waiting import in_thread, is_in_event_loop
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ._native import Receipt, Restored
+    from .._native import Receipt, Restored
 
 ENVIRONMENT = "LOWTIDE_FREE_ON_IDLE"
 SUSPEND = "suspend"
@@ -276,7 +276,7 @@ def _end_ambient() -> None:
     """Ends the watch that the variable alone has started: the program says itself when it works."""
     import sys
 
-    ambient = sys.modules.get(f"{__package__}._ambient")
+    ambient = sys.modules.get(f"{__package__}.ambient")
     if ambient is not None:
         ambient.stop()
 

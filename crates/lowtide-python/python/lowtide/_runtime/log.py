@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._exit import has_exit_begun
+from .exit import has_exit_begun
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    from ._native import Receipt, Restored
+    from .._native import Receipt, Restored
 
 
 def logger() -> Logger:

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from reprlib import repr as short
 from typing import TYPE_CHECKING
 
-from ._data import holds_nothing
-from ._devices.choose import device_of
-from ._exit import has_exit_begun
-from ._log import log_release
-from ._native import Ladder, empty_receipt, parse_seconds
-from ._releasers import releaser_for, releaser_of
-from ._teardown import (
+from .._devices.choose import device_of
+from .._native import Ladder, empty_receipt, parse_seconds
+from .._runtime.data import holds_nothing
+from .._runtime.exit import has_exit_begun
+from .._runtime.log import log_release
+from .releasers import releaser_for, releaser_of
+from .teardown import (
     drop_without_device,
     libraries_with_groups,
     put_back,
@@ -29,8 +29,8 @@ from ._teardown import (
 )
 
 if TYPE_CHECKING:
-    from ._devices.device import Device
-    from ._native import Receipt
+    from .._devices.device import Device
+    from .._native import Receipt
 
 
 def empty_device_cache(device: object = None, *, collect: bool | None = None) -> Receipt:

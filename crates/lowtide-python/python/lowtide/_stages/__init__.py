@@ -1,0 +1,1 @@
+"""Scopes at whose end memory is released: stages, and the tasks of a service."""

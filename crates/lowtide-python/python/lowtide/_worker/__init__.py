@@ -1,0 +1,1 @@
+"""An object in a child process that a release may end."""
