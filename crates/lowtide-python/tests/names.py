@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).resolve().parent.parent / "python" / "lowtide"
 
 
 def load(name: str) -> ModuleType:
-    """Returns `lowtide._why.path` and the like."""
+    """Returns `lowtide._why.naming.edges` and the like."""
     try:
         return importlib.import_module(f"lowtide.{name}")
     except ImportError:
@@ -37,19 +37,19 @@ def _refers(holder: object, held: object) -> bool:
 
 def path_text(root: Any, objects: Any, last: Any = None) -> str:
     """Returns the text of a path."""
-    text: str = load("_why.named_path").NamedPath(root, objects).text(last)
+    text: str = load("_why.naming.path").NamedPath(root, objects).text(last)
     return text
 
 
 def path_words(root: Any, objects: Any, last: Any = None) -> str:
     """Returns a path in words."""
-    words: str = load("_why.named_path").NamedPath(root, objects).words(last)
+    words: str = load("_why.naming.path").NamedPath(root, objects).words(last)
     return words
 
 
 def path_verb(root: Any, objects: Any, last: Any = None) -> str | None:
     """Returns the statement that cuts the last reference of a path, with `shop` for that module."""
-    statement = load("_why.named_path").NamedPath(root, objects).statement(last)
+    statement = load("_why.naming.path").NamedPath(root, objects).statement(last)
     if statement is None:
         return None
     imports = statement.imports - {"sys"}
@@ -59,7 +59,7 @@ def path_verb(root: Any, objects: Any, last: Any = None) -> str | None:
 
 def path_by_hand(root: Any, objects: Any, last: Any = None) -> str:
     """Returns what a person does about the last reference of a path."""
-    sentence: str = load("_why.named_path").NamedPath(root, objects).by_hand(last)
+    sentence: str = load("_why.naming.path").NamedPath(root, objects).by_hand(last)
     return sentence
 
 

@@ -15,7 +15,7 @@ import pytest
 from alone import in_a_fork
 
 torch = pytest.importorskip("torch")
-path = names.load("_why.path_text")
+path = names.load("_why.naming.words")
 references = names.load("_why.references.readers").references
 Root, path_text, path_verb = path.Root, names.path_text, names.path_verb
 MODULES = Root("modules", "shop")

@@ -15,7 +15,7 @@ from typing import Any
 import lowtide
 import pytest
 from alone import alone
-from lowtide._why import path as _path  # noqa: F401 (imported before it is replaced)
+from lowtide._why.naming import edges as _edges  # noqa: F401 (imported before it is replaced)
 from lowtide._why.references import readers
 
 
@@ -70,7 +70,7 @@ def test_the_names_of_a_long_chain_take_work_in_proportion(
         asked += 1
         return real(holder, held)
 
-    for name in ("lowtide._why.path", "lowtide._why.references.readers"):
+    for name in ("lowtide._why.naming.edges", "lowtide._why.references.readers"):
         monkeypatch.setattr(sys.modules[name], "references", counting)
     counts = []
     for links in (500, 2_000):
@@ -116,7 +116,8 @@ def test_a_very_long_chain_has_an_answer() -> None:
 
 def test_the_header_tells_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naming counts: a clock that moves by a second at each look is looked at before and after it."""
-    from lowtide._why import naming, why
+    from lowtide._why import why
+    from lowtide._why.naming import found as naming
 
     now = 0.0
     real = naming.Naming.answer

@@ -12,7 +12,7 @@ import names
 import pytest
 
 references = names.load("_why.references.readers").references
-path = names.load("_why.path_text")
+path = names.load("_why.naming.words")
 
 _METHODS = [
     "__getattribute__",

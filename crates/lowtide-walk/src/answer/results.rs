@@ -1,6 +1,6 @@
 //! What the walk found, for Python: the few objects on the paths, with numbers.
 //!
-//! Python names them (`_why/naming.py`). Each class shows its references to the collector, so that
+//! Python names them (`_why/naming/`). Each class shows its references to the collector, so that
 //! another walk at the same time can explain them.
 
 use lowtide_heap::Size;

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from .._native import HeapPath, Lead, leads_to
 from .._runtime.torch import torch
 from .._why.alone import EXAMINING
-from .._why.named_path import NamedPath
-from .._why.path_text import Root
+from .._why.naming.path import NamedPath
+from .._why.naming.words import Root
 from .._why.question import Question
 from .._why.references.look import instance_dict, module_value, pairs, type_name
 from .._why.references.readers import references

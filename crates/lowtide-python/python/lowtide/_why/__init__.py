@@ -2,10 +2,9 @@
 
 - `why.py`: asks the question and applies cuts; `question.py`: what the native walk has to know
 - `alone.py`: one examination at a time; `interpreter.py`: what the interpreter itself keeps
-- `naming.py`: turns the nodes and edges of the walk into names
-- `named_path.py`: a path as text, and how to cut it; `path.py`, `path_text.py`: its parts
-- `expression.py`: Python for the objects on a path; `statement.py`: Python that cuts a reference
+- `naming/`: turns the nodes and edges of the walk into names and statements
 - `answer.py`: the answer as data, and as text
 - `references/`: how one object refers to another, for every type, and how to cut that reference
+- `rare/`: what keeps memory in few programs
 - `memory/`: which objects hold device memory, and how much
 """

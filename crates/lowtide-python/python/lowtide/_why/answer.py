@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .._native import Holder, RetainedSize
 from .._runtime.data import Data, counted, mib
-from .path_text import NATIVE_ROOT, shorten
+from .naming.words import NATIVE_ROOT, shorten
 
 _SHOWN_HELD = 6
 _SHOWN_PATHS = 3

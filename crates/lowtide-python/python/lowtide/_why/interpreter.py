@@ -19,11 +19,11 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from .alone import EXAMINING
-from .exit_callbacks import call_name
+from .rare.exit_calls import call_name
+from .rare.registries import registry_name
 from .references.functions import function_name
 from .references.look import is_a, item, module_value, type_name
 from .references.reference import Act
-from .registries import registry_name
 
 _MOST_SIGNALS = 65
 

@@ -22,10 +22,10 @@ from .._runtime.frozen import IMMORTAL
 from .._runtime.heap import Interpreter
 from .._runtime.torch import torch
 from .alone import is_alone
-from .exit_callbacks import list_number
 from .interpreter import Registered, roots
 from .memory.autograd import autograd_edges
 from .memory.probe import Probe, candidate_types
+from .rare.exit_calls import list_number
 from .references.arrays import item_layout
 from .references.look import AnyDict, module_value
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from ..._native import Memory
 from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
-from . import foreign, rare
+from . import foreign
+from . import others as rare
 from .parts import parts_of, work_type
 from .storages import Region, Storages, show
 

@@ -14,12 +14,12 @@ from collections import OrderedDict
 from types import FunctionType, MethodType
 from typing import Any
 
-from .._native import kept_by
-from .._runtime.heap import expression_for_all
-from .references.contexts import thread_name
-from .references.functions import function_name
-from .references.look import is_a, literal, module_value, pairs, plain
-from .references.reference import Reference
+from ..._native import kept_by
+from ..._runtime.heap import expression_for_all
+from ..references.contexts import thread_name
+from ..references.functions import function_name
+from ..references.look import is_a, literal, module_value, pairs, plain
+from ..references.reference import Reference
 
 CODECS = "functions of codecs.register"
 ERROR_HANDLERS = "error handlers of codecs.register_error"

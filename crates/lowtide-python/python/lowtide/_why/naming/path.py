@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from .._native import printable
-from . import registries
-from .exit_callbacks import ExitCall, call_of
+from ..._native import printable
+from ..interpreter import of_native
+from ..rare import registries
+from ..rare.exit_calls import ExitCall, call_of
+from ..references.contexts import task_name
+from ..references.look import AnyDict, is_a, namespace_of
+from ..references.reference import Reference
+from ..references.tensors import has_gradient_graph, is_tensor, is_view
+from .edges import Edge, last_references, path_edges, without_way_back
 from .expression import Code, expression
-from .interpreter import of_native
-from .path import Edge, last_references, path_edges, without_way_back
-from .path_text import PathText, Root, write
-from .references.contexts import task_name
-from .references.look import AnyDict, is_a, namespace_of
-from .references.reference import Reference
-from .references.tensors import has_gradient_graph, is_tensor, is_view
 from .statement import Statement, fill, joined
+from .words import PathText, Root, write
 
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
 _GUTTING = ("closure", "cell", "argument")

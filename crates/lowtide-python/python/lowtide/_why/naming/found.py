@@ -11,8 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from .._devices.device import Device
-from .._native import (
+from ..._devices.device import Device
+from ..._native import (
     Examination,
     HeapCut,
     HeapPath,
@@ -21,13 +21,18 @@ from .._native import (
     RetainedSize,
     printable,
 )
-from .._runtime.data import counted, mib
-from .._runtime.torch import torch
-from .answer import Action, Answer, Cut, Dead, Held, Native, Step
-from .exit_callbacks import ExitCall, cancel, is_list, without_list
-from .interpreter import name_of, registered_at
-from .named_path import NamedPath
-from .named_step import (
+from ..._runtime.data import counted, mib
+from ..._runtime.torch import torch
+from ..answer import Action, Answer, Cut, Dead, Held, Native, Step
+from ..interpreter import name_of, registered_at
+from ..rare.exit_calls import ExitCall, cancel, is_list, without_list
+from ..references.contexts import thread_name
+from ..references.look import AnyDict, full_type_name, is_a, module_value, type_name
+from ..references.reference import Reference
+from ..references.tensors import leaves_with_gradient_graph
+from .path import NamedPath
+from .statement import joined
+from .steps import (
     Keys,
     NamedStep,
     ReferenceKey,
@@ -38,12 +43,7 @@ from .named_step import (
     known_as,
     undo_step,
 )
-from .path_text import Root
-from .references.contexts import thread_name
-from .references.look import AnyDict, full_type_name, is_a, module_value, type_name
-from .references.reference import Reference
-from .references.tensors import leaves_with_gradient_graph
-from .statement import joined
+from .words import Root
 
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""

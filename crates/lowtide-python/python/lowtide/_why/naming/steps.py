@@ -6,14 +6,14 @@ import re
 from types import CellType, FunctionType, MethodType
 from typing import NamedTuple
 
-from .._native import printable
-from .answer import Step
-from .exit_callbacks import ExitCall, calls_of, exit_reference
-from .interpreter import Registered
-from .named_path import NamedPath
-from .references.functions import function_name
-from .references.look import is_a, plain, type_name
-from .references.reference import Reference
+from ..._native import printable
+from ..answer import Step
+from ..interpreter import Registered
+from ..rare.exit_calls import ExitCall, calls_of, exit_reference
+from ..references.functions import function_name
+from ..references.look import is_a, plain, type_name
+from ..references.reference import Reference
+from .path import NamedPath
 from .statement import Statement, fill
 
 _CLEARED = ("cache", "cache entry")

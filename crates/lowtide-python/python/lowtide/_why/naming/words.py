@@ -21,11 +21,10 @@ from types import (
 )
 from typing import Literal, NamedTuple, TypeAlias
 
-from .path import Edge
-from .references.contexts import task_name, thread_name
-from .references.functions import function_name
-from .references.locals import code_name, frame_of, place
-from .references.look import (
+from ..references.contexts import task_name, thread_name
+from ..references.functions import function_name
+from ..references.locals import code_name, frame_of, place
+from ..references.look import (
     is_a,
     key_text,
     module_dict,
@@ -34,8 +33,9 @@ from .references.look import (
     plain,
     type_name,
 )
-from .references.reference import Reference
-from .references.tensors import is_tensor, is_view
+from ..references.reference import Reference
+from ..references.tensors import is_tensor, is_view
+from .edges import Edge
 
 LONGEST_CHARACTERS = 160
 NATIVE_ROOT = "native code's"

@@ -15,12 +15,10 @@ from contextvars import Context
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
-from .._runtime.heap import expression_for_all
-from .interpreter import is_current, kept
-from .path import Edge
-from .path_text import repeats
-from .references.contexts import task_name, thread_name
-from .references.look import (
+from ..._runtime.heap import expression_for_all
+from ..interpreter import is_current, kept
+from ..references.contexts import task_name, thread_name
+from ..references.look import (
     AnyDict,
     class_dict,
     instance_dict,
@@ -32,7 +30,9 @@ from .references.look import (
     module_value,
     namespace_of,
 )
-from .references.reference import Reference
+from ..references.reference import Reference
+from .edges import Edge
+from .words import repeats
 
 _CO_OPTIMIZED = 0x1
 _MOST_STEPS = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..references.reference import Reference
 from .expression import Code, is_readable, plain_names
-from .references.reference import Reference
 
 
 class Statement(NamedTuple):

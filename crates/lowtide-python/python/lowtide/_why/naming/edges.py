@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
-from .._native import referents
-from .references.look import (
+from ..._native import referents
+from ..references.look import (
     Read,
     descriptor,
     dict_reader,
@@ -25,9 +25,9 @@ from .references.look import (
     namespace_of,
     pairs,
 )
-from .references.readers import references
-from .references.reference import Reference
-from .references.tensors import graph_reference, has_graph, is_storage, is_tensor
+from ..references.readers import references
+from ..references.reference import Reference
+from ..references.tensors import graph_reference, has_graph, is_storage, is_tensor
 
 _FARTHEST_HOPS = 5
 

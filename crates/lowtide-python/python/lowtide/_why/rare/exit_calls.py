@@ -12,10 +12,10 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from .._native import exit_calls
-from .references.functions import function_name
-from .references.look import descriptor, is_a, is_name, module_value, plain, read
-from .references.reference import Reference
+from ..._native import exit_calls
+from ..references.functions import function_name
+from ..references.look import descriptor, is_a, is_name, module_value, plain, read
+from ..references.reference import Reference
 
 
 def _mark() -> None:
