@@ -21,21 +21,15 @@ use std::cell::OnceCell;
 use std::panic::resume_unwind;
 use std::thread;
 
-use crate::cost::CutCost;
 use crate::cut::{self, Cut, NoCut};
-use crate::dominators::dominators;
-use crate::forks::Forks;
-use crate::graph::{Edge, Graph, Node};
-use crate::hubs::Hubs;
-use crate::indexed::{Indexed, Weighted};
+use crate::dominators::{Sinks, Tree, dominators};
+use crate::graph::{Edge, Graph, Node, Size};
+use crate::indexed::{CutCost, Hubs, Indexed, Weighted};
 use crate::islands::{self, Island};
 use crate::lost::Lost;
 use crate::order::{Order, Rank};
-use crate::paths::{self, Path};
+use crate::paths::{self, Forks, Path};
 use crate::reach::Reach;
-use crate::sinks::Sinks;
-use crate::size::Size;
-use crate::tree::Tree;
 
 /// With fewer nodes than this a second thread costs more time than it saves.
 const WORTH_A_THREAD: usize = 200_000;
@@ -116,7 +110,7 @@ impl<'g> Analysis<'g> {
         if most < 2 {
             return self.path(node).into_iter().take(most).collect();
         }
-        paths::by_holder(self.indexed(), node, most)
+        paths::by_holder(self.indexed(), &self.forks, node, most)
     }
 
     /// Returns the immediate dominator: the nearest other node that is on every path to this one.
@@ -235,14 +229,7 @@ impl<'g> Analysis<'g> {
     fn indexed(&self) -> Indexed<'_> {
         self.prepare();
         let (order, tree) = self.ordered();
-        Indexed {
-            graph: self.graph,
-            reach: self.reach(),
-            order,
-            tree,
-            hubs: &self.hubs,
-            forks: &self.forks,
-        }
+        Indexed { graph: self.graph, reach: self.reach(), order, tree, hubs: &self.hubs }
     }
 
     fn reach(&self) -> &Reach {

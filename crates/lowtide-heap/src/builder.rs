@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use lowtide_types::Bytes;
 
 use crate::graph::{Graph, Node};
-use crate::reached;
+use crate::parallel_reach;
 
 /// The most nodes that a graph can have: two numbers stay free for "no node" and "a root".
 const NODES_MOST: u32 = u32::MAX - 1;
@@ -126,7 +126,7 @@ impl GraphBuilder {
         roots: impl IntoIterator<Item = Node>,
         threads: NonZeroUsize,
     ) -> Vec<bool> {
-        reached::reached(|node| self.row(node), self.nodes as usize, roots, threads)
+        parallel_reach::reached(|node| self.row(node), self.nodes as usize, roots, threads)
     }
 
     /// Adds a reference from `from` to `to`. Adding it twice makes two references.

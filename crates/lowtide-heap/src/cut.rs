@@ -21,14 +21,12 @@
 
 use std::fmt;
 
-use crate::cost::CutCost;
+use crate::dominators::Sinks;
 use crate::flow::Flow;
-use crate::graph::{Edge, Node};
-use crate::indexed::{Indexed, Weighted};
+use crate::graph::{Edge, Node, Size};
+use crate::indexed::{CutCost, Indexed, Weighted};
 use crate::lost::Lost;
 use crate::order::Rank;
-use crate::sinks::Sinks;
-use crate::size::Size;
 
 /// A set of references; cutting all of them makes the targets unreachable. Each of them is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::dominators::Sinks;
 use crate::indexed::{NEVER, Weighted};
 use crate::order::{Order, Rank};
-use crate::sinks::Sinks;
 
 /// One step of a backwards search.
 #[derive(Clone, Copy)]

@@ -6,10 +6,8 @@
 //! left last heads an island: any node that leads to it is in a cycle with it. What it reaches is the
 //! island; of the remaining nodes, the one left last heads the next.
 
-use crate::bit_set::BitSet;
-use crate::graph::{Graph, Node};
-use crate::reach::Reach;
-use crate::size::Size;
+use crate::graph::{Graph, Node, Size};
+use crate::reach::{BitSet, Reach};
 
 /// A group of unreachable nodes: a head and what is reached from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,31 +45,23 @@
 //! same each time: ties are decided by the order in which the walker named nodes and references.
 
 mod analysis;
-mod bit_set;
 mod builder;
-mod cost;
 mod cut;
 mod dominators;
 mod flow;
-mod forks;
 mod graph;
-mod hubs;
 mod indexed;
 mod islands;
 mod lost;
 mod order;
+mod parallel_reach;
 mod paths;
 mod reach;
-mod reached;
-mod sinks;
-mod size;
-mod tree;
 
 pub use analysis::Analysis;
 pub use builder::GraphBuilder;
-pub use cost::CutCost;
 pub use cut::{Cut, NoCut};
-pub use graph::{Edge, Graph, Node};
+pub use graph::{Edge, Graph, Node, Size};
+pub use indexed::CutCost;
 pub use islands::Island;
 pub use paths::Path;
-pub use size::Size;

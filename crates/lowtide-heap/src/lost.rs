@@ -5,11 +5,10 @@
 //! these a node stays if a node refers to it that is not in doubt or stays; the rest is lost. That
 //! visits what goes and its neighbours, usually a few thousand of millions of nodes.
 
-use crate::bit_set::BitSet;
-use crate::graph::{Edge, Node};
+use crate::graph::{Edge, Node, Size};
 use crate::indexed::Indexed;
 use crate::order::Rank;
-use crate::size::Size;
+use crate::reach::BitSet;
 
 /// The nodes that become unreachable.
 pub(crate) struct Lost {

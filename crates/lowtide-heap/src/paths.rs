@@ -1,9 +1,13 @@
 //! Paths from the roots to a node: a shortest one, and one for each holder.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use crate::graph::{Edge, Graph, Node};
 use crate::indexed::Indexed;
 use crate::order::Rank;
-use crate::reach::Reach;
+use crate::reach::{BitSet, Reach, Visit};
 
 /// A path from a root to a node. No node is on it twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +41,12 @@ pub(crate) fn shortest(graph: &Graph, reach: &Reach, target: Node) -> Option<Pat
 
 /// Returns a path for each holder of the target, up to `most`, nearest first; see
 /// [`crate::Analysis::paths`].
-pub(crate) fn by_holder(indexed: Indexed<'_>, target: Node, most: usize) -> Vec<Path> {
+pub(crate) fn by_holder(
+    indexed: Indexed<'_>,
+    forks: &Forks,
+    target: Node,
+    most: usize,
+) -> Vec<Path> {
     let Indexed { graph, order, .. } = indexed;
     let Some(rank) = order.rank(target) else { return Vec::new() };
     let Fork { at, holders, tail } = fork(indexed, rank);
@@ -51,7 +60,7 @@ pub(crate) fn by_holder(indexed: Indexed<'_>, target: Node, most: usize) -> Vec<
     if left == 0 {
         return found;
     }
-    let ways = indexed.forks.ways(graph, at, left, || {
+    let ways = forks.ways(graph, at, left, || {
         let holders = holders.iter().filter(|holder| **holder != Rank::ROOTS);
         holders.map(|holder| order.node(*holder)).collect()
     });
@@ -87,4 +96,54 @@ fn fork(Indexed { order, tree, .. }: Indexed<'_>, target: Rank) -> Fork {
             _ => return Fork { at: order.node(rank), holders, tail },
         }
     }
+}
+
+/// The ways to the holders of a node, nearest holder first, each back to its root.
+type Ways = Rc<[Vec<Node>]>;
+
+/// How many forks are remembered.
+const FORKS_MOST: usize = 16;
+
+/// Where paths have forked. Paths to a target and to what holds it fork at the same node, and the
+/// search for its nearest holders may visit the whole graph.
+#[derive(Default)]
+pub(crate) struct Forks(RefCell<HashMap<(Node, usize), Ways>>);
+
+impl Forks {
+    /// Returns the ways to up to `most` of the holders of a node that do not lead over the node.
+    pub(crate) fn ways(
+        &self,
+        graph: &Graph,
+        at: Node,
+        most: usize,
+        holders: impl FnOnce() -> Vec<Node>,
+    ) -> Ways {
+        let mut known = self.0.borrow_mut();
+        if known.len() == FORKS_MOST {
+            known.clear();
+        }
+        let ways = known.entry((at, most)).or_insert_with(|| ways(graph, at, most, &holders()));
+        Rc::clone(ways)
+    }
+}
+
+fn ways(graph: &Graph, at: Node, most: usize, holders: &[Node]) -> Ways {
+    let mut wanted = BitSet::new(graph.len());
+    for holder in holders {
+        wanted.insert(holder.index());
+    }
+    let mut nearest = Vec::with_capacity(most);
+    let reach = Reach::search(graph, |node| {
+        if node == at {
+            return Visit::Skip;
+        }
+        if wanted.contains(node.index()) {
+            nearest.push(node);
+            if nearest.len() == most {
+                return Visit::Stop;
+            }
+        }
+        Visit::Enter
+    });
+    nearest.iter().map(|holder| reach.back(*holder).collect()).collect()
 }
