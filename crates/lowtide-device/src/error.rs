@@ -213,9 +213,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Takes the operating system's last error for an operation.
-    pub(crate) fn os(operation: &'static str) -> Error {
-        Error::Os { operation, source: io::Error::last_os_error() }
+    /// Makes the operating system's error for an operation one of a device.
+    pub(crate) fn os<E: Into<io::Error>>(operation: &'static str) -> impl FnOnce(E) -> Error {
+        move |source| Error::Os { operation, source: source.into() }
     }
 
     /// Returns whether the context is lost, and with it everything that this process has on the

@@ -70,13 +70,14 @@ pub use facts::{Attempt, DriverLibrary, HostLimit, RangeProblem, SizeRule};
 pub use host::HostOptions;
 pub use info::{Address, DeviceInfo, DeviceKind};
 pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
-pub use os::parent::end_with_parent;
+pub use os::memory::prefer_huge;
+pub use os::process_tree::end_with_parent;
 pub use os::{headroom, identity, private_files, process, process_tree, yama};
 pub use page::{digest, packing};
 pub use safe::chunk::Chunk;
 pub use safe::device::{Device, known_devices};
 pub use safe::host_memory::HostMemory;
-pub use safe::host_pages::{HostPages, prefer_huge};
+pub use safe::host_pages::HostPages;
 pub use safe::mapping_table::Mapping;
 pub use safe::reservation::{NotMapped, NotUnmapped, Reservation};
 pub use safe::stream::{

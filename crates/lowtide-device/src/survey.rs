@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::cuda::{Card, Driver};
 use crate::facts::Attempt;
 use crate::info::{DeviceInfo, DeviceKind};
 use crate::nvml::Nvml;
-use crate::os::identity;
 use crate::os::yama::PtraceScope;
+use crate::os::{identity, memory};
 use crate::{Bytes, DeviceId, Error, Result, Usage, host};
 
 /// The compute capability that the digest's PTX is compiled for.
@@ -269,7 +270,7 @@ fn per_process(nvml: Option<&Nvml>, card: &Card) -> Capability {
 }
 
 fn huge_pages_for_backups() -> Capability {
-    match host::anonymous_setting().as_deref() {
+    match memory::huge_page_setting().as_deref() {
         Some(setting @ ("always" | "madvise")) => Capability::yes(format!(
             "transparent huge pages are on ({setting}): backups prepare fast"
         )),
@@ -283,17 +284,10 @@ fn huge_pages_for_backups() -> Capability {
     }
 }
 
-#[allow(unsafe_code, reason = "asks the kernel for a limit")]
 fn locked_memory() -> Capability {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes one struct.
-    let asked = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
-    match limit.rlim_cur {
-        _ if !asked => {
-            Capability::no("the limit could not be read", "none; lowtide works without it")
-        }
-        libc::RLIM_INFINITY => Capability::yes("no limit"),
-        bytes => Capability::yes(format!(
+    match getrlimit(Resource::Memlock).current {
+        None => Capability::yes("no limit"),
+        Some(bytes) => Capability::yes(format!(
             "limit {}; lowtide locks no pages itself, the driver pins what is registered",
             Bytes(bytes)
         )),

@@ -6,8 +6,6 @@
 
 #![allow(unsafe_code, reason = "passes the contract of `Backend` on to addresses and pages")]
 
-mod addresses;
-mod huge;
 mod page_locks;
 mod pages;
 mod stream;
@@ -23,10 +21,9 @@ use crate::os::headroom;
 use crate::sync::lock;
 use crate::{Bytes, DeviceId, Error, Result, Source, Usage};
 
-use addresses::PAGE;
-pub(crate) use huge::{anonymous_setting, chunks_are_huge};
 use page_locks::PageLocks;
-use pages::Pages;
+pub(crate) use pages::chunks_are_huge;
+use pages::{PAGE, Pages};
 use stream::{HostStream, Progress};
 
 /// Options of a `host` device.
@@ -121,13 +118,13 @@ unsafe impl Backend for HostBackend {
 
     fn reserve(&self, size: Bytes) -> Result<Address> {
         self.count();
-        addresses::reserve(size)
+        pages::reserve(size)
     }
 
     unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
         self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
-        unsafe { addresses::release(at, size) }
+        unsafe { pages::release(at, size) }
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
@@ -153,13 +150,13 @@ unsafe impl Backend for HostBackend {
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
         self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
-        unsafe { addresses::open(at, size) }
+        unsafe { pages::open(at, size) }
     }
 
     unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
         self.count();
         // SAFETY: the caller's promise, as `Backend` has it.
-        unsafe { addresses::unmap(at, size) }
+        unsafe { pages::unmap(at, size) }
     }
 
     // A copy within this machine needs no registration.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::addresses::PAGE;
+use super::pages::PAGE;
 
 /// Pages share locks by their number. More locks mean fewer streams that wait for each other in vain.
 const LOCKS: usize = 256;

@@ -5,21 +5,30 @@
 //! mapping of the extent over reserved addresses, so content moves between addresses without a copy.
 //! The file's block count is the kernel's own number of what is in use. Offsets are never used twice:
 //! a sparse file has enough of them.
-#![allow(unsafe_code, reason = "makes the file and maps its extents")]
+//! Reserved addresses are a mapping without memory, and are again after an unmap.
+#![allow(unsafe_code, reason = "maps extents of the file over addresses")]
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::ffi::c_void;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
+use std::ptr;
 use std::sync::Mutex;
 
-use super::addresses::{self, PAGE, check, pointer};
-use crate::backend::Handle;
-use crate::os::headroom;
-use crate::sync::lock;
-use crate::{Address, Bytes, Error, Result};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 
-const FILE_BYTES: i64 = 1 << 62;
+use crate::backend::Handle;
+use crate::facts::SizeRule;
+use crate::os::{headroom, memory};
+use crate::sync::lock;
+use crate::{Address, Bytes, DeviceId, Error, Result};
+
+/// The page of a `host` device.
+pub(super) const PAGE: Bytes = memory::HUGE_PAGE;
+const FILE_BYTES: u64 = 1 << 62;
 const SLICE: Bytes = Bytes::mib(64);
+const WRITABLE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 pub(super) struct Pages {
     file: File,
@@ -32,25 +41,15 @@ pub(super) struct Pages {
 
 impl Pages {
     pub(super) fn new(budget: Bytes, small: bool) -> Result<Pages> {
-        // SAFETY: a fresh descriptor, or -1; the name is a C string.
-        let descriptor = unsafe { libc::memfd_create(c"lowtide-host".as_ptr(), libc::MFD_CLOEXEC) };
-        if descriptor < 0 {
-            return Err(Error::os("making the file of a host device"));
-        }
-        // SAFETY: just made, and owned by nobody else.
-        let file = unsafe { File::from_raw_fd(descriptor) };
-        // SAFETY: sets the size of our own file; it stays empty.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), FILE_BYTES) } != 0 {
-            return Err(Error::os("sizing the file of a host device"));
-        }
+        let file = memfd_create("lowtide-host", MemfdFlags::CLOEXEC).map(File::from);
+        let file = file.map_err(Error::os("making the file of a host device"))?;
+        file.set_len(FILE_BYTES).map_err(Error::os("sizing the file of a host device"))?;
         Ok(Pages { file, budget, small, next: Mutex::new(0) })
     }
 
     /// Asks the kernel how much this device uses.
     pub(super) fn in_use(&self) -> Result<Bytes> {
-        let asked = self.file.metadata();
-        let file =
-            asked.map_err(|source| Error::Os { operation: "reading the memory in use", source })?;
+        let file = self.file.metadata().map_err(Error::os("reading the memory in use"))?;
         Ok(Bytes(file.blocks() * 512))
     }
 
@@ -68,9 +67,9 @@ impl Pages {
         }
         if let Err(error) = self.back(start, size) {
             self.punch(start, size)?;
-            return match error.raw_os_error() {
-                Some(libc::ENOMEM | libc::ENOSPC) => Ok(None),
-                _ => Err(Error::Os { operation: "backing a chunk with pages", source: error }),
+            return match error {
+                Errno::NOMEM | Errno::NOSPC => Ok(None),
+                _ => Err(Error::os("backing a chunk with pages")(error)),
             };
         }
         *next = start + size.0;
@@ -83,41 +82,32 @@ impl Pages {
 
     pub(super) unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
         // SAFETY: the caller gives reserved, unmapped addresses, which this replaces at one stroke.
-        unsafe { self.map_extent(pointer(at), chunk.0, size, libc::PROT_NONE, libc::MAP_FIXED) }?;
+        unsafe { self.map_extent(at, chunk.0, size, ProtFlags::empty()) }?;
         if !self.small {
             // SAFETY: advice about the mapping just made; without it pages are only smaller.
-            unsafe { libc::madvise(pointer(at), size.as_usize(), libc::MADV_HUGEPAGE) };
+            let _unknown =
+                unsafe { mm::madvise(pointer(at), size.as_usize(), Advice::LinuxHugepage) };
         }
         Ok(())
     }
 
     // Allocates what has no page yet, slice by slice: a signal makes the kernel undo the call it
     // interrupts, and a long one might never get through.
-    fn back(&self, start: u64, size: Bytes) -> std::io::Result<()> {
+    fn back(&self, start: u64, size: Bytes) -> rustix::io::Result<()> {
         for offset in (0..size.0).step_by(SLICE.0 as usize) {
-            self.allocate(0, start + offset, SLICE.min(Bytes(size.0 - offset)))?;
+            let slice = SLICE.min(Bytes(size.0 - offset));
+            self.allocate(FallocateFlags::empty(), start + offset, slice)?;
         }
         Ok(())
     }
 
     fn punch(&self, start: u64, size: Bytes) -> Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        self.allocate(mode, start, size)
-            .map_err(|source| Error::Os { operation: "giving a chunk's pages back", source })
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.allocate(mode, start, size).map_err(Error::os("giving a chunk's pages back"))
     }
 
-    fn allocate(&self, mode: i32, start: u64, size: Bytes) -> std::io::Result<()> {
-        let (start, length) = (start.cast_signed(), size.0.cast_signed());
-        loop {
-            // SAFETY: our own file; no memory of this process is read or written.
-            if unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, length) } == 0 {
-                return Ok(());
-            }
-            let error = std::io::Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+    fn allocate(&self, mode: FallocateFlags, start: u64, size: Bytes) -> rustix::io::Result<()> {
+        rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, size.0))
     }
 
     // Gives an extent huge pages, where the kernel can. It gathers small pages into huge ones, and adds
@@ -125,38 +115,93 @@ impl Pages {
     // nothing, and with all of them it would allocate and clear everything twice, and copy it.
     fn make_huge(&self, start: u64, size: Bytes) {
         for offset in (0..size.0).step_by(PAGE.0 as usize) {
-            if self.allocate(0, start + offset, Bytes(1)).is_err() {
+            if self.allocate(FallocateFlags::empty(), start + offset, Bytes(1)).is_err() {
                 return;
             }
         }
-        let Ok(window) = addresses::reserve(size) else { return };
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let Ok(window) = reserve(size) else { return };
         // SAFETY: over addresses that were just reserved for this.
-        if unsafe { self.map_extent(pointer(window), start, size, protection, libc::MAP_FIXED) }
-            .is_ok()
-        {
-            // SAFETY: our own mapping of our own extent.
+        if unsafe { self.map_extent(window, start, size, WRITABLE) }.is_ok() {
+            // SAFETY: our own mapping of our own extent. (rustix does not know this advice.)
             unsafe { libc::madvise(pointer(window), size.as_usize(), libc::MADV_COLLAPSE) };
         }
-        // SAFETY: the window is ours, and nothing refers to it.
-        unsafe { libc::munmap(pointer(window), size.as_usize()) };
+        memory::unmap(pointer(window).cast(), size);
     }
 
-    pub(super) unsafe fn map_extent(
+    unsafe fn map_extent(
         &self,
-        at: *mut libc::c_void,
+        at: Address,
         start: u64,
         size: Bytes,
-        protection: i32,
-        flags: i32,
+        protection: ProtFlags,
     ) -> Result<()> {
-        let (length, flags) = (size.as_usize(), libc::MAP_SHARED | flags);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: the caller owns the addresses; the extent is inside the file.
-        let raw = unsafe {
-            libc::mmap(at, length, protection, flags, self.file.as_raw_fd(), start.cast_signed())
-        };
-        check(if raw == libc::MAP_FAILED { -1 } else { 0 }, "mapping a chunk")
+        let mapped =
+            unsafe { mm::mmap(pointer(at), size.as_usize(), protection, flags, &self.file, start) };
+        mapped.map(drop).map_err(Error::os("mapping a chunk"))
     }
+}
+
+pub(super) fn reserve(size: Bytes) -> Result<Address> {
+    if size.0.checked_add(PAGE.0).is_none() {
+        let rule = SizeRule::AddressSpace;
+        return Err(Error::BadSize { device: DeviceId::Host, operation: "reserve", size, rule });
+    }
+    let at = memory::map_aligned(size, ProtFlags::empty());
+    let at = at.map_err(Error::os("reserving addresses"))?;
+    Ok(Address(at.as_ptr().expose_provenance() as u64))
+}
+
+pub(super) unsafe fn release(at: Address, size: Bytes) -> Result<()> {
+    // SAFETY: the caller gives a whole reservation back, and nothing is mapped in it.
+    let released = unsafe { mm::munmap(pointer(at), size.as_usize()) };
+    released.map_err(Error::os("releasing addresses"))
+}
+
+pub(super) unsafe fn open(at: Address, size: Bytes) -> Result<()> {
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the caller gives whole mappings of its own.
+    let opened = unsafe { mm::mprotect(pointer(at), size.as_usize(), access) };
+    opened.map_err(Error::os("opening a mapping"))
+}
+
+pub(super) unsafe fn unmap(at: Address, size: Bytes) -> Result<()> {
+    let (none, flags) = (ProtFlags::empty(), memory::PRIVATE | MapFlags::FIXED);
+    // SAFETY: the caller gives whole mappings that no work uses. They become bare addresses at
+    // one stroke, so that nobody else can be given them in between.
+    let bare = unsafe { mm::mmap_anonymous(pointer(at), size.as_usize(), none, flags) };
+    bare.map(drop).map_err(Error::os("unmapping"))
+}
+
+fn pointer(at: Address) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(at.0).expect("an address of this process"))
+}
+
+/// Creates a chunk of a `host` device and returns whether the kernel backs it with a huge page.
+pub(crate) fn chunks_are_huge() -> bool {
+    let try_one = || -> Result<bool> {
+        let pages = Pages::new(PAGE, false)?;
+        let Some(_chunk) = pages.create(PAGE)? else { return Ok(false) };
+        let at = reserve(PAGE)?;
+        // SAFETY: over addresses that were just reserved for this.
+        let mapped = unsafe { pages.map_extent(at, 0, PAGE, WRITABLE) };
+        let is_huge = mapped.is_ok() && {
+            // SAFETY: the page just mapped, writable.
+            unsafe { pointer(at).cast::<u8>().write_volatile(1) };
+            mapping_is_huge(&fs::read_to_string("/proc/self/smaps").unwrap_or_default(), at)
+        };
+        memory::unmap(pointer(at).cast(), PAGE);
+        Ok(is_huge)
+    };
+    try_one().unwrap_or(false)
+}
+
+fn mapping_is_huge(smaps: &str, at: Address) -> bool {
+    let start = format!("{:x}-", at.0);
+    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
+    let size = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:"));
+    size.is_some_and(|size| size.trim() != "0 kB")
 }
 
 #[cfg(test)]
@@ -172,5 +217,13 @@ mod tests {
         assert_eq!(pages.in_use().unwrap(), Bytes::mib(4));
         pages.destroy(first, Bytes::mib(4)).unwrap();
         assert_eq!(pages.in_use().unwrap(), Bytes::ZERO);
+    }
+
+    #[test]
+    fn smaps_are_read_at_the_right_mapping() {
+        let smaps = "7f00-7f10 rw-s\nShmemPmdMapped:  0 kB\n7f20-7f40 rw-s\nRss: 4 kB\nShmemPmdMapped:    2048 kB\n";
+        assert!(!mapping_is_huge(smaps, Address(0x7f00)));
+        assert!(mapping_is_huge(smaps, Address(0x7f20)));
+        assert!(!mapping_is_huge(smaps, Address(0x9999)));
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn watch(once: &'static Once) {
     });
 }
 
-/// Returns whether a drop must leave its device alone, because the process exits.
-pub(crate) fn has_begun() -> bool {
+/// Returns whether this process exits: drivers tear themselves down now, and must not be called.
+pub fn has_begun() -> bool {
     EXITING.load(Ordering::SeqCst)
 }

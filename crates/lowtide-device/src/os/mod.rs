@@ -5,7 +5,7 @@ pub(crate) mod exit;
 pub mod headroom;
 pub mod identity;
 pub(crate) mod library;
-pub(crate) mod parent;
+pub(crate) mod memory;
 pub mod private_files;
 pub mod process;
 pub mod process_tree;

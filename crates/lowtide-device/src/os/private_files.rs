@@ -17,16 +17,16 @@
 //! # Ok(())
 //! # }
 //! ```
-#![allow(unsafe_code, reason = "std has no openat, renameat and unlinkat")]
 
 use std::env;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
 
 /// An error of a private folder or of a file in it.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +78,9 @@ pub enum PrivateFileError {
 
 type Result<T> = std::result::Result<T, PrivateFileError>;
 
+/// The bit of a folder in which only the owner of a file can rename or remove it.
+const STICKY: u32 = 0o1000;
+
 /// An open folder that belongs to the effective user and that nobody else can write to.
 #[derive(Debug)]
 pub struct PrivateFolder {
@@ -93,13 +96,10 @@ impl PrivateFolder {
     /// another user could exchange it.
     pub fn open(path: &Path) -> Result<Option<PrivateFolder>> {
         check_way(path)?;
-        let opened = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
-            .open(path);
-        let folder = match opened {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match rustix::fs::open(path, flags, Mode::empty()).map(File::from) {
             Ok(folder) => folder,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed("opening", path)(error)),
         };
         let found = folder.metadata().map_err(failed("examining", path))?;
@@ -123,8 +123,7 @@ impl PrivateFolder {
         }
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(failed("creating", path))?;
-        let missing = || io::Error::from(ErrorKind::NotFound);
-        PrivateFolder::open(path)?.ok_or_else(|| failed("opening", path)(missing()))
+        PrivateFolder::open(path)?.ok_or_else(|| failed("opening", path)(Errno::NOENT))
     }
 
     /// Opens the folder of this user's running programs, and creates it first if it does not exist: in
@@ -150,7 +149,7 @@ impl PrivateFolder {
     /// # Errors
     /// If it is a link, no regular file, larger, or another user's.
     pub fn read(&self, name: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        let Some(file) = self.open_file(name, libc::O_RDONLY)? else { return Ok(None) };
+        let Some(file) = self.open_file(name, OFlags::RDONLY)? else { return Ok(None) };
         let mut bytes = Vec::new();
         let read = file.take(most + 1).read_to_end(&mut bytes);
         read.map_err(failed("reading", &self.path.join(name)))?;
@@ -170,7 +169,11 @@ impl PrivateFolder {
         self.remove(&aside)?;
         let mut file = self.create_file(&aside)?;
         let written = file.write_all(bytes).map_err(failed("writing", &self.path.join(&aside)));
-        let moved = written.and_then(|()| self.rename(&aside, name));
+        let moved = written.and_then(|()| {
+            let renamed =
+                one_name(name).and_then(|name| renameat(&self.folder, &aside, &self.folder, name));
+            renamed.map_err(failed("naming", &self.path))
+        });
         if moved.is_err() {
             let _ = self.remove(&aside);
         }
@@ -182,7 +185,7 @@ impl PrivateFolder {
     /// # Errors
     /// If something of this name exists, whatever it is, and those of the file system.
     pub fn create_file(&self, name: &str) -> Result<File> {
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         self.open_at(name, flags).map_err(failed("creating", &self.path.join(name)))
     }
 
@@ -191,7 +194,7 @@ impl PrivateFolder {
     /// # Errors
     /// If it is a link, no regular file, or another user's.
     pub fn open_existing(&self, name: &str) -> Result<Option<File>> {
-        self.open_file(name, libc::O_RDWR)
+        self.open_file(name, OFlags::RDWR)
     }
 
     /// Removes a file. One that does not exist is no error.
@@ -199,14 +202,9 @@ impl PrivateFolder {
     /// # Errors
     /// Those of the file system.
     pub fn remove(&self, name: &str) -> Result<()> {
-        let c_name = c_name(name).map_err(failed("removing", &self.path))?;
-        // SAFETY: the descriptor is open as long as `self`, and the name ends with a zero.
-        let removed = unsafe { libc::unlinkat(self.folder.as_raw_fd(), c_name.as_ptr(), 0) };
-        match answer(removed) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(failed("removing", &self.path.join(name))(error))
-            }
-            _ => Ok(()),
+        match one_name(name).and_then(|name| unlinkat(&self.folder, name, AtFlags::empty())) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(failed("removing", &self.path.join(name))(error)),
         }
     }
 
@@ -224,15 +222,13 @@ impl PrivateFolder {
     }
 
     // Opens what is there, and lets only a regular file of this user through. A FIFO does not block.
-    fn open_file(&self, name: &str, flags: i32) -> Result<Option<File>> {
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<File>> {
         let path = self.path.join(name);
-        let file = match self.open_at(name, flags | libc::O_NONBLOCK) {
+        let file = match self.open_at(name, flags | OFlags::NONBLOCK) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(Errno::NOENT) => return Ok(None),
             // A link, a socket or a FIFO that nobody reads.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO)) => {
-                return Err(PrivateFileError::NotAFile { path });
-            }
+            Err(Errno::LOOP | Errno::NXIO) => return Err(PrivateFileError::NotAFile { path }),
             Err(error) => return Err(failed("opening", &path)(error)),
         };
         let found = file.metadata().map_err(failed("examining", &path))?;
@@ -243,34 +239,15 @@ impl PrivateFolder {
         Ok(Some(file))
     }
 
-    fn open_at(&self, name: &str, flags: i32) -> io::Result<File> {
-        let name = c_name(name)?;
-        let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let mode: libc::c_uint = 0o600;
-        // SAFETY: the descriptor is open as long as `self`, and the name ends with a zero.
-        let opened = unsafe { libc::openat(self.folder.as_raw_fd(), name.as_ptr(), flags, mode) };
-        answer(opened)?;
-        // SAFETY: the kernel has just opened it for us, and nobody else knows it.
-        Ok(unsafe { File::from_raw_fd(opened) })
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let wrong = failed("naming", &self.path);
-        let (from, to) = match (c_name(from), c_name(to)) {
-            (Ok(from), Ok(to)) => (from, to),
-            (Err(error), _) | (_, Err(error)) => return Err(wrong(error)),
-        };
-        let folder = self.folder.as_raw_fd();
-        // SAFETY: the descriptor is open as long as `self`, and both names end with a zero.
-        let renamed = unsafe { libc::renameat(folder, from.as_ptr(), folder, to.as_ptr()) };
-        answer(renamed).map_err(wrong)
+    fn open_at(&self, name: &str, flags: OFlags) -> rustix::io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.folder, one_name(name)?, flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 }
 
 /// Returns the effective user of this process.
 pub fn effective_user() -> u32 {
-    // SAFETY: it only returns a number, and cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 // A folder counts only where its surroundings are ours: root must not use another user's home, and a
@@ -282,7 +259,7 @@ fn check_way(path: &Path) -> Result<()> {
     });
     let Some((folder, found)) = around else { return Ok(()) };
     // Everybody's folders, such as /tmp: there the folder itself has to be ours.
-    let is_public = found.uid() == 0 && found.mode() & libc::S_ISVTX != 0;
+    let is_public = found.uid() == 0 && found.mode() & STICKY != 0;
     if !is_public {
         check_owner(folder, found.uid())?;
     }
@@ -301,7 +278,7 @@ fn check_way(path: &Path) -> Result<()> {
 
 fn check_mode(path: &Path, found: &Metadata) -> Result<()> {
     let mode = found.mode() & 0o7777;
-    if found.is_dir() && mode & 0o002 != 0 && mode & libc::S_ISVTX == 0 {
+    if found.is_dir() && mode & 0o002 != 0 && mode & STICKY == 0 {
         return Err(PrivateFileError::Writable { path: path.to_owned(), mode });
     }
     Ok(())
@@ -316,24 +293,24 @@ fn check_owner(path: &Path, owner: u32) -> Result<()> {
 }
 
 // One name in the folder: a path would lead out of it.
-fn c_name(name: &str) -> io::Result<CString> {
+fn one_name(name: &str) -> rustix::io::Result<&str> {
     let is_one = !name.contains('/') && ![".", "..", ""].contains(&name);
-    let c_name = CString::new(OsStr::new(name).as_bytes()).ok().filter(|_| is_one);
-    c_name.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, format!("{name:?} is no name")))
+    is_one.then_some(name).ok_or(Errno::INVAL)
 }
 
-fn answer(code: i32) -> io::Result<()> {
-    if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrivateFileError {
+fn failed<E: Into<io::Error>>(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> PrivateFileError {
     let path = path.to_owned();
-    move |source| PrivateFileError::Io { action, path, source }
+    move |source| PrivateFileError::Io { action, path, source: source.into() }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{chown, symlink};
+
+    use rustix::fs::{CWD, FileType, mknodat};
 
     use super::*;
 
@@ -409,9 +386,8 @@ mod tests {
     fn what_is_no_plain_file_is_an_error_at_once() {
         let place = Place::new("kinds");
         let folder = PrivateFolder::create(&place.join("own")).unwrap();
-        let fifo = CString::new(place.join("own/fifo").as_os_str().as_bytes()).unwrap();
-        // SAFETY: the name ends with a zero.
-        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        let fifo = place.join("own/fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         fs::create_dir(place.join("own/folder")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(place.join("own/socket")).unwrap();
         for name in ["fifo", "folder", "socket"] {

@@ -12,6 +12,9 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+pub use super::exit::has_begun as has_exit_begun;
 use crate::{Error, Result};
 
 /// The process that something was made in. A forked child has another generation than its parent.
@@ -77,11 +80,6 @@ impl fmt::Debug for Generation {
     }
 }
 
-/// Returns whether this process exits: drivers tear themselves down now, and must not be called.
-pub fn has_exit_begun() -> bool {
-    crate::os::exit::has_begun()
-}
-
 /// The page, once it is mapped.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// Stands in for the page where none can be had; then only the C library's forks are noticed.
@@ -118,18 +116,13 @@ extern "C" fn forked() {
 }
 
 fn map_cleared_in_children() -> Option<*mut AtomicU64> {
-    // SAFETY: asks for a number.
-    let size = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let (size, access) = (super::memory::SMALL_PAGE, ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a fresh anonymous page at an address of the kernel's choice touches nothing of ours.
-    let at = unsafe { libc::mmap(ptr::null_mut(), size, protection, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return None;
-    }
+    let at = unsafe { mm::mmap_anonymous(ptr::null_mut(), size, access, MapFlags::PRIVATE) };
+    let at = at.ok()?;
     // SAFETY: advice about the page just mapped. A kernel before 4.14 does not know it; then the
     // handler alone clears the page.
-    unsafe { libc::madvise(at, size, libc::MADV_WIPEONFORK) };
+    let _unknown = unsafe { mm::madvise(at, size, Advice::LinuxWipeOnFork) };
     Some(at.cast())
 }
 

@@ -3,13 +3,18 @@
 //! The kernel gives numbers again, so every process is held by a descriptor (`pidfd`) from the moment it is
 //! found: a signal reaches that process or nobody. Children are found by their parents, whatever group or
 //! session they are in. One whose parent ended before it was found belongs to nobody any more, and is not.
-#![allow(unsafe_code, reason = "std has no pidfd")]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use std::{io, process, thread};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+};
 
 use crate::{Error, Result};
 
@@ -36,7 +41,7 @@ pub struct TreeEnd {
 /// [`Error::Os`] if the tree has this process in it, or if a process may not be signalled.
 pub fn end(pid: u32, grace: Duration) -> Result<TreeEnd> {
     let mut tree = ProcessTree::of(pid)?;
-    tree.signal(libc::SIGTERM)?;
+    tree.signal(Signal::TERM)?;
     let asked_until = Instant::now() + grace;
     while !tree.has_ended() && Instant::now() < asked_until {
         thread::sleep(PAUSE);
@@ -75,7 +80,7 @@ impl ProcessTree {
         let until = Instant::now() + limit;
         while !self.has_ended() && Instant::now() < until {
             // Again and again: a process may start another one until it is killed itself.
-            self.signal(libc::SIGKILL)?;
+            self.signal(Signal::KILL)?;
             thread::sleep(PAUSE);
             self.look()?;
         }
@@ -111,16 +116,11 @@ impl ProcessTree {
         }
     }
 
-    fn signal(&self, signal: i32) -> Result<()> {
+    fn signal(&self, signal: Signal) -> Result<()> {
         for handle in self.members.values().filter(|handle| !is_over(handle)) {
-            let (none, flags) = (std::ptr::null::<libc::siginfo_t>(), 0);
-            let fd = handle.as_raw_fd();
-            // SAFETY: the descriptor is of a process; no information goes with the signal.
-            let sent =
-                unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, none, flags) };
-            let error = io::Error::last_os_error();
-            if sent != 0 && error.raw_os_error() != Some(libc::ESRCH) {
-                return Err(Error::Os { operation: "signalling a process", source: error });
+            match pidfd_send_signal(handle, signal) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(Error::os("signalling a process")(error)),
             }
         }
         Ok(())
@@ -151,20 +151,31 @@ fn parents() -> Vec<(u32, u32)> {
 /// Opens a handle of a process, by which its number cannot come to mean another one; `None` if the process has
 /// ended, or on kernels without such handles.
 pub fn open(pid: u32) -> Option<OwnedFd> {
-    let pid = libc::c_long::from(i32::try_from(pid).ok()?);
-    // SAFETY: takes numbers, and opens a descriptor that is closed on exec.
-    let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let opened = i32::try_from(opened).ok().filter(|opened| *opened >= 0)?;
-    // SAFETY: the kernel has just opened it for us, and nobody else knows it.
-    Some(unsafe { OwnedFd::from_raw_fd(opened) })
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 /// Returns whether the process of a handle has ended, waited for or not.
 pub fn is_over(handle: &OwnedFd) -> bool {
-    let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure, and no wait.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    ready > 0
+    let mut handles = [PollFd::new(handle, PollFlags::IN)];
+    poll(&mut handles, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Makes the kernel kill this process as soon as its parent ends, however that ends: a measurement
+/// whose program was killed must not go on using the device.
+///
+/// `parent` is the PID that the parent knows itself by. The kernel looks at the thread that started
+/// this process, so the parent starts it from a thread that lasts.
+///
+/// # Errors
+/// If the parent has ended already, and if the kernel refuses.
+pub fn end_with_parent(parent: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A parent that ended before the call is not noticed by the kernel: this process has another now.
+    if std::os::unix::process::parent_id() == parent {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("the process {parent} that started this one has ended")))
 }
 
 #[cfg(test)]

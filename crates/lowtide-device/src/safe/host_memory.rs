@@ -14,7 +14,7 @@ use crate::page::copying;
 use crate::facts::{RangeProblem, SizeRule};
 use crate::os::headroom;
 use crate::os::headroom::HostGrant;
-use crate::safe::host_pages::HUGE_PAGE;
+use crate::os::memory::HUGE_PAGE;
 use crate::safe::host_region::{HostRegion, PART};
 use crate::safe::shared::Shared;
 use crate::sync::{lock, wait};

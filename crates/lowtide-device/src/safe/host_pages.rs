@@ -7,21 +7,17 @@
 //! weights.
 #![allow(unsafe_code, reason = "maps pages and lends them out")]
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 use std::{fmt, slice};
 
 use crate::os::exit;
-use crate::os::headroom;
-use crate::os::headroom::HostGrant;
+use crate::os::headroom::{self, HostGrant};
+use crate::os::memory::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap};
 use crate::os::process::Generation;
 use crate::sync::lock;
 use crate::{Bytes, Error, Result};
-
-pub(crate) const HUGE_PAGE: Bytes = Bytes::mib(2);
-pub(crate) const SMALL_PAGE: usize = 4096;
 
 /// Host memory in huge pages, which any thread may write and read, a range at a time. Dropping it gives
 /// it back to the machine.
@@ -68,7 +64,8 @@ impl HostPages {
     pub fn granted(grant: HostGrant) -> Result<HostPages> {
         exit::watch(&exit::OF_DEVICES);
         let pages = grant.size().0.div_ceil(HUGE_PAGE.0).max(1);
-        let base = map_huge(Bytes(pages * HUGE_PAGE.0))?;
+        let base =
+            map_huge(Bytes(pages * HUGE_PAGE.0)).map_err(Error::os("mapping host memory"))?;
         let locks = (0..pages).map(|_| Mutex::default()).collect();
         Ok(HostPages { base, made_in: Generation::current(), locks, grant })
     }
@@ -173,7 +170,7 @@ impl Drop for HostPages {
     fn drop(&mut self) {
         // A forked child does not have them, and may have something else there.
         if self.made_in.is_current() {
-            unmap_huge(self.base, self.size());
+            unmap(self.base.as_ptr(), self.size());
         }
     }
 }
@@ -181,55 +178,6 @@ impl Drop for HostPages {
 impl fmt::Debug for HostPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostPages({})", self.size())
-    }
-}
-
-/// Asks the kernel for huge pages under memory that nothing was written to yet. For large tables that
-/// are read at random: with small pages every read costs a second one, of the page table.
-pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
-    let (start, size) = (memory.as_mut_ptr().expose_provenance(), size_of_val(memory));
-    let first = start.next_multiple_of(HUGE_PAGE.as_usize());
-    let Some(length) = (start + size).checked_sub(first).filter(|length| *length > 0) else {
-        return;
-    };
-    let at = ptr::with_exposed_provenance_mut(first);
-    // SAFETY: advice about memory that the caller has alone; it changes no byte. Where the kernel
-    // does not take it, nothing is lost but time.
-    unsafe { libc::madvise(at, length, libc::MADV_HUGEPAGE) };
-}
-
-/// Maps fresh memory that begins at a multiple of the huge page and is left out of forks and dumps.
-pub(crate) fn map_huge(size: Bytes) -> Result<NonNull<u8>> {
-    // Room to align: a huge page needs an address that is a multiple of its size.
-    let length = size.as_usize() + HUGE_PAGE.as_usize();
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
-    let raw = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
-    if raw == libc::MAP_FAILED {
-        return Err(Error::os("mapping host memory"));
-    }
-    let aligned = raw.map_addr(|addr| addr.next_multiple_of(HUGE_PAGE.as_usize()));
-    trim(raw.cast(), aligned.addr() - raw.addr());
-    let after = aligned.wrapping_byte_add(size.as_usize());
-    trim(after.cast(), raw.addr() + length - after.addr());
-    for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-        // SAFETY: advice about our own fresh mapping. Where the kernel knows it not, the memory
-        // still works, with smaller pages.
-        unsafe { libc::madvise(aligned, size.as_usize(), advice) };
-    }
-    Ok(NonNull::new(aligned.cast()).expect("the kernel maps nothing at zero"))
-}
-
-/// Gives memory of [`map_huge`] back.
-pub(crate) fn unmap_huge(at: NonNull<u8>, size: Bytes) {
-    trim(at.as_ptr(), size.as_usize());
-}
-
-fn trim(at: *mut u8, length: usize) {
-    if length > 0 {
-        // SAFETY: the callers give whole pages of their own mapping that nothing refers to.
-        unsafe { libc::munmap(at.cast(), length) };
     }
 }
 
@@ -255,18 +203,6 @@ mod tests {
         });
         let byte = |offset| pages.read(offset, Bytes(1), |bytes| bytes[0]).unwrap();
         assert_eq!([1, 3, 5, 7, 9].map(|mib| byte(Bytes::mib(mib))), [1, 2, 3, 4, 200]);
-    }
-
-    #[test]
-    fn memory_is_the_same_with_huge_pages() {
-        let mut table: Vec<u64> = Vec::with_capacity(3 << 20);
-        prefer_huge(table.spare_capacity_mut());
-        table.extend(0..3 << 20);
-        assert!(table.iter().zip(0..).all(|(found, expected)| *found == expected));
-        let mut small: Vec<u8> = Vec::with_capacity(10);
-        prefer_huge(small.spare_capacity_mut());
-        prefer_huge::<u8>(&mut []);
-        small.push(1);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use crate::backend::Backend;
-use crate::safe::host_pages::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap_huge};
+use crate::os::memory::{HUGE_PAGE, SMALL_PAGE, map_huge, unmap};
 use crate::sync::lock;
-use crate::{Bytes, Result};
+use crate::{Bytes, Error, Result};
 
 /// The size of a registration: small enough that preparing and registering overlap, large enough that
 /// its fixed cost does not count. No copy crosses from one into the next.
@@ -33,7 +33,8 @@ unsafe impl Sync for HostRegion {}
 impl HostRegion {
     /// Maps pages, which become real in [`HostRegion::prepare`].
     pub(crate) fn map(size: Bytes) -> Result<HostRegion> {
-        Ok(HostRegion { base: map_huge(size)?, size, registered: Mutex::default() })
+        let base = map_huge(size).map_err(Error::os("mapping host memory"))?;
+        Ok(HostRegion { base, size, registered: Mutex::default() })
     }
 
     /// Returns the address at an offset inside the region.
@@ -109,7 +110,7 @@ impl HostRegion {
                 _ => self.registered().pop(),
             };
         }
-        unmap_huge(self.base, self.size);
+        unmap(self.base.as_ptr(), self.size);
         self.size = Bytes::ZERO;
         Ok(())
     }

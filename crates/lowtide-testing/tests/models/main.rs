@@ -23,10 +23,10 @@ mod turn_orders;
 // Of `lowtide-release`.
 #[path = "../../../lowtide-release/src/clock.rs"]
 pub mod clock;
-#[path = "../../../lowtide-release/src/gate/mod.rs"]
-pub mod gate;
 #[path = "../../../lowtide-release/src/fork.rs"]
 mod fork;
+#[path = "../../../lowtide-release/src/gate/mod.rs"]
+pub mod gate;
 #[path = "../../../lowtide-release/src/requests/idle/mod.rs"]
 pub mod idle;
 

@@ -4,19 +4,23 @@
 //! keeps a POSIX lock on it: the kernel drops that lock when the process ends, whatever ended it, and a
 //! forked child does not inherit it. So a record without a lock is stale, also if its PID was used
 //! again or belongs to another PID namespace. One more locked file lets one process at a time decide.
-#![allow(unsafe_code, reason = "locks files: std has no POSIX locks")]
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, process, thread};
 
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
+use rustix::process::{Flock, FlockType, fcntl_getlk};
+
 use crate::Bytes;
 use crate::os::private_files::{PrivateFileError, PrivateFolder};
 
+/// A lock that is refused where another process has one.
+const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
 const LOCK: &str = "host-memory.lock";
 const RECORD: &str = "host-memory-";
 /// The digits of a record: as many as the largest number has.
@@ -137,7 +141,7 @@ fn create_record(folder: &PrivateFolder) -> Result<(File, String)> {
         }
         let record = folder.create_file(&name)?;
         let written = write_record(&record, Bytes::ZERO);
-        let locked = written.and_then(|()| posix_lock(&record, libc::F_SETLK, libc::F_WRLCK));
+        let locked = written.and_then(|()| Ok(fcntl_lock(&record, EXCLUSIVE)?));
         locked.map_err(at(folder, &name))?;
         return Ok((record, name));
     }
@@ -167,13 +171,15 @@ fn read_record(record: &File) -> io::Result<Bytes> {
 fn wait_for_lock(file: &File, path: &Path) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     for _ in 0..TRIES {
-        match posix_lock(file, libc::F_SETLK, libc::F_WRLCK) {
-            Ok(_) => return Ok(()),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+        match fcntl_lock(file, EXCLUSIVE) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN | Errno::ACCESS) => {
                 thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            Err(source) => return Err(RecordError::Io { path: path.to_owned(), source }),
+            Err(error) => {
+                return Err(RecordError::Io { path: path.to_owned(), source: error.into() });
+            }
         }
     }
     Err(RecordError::Locked { path: path.to_owned() })
@@ -181,20 +187,9 @@ fn wait_for_lock(file: &File, path: &Path) -> Result<()> {
 
 fn unlock(file: &File) {
     // Our own lock on a file that is open: the kernel has no reason to refuse.
-    let _ = posix_lock(file, libc::F_SETLK, libc::F_UNLCK);
+    let _ = fcntl_lock(file, FlockOperation::Unlock);
 }
 
 fn is_locked(file: &File) -> io::Result<bool> {
-    Ok(posix_lock(file, libc::F_GETLK, libc::F_WRLCK)?.l_type != libc::F_UNLCK as i16)
-}
-
-fn posix_lock(file: &File, command: i32, kind: i32) -> io::Result<libc::flock> {
-    // SAFETY: plain numbers, for which zeros are valid: the whole file, from its start.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as i16;
-    // SAFETY: an open file, and a lock that outlives the call.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } {
-        0 => Ok(lock),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(fcntl_getlk(file, &Flock::from(FlockType::WriteLock))?.is_some())
 }
