@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 
 use lowtide_types::printable_bytes;
 
-use super::driver::Driver;
+use super::driver::{Driver, checked};
 use crate::{Bytes, DeviceId, Result};
 
 /// A GPU's description of itself.
@@ -33,33 +33,28 @@ impl Driver {
     pub(super) fn device(&self, ordinal: u32) -> Result<CUdevice> {
         let mut device = 0;
         let wanted = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        let id = DeviceId::Cuda(ordinal);
         // SAFETY: writes one int.
-        let code = unsafe { (self.core().cuDeviceGet)(&raw mut device, wanted) };
-        self.check("cuDeviceGet", DeviceId::Cuda(ordinal), code)?;
+        unsafe { checked!(self, id, self.core(), cuDeviceGet(&raw mut device, wanted)) }?;
         Ok(device)
     }
 
     /// Describes a device. Creates no context.
     pub(crate) fn card(&self, ordinal: u32) -> Result<Card> {
         use CUdevice_attribute as Attribute;
-        let (id, device) = (DeviceId::Cuda(ordinal), self.device(ordinal)?);
-        let mut name = [0 as c_char; 128];
+        let (id, device, core) = (DeviceId::Cuda(ordinal), self.device(ordinal)?, self.core());
+        let (mut name, mut uuid, mut total) = ([0 as c_char; 128], CUuuid { bytes: [0; 16] }, 0);
         // SAFETY: writes at most 128 bytes, ended by a zero.
-        let code = unsafe { (self.core().cuDeviceGetName)(name.as_mut_ptr(), 128, device) };
-        self.check("cuDeviceGetName", id, code)?;
-        let mut uuid = CUuuid { bytes: [0; 16] };
+        unsafe { checked!(self, id, core, cuDeviceGetName(name.as_mut_ptr(), 128, device)) }?;
         // SAFETY: writes 16 bytes.
-        let code = unsafe { (self.core().cuDeviceGetUuid_v2)(&raw mut uuid, device) };
-        self.check("cuDeviceGetUuid_v2", id, code)?;
-        let mut total = 0;
+        unsafe { checked!(self, id, core, cuDeviceGetUuid_v2(&raw mut uuid, device)) }?;
         // SAFETY: writes one size.
-        let code = unsafe { (self.core().cuDeviceTotalMem_v2)(&raw mut total, device) };
-        self.check("cuDeviceTotalMem_v2", id, code)?;
+        unsafe { checked!(self, id, core, cuDeviceTotalMem_v2(&raw mut total, device)) }?;
         let attribute = |which| -> Result<i32> {
             let mut value = 0;
+            let to = &raw mut value;
             // SAFETY: writes one int.
-            let code = unsafe { (self.core().cuDeviceGetAttribute)(&raw mut value, which, device) };
-            self.check("cuDeviceGetAttribute", id, code)?;
+            unsafe { checked!(self, id, core, cuDeviceGetAttribute(to, which, device)) }?;
             Ok(value)
         };
         // SAFETY: the driver ended the name with a zero, within the array.
@@ -88,15 +83,9 @@ impl Driver {
         let mut granularity = 0;
         let properties = chunk_properties(device);
         let which = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let (to, of) = (&raw mut granularity, &raw const properties);
         // SAFETY: writes one size, reads one struct; both are locals.
-        let code = unsafe {
-            (self.core().cuMemGetAllocationGranularity)(
-                &raw mut granularity,
-                &raw const properties,
-                which,
-            )
-        };
-        self.check("cuMemGetAllocationGranularity", id, code)?;
+        unsafe { checked!(self, id, self.core(), cuMemGetAllocationGranularity(to, of, which)) }?;
         Ok(Bytes(granularity as u64))
     }
 }

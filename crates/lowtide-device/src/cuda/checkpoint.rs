@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::time::Duration;
 
-use super::driver::Driver;
+use super::driver::{Driver, checked};
 use crate::Result;
 
 /// The state of a process, in the driver's numbers. Newer drivers may have more.
@@ -42,9 +42,9 @@ impl Driver {
     /// ended or may not be traced.
     pub fn process_state(&self, pid: u32) -> Result<CheckpointState> {
         let (calls, mut state) = (self.checkpoint()?, 0);
+        let to = &raw mut state;
         // SAFETY: writes one int.
-        let code = unsafe { (calls.cuCheckpointProcessGetState)(number(pid), &raw mut state) };
-        self.check("cuCheckpointProcessGetState", None, code)?;
+        unsafe { checked!(self, None, calls, cuCheckpointProcessGetState(number(pid), to)) }?;
         Ok(CheckpointState(state))
     }
 
@@ -59,8 +59,7 @@ impl Driver {
         let mut arguments = LockArguments { timeout_ms, reserved: [0; 15] };
         let at = (&raw mut arguments).cast::<c_void>();
         // SAFETY: reads 64 bytes, which live as long as the call.
-        let code = unsafe { (calls.cuCheckpointProcessLock)(number(pid), at) };
-        self.check("cuCheckpointProcessLock", None, code)
+        unsafe { checked!(self, None, calls, cuCheckpointProcessLock(number(pid), at)) }
     }
 
     /// Takes a locked process off the device. Its memory is copied to host memory of its own.
@@ -68,10 +67,9 @@ impl Driver {
     /// # Errors
     /// Those of [`Driver::checkpoint`], and the driver's: 401 if it is not locked.
     pub fn checkpoint_process(&self, pid: u32) -> Result<()> {
-        let calls = self.checkpoint()?;
+        let (calls, default) = (self.checkpoint()?, ptr::null_mut());
         // SAFETY: null stands for the default arguments.
-        let code = unsafe { (calls.cuCheckpointProcessCheckpoint)(number(pid), ptr::null_mut()) };
-        self.check("cuCheckpointProcessCheckpoint", None, code)
+        unsafe { checked!(self, None, calls, cuCheckpointProcessCheckpoint(number(pid), default)) }
     }
 
     /// Puts a process back on the device; it stays locked. There must be room: a restore that runs out of
@@ -80,10 +78,9 @@ impl Driver {
     /// # Errors
     /// Those of [`Driver::checkpoint`], and the driver's: 401 if it is not off the device.
     pub fn restore_process(&self, pid: u32) -> Result<()> {
-        let calls = self.checkpoint()?;
+        let (calls, default) = (self.checkpoint()?, ptr::null_mut());
         // SAFETY: null stands for the default arguments.
-        let code = unsafe { (calls.cuCheckpointProcessRestore)(number(pid), ptr::null_mut()) };
-        self.check("cuCheckpointProcessRestore", None, code)
+        unsafe { checked!(self, None, calls, cuCheckpointProcessRestore(number(pid), default)) }
     }
 
     /// Lets the calls of a locked process go on.
@@ -91,10 +88,9 @@ impl Driver {
     /// # Errors
     /// Those of [`Driver::checkpoint`], and the driver's: 401 if it is not locked.
     pub fn unlock_process(&self, pid: u32) -> Result<()> {
-        let calls = self.checkpoint()?;
+        let (calls, default) = (self.checkpoint()?, ptr::null_mut());
         // SAFETY: null stands for the default arguments.
-        let code = unsafe { (calls.cuCheckpointProcessUnlock)(number(pid), ptr::null_mut()) };
-        self.check("cuCheckpointProcessUnlock", None, code)
+        unsafe { checked!(self, None, calls, cuCheckpointProcessUnlock(number(pid), default)) }
     }
 }
 

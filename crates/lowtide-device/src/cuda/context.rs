@@ -10,12 +10,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys::{CUcontext, CUfunction};
+use cudarc::driver::sys::{CUcontext, CUfunction, CUmodule};
 
 use super::card::Card;
-use super::driver::Driver;
+use super::driver::{Driver, checked};
 use super::entry_points::CoreCalls;
-use super::kernels::{Kernel, Kernels};
+use super::kernels::Kernel;
 use crate::os::exit;
 use crate::os::process::Generation;
 use crate::sync::lock;
@@ -54,6 +54,14 @@ impl BorrowedContext {
     }
 }
 
+/// Makes one call of [`CoreCalls`] in a session's context.
+macro_rules! call {
+    ($session:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        $session.call(stringify!($name), |api| (api.$name)($($argument),*))
+    };
+}
+pub(super) use call;
+
 /// The driver, a card and the context in which all calls are made: what a back end and its streams
 /// share.
 pub(super) struct Session {
@@ -63,10 +71,17 @@ pub(super) struct Session {
     context: CUcontext,
     /// True for the primary context, which this session retains.
     is_retained: bool,
-    kernels: Mutex<Kernels>,
+    /// The modules that were loaded, with their functions.
+    modules: Mutex<Vec<Module>>,
     made_in: Generation,
     /// Calls made in the context; what makes it current is not counted.
     calls: AtomicU64,
+}
+
+/// A module of the context, and the functions of its kernels.
+struct Module {
+    module: CUmodule,
+    functions: Vec<(Kernel, CUfunction)>,
 }
 
 // SAFETY: contexts, modules and functions are names that the driver accepts from any thread.
@@ -93,9 +108,9 @@ impl Session {
             Context::Primary(_) => (retain_primary(&driver, id, &card)?, true),
             Context::Borrowed(context) => (context.0.as_ptr().cast(), false),
         };
-        let (kernels, calls) = (Mutex::default(), AtomicU64::new(0));
+        let (modules, calls) = (Mutex::default(), AtomicU64::new(0));
         let made_in = Generation::current();
-        Ok(Session { driver, id, card, context, is_retained, kernels, made_in, calls })
+        Ok(Session { driver, id, card, context, is_retained, modules, made_in, calls })
     }
 
     /// Makes one driver call in the context, and restores what the caller had.
@@ -115,8 +130,50 @@ impl Session {
     }
 
     /// Returns a kernel, loaded with its module when it is first needed: a module takes device memory.
-    pub(super) fn function(&self, kernel: Kernel) -> Result<CUfunction> {
-        lock(&self.kernels).function(kernel, self)
+    pub(super) fn function(&self, wanted: Kernel) -> Result<CUfunction> {
+        let mut modules = lock(&self.modules);
+        let of_wanted =
+            |(kernel, function): &(Kernel, CUfunction)| (*kernel == wanted).then_some(*function);
+        let mut known = modules.iter().flat_map(|module| &module.functions);
+        if let Some(function) = known.find_map(of_wanted) {
+            return Ok(function);
+        }
+        let loaded = self.load(wanted)?;
+        let function = loaded.functions.iter().find_map(of_wanted);
+        modules.push(loaded);
+        Ok(function.expect("a module has the kernel that it was loaded for"))
+    }
+
+    fn load(&self, wanted: Kernel) -> Result<Module> {
+        let ((image, kernels), calls) = (wanted.module(), self.driver.kernels()?);
+        let mut loaded = Module { module: ptr::null_mut(), functions: Vec::new() };
+        self.call("cuModuleLoadData", |_| {
+            // SAFETY: writes one pointer; the image is PTX text ended by a zero.
+            unsafe { (calls.cuModuleLoadData)(&raw mut loaded.module, image.as_ptr().cast()) }
+        })?;
+        for kernel in kernels {
+            let mut function = ptr::null_mut();
+            let found = self.call("cuModuleGetFunction", |_| {
+                let name = kernel.name().as_ptr();
+                // SAFETY: writes one pointer; the module was just loaded.
+                unsafe { (calls.cuModuleGetFunction)(&raw mut function, loaded.module, name) }
+            });
+            if let Err(error) = found {
+                self.unload(loaded.module);
+                return Err(error);
+            }
+            loaded.functions.push((*kernel, function));
+        }
+        Ok(loaded)
+    }
+
+    // Nothing may be running: streams hold the session.
+    fn unload(&self, module: CUmodule) {
+        twice("cuModuleUnload", || {
+            let calls = self.driver.kernels()?;
+            // SAFETY: loaded by `load`, and nothing is running, by the caller.
+            self.call("cuModuleUnload", |_| unsafe { (calls.cuModuleUnload)(module) })
+        });
     }
 }
 
@@ -125,14 +182,17 @@ impl Drop for Session {
         if !self.made_in.is_current() || exit::has_begun() {
             return;
         }
-        let mut kernels = std::mem::take(&mut *lock(&self.kernels));
-        kernels.unload(self);
+        let modules = std::mem::take(&mut *lock(&self.modules));
+        for loaded in &modules {
+            self.unload(loaded.module);
+        }
         if self.is_retained {
             twice("cuDevicePrimaryCtxRelease", || {
-                let calls = self.driver.primary_context()?;
+                let (calls, device) = (self.driver.primary_context()?, self.card.device);
                 // SAFETY: retained once, by `open`.
-                let code = unsafe { (calls.cuDevicePrimaryCtxRelease_v2)(self.card.device) };
-                self.driver.check("cuDevicePrimaryCtxRelease_v2", self.id, code)
+                unsafe {
+                    checked!(self.driver, self.id, calls, cuDevicePrimaryCtxRelease_v2(device))
+                }
             });
         }
     }
@@ -141,9 +201,9 @@ impl Drop for Session {
 fn retain_primary(driver: &Driver, id: DeviceId, card: &Card) -> Result<CUcontext> {
     let calls = driver.primary_context()?;
     let mut context = ptr::null_mut();
+    let to = &raw mut context;
     // SAFETY: writes one pointer; the session that is being opened owns the retained context.
-    let code = unsafe { (calls.cuDevicePrimaryCtxRetain)(&raw mut context, card.device) };
-    driver.check("cuDevicePrimaryCtxRetain", id, code)?;
+    unsafe { checked!(driver, id, calls, cuDevicePrimaryCtxRetain(to, card.device)) }?;
     Ok(context)
 }
 
@@ -153,8 +213,7 @@ fn ordinal_of(driver: &Driver, context: BorrowedContext) -> Result<u32> {
     {
         let _current = Current::enter(driver, None, context.0.as_ptr().cast())?;
         // SAFETY: writes one int; the context is current.
-        let code = unsafe { (driver.core().cuCtxGetDevice)(&raw mut device) };
-        driver.check("cuCtxGetDevice", None, code)?;
+        unsafe { checked!(driver, None, driver.core(), cuCtxGetDevice(&raw mut device)) }?;
     }
     for ordinal in 0..driver.device_count()? {
         if driver.device(ordinal)? == device {
@@ -186,14 +245,8 @@ impl<'a> Current<'a> {
     ) -> Result<Current<'a>> {
         let (id, mut mode) = (id.into(), RELAXED);
         // SAFETY: the context is retained by the session or kept alive by its owner.
-        let code = unsafe { (driver.core().cuCtxPushCurrent_v2)(context) };
-        driver.check("cuCtxPushCurrent_v2", id, code)?;
-        // SAFETY: reads and writes one int.
-        let code = unsafe { (driver.core().cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
-        if let Err(error) = driver.check("cuThreadExchangeStreamCaptureMode", id, code) {
-            pop(driver, id);
-            return Err(error);
-        }
+        unsafe { checked!(driver, id, driver.core(), cuCtxPushCurrent_v2(context)) }?;
+        exchange_mode(driver, id, &mut mode).inspect_err(|_| pop(driver, id))?;
         Ok(Current { driver, id, mode })
     }
 }
@@ -201,21 +254,20 @@ impl<'a> Current<'a> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let (driver, id) = (self.driver, self.id);
-        twice("cuThreadExchangeStreamCaptureMode", || {
-            let exchange = driver.core().cuThreadExchangeStreamCaptureMode;
-            // SAFETY: reads and writes one int.
-            let code = unsafe { exchange(&raw mut self.mode) };
-            driver.check("cuThreadExchangeStreamCaptureMode", id, code)
-        });
+        twice("cuThreadExchangeStreamCaptureMode", || exchange_mode(driver, id, &mut self.mode));
         pop(driver, id);
     }
+}
+
+fn exchange_mode(driver: &Driver, id: Option<DeviceId>, mode: &mut u32) -> Result<()> {
+    // SAFETY: reads and writes one int.
+    unsafe { checked!(driver, id, driver.core(), cuThreadExchangeStreamCaptureMode(mode)) }
 }
 
 fn pop(driver: &Driver, id: Option<DeviceId>) {
     twice("cuCtxPopCurrent", || {
         let mut popped = ptr::null_mut();
         // SAFETY: writes one pointer; pops what `Current::enter` pushed.
-        let code = unsafe { (driver.core().cuCtxPopCurrent_v2)(&raw mut popped) };
-        driver.check("cuCtxPopCurrent_v2", id, code)
+        unsafe { checked!(driver, id, driver.core(), cuCtxPopCurrent_v2(&raw mut popped)) }
     });
 }

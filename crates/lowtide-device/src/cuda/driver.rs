@@ -27,6 +27,14 @@ pub(super) const OUT_OF_MEMORY: i32 = 2;
 /// The driver's code for work that is not done yet. Not an error.
 pub(super) const NOT_READY: i32 = 600;
 
+/// Calls a function of the driver and turns its code into a result, with the function's name.
+macro_rules! checked {
+    ($driver:expr, $device:expr, $calls:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        $driver.check(stringify!($name), $device, ($calls.$name)($($argument),*))
+    };
+}
+pub(super) use checked;
+
 /// The CUDA driver, ready to be called.
 ///
 /// A driver has all [`CoreCalls`]. The other groups are optional: where one is missing, only what it
@@ -69,7 +77,7 @@ impl Driver {
         // SAFETY: the functions that a driver's library exports are of the driver API.
         let mut driver = unsafe { Driver::build(&mut look_up, Some(path)) }?;
         // SAFETY: a fresh driver; may be called any number of times.
-        driver.check("cuInit", None, unsafe { (driver.core.cuInit)(0) })?;
+        unsafe { checked!(driver, None, driver.core, cuInit(0)) }?;
         driver.finish()?;
         Ok(driver)
     }
@@ -122,8 +130,7 @@ impl Driver {
         exit::watch(&exit::OF_DRIVERS);
         let mut raw = 0;
         // SAFETY: writes one int.
-        let code = unsafe { (self.core.cuDriverGetVersion)(&raw mut raw) };
-        self.check("cuDriverGetVersion", None, code)?;
+        unsafe { checked!(self, None, self.core, cuDriverGetVersion(&raw mut raw)) }?;
         self.version = CudaVersion::from_raw(raw);
         if self.version < CudaVersion::LEAST {
             return Err(Error::DriverTooOld { found: self.version, needed: CudaVersion::LEAST });
@@ -217,8 +224,7 @@ impl Driver {
     pub fn device_count(&self) -> Result<u32> {
         let mut count = 0;
         // SAFETY: writes one int.
-        let code = unsafe { (self.core.cuDeviceGetCount)(&raw mut count) };
-        self.check("cuDeviceGetCount", None, code)?;
+        unsafe { checked!(self, None, self.core, cuDeviceGetCount(&raw mut count)) }?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 }

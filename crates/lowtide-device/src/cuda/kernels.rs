@@ -1,13 +1,6 @@
-//! lowtide's own kernels: three modules, each loaded when one of its kernels is first needed.
-#![allow(unsafe_code, reason = "calls the driver")]
+//! lowtide's own kernels, in modules of PTX.
 
 use std::ffi::CStr;
-use std::ptr;
-
-use cudarc::driver::sys::{CUfunction, CUmodule};
-
-use super::context::{Session, twice};
-use crate::Result;
 
 // Compiled from the sources beside them; `cargo xtask ptx` makes them anew.
 const DIGEST_PTX: &str = concat!(include_str!("../../kernels/digest.ptx"), "\0");
@@ -33,7 +26,14 @@ const MODULES: [(&str, &[Kernel]); 3] = [
 ];
 
 impl Kernel {
-    fn name(self) -> &'static CStr {
+    /// Returns the module that the kernel is in: its PTX, and all its kernels.
+    pub(super) fn module(self) -> (&'static str, &'static [Kernel]) {
+        let has = |(_, kernels): &&(&str, &[Kernel])| kernels.contains(&self);
+        *MODULES.iter().find(has).expect("each kernel is in a module")
+    }
+
+    /// Returns the name of its function in the module.
+    pub(super) fn name(self) -> &'static CStr {
         match self {
             Kernel::Digest => c"lowtide_digest",
             Kernel::CopyIn => c"lowtide_copy_in",
@@ -43,67 +43,6 @@ impl Kernel {
             Kernel::Differs => c"lowtide_differs",
         }
     }
-}
-
-/// The kernels that were loaded.
-#[derive(Default)]
-pub(super) struct Kernels {
-    modules: Vec<CUmodule>,
-    functions: Vec<(Kernel, CUfunction)>,
-}
-
-impl Kernels {
-    /// Returns a kernel, loaded with its module if it is not.
-    pub(super) fn function(&mut self, wanted: Kernel, session: &Session) -> Result<CUfunction> {
-        if let Some((_, function)) = self.functions.iter().find(|(kernel, _)| *kernel == wanted) {
-            return Ok(*function);
-        }
-        let (image, kernels) = match wanted {
-            Kernel::Digest => MODULES[0],
-            Kernel::CopyIn => MODULES[1],
-            Kernel::Look | Kernel::Pack | Kernel::Unpack | Kernel::Differs => MODULES[2],
-        };
-        let calls = session.driver.kernels()?;
-        let mut module = ptr::null_mut();
-        session.call("cuModuleLoadData", |_| {
-            // SAFETY: writes one pointer; the image is PTX text ended by a zero.
-            unsafe { (calls.cuModuleLoadData)(&raw mut module, image.as_ptr().cast()) }
-        })?;
-        let (mut found, mut loaded) = (ptr::null_mut(), Vec::with_capacity(kernels.len()));
-        for kernel in kernels {
-            let mut function = ptr::null_mut();
-            let outcome = session.call("cuModuleGetFunction", |_| {
-                let name = kernel.name().as_ptr();
-                // SAFETY: writes one pointer; the module was just loaded.
-                unsafe { (calls.cuModuleGetFunction)(&raw mut function, module, name) }
-            });
-            if let Err(error) = outcome {
-                unload(module, session);
-                return Err(error);
-            }
-            found = if *kernel == wanted { function } else { found };
-            loaded.push((*kernel, function));
-        }
-        self.modules.push(module);
-        self.functions.extend(loaded);
-        Ok(found)
-    }
-
-    /// Unloads every module. Nothing may be running: streams hold the session.
-    pub(super) fn unload(&mut self, session: &Session) {
-        self.functions.clear();
-        for module in self.modules.drain(..) {
-            unload(module, session);
-        }
-    }
-}
-
-fn unload(module: CUmodule, session: &Session) {
-    twice("cuModuleUnload", || {
-        let calls = session.driver.kernels()?;
-        // SAFETY: loaded by `function`, and nothing is running, by the caller.
-        session.call("cuModuleUnload", |_| unsafe { (calls.cuModuleUnload)(module) })
-    });
 }
 
 #[cfg(test)]

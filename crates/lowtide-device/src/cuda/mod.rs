@@ -34,8 +34,8 @@ use crate::{Bytes, Error, Result, Source, Usage};
 
 pub(crate) use card::Card;
 pub use checkpoint::CheckpointState;
-use context::Session;
 pub use context::{BorrowedContext, Context};
+use context::{Session, call};
 pub use driver::Driver;
 pub use entry_points::{
     CallClass, CheckpointCalls, CoreCalls, ENTRY_POINTS, EntryGroup, EntryPoint, KernelCalls,
@@ -96,10 +96,8 @@ unsafe impl Backend for CudaBackend {
             return Ok(usage);
         }
         let (mut free, mut total) = (0, 0);
-        self.session.call("cuMemGetInfo_v2", |api| {
-            // SAFETY: writes two sizes.
-            unsafe { (api.cuMemGetInfo_v2)(&raw mut free, &raw mut total) }
-        })?;
+        // SAFETY: writes two sizes.
+        unsafe { call!(self.session, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }?;
         let (free, total) = (Bytes(free as u64), Bytes(total as u64));
         Ok(Usage { total, free, reserved: Bytes::ZERO, source: Source::Driver })
     }
@@ -110,82 +108,68 @@ unsafe impl Backend for CudaBackend {
 
     fn reserve(&self, size: Bytes) -> Result<Address> {
         let mut at = 0;
-        self.session.call("cuMemAddressReserve", |api| {
-            // SAFETY: writes one address; takes nothing of ours.
-            unsafe { (api.cuMemAddressReserve)(&raw mut at, size.as_usize(), 0, 0, 0) }
-        })?;
+        // SAFETY: writes one address; takes nothing of ours.
+        unsafe { call!(self.session, cuMemAddressReserve(&raw mut at, size.as_usize(), 0, 0, 0)) }?;
         Ok(Address(at))
     }
 
     unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: a whole reservation with nothing mapped in it, by the contract of `Backend`.
-        self.session.call("cuMemAddressFree", |api| unsafe {
-            (api.cuMemAddressFree)(at.0, size.as_usize())
-        })
+        unsafe { call!(self.session, cuMemAddressFree(at.0, size.as_usize())) }
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
-        let mut handle = 0;
+        let (mut handle, bytes) = (0, size.as_usize());
         let properties = card::chunk_properties(self.session.card.device);
-        let created = self.session.call("cuMemCreate", |api| {
-            // SAFETY: writes one handle, reads one struct; both are locals.
-            unsafe { (api.cuMemCreate)(&raw mut handle, size.as_usize(), &raw const properties, 0) }
-        });
+        let of = &raw const properties;
+        // SAFETY: writes one handle, reads one struct; both are locals.
+        let created = unsafe { call!(self.session, cuMemCreate(&raw mut handle, bytes, of, 0)) };
         created.map_err(|error| self.with_free(size, error))?;
         Ok(Handle(handle))
     }
 
     unsafe fn destroy(&self, chunk: Handle, _size: Bytes) -> Result<()> {
         // SAFETY: a live handle, by the contract of `Backend`.
-        self.session.call("cuMemRelease", |api| unsafe { (api.cuMemRelease)(chunk.0) })
+        unsafe { call!(self.session, cuMemRelease(chunk.0)) }
     }
 
     unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
-        self.session.call("cuMemMap", |api| {
-            // SAFETY: a live handle of this size over reserved, unmapped addresses, by the contract.
-            unsafe { (api.cuMemMap)(at.0, size.as_usize(), 0, chunk.0, 0) }
-        })
+        // SAFETY: a live handle of this size over reserved, unmapped addresses, by the contract.
+        unsafe { call!(self.session, cuMemMap(at.0, size.as_usize(), 0, chunk.0, 0)) }
     }
 
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
         let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access = CUmemAccessDesc { location: card::location(self.session.card.device), flags };
-        self.session.call("cuMemSetAccess", |api| {
-            // SAFETY: whole mappings, by the contract; reads one struct.
-            unsafe { (api.cuMemSetAccess)(at.0, size.as_usize(), &raw const access, 1) }
-        })
+        // SAFETY: whole mappings, by the contract; reads one struct.
+        unsafe { call!(self.session, cuMemSetAccess(at.0, size.as_usize(), &raw const access, 1)) }
     }
 
     unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: whole mappings that no work in flight uses, by the contract of `Backend`.
-        self.session.call("cuMemUnmap", |api| unsafe { (api.cuMemUnmap)(at.0, size.as_usize()) })
+        unsafe { call!(self.session, cuMemUnmap(at.0, size.as_usize())) }
     }
 
     unsafe fn register(&self, at: *mut u8, size: Bytes) -> Result<()> {
-        self.session.call("cuMemHostRegister_v2", |api| {
-            // SAFETY: pages of ours that stay until they are unregistered, by the contract.
-            unsafe { (api.cuMemHostRegister_v2)(at.cast(), size.as_usize(), PORTABLE) }
-        })
+        // SAFETY: pages of ours that stay until they are unregistered, by the contract.
+        unsafe { call!(self.session, cuMemHostRegister_v2(at.cast(), size.as_usize(), PORTABLE)) }
     }
 
     unsafe fn unregister(&self, at: *mut u8, _size: Bytes) -> Result<()> {
         // SAFETY: registered at this address, with no copy in flight, by the contract.
-        self.session
-            .call("cuMemHostUnregister", |api| unsafe { (api.cuMemHostUnregister)(at.cast()) })
+        unsafe { call!(self.session, cuMemHostUnregister(at.cast())) }
     }
 
     fn stage(&self, size: Bytes) -> Result<*mut u8> {
         let mut at: *mut c_void = ptr::null_mut();
-        self.session.call("cuMemHostAlloc", |api| {
-            // SAFETY: writes one pointer.
-            unsafe { (api.cuMemHostAlloc)(&raw mut at, size.as_usize(), PORTABLE) }
-        })?;
+        // SAFETY: writes one pointer.
+        unsafe { call!(self.session, cuMemHostAlloc(&raw mut at, size.as_usize(), PORTABLE)) }?;
         Ok(at.cast())
     }
 
     unsafe fn unstage(&self, at: *mut u8, _size: Bytes) -> Result<()> {
         // SAFETY: allocated by `stage` and used by no work in flight, by the contract.
-        self.session.call("cuMemFreeHost", |api| unsafe { (api.cuMemFreeHost)(at.cast()) })
+        unsafe { call!(self.session, cuMemFreeHost(at.cast())) }
     }
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
@@ -211,6 +195,6 @@ unsafe impl Backend for CudaBackend {
     // The context is the frameworks' too, so their streams are waited for with ours.
     fn synchronize(&self) -> Result<()> {
         // SAFETY: takes nothing; waits for the context that is current, which is ours.
-        self.session.call("cuCtxSynchronize", |api| unsafe { (api.cuCtxSynchronize)() })
+        unsafe { call!(self.session, cuCtxSynchronize()) }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent, CUstream};
 
-use super::context::{Session, twice};
+use super::context::{Session, call, twice};
 use super::driver;
 use super::kernels::Kernel;
 use crate::backend::{BackendStream, RawMark};
@@ -41,16 +41,12 @@ unsafe impl Sync for CudaStream {}
 impl CudaStream {
     pub(super) fn new(session: &Arc<Session>) -> Result<CudaStream> {
         let mut stream = ptr::null_mut();
-        session.call("cuStreamCreate", |api| {
-            // SAFETY: writes one pointer.
-            unsafe { (api.cuStreamCreate)(&raw mut stream, NON_BLOCKING) }
-        })?;
+        // SAFETY: writes one pointer.
+        unsafe { call!(session, cuStreamCreate(&raw mut stream, NON_BLOCKING)) }?;
         let mut made = CudaStream { session: Arc::clone(session), stream, id: 0 };
         // Asked now, because a stream that is being captured does not tell.
-        let told = session.call("cuStreamGetId", |api| {
-            // SAFETY: writes one number; the stream was just made.
-            unsafe { (api.cuStreamGetId)(stream, &raw mut made.id) }
-        });
+        // SAFETY: writes one number; the stream was just made.
+        let told = unsafe { call!(session, cuStreamGetId(stream, &raw mut made.id)) };
         if let Err(error) = told {
             // SAFETY: the stream was just made and nobody else has it.
             twice("cuStreamDestroy", || unsafe { made.destroy() });
@@ -87,6 +83,11 @@ impl CudaStream {
     }
 }
 
+// The address of a kernel's parameter, which is read before the launch returns.
+fn parameter<T>(value: &T) -> *mut c_void {
+    ptr::from_ref(value).cast_mut().cast()
+}
+
 // One block for each segment of so many pages.
 fn segments(pages: usize) -> u32 {
     (pages * packing::SEGMENTS) as u32
@@ -99,43 +100,35 @@ unsafe impl BackendStream for CudaStream {
     }
 
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
-        self.session.call("cuMemcpyDtoHAsync_v2", |api| {
-            // SAFETY: both ranges stay valid until the work is done, by the contract of `BackendStream`.
-            unsafe { (api.cuMemcpyDtoHAsync_v2)(to.cast(), from.0, size.as_usize(), self.stream) }
-        })
+        let (to, size) = (to.cast(), size.as_usize());
+        // SAFETY: both ranges stay valid until the work is done, by the contract of `BackendStream`.
+        unsafe { call!(self.session, cuMemcpyDtoHAsync_v2(to, from.0, size, self.stream)) }
     }
 
     unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
-        self.session.call("cuMemcpyHtoDAsync_v2", |api| {
-            // SAFETY: as in `copy_out`.
-            unsafe { (api.cuMemcpyHtoDAsync_v2)(to.0, from.cast(), size.as_usize(), self.stream) }
-        })
+        let (from, size) = (from.cast(), size.as_usize());
+        // SAFETY: as in `copy_out`.
+        unsafe { call!(self.session, cuMemcpyHtoDAsync_v2(to.0, from, size, self.stream)) }
     }
 
     unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
         let count = size.0 / VECTOR_BYTES;
-        let mut parameters: [*mut c_void; 3] = [
-            (&raw const from).cast_mut().cast(),
-            (&raw const to.0).cast_mut().cast(),
-            (&raw const count).cast_mut().cast(),
-        ];
+        let mut parameters = [parameter(&from), parameter(&to.0), parameter(&count)];
         // SAFETY: three parameters of the kernel's types; both ranges stay valid until the work is done,
         // and host memory has the same address on the device: `copies_by_kernel` says so.
         unsafe { self.launch(Kernel::CopyIn, COPY_BLOCKS, &mut parameters) }
     }
 
     unsafe fn copy_within(&self, from: Address, to: Address, size: Bytes) -> Result<()> {
-        self.session.call("cuMemcpyDtoDAsync_v2", |api| {
-            // SAFETY: as in `copy_out`.
-            unsafe { (api.cuMemcpyDtoDAsync_v2)(to.0, from.0, size.as_usize(), self.stream) }
-        })
+        // SAFETY: as in `copy_out`.
+        unsafe {
+            call!(self.session, cuMemcpyDtoDAsync_v2(to.0, from.0, size.as_usize(), self.stream))
+        }
     }
 
     unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
-        self.session.call("cuMemsetD8Async", |api| {
-            // SAFETY: as in `copy_out`.
-            unsafe { (api.cuMemsetD8Async)(at.0, byte, size.as_usize(), self.stream) }
-        })
+        // SAFETY: as in `copy_out`.
+        unsafe { call!(self.session, cuMemsetD8Async(at.0, byte, size.as_usize(), self.stream)) }
     }
 
     unsafe fn digest(
@@ -149,12 +142,8 @@ unsafe impl BackendStream for CudaStream {
             return Ok(());
         }
         let count = count as u64;
-        let mut parameters: [*mut c_void; 4] = [
-            (&raw const pages).cast_mut().cast(),
-            (&raw const out).cast_mut().cast(),
-            (&raw const count).cast_mut().cast(),
-            ptr::from_ref(keys).cast_mut().cast(),
-        ];
+        let mut parameters =
+            [parameter(&pages), parameter(&out), parameter(&count), parameter(keys)];
         // SAFETY: four parameters of the kernel's types; the staged memory and the pages stay valid
         // until the work is done, by the contract.
         unsafe { self.launch(Kernel::Digest, self.resident(count), &mut parameters) }
@@ -165,11 +154,7 @@ unsafe impl BackendStream for CudaStream {
             return Ok(());
         }
         let count = count as u64;
-        let mut parameters: [*mut c_void; 3] = [
-            (&raw const pages).cast_mut().cast(),
-            (&raw const out).cast_mut().cast(),
-            (&raw const count).cast_mut().cast(),
-        ];
+        let mut parameters = [parameter(&pages), parameter(&out), parameter(&count)];
         // SAFETY: as in `digest`, with three parameters.
         unsafe { self.launch(Kernel::Look, self.resident(count), &mut parameters) }
     }
@@ -178,19 +163,14 @@ unsafe impl BackendStream for CudaStream {
         let mut packed_bases = [0; packing::PACKED_AT_ONCE];
         packed_bases[..bases.len()].copy_from_slice(bases);
         let packed_bases = u64::from_le_bytes(packed_bases);
-        let mut parameters: [*mut c_void; 3] = [
-            (&raw const from.0).cast_mut().cast(),
-            (&raw const to.0).cast_mut().cast(),
-            (&raw const packed_bases).cast_mut().cast(),
-        ];
+        let mut parameters = [parameter(&from.0), parameter(&to.0), parameter(&packed_bases)];
         // SAFETY: three parameters of the kernel's types; both ranges stay valid until the work is
         // done, and host memory has the same address on the device: `packs` says so.
         unsafe { self.launch(Kernel::Pack, segments(bases.len()), &mut parameters) }
     }
 
     unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
-        let mut parameters: [*mut c_void; 2] =
-            [(&raw const from.0).cast_mut().cast(), (&raw const to.0).cast_mut().cast()];
+        let mut parameters = [parameter(&from.0), parameter(&to.0)];
         // SAFETY: as in `pack`, with two parameters.
         unsafe { self.launch(Kernel::Unpack, segments(count), &mut parameters) }
     }
@@ -202,26 +182,18 @@ unsafe impl BackendStream for CudaStream {
         count: usize,
         out: *mut u32,
     ) -> Result<()> {
-        let mut parameters: [*mut c_void; 3] = [
-            (&raw const packed.0).cast_mut().cast(),
-            (&raw const pages.0).cast_mut().cast(),
-            (&raw const out).cast_mut().cast(),
-        ];
+        let mut parameters = [parameter(&packed.0), parameter(&pages.0), parameter(&out)];
         // SAFETY: as in `pack`; the staged memory stays valid, too.
         unsafe { self.launch(Kernel::Differs, segments(count), &mut parameters) }
     }
 
     fn mark(&self) -> Result<RawMark> {
         let mut event = ptr::null_mut();
-        self.session.call("cuEventCreate", |api| {
-            // SAFETY: writes one pointer.
-            unsafe { (api.cuEventCreate)(&raw mut event, NO_TIMING) }
-        })?;
+        // SAFETY: writes one pointer.
+        unsafe { call!(self.session, cuEventCreate(&raw mut event, NO_TIMING)) }?;
         let mark = RawMark(event.expose_provenance() as u64);
         // SAFETY: the event was just made; the stream lives.
-        let recorded = self
-            .session
-            .call("cuEventRecord", |api| unsafe { (api.cuEventRecord)(event, self.stream) });
+        let recorded = unsafe { call!(self.session, cuEventRecord(event, self.stream)) };
         if let Err(error) = recorded {
             // SAFETY: the event was just made and nobody else has it.
             twice("cuEventDestroy", || unsafe { self.forget(mark) });
@@ -232,20 +204,17 @@ unsafe impl BackendStream for CudaStream {
 
     unsafe fn wait(&self, mark: RawMark) -> Result<()> {
         // SAFETY: an event made by `mark` and not forgotten, by the contract.
-        self.session
-            .call("cuEventSynchronize", |api| unsafe { (api.cuEventSynchronize)(event(mark)) })
+        unsafe { call!(self.session, cuEventSynchronize(event(mark))) }
     }
 
     unsafe fn forget(&self, mark: RawMark) -> Result<()> {
         // SAFETY: as in `wait`.
-        self.session
-            .call("cuEventDestroy_v2", |api| unsafe { (api.cuEventDestroy_v2)(event(mark)) })
+        unsafe { call!(self.session, cuEventDestroy_v2(event(mark))) }
     }
 
     fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream lives: it is destroyed only by its last user.
-        self.session
-            .call("cuStreamSynchronize", |api| unsafe { (api.cuStreamSynchronize)(self.stream) })
+        unsafe { call!(self.session, cuStreamSynchronize(self.stream)) }
     }
 
     fn is_done(&self) -> Result<bool> {
@@ -261,8 +230,7 @@ unsafe impl BackendStream for CudaStream {
 
     unsafe fn destroy(&self) -> Result<()> {
         // SAFETY: made by `new`; the caller uses it no more.
-        self.session
-            .call("cuStreamDestroy_v2", |api| unsafe { (api.cuStreamDestroy_v2)(self.stream) })
+        unsafe { call!(self.session, cuStreamDestroy_v2(self.stream)) }
     }
 }
 

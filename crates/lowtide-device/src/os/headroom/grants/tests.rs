@@ -16,7 +16,7 @@ const LEFT: Bytes = Bytes::mib(999);
 const WANTED: Bytes = Bytes::mib(594);
 
 fn machine(name: &str) -> SmallMachine {
-    SmallMachine::new(name, LEFT + MARGIN, "headroom::grants::tests::other")
+    SmallMachine::new(name, LEFT + MARGIN, "os::headroom::grants::tests::other")
 }
 
 fn records(machine: &SmallMachine) -> usize {
