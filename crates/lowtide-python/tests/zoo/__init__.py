@@ -1,7 +1,7 @@
 """The zoo: one small real program for each way in which memory stays.
 
 Each file here is an *animal*: a program as people write it, which plants one large tensor in its
-own way and then lets the keeper ask. `ANIMAL` in it says, as data, what `lowtide.why` must name,
+own way and then lets the keeper ask. `CASE` in it says, as data, what `lowtide.why` must name,
 what must free it, and what a person would type by hand. An animal lives in a process of its own, or
 with others that do not disturb it (`herd.py`):
 

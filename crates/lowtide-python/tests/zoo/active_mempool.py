@@ -8,9 +8,9 @@ import contextlib
 
 import torch
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)cached|MemPool|pool",),
     cut=r"(?i)pool",
     verdict="no-effect|pinned|busy|partial",
@@ -30,4 +30,4 @@ if __name__ == "__main__":
     inside.enter_context(torch.cuda.use_mem_pool(pool))
     scores = big()
     del scores
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ import json
 from typing import Any
 from unittest import mock
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"json|_active_patches",),
     cut=r"_active_patches|json",
     verdict=PINNED,
@@ -27,4 +27,4 @@ def start(weights: Any) -> None:
 if __name__ == "__main__":
     start(big())
     assert json.loads("") is not None
-    visit(ANIMAL)
+    examine(CASE)

@@ -4,9 +4,9 @@ The tensor is deleted, and `nvidia-smi` shows no change. The framework keeps fre
 next tensor; only other processes, and other frameworks in this one, go without.
 """
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)cache",),
     cut=r"(?i)release\(\)|trim|empty",
     cure="import torch; torch.cuda.empty_cache()",
@@ -18,4 +18,4 @@ ANIMAL = Animal(
 if __name__ == "__main__":
     scores = big()
     del scores
-    visit(ANIMAL)
+    examine(CASE)

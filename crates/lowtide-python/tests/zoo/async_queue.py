@@ -6,9 +6,9 @@ The consumer of an `asyncio.Queue` was cancelled: what was put stays.
 import asyncio
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"requests\._queue",),
     cut=r"requests\._queue\[0\]",
     verdict=PINNED,
@@ -22,4 +22,4 @@ ANIMAL = Animal(
 if __name__ == "__main__":
     requests: asyncio.Queue[Any] = asyncio.Queue()
     requests.put_nowait(("id", big()))
-    visit(ANIMAL)
+    examine(CASE)

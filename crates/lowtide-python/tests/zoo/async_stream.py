@@ -7,9 +7,9 @@ and the server's table of streams still has it.
 import asyncio
 from collections.abc import AsyncIterator
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"streams",
         r"batch",
@@ -40,4 +40,4 @@ async def serve() -> None:
 if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     loop.run_until_complete(serve())
-    visit(ANIMAL)
+    examine(CASE)

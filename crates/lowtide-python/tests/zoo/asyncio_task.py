@@ -6,9 +6,9 @@ ends, and its locals stay with it. No variable refers to the task: only what it 
 
 import asyncio
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"task", r"poll\(\) line \d+", r"\bbatch\b"),
     cut=r"cancel\(\)|poll|task",
     verdict=PINNED,
@@ -40,4 +40,4 @@ if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     weights_changed = asyncio.Event()
     loop.run_until_complete(start(weights_changed))
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ to the interpreter: no Python object refers to it, so no chain of references lea
 import atexit
 from typing import Any
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"arguments of exit callback save\(\)",),
     cut=r"atexit\.unregister",
     verdict=PINNED,
@@ -33,4 +33,4 @@ if __name__ == "__main__":
     model = Model(big())
     atexit.register(save, model)
     del model
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, OWN, PINNED, Animal, big, visit, watch
+from zoo.case import DEVICE, OWN, PINNED, Case, big, examine, watch
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"losses\[0\]", r"autograd|grad_fn"),
     cut=r"losses",
     verdict=PINNED,
@@ -18,7 +18,6 @@ ANIMAL = Animal(
     then="cut",
     cure="losses[0] = losses[0].detach()",
     holder="losses",
-    alone="its graph holds two storages, which an answer may tell one by one",
 )
 
 
@@ -30,4 +29,4 @@ def step(scale: Any) -> Any:
 if __name__ == "__main__":
     scale = torch.ones(1, device=DEVICE, requires_grad=True)
     losses = [step(scale)]
-    visit(ANIMAL)
+    examine(CASE)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, OWN, PINNED, Animal, big, visit
+from zoo.case import DEVICE, OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"weight", r"hook", r"importance"),
     cut=r"weight|hook|importance",
     verdict=PINNED,
@@ -31,4 +31,4 @@ if __name__ == "__main__":
     weight: Any = torch.ones(8, device=DEVICE, requires_grad=True)
     handle = consolidate(weight)
     weight.sum().backward()
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@
 import logging
 import logging.handlers
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"\.buffer\[0\]",),
     cut=r"buffer\[0\]",
     verdict=PINNED,
@@ -26,4 +26,4 @@ if __name__ == "__main__":
     log.propagate = False
     log.addHandler(handler)
     log.info("batch %s", big())
-    visit(ANIMAL)
+    examine(CASE)

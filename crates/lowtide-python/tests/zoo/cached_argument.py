@@ -7,9 +7,9 @@ again, and stays until 128 others came.
 import functools
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"norm \(functools\.lru_cache\)",),
     cut=r"norm\.cache_clear\(\)",
     cure="norm.cache_clear()",
@@ -24,4 +24,4 @@ def norm(values: Any) -> float:
 
 if __name__ == "__main__":
     norm(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ next reader; deleting it lets the next reader compute it again.
 import functools
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"model\.rotary",),
     cut=r"del .*rotary",
     verdict=PINNED,
@@ -30,4 +30,4 @@ class Model:
 if __name__ == "__main__":
     model = Model()
     model.rotary.mul_(2)
-    visit(ANIMAL)
+    examine(CASE)

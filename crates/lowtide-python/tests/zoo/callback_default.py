@@ -7,9 +7,9 @@ callbacks keeps all of them. Without its default the callback would fail: it is 
 from collections.abc import Callable
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"trainer\.callbacks", r"batch"),
     cut=r"del .*trainer\.callbacks\[0\]",
     says=(r"del .*trainer\.callbacks\[0\]",),
@@ -32,4 +32,4 @@ class Trainer:
 if __name__ == "__main__":
     trainer = Trainer()
     trainer.at_step(10, lambda step, batch=big(): print(step, batch[0]))  # noqa: B008
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, OWN, PINNED, Animal, visit
+from zoo.case import DEVICE, OWN, PINNED, Case, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)graph", r"graphs\[32\]"),
     cut=r"graphs\[32\]",
     verdict=PINNED,
@@ -40,4 +40,4 @@ if __name__ == "__main__":
     capture(32, hidden)
     graphs[32].replay()
     torch.cuda.synchronize()
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,9 +5,9 @@
 
 import warnings
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"caught\[0\]\.source",),
     cut=r"caught\[0\]",
     verdict=PINNED,
@@ -22,4 +22,4 @@ if __name__ == "__main__":
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.warn("not closed", ResourceWarning, source=big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -3,9 +3,9 @@
 `raise ValueError(...)` in an `except` block: the report keeps the new one, which has the old one and its frames.
 """
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"failures\[0\]",
         r"weights",
@@ -37,4 +37,4 @@ if __name__ == "__main__":
         serve()
     except ValueError as error:
         failures.append(error)
-    visit(ANIMAL)
+    examine(CASE)

@@ -9,9 +9,9 @@ import sys
 
 import torch
 
-from zoo.keeper import PINNED, Animal, visit
+from zoo.case import PINNED, Case, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)other process|another process|pid",),
     cut=r"(?i)process",
     verdict=f"{PINNED}|no-effect|released|partial",  # this process's own cache may come back
@@ -35,5 +35,5 @@ if __name__ == "__main__":
         [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert child.stdout and child.stdout.readline() == b"up\n"
-    visit(ANIMAL)
+    examine(CASE)
     child.kill()

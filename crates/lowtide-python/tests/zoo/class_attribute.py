@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"Tokenizer\.table",),
     cut=r"Tokenizer\.table",
     verdict=PINNED,
@@ -29,4 +29,4 @@ class Tokenizer:
 if __name__ == "__main__":
     tokenizer = Tokenizer()
     del tokenizer
-    visit(ANIMAL)
+    examine(CASE)

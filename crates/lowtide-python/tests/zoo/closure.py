@@ -6,9 +6,9 @@ whole variable for as long as the route exists.
 
 from collections.abc import Callable
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"handle", r"closure", r"weights"),
     cut=r"handle",
     verdict=PINNED,
@@ -31,4 +31,4 @@ def make_handler() -> Callable[[float], float]:
 if __name__ == "__main__":
     handle = make_handler()
     handle(0.5)
-    visit(ANIMAL)
+    examine(CASE)

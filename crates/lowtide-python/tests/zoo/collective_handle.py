@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"handles",),
     cut=r"handles",
     verdict=PINNED,
@@ -21,7 +21,6 @@ ANIMAL = Animal(
     cure="handles.clear()",
     holder="handles",
     cpu="the backend `gloo` works on host memory",
-    alone="its backend starts threads that take memory of their own",
 )
 
 
@@ -37,4 +36,4 @@ if __name__ == "__main__":
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     reduce(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@
 import gc
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"gc\.callbacks",),
     cut=r"gc.*callbacks",
     verdict=PINNED,
@@ -25,4 +25,4 @@ def measure(buffer: Any) -> None:
 
 if __name__ == "__main__":
     measure(big())
-    visit(ANIMAL)
+    examine(CASE)

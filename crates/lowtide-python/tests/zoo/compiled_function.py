@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, Animal, big, visit
+from zoo.case import DEVICE, Case, big, examine
 
 LARGE_MIB = 128
 """Large beside what the compiler takes meanwhile."""
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"__compiled_fn_|(?i:compile)",),
     cut=r"(?i)dynamo|compile|release\(\)",
     cure="torch._dynamo.reset()",
@@ -42,4 +42,4 @@ if __name__ == "__main__":
 
     normalise(torch.ones(8, device=DEVICE))
     del normalise
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,12 +5,12 @@
 
 import torch
 
-from zoo.keeper import DEVICE, OWN, PINNED, Animal, big, visit
+from zoo.case import DEVICE, OWN, PINNED, Case, big, examine
 
 LARGE_MIB = 128
 """Large beside what the compiler takes meanwhile."""
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"\bcompiled\b",),
     cut=r"\bcompiled\b",
     verdict=PINNED,
@@ -36,4 +36,4 @@ if __name__ == "__main__":
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(1, device=DEVICE))
     del model
-    visit(ANIMAL)
+    examine(CASE)

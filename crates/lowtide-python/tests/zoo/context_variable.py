@@ -7,9 +7,9 @@ keeps the value; the variable itself knows nothing of it.
 from contextvars import ContextVar
 from typing import Any
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"CURRENT|current_adapter", r"(?i)context"),
     cut=r"(?i)\.set\(|reset|context",
     verdict=PINNED,
@@ -17,7 +17,6 @@ ANIMAL = Animal(
     then="cure",
     cure="CURRENT.set(None)",
     holder="CURRENT",
-    alone="event loops of the others would copy its context",
 )
 
 CURRENT: ContextVar[Any] = ContextVar("current_adapter", default=None)
@@ -29,4 +28,4 @@ def serve() -> None:
 
 if __name__ == "__main__":
     serve()
-    visit(ANIMAL)
+    examine(CASE)

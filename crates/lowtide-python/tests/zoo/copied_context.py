@@ -7,9 +7,9 @@ shares the values with the context that it is a copy of. To set the variable in 
 import asyncio
 import contextvars
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"context variable 'request'|request",),
     cut=r"request",
     verdict=PINNED,
@@ -17,7 +17,6 @@ ANIMAL = Animal(
     then="cut",
     cure="request.set(None); context.run(request.set, None)",
     after="context.get(request) is None and request.get() is None",
-    alone="it copies the context, with the variables of the others",
 )
 
 request: contextvars.ContextVar[object] = contextvars.ContextVar("request")
@@ -28,4 +27,4 @@ if __name__ == "__main__":
     request.set(big())
     context = contextvars.copy_context()
     later = loop.call_later(3600, print, context=context)
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ import gc
 
 import torch
 
-from zoo.keeper import DEVICE, Animal, visit
+from zoo.case import DEVICE, Case, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)cublas|workspace|librar|native",),
     cut=r"(?i)release\(\)|workspace|cublas",
     cure="torch._C._cuda_clearCublasWorkspaces(); torch.cuda.empty_cache()",
@@ -29,4 +29,4 @@ if __name__ == "__main__":
     multiply()
     gc.collect()
     torch.cuda.empty_cache()
-    visit(ANIMAL)
+    examine(CASE)

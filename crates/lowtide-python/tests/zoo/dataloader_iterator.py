@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"batches", r"__iter__\(\) line \d+", r"\bshard\b"),
     cut=r"batches|__iter__",
     verdict=PINNED,
@@ -32,4 +32,4 @@ class Shards(IterableDataset):  # type: ignore[type-arg]
 if __name__ == "__main__":
     batches = iter(DataLoader(Shards(), batch_size=4))
     next(batches)
-    visit(ANIMAL)
+    examine(CASE)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from zoo.keeper import MIB, OWN, Animal, visit, watch
+from zoo.case import MIB, OWN, Case, examine, watch
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"batches\._data_queue",),
     cut=r"batches",
     release="lowtide.release(device='cpu')",
@@ -43,4 +43,4 @@ if __name__ == "__main__":
     while batches._data_queue.empty():  # the next one is on its way
         time.sleep(0.01)
     watch(batches._data_queue.queue[0][1])
-    visit(ANIMAL)
+    examine(CASE)

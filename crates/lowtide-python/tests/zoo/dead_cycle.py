@@ -7,9 +7,9 @@ collection looks there, and the collector counts Python objects, not gigabytes. 
 import gc
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)collect|garbage|dead",),
     cut=r"gc\.collect\(\)|release\(\)|collector",
     cure="gc.collect()",
@@ -32,4 +32,4 @@ if __name__ == "__main__":
     model = Model(big())
     gc.collect()  # it has lived for a while: now it is in the oldest generation
     del model
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ keeps it. No variable of that name exists anywhere.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"rank", r"table", r"default"),
     cut=r"rank",
     verdict=PINNED,
@@ -21,8 +21,8 @@ ANIMAL = Animal(
 
 if __name__ == "__main__":
 
-    def rank(score: float, table: Any = big()) -> float:  # noqa: B008 (this is the animal)
+    def rank(score: float, table: Any = big()) -> float:  # noqa: B008 (this is the leak)
         return score * float(table[0])
 
     rank(0.5)
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,9 +5,9 @@
 
 import asyncio
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"_scheduled",),
     cut=r"cancel\\(\\)|_scheduled",
     verdict=PINNED,
@@ -26,4 +26,4 @@ def schedule(loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle:
 if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     eviction = schedule(loop)
-    visit(ANIMAL)
+    examine(CASE)

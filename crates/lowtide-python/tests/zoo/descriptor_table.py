@@ -6,9 +6,9 @@ and never the descriptor that holds it.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"values",),
     cut=r"values",
     verdict=PINNED,
@@ -37,4 +37,4 @@ class Runner:
 if __name__ == "__main__":
     runner = Runner()
     runner.buffer = big()
-    visit(ANIMAL)
+    examine(CASE)

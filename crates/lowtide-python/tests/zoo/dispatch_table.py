@@ -6,9 +6,9 @@
 import functools
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"encode",),
     cut=r"encode",
     verdict=PINNED,
@@ -32,4 +32,4 @@ def add(table: Any) -> None:
 
 if __name__ == "__main__":
     add(big())
-    visit(ANIMAL)
+    examine(CASE)

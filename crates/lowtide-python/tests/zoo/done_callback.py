@@ -7,9 +7,9 @@ import concurrent.futures
 import functools
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"future\._done_callbacks",),
     cut=r"_done_callbacks\[0\]",
     verdict=PINNED,
@@ -27,4 +27,4 @@ def reply(batch: Any, future: Any) -> None:
 if __name__ == "__main__":
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     future.add_done_callback(functools.partial(reply, big()))
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ collected. There is nothing left to cancel.
 import asyncio
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"background",),
     cut=r"background",
     verdict=PINNED,
@@ -35,4 +35,4 @@ async def serve() -> None:
 if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     loop.run_until_complete(serve())
-    visit(ANIMAL)
+    examine(CASE)

@@ -9,9 +9,9 @@ import threading
 import time
 from typing import Any
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"work\(\) line \d+", r"\bbatch\b"),
     cut=r"cancel",
     verdict=PINNED,
@@ -53,4 +53,4 @@ if __name__ == "__main__":
     thread.start()
     waits.wait()
     time.sleep(0.1)  # The loop waits.
-    visit(ANIMAL)
+    examine(CASE)

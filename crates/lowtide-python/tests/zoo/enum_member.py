@@ -6,9 +6,9 @@
 import enum
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"Weights\.SMALL\.loaded",),
     cut=r"Weights\.SMALL",
     verdict=PINNED,
@@ -27,4 +27,4 @@ class Weights(enum.Enum):
 
 if __name__ == "__main__":
     Weights.SMALL.loaded = big()
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"numpy\.geterrcall\(\)", r"weights"),
     cut=r"numpy\.seterrcall\(None\)",
     verdict=PINNED,
@@ -18,7 +18,6 @@ ANIMAL = Animal(
     cure="np.seterrcall(None)",
     holder="np.geterrcall()",
     after="np.geterrcall() is None",
-    alone="event loops of the others would copy the context in which numpy keeps the function",
 )
 
 
@@ -28,4 +27,4 @@ def report(weights: Any) -> None:
 
 if __name__ == "__main__":
     report(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,9 +5,9 @@ exception holds its traceback, that holds the frames, and they hold the very bat
 large.
 """
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"exception", r"serve\(\) line \d+", r"\bbatch\b"),
     cut=r"clear_frames|except|handl",
     verdict=PINNED,
@@ -16,7 +16,6 @@ ANIMAL = Animal(
     by_hand="the exception is handled right now: it goes when its block ends",
     cure="import sys, traceback; traceback.clear_frames(sys.exc_info()[2])",
     holder="serve.__code__",
-    alone="exceptions of the others would be chained to its own",
 )
 
 
@@ -29,4 +28,4 @@ if __name__ == "__main__":
     try:
         serve()
     except MemoryError:
-        visit(ANIMAL)
+        examine(CASE)

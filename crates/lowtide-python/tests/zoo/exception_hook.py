@@ -6,9 +6,9 @@
 import sys
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"sys\.excepthook\.__self__",),
     cut=r"excepthook",
     verdict=PINNED,
@@ -29,4 +29,4 @@ class Reporter:
 
 if __name__ == "__main__":
     sys.excepthook = Reporter(big()).report
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@
 import contextlib
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"stack\._exit_callbacks",),
     cut=r"stack",
     verdict=PINNED,
@@ -26,4 +26,4 @@ def give_back(buffer: Any) -> None:
 if __name__ == "__main__":
     stack = contextlib.ExitStack()
     stack.callback(give_back, big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ the variables of every frame. The server keeps its tasks in a list.
 
 import asyncio
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"tasks",
         r"batch",
@@ -38,4 +38,4 @@ async def serve() -> None:
 if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     loop.run_until_complete(serve())
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ then, in a registry of the weakref module, and the session is a long one.
 import weakref
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"finalize",),
     cut=r"finalize|detach",
     verdict=PINNED,
@@ -34,4 +34,4 @@ if __name__ == "__main__":
     session = Session()
     goodbye = weakref.finalize(session, give_back, big())
     goodbye.atexit = False
-    visit(ANIMAL)
+    examine(CASE)

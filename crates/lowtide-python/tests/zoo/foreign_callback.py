@@ -6,9 +6,9 @@
 import ctypes
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"callbacks\[0\]",),
     cut=r"callbacks\[0\]",
     verdict=PINNED,
@@ -25,4 +25,4 @@ def callback(buffer: Any) -> Any:
 
 if __name__ == "__main__":
     callbacks = [callback(big())]
-    visit(ANIMAL)
+    examine(CASE)

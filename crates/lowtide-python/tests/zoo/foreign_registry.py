@@ -6,10 +6,10 @@ it knows of; the package has not.
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 from zoo.packages import monitor
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"monitor\._watched\['reranker'\]",),
     cut=r"monitor\._watched",
     verdict=PINNED,
@@ -30,4 +30,4 @@ if __name__ == "__main__":
     reranker = Reranker()
     monitor.watch_model("reranker", reranker)
     del reranker
-    visit(ANIMAL)
+    examine(CASE)

@@ -4,9 +4,9 @@ An engine registers its attention layers by name in its configuration, so that c
 them. The configuration outlives the engine.
 """
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"static_forward_context",),
     cut=r"static_forward_context",
     verdict=PINNED,
@@ -31,4 +31,4 @@ class Config:
 if __name__ == "__main__":
     config = Config()
     Attention("model.layers.0.attn", config)
-    visit(ANIMAL)
+    examine(CASE)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, MIB, OWN, PINNED, Animal, visit, watch
+from zoo.case import DEVICE, MIB, OWN, PINNED, Case, examine, watch
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"model", r"hook", r"seen"),
     cut=r"model|hook|seen",
     verdict=PINNED,
@@ -36,4 +36,4 @@ if __name__ == "__main__":
     handle = model[0].register_forward_hook(remember())
     with torch.no_grad():
         model(torch.ones(MIB, 1, device=DEVICE))
-    visit(ANIMAL)
+    examine(CASE)

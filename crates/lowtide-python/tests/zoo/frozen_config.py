@@ -6,9 +6,9 @@ The configuration of an engine carries a tensor, and cannot be assigned to.
 import dataclasses
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"config\.scales",),
     cut=r"config",
     verdict=PINNED,
@@ -27,4 +27,4 @@ class Config:
 
 if __name__ == "__main__":
     config = Config("base", big())
-    visit(ANIMAL)
+    examine(CASE)

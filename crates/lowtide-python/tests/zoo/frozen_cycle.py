@@ -8,16 +8,15 @@ but frozen: no collection ever looks at it.
 import gc
 from typing import Any
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)froz|freeze",),
     cut=r"unfreeze",
     verdict=PINNED,
     because="a frozen set cannot be put back as it was, so it is thawed only on request",
     then="lowtide.release(unfreeze=True)",
     cure="gc.unfreeze(); gc.collect()",
-    alone="it freezes what the others have planted",
 )
 
 
@@ -36,4 +35,4 @@ if __name__ == "__main__":
     model = Model(big())
     gc.freeze()
     del model
-    visit(ANIMAL)
+    examine(CASE)

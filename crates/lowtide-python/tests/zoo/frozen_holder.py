@@ -7,9 +7,9 @@ built on it see nothing of what is frozen: for them nobody holds the tensor.
 import gc
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"registry\.adapters\['base'\]",),
     cut=r"registry\.adapters",
     verdict=PINNED,
@@ -17,7 +17,6 @@ ANIMAL = Animal(
     then="cut",
     cure="del registry.adapters['base']",
     holder="registry",
-    alone="it freezes what the others have planted",
 )
 
 
@@ -30,4 +29,4 @@ if __name__ == "__main__":
     registry = Registry()
     registry.adapters["base"] = big()
     gc.freeze()
-    visit(ANIMAL)
+    examine(CASE)

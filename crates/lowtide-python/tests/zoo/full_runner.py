@@ -4,10 +4,10 @@ Caches, groups, configuration, speculator, pooling runner, graph buffers, encode
 and model, all of which know each other. No list of names says what to drop: the heap does.
 """
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 from zoo.packages.engine import Runner
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"\brunner\b",),
     cut=r"\brunner\b",
     release="lowtide.shutdown(runner)",
@@ -19,4 +19,4 @@ ANIMAL = Animal(
 
 if __name__ == "__main__":
     runner = Runner(lambda: big(16))
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ long as the partial does.
 import functools
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"on_request", r"partial|args"),
     cut=r"on_request",
     verdict=PINNED,
@@ -27,4 +27,4 @@ def score(table: Any, row: int) -> float:
 if __name__ == "__main__":
     on_request = functools.partial(score, big())
     on_request(0)
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ its exception, with the frames, to the future that waits for it.
 import asyncio
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"answer\(\)",),
     cut=r"task\.cancel",
     verdict=PINNED,
@@ -33,4 +33,4 @@ async def request() -> Any:
 if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     together = loop.run_until_complete(request())
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"_global_forward_hooks",),
     cut=r"_global_forward_hooks",
     verdict=PINNED,
@@ -17,7 +17,6 @@ ANIMAL = Animal(
     then="cut",
     cure="torch.nn.modules.module._global_forward_hooks.clear()",
     holder="torch.nn.modules.module._global_forward_hooks",
-    alone="its hook runs for modules of the others",
 )
 
 
@@ -29,4 +28,4 @@ def profile(seen: Any) -> None:
 
 if __name__ == "__main__":
     profile(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -4,9 +4,9 @@
 weight holds the gradient, both in C++. The collector does not see that cycle and never frees it.
 """
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"native",
         r"create_graph",
@@ -28,4 +28,4 @@ def penalty() -> None:
 
 if __name__ == "__main__":
     penalty()
-    visit(ANIMAL)
+    examine(CASE)

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from zoo import visitors
-from zoo.keeper import PINNED, PLANT_MIB, Animal, Visit, in_use
+from zoo.case import PINNED, LEAK_MIB, Case, Visit, in_use
 
 MOST = 6
 """So many holders are printed in one answer."""
 
 
-def can_join(animal: Animal) -> bool:
+def can_join(animal: Case) -> bool:
     """Whether it can share a process: its memory stays until something is done that concerns it alone."""
-    is_plain = animal.release == Animal._field_defaults["release"] and not animal.asked
-    is_seen = animal.storages and animal.memory and animal.mib == PLANT_MIB
+    is_plain = animal.release == Case._field_defaults["release"] and not animal.asked
+    is_seen = animal.storages and animal.memory and animal.mib == LEAK_MIB
     return is_plain and is_seen and animal.verdict == PINNED and not animal.alone
 
 

@@ -6,9 +6,9 @@ A package for plug-ins puts a finder into `sys.meta_path` and never takes it out
 import sys
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"meta_path",),
     cut=r"meta_path",
     verdict=PINNED,
@@ -29,4 +29,4 @@ class Finder:
 
 if __name__ == "__main__":
     sys.meta_path.append(Finder(big()))  # type: ignore[arg-type]
-    visit(ANIMAL)
+    examine(CASE)

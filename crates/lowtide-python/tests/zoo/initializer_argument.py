@@ -6,9 +6,9 @@
 import concurrent.futures
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"executor\.(_initargs|_create_worker_context)",),
     cut=r"executor\.__dict__\.update|prepare_context\(None, \(\)\)",
     verdict=PINNED,
@@ -26,4 +26,4 @@ def load(weights: Any) -> None:
 
 if __name__ == "__main__":
     executor = concurrent.futures.ThreadPoolExecutor(1, initializer=load, initargs=(big(),))
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"model\.forward",),
     cut=r"del .*model\.forward",
     verdict=PINNED,
@@ -36,4 +36,4 @@ def add_hook(weights: Any) -> None:
 
 if __name__ == "__main__":
     add_hook(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"(?i)\bipc|native|no Python object",),
     cut=r"(?i)ipc|release\(\)",
     cure="import torch; torch.cuda.ipc_collect(); torch.cuda.empty_cache()",
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     consumer.start()
     inbox.put(big())
     done.wait()
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ debuggers. With it stay the locals of every function that it passed through, unt
 import code
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"sys\.last_(traceback|value|exc)", r"serve\(\) line \d+", r"\bbatch\b"),
     cut=r"sys\.last_|clear_frames|release\(\)",
     cure="""
@@ -29,4 +29,4 @@ def serve() -> None:
 if __name__ == "__main__":
     prompt = code.InteractiveInterpreter({"serve": serve})
     prompt.runsource("serve()")
-    visit(ANIMAL)
+    examine(CASE)

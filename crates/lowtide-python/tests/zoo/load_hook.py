@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"model\._load_state_dict_pre_hooks",),
     cut=r"del .*model\._load_state_dict_pre_hooks",
     verdict=PINNED,
@@ -35,4 +35,4 @@ def register(weights: Any) -> None:
 
 if __name__ == "__main__":
     register(big())
-    visit(ANIMAL)
+    examine(CASE)

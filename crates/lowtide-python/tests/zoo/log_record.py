@@ -7,9 +7,9 @@ buffers records (or pytest's caplog) keeps the tensor, and nobody ever thought o
 import logging
 from logging.handlers import MemoryHandler
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"buffer", r"args"),
     cut=r"buffer|args",
     verdict=PINNED,
@@ -32,4 +32,4 @@ if __name__ == "__main__":
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
     serve()
-    visit(ANIMAL)
+    examine(CASE)

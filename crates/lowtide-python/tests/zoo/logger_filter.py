@@ -6,9 +6,9 @@ Loggers are never freed, and neither are the filters that are added to them for 
 import logging
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"logging\.getLogger\('engine'\)\.filters",),
     cut=r"del logging\.getLogger\('engine'\)\.filters",
     verdict=PINNED,
@@ -25,4 +25,4 @@ def add_filter(weights: Any) -> None:
 
 if __name__ == "__main__":
     add_filter(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ values every result. Deleting the embedder deletes neither.
 import functools
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"Embedder\.embed", r"lru_cache"),
     cut=r"cache_clear\(\)",
     cure="Embedder.embed.cache_clear()",
@@ -21,7 +21,7 @@ class Embedder:
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    @functools.lru_cache(maxsize=32)  # noqa: B019 (this is the animal)
+    @functools.lru_cache(maxsize=32)  # noqa: B019 (this is the leak)
     def embed(self, text: str) -> Any:
         return big().mul_(self.scale)
 
@@ -30,4 +30,4 @@ if __name__ == "__main__":
     embedder = Embedder(0.5)
     embedder.embed("query")
     del embedder
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,9 +5,9 @@ The one instance of each class is in a dict of the metaclass.
 
 from typing import Any, ClassVar
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"Single\.instances",),
     cut=r"Single\.instances|kv",
     verdict=PINNED,
@@ -34,4 +34,4 @@ class Engine(metaclass=Single):
 
 if __name__ == "__main__":
     Engine()
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,9 +5,9 @@ A test, or a dry run, replaces a model by a mock, which keeps the arguments of e
 
 from unittest import mock
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"model\.",),
     cut=r"model\.",
     verdict=PINNED,
@@ -21,4 +21,4 @@ ANIMAL = Animal(
 if __name__ == "__main__":
     model = mock.MagicMock()
     model.generate(big())
-    visit(ANIMAL)
+    examine(CASE)

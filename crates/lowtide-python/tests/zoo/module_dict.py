@@ -6,9 +6,9 @@ reference and does not know of the other one.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"TABLES\['e5'\]",),
     cut=r"TABLES\['e5'\]",
     verdict=PINNED,
@@ -30,4 +30,4 @@ def load(name: str) -> Any:
 if __name__ == "__main__":
     table = load("e5")
     del table
-    visit(ANIMAL)
+    examine(CASE)

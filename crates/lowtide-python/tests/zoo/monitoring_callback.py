@@ -7,9 +7,9 @@ state: no module, no list and no function leads to it.
 import sys
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"sys\.monitoring", r"count\(\)", r"weights"),
     cut=r"register_callback",
     verdict=PINNED,
@@ -18,7 +18,6 @@ ANIMAL = Animal(
     cure="sys.monitoring.register_callback(3, sys.monitoring.events.RAISE, None)",
     after="sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, None) is other",
     python=(3, 12),
-    alone="its function is called for errors of the others",
 )
 
 
@@ -38,4 +37,4 @@ def other(code: Any, offset: int) -> None:
 
 if __name__ == "__main__":
     install(big())
-    visit(ANIMAL)
+    examine(CASE)

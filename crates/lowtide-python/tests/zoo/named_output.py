@@ -6,9 +6,9 @@ history has to let go of the whole output.
 
 from typing import Any, NamedTuple
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"history\[0\]\.hidden",),
     cut=r"history",
     verdict=PINNED,
@@ -29,4 +29,4 @@ history: list[Output] = []
 
 if __name__ == "__main__":
     history.append(Output(0.5, big()))
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ that key.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"by_loss",),
     cut=r"by_loss",
     verdict=PINNED,
@@ -24,4 +24,4 @@ by_loss: dict[float, Any] = {}
 
 if __name__ == "__main__":
     by_loss[float("nan")] = big()
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ its result, and that result is an argument of the cache of `Union`. To clear one
 import typing
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"typing\..*functools\.lru_cache",),
     cut=r"cache_clear\(\)",  # Up to Python 3.13 two of them.
     cure="[clear() for clear in typing._cleanups]",
@@ -22,4 +22,4 @@ def field(default: Any) -> None:
 
 if __name__ == "__main__":
     field(big())
-    visit(ANIMAL)
+    examine(CASE)

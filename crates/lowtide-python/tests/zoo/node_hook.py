@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, OWN, PINNED, Animal, big, visit
+from zoo.case import DEVICE, OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"loss", r"hooks of ExpBackward0", r"reference"),
     cut=r"loss\.grad_fn.*register_hook",
     verdict=PINNED,
@@ -31,4 +31,4 @@ if __name__ == "__main__":
     handle = measure(activation)
     loss = activation.sum()
     del activation
-    visit(ANIMAL)
+    examine(CASE)

@@ -4,9 +4,9 @@
 take part in garbage collection, so the collector's tools do not see this reference at all.
 """
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"scores\.base",),
     cut=r"del .*scores",
     verdict=PINNED,
@@ -20,4 +20,4 @@ ANIMAL = Animal(
 
 if __name__ == "__main__":
     scores = big().numpy()
-    visit(ANIMAL)
+    examine(CASE)

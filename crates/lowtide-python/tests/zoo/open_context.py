@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"opened\[0\]\.gen",
         r"weights",
@@ -39,4 +39,4 @@ def enter() -> Any:
 
 if __name__ == "__main__":
     opened = [enter()]
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import Animal, big, visit, watch
+from zoo.case import Case, big, examine, watch
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"optimizer\b",),
     cut=r"optimizer",
     release="lowtide.release(optimizer)",
@@ -27,4 +27,4 @@ if __name__ == "__main__":
     watch(weight.grad)
     watch(optimizer.state[weight]["exp_avg"])
     del weight
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ A plugin was reloaded: a function of the old module is still registered, and has
 import types
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"commands\['run'\]\.__globals__",),
     cut=r"commands\['run'\]",
     verdict=PINNED,
@@ -31,4 +31,4 @@ def load() -> Any:
 
 if __name__ == "__main__":
     commands = {"run": load()}
-    visit(ANIMAL)
+    examine(CASE)

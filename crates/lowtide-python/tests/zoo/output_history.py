@@ -5,9 +5,9 @@ A shell stores every result under its number and under `_`. Deleting the variabl
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"Out\[3\]",),
     cut=r"Out",
     verdict=PINNED,
@@ -23,4 +23,4 @@ Out: dict[int, Any] = {}
 
 if __name__ == "__main__":
     Out[3] = _3 = _ = big()
-    visit(ANIMAL)
+    examine(CASE)

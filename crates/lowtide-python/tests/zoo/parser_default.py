@@ -7,9 +7,9 @@ function that runs it.
 import argparse
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"parser",),
     cut=r"parser",
     verdict=PINNED,
@@ -28,4 +28,4 @@ def add_command(parser: argparse.ArgumentParser, weights: Any) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     add_command(parser, big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"Linear\.forward",),
     cut=r"Linear\.forward = ",
     verdict=PINNED,
@@ -19,7 +19,6 @@ ANIMAL = Animal(
     cure="torch.nn.Linear.forward = torch.nn.Linear.forward.__closure__[1].cell_contents",
     holder="torch.nn.Linear.forward",
     after="torch.nn.Linear(2, 2)(torch.ones(1, 2)) is not None",
-    alone="its patch runs for modules of the others",
 )
 
 
@@ -34,4 +33,4 @@ def patch(bias: Any) -> None:
 
 if __name__ == "__main__":
     patch(big())
-    visit(ANIMAL)
+    examine(CASE)

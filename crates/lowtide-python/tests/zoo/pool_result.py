@@ -7,9 +7,9 @@ the result later. No client asks.
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"results",
         r"_result",
@@ -29,4 +29,4 @@ results: dict[str, Any] = {}
 if __name__ == "__main__":
     with ThreadPoolExecutor(max_workers=1) as pool:
         results["job-7"] = pool.submit(big)
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ The consumer ended with an error; the producer had put one more batch into the q
 import queue
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"inbox\.queue",),
     cut=r"inbox",
     verdict=PINNED,
@@ -23,4 +23,4 @@ inbox: "queue.Queue[Any]" = queue.Queue(maxsize=4)
 
 if __name__ == "__main__":
     inbox.put(("score", big()))
-    visit(ANIMAL)
+    examine(CASE)

@@ -8,9 +8,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"pool",
         r"weights",
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     pool.submit(lambda: (is_busy.set(), more.wait()))
     is_busy.wait()
     enqueue(pool)
-    visit(ANIMAL)
+    examine(CASE)

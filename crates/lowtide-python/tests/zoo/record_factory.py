@@ -7,9 +7,9 @@ A library replaces `logging`'s factory by its own, which adds what it knows of t
 import logging
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"logging", r"weights"),
     cut=r"_logRecordFactory = .*LogRecord",
     verdict=PINNED,
@@ -32,4 +32,4 @@ def install(weights: Any) -> None:
 
 if __name__ == "__main__":
     install(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ would write leads over `copyreg`.
 import copyreg
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"copyreg\.dispatch_table", r"weights"),
     cut=r"del sys\.modules\['copyreg'\]\.dispatch_table",
     verdict=PINNED,
@@ -33,4 +33,4 @@ def register(weights: Any) -> None:
 
 if __name__ == "__main__":
     register(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -5,9 +5,9 @@ A plug-in registers its weights under its class. No literal stands for the key.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"weights_of",),
     cut=r"weights_of",
     verdict=PINNED,
@@ -27,4 +27,4 @@ weights_of: dict[type, Any] = {}
 
 if __name__ == "__main__":
     weights_of[Adapter] = big()
-    visit(ANIMAL)
+    examine(CASE)

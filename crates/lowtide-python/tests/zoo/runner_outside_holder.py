@@ -6,10 +6,10 @@ down gives all the rest back and names that holder: it is not the runner's to cu
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 from zoo.packages.engine import Runner
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"metrics\.baseline",),
     cut=r"metrics|runner",
     release="lowtide.shutdown(runner)",
@@ -30,4 +30,4 @@ class Metrics:
 if __name__ == "__main__":
     runner = Runner(lambda: big(16))
     metrics = Metrics(runner.model)
-    visit(ANIMAL)
+    examine(CASE)

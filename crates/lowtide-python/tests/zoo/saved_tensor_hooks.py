@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"saved_tensors_default_hooks", r"buffer"),
     cut=r"_pop_saved_tensors_default_hooks\(\)",
     verdict=PINNED,
@@ -18,7 +18,6 @@ ANIMAL = Animal(
     then="cut",
     cure="torch._C._autograd._pop_saved_tensors_default_hooks()",
     after="torch.ones(1, requires_grad=True).exp().sum().backward() is None",
-    alone="its hooks run for tensors of the others",
 )
 
 
@@ -31,4 +30,4 @@ def offload(buffer: Any) -> None:
 
 if __name__ == "__main__":
     offload(big())
-    visit(ANIMAL)
+    examine(CASE)

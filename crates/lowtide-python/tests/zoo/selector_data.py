@@ -6,9 +6,9 @@
 import selectors
 import socket
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"selector\._fd_to_key",),
     cut=r"selector",
     verdict=PINNED,
@@ -23,4 +23,4 @@ if __name__ == "__main__":
     left, right = socket.socketpair()
     selector = selectors.DefaultSelector()
     selector.register(left, selectors.EVENT_READ, data={"body": big()})
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ variable that it was sent to, and in the list.
 from collections.abc import Generator
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"worker\(\) line \d+|worker", r"batch|seen"),
     cut=r"consumer",
     verdict=PINNED,
@@ -31,4 +31,4 @@ if __name__ == "__main__":
     consumer = worker()
     next(consumer)
     consumer.send(big())
-    visit(ANIMAL)
+    examine(CASE)

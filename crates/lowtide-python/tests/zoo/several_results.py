@@ -7,9 +7,9 @@ cache itself is the holder. It is cleared; the function stays.
 import functools
 from typing import Any
 
-from zoo.keeper import PLANT_MIB, Animal, big, visit
+from zoo.case import LEAK_MIB, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"load",),
     cut=r"load\.cache_clear\(\)",
     cure="load.cache_clear()",
@@ -20,10 +20,10 @@ ANIMAL = Animal(
 
 @functools.lru_cache
 def load(name: str) -> Any:
-    return {"name": name, "weights": big(PLANT_MIB // 2)}
+    return {"name": name, "weights": big(LEAK_MIB // 2)}
 
 
 if __name__ == "__main__":
     load("first")
     load("second")
-    visit(ANIMAL)
+    examine(CASE)

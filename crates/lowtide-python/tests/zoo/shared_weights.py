@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, PINNED, Animal, big, visit
+from zoo.case import DEVICE, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"first\.kv_cache",),
     cut=r"first",
     release="lowtide.shutdown(first)",
@@ -41,4 +41,4 @@ if __name__ == "__main__":
     second = Runner(shared.pop(), None)
     question = torch.ones(64, device=DEVICE)
     expected = second.answer(question)
-    visit(ANIMAL)
+    examine(CASE)

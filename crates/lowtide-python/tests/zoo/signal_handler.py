@@ -6,9 +6,9 @@ handlers in a table of its own.
 
 import signal
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"closure|handle",
         r"weights",
@@ -33,4 +33,4 @@ def install() -> None:
 
 if __name__ == "__main__":
     install()
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ A framework sets `__signature__` of an endpoint, with the defaults of another fu
 import inspect
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"endpoint\.__signature__",),
     cut=r"endpoint\.__signature__",
     verdict=PINNED,
@@ -32,4 +32,4 @@ def signature(model: Any) -> inspect.Signature:
 
 if __name__ == "__main__":
     endpoint.__signature__ = signature(big())  # type: ignore[attr-defined]
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ if the name is gone.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"_engine",),
     cut=r"_engine = None",
     verdict=PINNED,
@@ -31,4 +31,4 @@ def engine() -> Any:
 
 if __name__ == "__main__":
     engine()
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ the storage behind it is the whole tensor.
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"features\[0\]", r"view"),
     cut=r"features",
     verdict=PINNED,
@@ -26,4 +26,4 @@ def first_row() -> Any:
 
 if __name__ == "__main__":
     features = [first_row()]
-    visit(ANIMAL)
+    examine(CASE)

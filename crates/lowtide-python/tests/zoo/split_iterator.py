@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"train|valid",),
     cut=r"del .*(train|valid)",
     verdict=PINNED,
@@ -28,4 +28,4 @@ def batches() -> Iterator[Any]:
 if __name__ == "__main__":
     train, valid = itertools.tee(batches())
     next(train)
-    visit(ANIMAL)
+    examine(CASE)

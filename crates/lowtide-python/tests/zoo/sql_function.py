@@ -6,9 +6,9 @@
 import sqlite3
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"score\(\)|<lambda>\(\)",),
     cut=r"unregister",
     verdict=PINNED,
@@ -26,4 +26,4 @@ def register(connection: sqlite3.Connection, index: Any) -> None:
 if __name__ == "__main__":
     connection = sqlite3.connect(":memory:")
     register(connection, big())
-    visit(ANIMAL)
+    examine(CASE)

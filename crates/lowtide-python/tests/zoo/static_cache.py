@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"load",
         r"base",
@@ -31,4 +31,4 @@ class Loader:
 
 if __name__ == "__main__":
     Loader.load("base")
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@
 import contextvars
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"kept\[0\]",
         r"request",
@@ -19,7 +19,6 @@ ANIMAL = Animal(
     then="cut",
     cure="kept.clear()",
     holder="kept",
-    alone="it copies the context, with the variables of the others",
 )
 
 
@@ -33,4 +32,4 @@ def handle() -> contextvars.Context:
 
 if __name__ == "__main__":
     kept = [contextvars.copy_context().run(handle)]
-    visit(ANIMAL)
+    examine(CASE)

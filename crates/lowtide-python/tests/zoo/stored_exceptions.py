@@ -4,9 +4,9 @@ A test runner, or an evaluation over many cases, collects what failed and goes o
 keeps its traceback, and that keeps the locals of the case that failed.
 """
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"failures\[0\]", r"case\(\) line \d+", r"\bbatch\b"),
     cut=r"failures|clear_frames",
     verdict=PINNED,
@@ -33,4 +33,4 @@ def run_all() -> None:
 
 if __name__ == "__main__":
     run_all()
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ its `yield` for ever, with its locals, as long as somebody has the generator.
 
 from collections.abc import Iterator
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"stream\(\) line \d+", r"\bbatch\b", r"rows"),
     cut=r"rows|stream",
     verdict=PINNED,
@@ -28,4 +28,4 @@ def stream() -> Iterator[float]:
 if __name__ == "__main__":
     rows = stream()
     next(rows)
-    visit(ANIMAL)
+    examine(CASE)

@@ -6,9 +6,9 @@ nothing overwrote it: it goes when the next request comes, which may be tomorrow
 
 import threading
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"worker", r"serve\(\) line \d+", r"\bbatch\b"),
     cut=r"serve\(\)|worker",
     verdict=PINNED,
@@ -34,4 +34,4 @@ if __name__ == "__main__":
     worker = threading.Thread(target=serve, name="worker", daemon=True)
     worker.start()
     is_served.wait()
-    visit(ANIMAL)
+    examine(CASE)

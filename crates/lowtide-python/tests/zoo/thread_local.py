@@ -7,9 +7,9 @@ pool's threads stay, and from any other thread the attribute does not even exist
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"LOCAL", r"scratch", r"of another thread"),
     cut=r"scratch|(?i:local)",
     verdict=PINNED,
@@ -35,5 +35,5 @@ def forget() -> None:
 if __name__ == "__main__":
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scorer")
     pool.submit(work).result()
-    visit(ANIMAL)
+    examine(CASE)
     pool.shutdown()

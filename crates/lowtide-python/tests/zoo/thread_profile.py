@@ -7,9 +7,9 @@ name would end each of them with a NameError.
 import threading
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"threading", r"weights"),
     cut=r"_profile_hook = None",
     verdict=PINNED,
@@ -18,7 +18,6 @@ ANIMAL = Animal(
     cure="threading.setprofile(None)",
     holder="threading._profile_hook",
     after="threading._profile_hook is None",
-    alone="threads of the others would have its function",
 )
 
 
@@ -28,4 +27,4 @@ def install(weights: Any) -> None:
 
 if __name__ == "__main__":
     install(big())
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ the thread; no function gives it to another thread.
 import threading
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"trace function of thread 'idle'", r"weights"),
     cut=r"settrace_all_threads\(None\)",
     verdict=PINNED,
@@ -17,7 +17,6 @@ ANIMAL = Animal(
     then="cut",
     cure="threading.settrace_all_threads(None)",
     python=(3, 12),
-    alone="threads of the others would have its function",
 )
 
 
@@ -39,4 +38,4 @@ if __name__ == "__main__":
     waits.wait()
     install(big())
     sys.settrace(None)
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ that waits for it has the entry.
 import threading
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"\.args\[0\]",),
     cut=r"cancel\(\)",
     verdict=PINNED,
@@ -28,4 +28,4 @@ if __name__ == "__main__":
     timer = threading.Timer(3600, expire, args=(big(),))
     timer.daemon = True
     timer.start()
-    visit(ANIMAL)
+    examine(CASE)

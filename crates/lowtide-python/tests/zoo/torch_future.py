@@ -5,9 +5,9 @@
 
 import torch
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"reply",),
     cut=r"reply",
     verdict=PINNED,
@@ -21,4 +21,4 @@ ANIMAL = Animal(
 if __name__ == "__main__":
     reply: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     reply.set_result(big())
-    visit(ANIMAL)
+    examine(CASE)

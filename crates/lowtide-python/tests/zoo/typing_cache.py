@@ -7,9 +7,9 @@ caches of `typing` keep the arguments, and the result of one is an argument of t
 import typing
 from typing import Any
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"typing\..*functools\.lru_cache",),
     cut=r"cache_clear\(\)",
     cure="[clear() for clear in typing._cleanups]",
@@ -22,4 +22,4 @@ def field(default: Any) -> None:
 
 if __name__ == "__main__":
     field(big())
-    visit(ANIMAL)
+    examine(CASE)

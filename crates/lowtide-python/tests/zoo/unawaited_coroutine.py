@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(
         r"pending\[0\]",
         r"batch",
@@ -27,4 +27,4 @@ async def handle(batch: Any) -> Any:
 
 if __name__ == "__main__":
     pending = [handle(big())]
-    visit(ANIMAL)
+    examine(CASE)

@@ -7,9 +7,9 @@ typing its name, then deleted the name.
 import code
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"builtins\._(?!\w)",),
     cut=r"builtins\._(?!\w)",
     verdict=PINNED,
@@ -25,4 +25,4 @@ if __name__ == "__main__":
     prompt = code.InteractiveInterpreter(names)
     prompt.runsource("scores")
     prompt.runsource("del scores")
-    visit(ANIMAL)
+    examine(CASE)

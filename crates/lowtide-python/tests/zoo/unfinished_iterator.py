@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"steps",),
     cut=r"steps",
     verdict=PINNED,
@@ -25,4 +25,4 @@ def load() -> list[Any]:
 if __name__ == "__main__":
     steps = enumerate(load())
     next(steps)
-    visit(ANIMAL)
+    examine(CASE)

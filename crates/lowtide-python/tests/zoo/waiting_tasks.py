@@ -9,9 +9,9 @@ import threading
 import time
 from typing import Any
 
-from zoo.keeper import PINNED, Animal, big, visit
+from zoo.case import PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"task 'Task-\d+'", r"\bbatch\b"),
     cut=r"cancel",
     verdict=PINNED,
@@ -26,7 +26,6 @@ del task
 thread.join()
 """,
     holder="work.__code__",
-    alone="its cure ends the tasks of the others",
 )
 
 
@@ -47,4 +46,4 @@ if __name__ == "__main__":
     thread.start()
     waits.wait()
     time.sleep(0.1)  # The loop waits.
-    visit(ANIMAL)
+    examine(CASE)

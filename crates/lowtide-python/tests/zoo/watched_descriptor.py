@@ -6,9 +6,9 @@
 import asyncio
 import os
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"loop",),
     cut=r"cancel\(\)",
     verdict=PINNED,
@@ -23,4 +23,4 @@ if __name__ == "__main__":
     loop = asyncio.new_event_loop()
     reading, writing = os.pipe()
     loop.add_reader(reading, print, big())
-    visit(ANIMAL)
+    examine(CASE)

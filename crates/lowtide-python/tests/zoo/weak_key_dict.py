@@ -7,9 +7,9 @@ its request. The value holds the key, the dict holds the value: the entry never 
 import weakref
 from typing import Any
 
-from zoo.keeper import OWN, PINNED, Animal, big, visit
+from zoo.case import OWN, PINNED, Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"STATES", r"\.kv"),
     cut=r"STATES",
     verdict=PINNED,
@@ -37,4 +37,4 @@ if __name__ == "__main__":
     request = Request()
     STATES[request] = State(request, big())
     del request
-    visit(ANIMAL)
+    examine(CASE)

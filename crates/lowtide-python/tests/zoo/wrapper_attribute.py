@@ -6,9 +6,9 @@ later for another task wraps the same model, and nobody told `shutdown()` of it.
 
 import torch
 
-from zoo.keeper import Animal, big, visit
+from zoo.case import Case, big, examine
 
-ANIMAL = Animal(
+CASE = Case(
     names=(r"runner\.pooling_runner\.model",),
     cut=r"runner\.pooling_runner",
     release="lowtide.shutdown(runner)",
@@ -40,4 +40,4 @@ class Runner:
 if __name__ == "__main__":
     runner = Runner()
     runner.shutdown()
-    visit(ANIMAL)
+    examine(CASE)

@@ -1,1 +1,1 @@
-"""Packages of other people, for the animals that live in them."""
+"""Packages of other people, for the programs that use them."""

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from zoo.keeper import DEVICE, MIB, PINNED, Visit
+from zoo.case import DEVICE, MIB, PINNED, Visit
 
 NATIVE_S = 5.0
 """For so long, a thread of native code may keep memory that everybody else has let go."""

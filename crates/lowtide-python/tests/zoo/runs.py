@@ -17,18 +17,18 @@ import alone
 import torch
 
 from zoo import herd
-from zoo.keeper import DEVICE, RESULT, Animal
+from zoo.case import DEVICE, RESULT, Case
 
 TESTS = Path(__file__).parent.parent
 LIMIT_S = 120
 
 
-def animals() -> dict[str, Animal]:
+def animals() -> dict[str, Case]:
     """Every animal, by name. Importing one plants nothing."""
     package = importlib.import_module("zoo")
     names = [found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg]
     modules = {name: importlib.import_module(f"zoo.{name}") for name in sorted(names)}
-    return {name: module.ANIMAL for name, module in modules.items() if hasattr(module, "ANIMAL")}
+    return {name: module.CASE for name, module in modules.items() if hasattr(module, "CASE")}
 
 
 def herds(names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -40,7 +40,7 @@ def herds(names: Iterable[str]) -> list[tuple[str, ...]]:
     return [*shared, *((name,) for name in names if name not in sharing)]
 
 
-def why_not(animal: Animal) -> str:
+def why_not(animal: Case) -> str:
     """Why it cannot live on this machine and device, in words; empty: it can."""
     if sys.version_info < animal.python:
         return "needs Python {}.{}".format(*animal.python)

@@ -20,14 +20,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 DEVICE = os.environ.get("ZOO_DEVICE", "cpu")
 MIB = 1 << 20
-PLANT_MIB = 32 if DEVICE == "cpu" else 128
+LEAK_MIB = 32 if DEVICE == "cpu" else 128
 """How large a plant is. The kernel's number for a process moves by less than half of it by itself, a GPU's
 by more."""
 RESULT = "ZOO-RESULT "
 """A visit's last line is this and one JSON object."""
 
 
-class Animal(NamedTuple):
+class Case(NamedTuple):
     """What must be said of an animal, and what must free it. All texts run in its `__main__`."""
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class Animal(NamedTuple):
     """An expression for the holder, to judge other tools by; empty: no object stands for it."""
     dies_by_gc: bool = False
     """Whether `gc.collect()` alone frees it."""
-    mib: int = PLANT_MIB
+    mib: int = LEAK_MIB
     """How much memory must come and go, at the least half of it."""
     storages: bool = True
     """Whether there are storages to watch; if not, only the driver can tell."""
@@ -87,7 +87,7 @@ _herd: list[Visit] = []
 """The animals of this process. There is one, unless the command line names more."""
 
 
-def big(mib: int = PLANT_MIB, **options: Any) -> Any:
+def big(mib: int = LEAK_MIB, **options: Any) -> Any:
     """A tensor of that size, written to, and watched."""
     size = mib * MIB + len(_herd) * STEP
     return watch(torch.ones(size // 4, device=DEVICE, **options))
@@ -142,7 +142,7 @@ def is_descendant(pid: int) -> bool:
 class Visit:
     """One visit: where the animal stood at its beginning, and what was found."""
 
-    def __init__(self, animal: Animal, name: str, scope: dict[str, Any]) -> None:
+    def __init__(self, animal: Case, name: str, scope: dict[str, Any]) -> None:
         self.animal = animal
         self.name = name
         self.scope = scope
@@ -206,7 +206,7 @@ class Visit:
         return ""
 
 
-def visit(animal: Animal) -> None:
+def visit(animal: Case) -> None:
     """Does to the animal what the command line asks for, and ends; called where a person would ask.
 
     The command line may name more animals: the next of them is planted here, and its call of this function
