@@ -26,7 +26,7 @@ part() { # name, command: whether it passed, and its last lines
     fi
     tail -n 6 "$results/$name.txt" | cut -c1-160
 }
-# An animal takes about eight seconds on a device, most of them in the driver: fourteen processes visit a few each.
+# A program takes about eight seconds on a device, most of them in the driver: fourteen processes run a few each.
 in_shares() { # tests
     local alone="python3 -m pytest -q -rf -p no:cacheprovider --rootdir=$PWD -c /dev/null"
     $alone --collect-only "$@" | grep :: >"$results/shares.list"

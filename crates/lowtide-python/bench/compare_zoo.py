@@ -5,7 +5,7 @@
 The figures are written as they come, and what is in FILE already is not measured again: to go on
 where it was stopped, call it again.
 
-For each animal of `tests/zoo/` and each tool, in a process of its own: is the holder *named*, is
+For each program of `tests/zoo/` and each tool, in a process of its own: is the holder *named*, is
 the memory *freed*, and how long did the tool take? In host memory the processes are forks of one that
 has imported torch.
 
@@ -14,13 +14,13 @@ has imported torch.
 | gc | `gc.collect()`, then `torch.cuda.empty_cache()` | it names nothing |
 | objgraph | the largest tensors it sees, `find_backref_chain` | passes the holder |
 | snapshot | `_record_memory_history`, `_snapshot` (GPU) | its stack says the holder's name |
-| lowtide | `why()`, then the call that the animal's file says | its text says the holder's name |
+| lowtide | `why()`, then the call that the program's file says | its text says the holder's name |
 
 "Freed" is judged outside the tools: torch's storage is gone, and the kernel's (or the driver's)
 number fell. objgraph and the snapshot free nothing and do not claim to. Where lowtide's call
 rightly says `pinned`, it says what was freed by its own first cut, or by a second call; `by hand`
 where only the program's code can, which is not counted as freed. The rules in full are in
-`tests/zoo/visitors.py`.
+`tests/zoo/modes.py`.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def missing(tool: str, device: str) -> str:
 
 
 def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -> None:
-    """Every animal with every tool that is not in its row yet, `jobs` at a time: memory is counted by
+    """Every program with every tool that is not in its row yet, `jobs` at a time: memory is counted by
     process, so they disturb one another only in their seconds."""
-    from zoo import tour
+    from zoo import runs
 
     writing = Lock()
-    is_warm = tour.DEVICE == "cpu" and jobs == 1 and hasattr(os, "fork")
-    warm = tour.Warm() if is_warm else None
-    run = tour.run if warm is None else warm.run
+    is_warm = runs.DEVICE == "cpu" and jobs == 1 and hasattr(os, "fork")
+    warm = runs.Warm() if is_warm else None
+    run = runs.run if warm is None else warm.run
 
     def look(name: str, tool: str) -> None:
         if tool in rows[name]:
@@ -83,7 +83,7 @@ def measure(rows: Rows, tools: list[str], jobs: int, keep: Callable[[], None]) -
 
 
 def cell(result: dict[str, Any]) -> str:
-    """One tool on one animal: what it named, what it freed, how long it took."""
+    """One tool on one program: what it named, what it freed, how long it took."""
     if "freed" not in result:
         return "broke"
     named = "named" if result["named"] else "–"
@@ -100,7 +100,7 @@ def cell(result: dict[str, Any]) -> str:
 
 def table(rows: Rows, tools: list[str]) -> str:
     """The Markdown table, with the sums in its last line."""
-    lines = ["| animal | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
+    lines = ["| program | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
     for name, row in rows.items():
         cells = [cell(row[tool]) if tool in row else "" for tool in tools]
         lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
@@ -118,7 +118,7 @@ def main() -> int:
     """Measures, prints the table, writes the figures."""
     parser = argparse.ArgumentParser(description="The zoo, looked at with four tools.")
     parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--only", nargs="+", help="these animals alone")
+    parser.add_argument("--only", nargs="+", help="these programs alone")
     parser.add_argument(
         "--tools", nargs="+", choices=TOOLS, default=TOOLS, help="these tools alone"
     )
@@ -129,10 +129,10 @@ def main() -> int:
     sys.path.insert(0, str(TESTS))
 
     import torch
-    from zoo import tour
+    from zoo import runs
 
-    animals = tour.animals()
-    able = [name for name in asked.only or animals if not tour.why_not(animals[name])]
+    cases = runs.cases()
+    able = [name for name in asked.only or cases if not runs.why_not(cases[name])]
     left_out = {tool: missing(tool, asked.device) for tool in TOOLS}
     tools = [tool for tool in asked.tools if not left_out[tool]]
     is_gpu = asked.device == "cuda"
@@ -151,11 +151,11 @@ def main() -> int:
             raise SystemExit(
                 f"{asked.json} was measured elsewhere: {before['where']}. Name another"
             )
-        rows |= before["animals"]
+        rows |= before["programs"]
 
     def keep() -> None:
         if asked.json:
-            figures = {"where": where, "left_out": left_out, "animals": rows}
+            figures = {"where": where, "left_out": left_out, "programs": rows}
             # In one go: a file that is cut short could not be gone on with.
             part = asked.json.with_suffix(".part")
             part.write_text(json.dumps(figures, indent=1) + "\n")

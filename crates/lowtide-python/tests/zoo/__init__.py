@@ -1,9 +1,8 @@
 """The zoo: one small real program for each way in which memory stays.
 
-Each file here is an *animal*: a program as people write it, which plants one large tensor in its
-own way and then lets the keeper ask. `CASE` in it says, as data, what `lowtide.why` must name,
-what must free it, and what a person would type by hand. An animal lives in a process of its own, or
-with others that do not disturb it (`herd.py`):
+Each file here is a program as people write it, which leaks one large tensor in its own way and then
+has itself examined. `CASE` in it says, as data, what `lowtide.why` must name, what must free it, and
+what a person would type by hand. Each runs in a process of its own:
 
     cd tests
     python -m zoo.closure            # ask lowtide: what it names, what it frees
@@ -15,5 +14,5 @@ with others that do not disturb it (`herd.py`):
     python -m zoo.closure snapshot   # what torch's memory snapshot says of it (GPU)
 
 `ZOO_DEVICE` says where the tensor is: `cpu` (the default) or `cuda`. `test_zoo.py` runs them all,
-`bench/compare_zoo.py` makes a table of them. To add an animal, add a file: nothing lists them.
+`bench/compare_zoo.py` makes a table of them. To add a case, add a file: nothing lists them.
 """

@@ -1,9 +1,9 @@
-"""The keeper: what an animal is, how its memory is watched, and the visit to it.
+"""A case of the zoo: what is expected of its program, how its memory is watched, and what is done to it.
 
 Whether memory is still there is never asked of lowtide. A storage tells by a weak reference of
 torch's own (the C++ storage, so that views and graphs count), and the memory by the kernel's
-resident pages of this process or, on a GPU, by the driver. The keeper keeps nothing alive: it holds
-weak references and text, and what a person would type is text that runs in the animal's `__main__`.
+resident pages of this process or, on a GPU, by the driver. Nothing here keeps memory alive: it holds
+weak references and text, and what a person would type is text that runs in the program's `__main__`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 DEVICE = os.environ.get("ZOO_DEVICE", "cpu")
 MIB = 1 << 20
 LEAK_MIB = 32 if DEVICE == "cpu" else 128
-"""How large a plant is. The kernel's number for a process moves by less than half of it by itself, a GPU's
+"""How large a leak is. The kernel's number for a process moves by less than half of it by itself, a GPU's
 by more."""
 RESULT = "ZOO-RESULT "
-"""A visit's last line is this and one JSON object."""
+"""The last line of a run is this and one JSON object."""
 
 
 class Case(NamedTuple):
-    """What must be said of an animal, and what must free it. All texts run in its `__main__`."""
+    """What must be said of a program, and what must free its leak. All texts run in its `__main__`."""
 
     names: tuple[str, ...]
     """Regexes, each found in the answer's text: the holder a person would recognise."""
@@ -65,38 +65,29 @@ class Case(NamedTuple):
     asked: str = ""
     """The device to ask about, where it is not the one of `ZOO_DEVICE`."""
     gpu: str = ""
-    """Why it needs a GPU; empty: it lives everywhere."""
+    """Why it needs a GPU; empty: it runs everywhere."""
     cpu: str = ""
-    """Why it lives in host memory alone; empty: it lives everywhere."""
+    """Why it runs in host memory alone; empty: it runs everywhere."""
     python: tuple[int, int] = (3, 10)
     """The first Python that has what it uses."""
-    alone: str = ""
-    """Why it shares no process with others (`herd.py`); empty: it does where its kind can."""
 
 
 # On a GPU the first use of a model leaves a workspace of a library, which a release frees.
 PINNED = "pinned" if DEVICE == "cpu" else "pinned|partial"
 OWN = "the reference is the program's own: only its author knows that it is done with"
 
-STEP = 256 << 10
-"""By so many bytes the plants of a herd differ: the answer's entries are told apart by their size."""
-
-_watched: dict[StorageWeakRef, int] = {}
-"""The bytes of each storage that the animal which is being planted has."""
-_herd: list[Visit] = []
-"""The animals of this process. There is one, unless the command line names more."""
+_watched: list[StorageWeakRef] = []
+"""The storages that are watched."""
 
 
 def big(mib: int = LEAK_MIB, **options: Any) -> Any:
     """A tensor of that size, written to, and watched."""
-    size = mib * MIB + len(_herd) * STEP
-    return watch(torch.ones(size // 4, device=DEVICE, **options))
+    return watch(torch.ones(mib * MIB // 4, device=DEVICE, **options))
 
 
 def watch(tensor: Any) -> Any:
     """Watches the tensor's storage, and hands the tensor through."""
-    storage = tensor.untyped_storage()
-    _watched[StorageWeakRef(storage)] = storage.nbytes()
+    _watched.append(StorageWeakRef(tensor.untyped_storage()))
     return tensor
 
 
@@ -119,7 +110,7 @@ def in_use() -> int | None:
 
 
 def by_process() -> dict[int, int]:
-    """The bytes that each process has on the device, as the driver says: others may visit, too."""
+    """The bytes that each process has on the device, as the driver says: others may use it, too."""
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     told = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60).stdout
     fields = [line.split(",") for line in told.splitlines()]
@@ -139,20 +130,19 @@ def is_descendant(pid: int) -> bool:
     return False
 
 
-class Visit:
-    """One visit: where the animal stood at its beginning, and what was found."""
+class Run:
+    """One run of a case: what was in use at its beginning, and what was found."""
 
-    def __init__(self, animal: Case, name: str, scope: dict[str, Any]) -> None:
-        self.animal = animal
-        self.name = name
-        self.scope = scope
-        self.watched = dict(_watched)
-        _watched.clear()
-        self.planted = in_use()
+    def __init__(self, case: Case) -> None:
+        main = sys.modules["__main__"]
+        self.case = case
+        self.name = main.__spec__.name.rpartition(".")[2] if main.__spec__ else "?"
+        self.scope = vars(main)
+        self.leaked = in_use()
         self.found: dict[str, Any] = {}
         self.problems: list[str] = []
-        if animal.storages:
-            self.expect(self.is_alive(), "the plant is gone before anybody looked")
+        if case.storages:
+            self.expect(self.is_alive(), "the leak is gone before anybody looked")
 
     def expect(self, is_so: bool, otherwise: str) -> bool:
         """Notes a problem where something is not so."""
@@ -160,82 +150,48 @@ class Visit:
             self.problems.append(otherwise)
         return is_so
 
-    def failed(self, error: Exception) -> None:
-        """Notes an error by its text alone: the traceback would be one more holder."""
-        self.problems.append("".join(traceback.format_exception(error)))
-
-    def tell(self, mode: str) -> None:
-        """Prints the result of what was done."""
-        for problem in self.problems:
-            print(f"problem of {self.name}:", problem)
-        result = {"animal": self.name, "mode": mode, **self.found, "problems": self.problems}
-        print(RESULT + json.dumps(result), flush=True)
-
-    def bytes_alive(self) -> int:
-        """The bytes of those watched storages that are still there."""
-        return sum(size for storage, size in self.watched.items() if not storage.expired())
-
     def is_alive(self) -> bool:
         """Whether any storage that is watched is still there."""
-        return self.bytes_alive() > 0
-
-    def is_about(self, size: int) -> bool:
-        """Whether an entry of so many bytes, of an answer or a receipt, can be about this plant."""
-        if self.is_alone():
-            return size >= self.animal.mib * MIB // 16
-        return 0 <= size - self.bytes_alive() < STEP
-
-    def is_alone(self) -> bool:
-        """Whether no other animal shares the process."""
-        return len(_herd) == 1
+        return not all(storage.expired() for storage in _watched)
 
     def type_cure(self) -> None:
         """What a person would type by hand."""
-        exec(self.animal.cure, self.scope)
+        exec(self.case.cure, self.scope)
 
     def what_stays(self) -> str:
         """Empty if it is freed; else what tells that it is not."""
         now = in_use()
-        if self.animal.storages and self.is_alive():
+        if self.case.storages and self.is_alive():
             return "its storage is still there"
-        if self.animal.memory and self.planted is not None and now is not None:
-            fell = self.planted - now
-            if fell < self.animal.mib * MIB // 2:
+        if self.case.memory and self.leaked is not None and now is not None:
+            fell = self.leaked - now
+            if fell < self.case.mib * MIB // 2:
                 where = "the process" if DEVICE == "cpu" else "the device"
                 return f"memory in use by {where} fell by only {fell / MIB:.1f} MiB"
         return ""
 
 
-def visit(animal: Case) -> None:
-    """Does to the animal what the command line asks for, and ends; called where a person would ask.
+def examine(case: Case) -> None:
+    """Does to the program what the command line asks for, and ends; called where a person would ask."""
+    from zoo import modes
 
-    The command line may name more animals: the next of them is planted here, and its call of this function
-    goes on.
-    """
-    from zoo import herd, visitors
-
-    mode, *others = sys.argv[1:] or ["lowtide"]
-    os.environ.setdefault("LOWTIDE_DEVICE", animal.asked or DEVICE)
-    module = sys.modules[f"zoo.{others[len(_herd) - 1]}" if _herd else "__main__"]
-    name = module.__spec__.name.rpartition(".")[2] if module.__spec__ else "?"
-    _herd.append(Visit(animal, name, vars(module)))
-    if len(_herd) <= len(others):
-        herd.plant(others[len(_herd) - 1])
+    mode = sys.argv[1] if len(sys.argv) > 1 else "lowtide"
+    os.environ.setdefault("LOWTIDE_DEVICE", case.asked or DEVICE)
+    run = Run(case)
     try:
-        if others:
-            herd.MODES[mode](_herd)
-        else:
-            visitors.MODES[mode](_herd[0])
+        modes.MODES[mode](run)
     except Exception as error:  # noqa: BLE001 (it becomes a problem of the result)
-        for this in _herd:
-            this.failed(error)
-    for this in _herd:
-        this.tell(mode)
+        # Its text alone: the traceback would be one more holder.
+        run.problems.append("".join(traceback.format_exception(error)))
+    for problem in run.problems:
+        print(f"problem of {run.name}:", problem)
+    result = {"program": run.name, "mode": mode, **run.found, "problems": run.problems}
+    print(RESULT + json.dumps(result), flush=True)
     sys.stderr.flush()
-    # Threads of some animals wait for ever, and the interpreter's end would wait for them.
+    # Threads of some programs wait for ever, and the interpreter's end would wait for them.
     os._exit(0)
 
 
 if len(sys.argv) > 1 and sys.argv[1] == "snapshot" and DEVICE != "cpu":
-    # The history has to be on before anything is planted.
+    # The history has to be on before anything is allocated.
     torch.cuda.memory._record_memory_history()
