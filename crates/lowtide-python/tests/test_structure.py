@@ -1,4 +1,5 @@
-"""No files import one another in a circle: of this package, and of the crates that promise it.
+"""No files of a crate or of this package import one another in a circle, and no crate depends on one
+above it.
 
 A file that can be read without those above it can be understood alone. An item of Rust's test modules
 may use anything. Imports that only a type checker sees count for nothing.
@@ -13,10 +14,34 @@ from pathlib import Path
 
 import pytest
 
-CRATES = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGE = Path(__file__).parents[1] / "python" / "lowtide"
 
 pytestmark = pytest.mark.skipif(not PACKAGE.exists(), reason="the sources are not here")
+
+LAYERS = [
+    "lowtide-types",
+    "lowtide-device",
+    "lowtide-pool",
+    "lowtide-release",
+    "lowtide",
+    "lowtide-proto",
+    "lowtide-helper",
+    "lowtide-agent",
+    "lowtide-heap",
+    "lowtide-walk",
+    "lowtide-python",
+    "lowtide-cli",
+    "lowtide-testing",
+    "lowtide-bench",
+    "xtask",
+]
+"""The crates, those below first. The tests of each may use `lowtide-testing`."""
+CRATES = {
+    re.findall(r'^name = "(.+)"', manifest.read_text(), re.M)[0]: manifest.parent
+    for manifest in [*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("*/Cargo.toml")]
+}
+NOT_YET = {"lowtide-agent", "lowtide-cli", "lowtide-device", "lowtide-helper", "lowtide-proto"}
 
 Graph = dict[str, set[str]]
 
@@ -84,9 +109,20 @@ def python_imports(package: Path) -> Graph:
     return found
 
 
-@pytest.mark.parametrize("crate", ["types", "heap", "walk", "pool", "release", "python"])
+@pytest.mark.parametrize("crate", sorted(CRATES.keys() - NOT_YET))
 def test_the_files_of_a_crate_import_one_way(crate: str) -> None:
-    assert_no_circle(rust_imports(CRATES / f"lowtide-{crate}" / "src"))
+    assert_no_circle(rust_imports(CRATES[crate] / "src"))
+
+
+@pytest.mark.parametrize("crate", [one for one in LAYERS if one in CRATES])
+def test_a_crate_depends_on_those_below_it(crate: str) -> None:
+    manifest = (CRATES[crate] / "Cargo.toml").read_text()
+    below = set(LAYERS[: LAYERS.index(crate)])
+    for section in re.split(r"^\[(?=[\w.-]*dependencies)", manifest, flags=re.M)[1:]:
+        body = section.partition("\n[")[0]
+        named = set(re.findall(r"^(lowtide[\w-]*)\b", body, re.M)) & set(LAYERS)
+        aside = {"lowtide-testing"} if section.startswith("dev-dependencies") else set()
+        assert named - aside <= below
 
 
 def test_the_files_of_the_package_import_one_way() -> None:
