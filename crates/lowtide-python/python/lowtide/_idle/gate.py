@@ -16,8 +16,6 @@ from .._runtime.exit import has_exit_begun
 from .._runtime.log import log_release, logger, numbers
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from .._native import Pass, Receipt, Trend
@@ -123,10 +121,5 @@ class Pause:
         self.receipt = self._gate.pause(self._mode, self._limit)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._gate.resume(self._empty_cache, collect=self._collect)

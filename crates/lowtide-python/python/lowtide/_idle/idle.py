@@ -18,7 +18,6 @@ from .._runtime.waiting import in_thread, is_in_event_loop
 
 if TYPE_CHECKING:
     from threading import Thread
-    from types import TracebackType
     from weakref import ReferenceType, WeakSet
 
     from typing_extensions import Self
@@ -130,12 +129,7 @@ class Idle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
 
@@ -188,12 +182,7 @@ class Work:
             self._begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.leave()
 
     async def __aenter__(self) -> Self:
@@ -202,12 +191,7 @@ class Work:
             self._took(await in_thread(native.work, or_else=Working.leave))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exception: object) -> None:
         working, self._working = self._working, None
         if working is not None and self._idle._native.at_end:
             await in_thread(lambda: self._end(working))

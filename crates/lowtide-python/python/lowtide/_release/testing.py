@@ -8,8 +8,6 @@ from .._native import Ladder
 from .releasers import releaser_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from .._native import Receipt
@@ -45,12 +43,7 @@ class assert_released:
         self._before = self._measure()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
         if exception is not None:
             return  # The block has failed already, and its frames may hold memory.
         after = self._measure()

@@ -21,8 +21,6 @@ from .._native import TagError, TagScope
 from .expandable import ExpandableSegments
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from .._native import Receipt, TagStatus
@@ -114,12 +112,7 @@ class Tag:
         chosen: int = torch.cuda._utils._get_device_index(self.device, optional=True)
         return chosen
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         entered, self._entered = self._entered, None
         if entered is not None:
             _explain(error)

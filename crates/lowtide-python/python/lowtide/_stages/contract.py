@@ -22,8 +22,6 @@ from .._runtime.waiting import in_thread
 from .stage import stages_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from .._native import Receipt
@@ -64,12 +62,7 @@ class Releasable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
         _end(self.teardown, exception)
 
     def __del__(self) -> None:

@@ -26,8 +26,6 @@ from .._runtime.frames import clear_frames
 from .._runtime.log import log_release, logger
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from .._native import Opened, Receipt, StagesReport, Trend
@@ -184,12 +182,7 @@ class Stage:
         self._opened = self.stages._native.open(self.name, self._needs)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
         if has_exit_begun():
             return
         if exception is not None and not self._keep_frames:
