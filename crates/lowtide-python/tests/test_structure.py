@@ -38,7 +38,7 @@ LAYERS = [
 ]
 """The crates, those below first. The tests of each may use `lowtide-testing`."""
 CRATES = {
-    re.findall(r'^name = "(.+)"', manifest.read_text(), re.M)[0]: manifest.parent
+    re.findall(r'^name = "(.+)"', manifest.read_text(), re.MULTILINE)[0]: manifest.parent
     for manifest in [*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("*/Cargo.toml")]
 }
 NOT_YET = {"lowtide-agent", "lowtide-cli", "lowtide-device", "lowtide-helper", "lowtide-proto"}
@@ -118,9 +118,9 @@ def test_the_files_of_a_crate_import_one_way(crate: str) -> None:
 def test_a_crate_depends_on_those_below_it(crate: str) -> None:
     manifest = (CRATES[crate] / "Cargo.toml").read_text()
     below = set(LAYERS[: LAYERS.index(crate)])
-    for section in re.split(r"^\[(?=[\w.-]*dependencies)", manifest, flags=re.M)[1:]:
+    for section in re.split(r"^\[(?=[\w.-]*dependencies)", manifest, flags=re.MULTILINE)[1:]:
         body = section.partition("\n[")[0]
-        named = set(re.findall(r"^(lowtide[\w-]*)\b", body, re.M)) & set(LAYERS)
+        named = set(re.findall(r"^(lowtide[\w-]*)\b", body, re.MULTILINE)) & set(LAYERS)
         aside = {"lowtide-testing"} if section.startswith("dev-dependencies") else set()
         assert named - aside <= below
 

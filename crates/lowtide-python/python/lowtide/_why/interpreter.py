@@ -11,30 +11,26 @@ everybody finds in them.
 from __future__ import annotations
 
 import _io
-import functools
 import sys
 from collections.abc import Iterable, Sequence
 from contextvars import Context, copy_context
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .alone import EXAMINING
 from .rare.exit_calls import call_name
 from .rare.registries import registry_name
 from .references.functions import function_name
 from .references.look import is_a, item, module_value, type_name
-from .references.reference import Act
 
 _MOST_SIGNALS = 65
 
 
 class Undo(NamedTuple):
-    """What removes an object from where it was registered: a statement, the module that it needs, and
-    a function that does the same."""
+    """What removes an object from where it was registered: a statement, and the module that it needs."""
 
     statement: str
     needs: str
-    act: Act
 
 
 class Kept(NamedTuple):
@@ -77,20 +73,14 @@ def kept() -> list[Kept]:
     """Returns what the interpreter keeps and gives when it is asked."""
     hooks = sys.get_asyncgen_hooks()
     found = [
-        Kept("sys.getprofile()", sys.getprofile(), _undo("sys.setprofile(None)", sys.setprofile)),
-        Kept("sys.gettrace()", sys.gettrace(), _undo("sys.settrace(None)", sys.settrace)),
+        Kept("sys.getprofile()", sys.getprofile(), Undo("sys.setprofile(None)", "sys")),
+        Kept("sys.gettrace()", sys.gettrace(), Undo("sys.settrace(None)", "sys")),
     ]
     for name, hook in (("firstiter", hooks.firstiter), ("finalizer", hooks.finalizer)):
-        act = functools.partial(sys.set_asyncgen_hooks, **{name: None})
-        undo = Undo(f"sys.set_asyncgen_hooks({name}=None)", "sys", act)
+        undo = Undo(f"sys.set_asyncgen_hooks({name}=None)", "sys")
         found.append(Kept(f"sys.get_asyncgen_hooks().{name}", hook, undo))
     found += [*_signal_handlers(), *_numpy_keeps(), *_torch_keeps()]
     return [one for one in found if one.value is not None]
-
-
-def _undo(statement: str, function: Any) -> Undo:
-    """Returns what calls a function with None."""
-    return Undo(statement, statement.partition(".")[0], functools.partial(function, None))
 
 
 def _signal_handlers() -> list[Kept]:
@@ -107,10 +97,7 @@ def _signal_handlers() -> list[Kept]:
             continue
         name = f"signal.getsignal({number})"
         before = "default_int_handler" if number == _INTERRUPT else "SIG_DFL"
-        act = functools.partial(
-            module_value("_signal", "signal"), number, module_value("_signal", before)
-        )
-        undo = Undo(f"signal.signal({number}, signal.{before})", "signal", act)
+        undo = Undo(f"signal.signal({number}, signal.{before})", "signal")
         found.append(Kept(name, handler, None if handler is default else undo))
     return found
 
@@ -121,10 +108,10 @@ _INTERRUPT = 2
 
 def _numpy_keeps() -> list[Kept]:
     """Returns the function that numpy calls at floating-point errors."""
-    get, put = (module_value("numpy", name) for name in ("geterrcall", "seterrcall"))
-    if get is None or put is None:
+    get = module_value("numpy", "geterrcall")
+    if get is None:
         return []
-    return [Kept("numpy.geterrcall()", get(), _undo("numpy.seterrcall(None)", put))]
+    return [Kept("numpy.geterrcall()", get(), Undo("numpy.seterrcall(None)", "numpy"))]
 
 
 def _torch_keeps() -> list[Kept]:
@@ -136,9 +123,8 @@ def _torch_keeps() -> list[Kept]:
             found.append(Kept(f"{module}.{name}()[{number}]", one))
     top = module_value("torch._C._autograd", "_top_saved_tensors_default_hooks")
     hooks = None if top is None else top(True)
-    pop = module_value("torch._C._autograd", "_pop_saved_tensors_default_hooks")
     statement = "torch._C._autograd._pop_saved_tensors_default_hooks()"
-    undo = Undo(statement, "torch._C._autograd", pop)
+    undo = Undo(statement, "torch._C._autograd")
     for number, one in enumerate(hooks or ()):
         name = f"torch._C._autograd._top_saved_tensors_default_hooks(True)[{number}]"
         found.append(Kept(name, one, undo))

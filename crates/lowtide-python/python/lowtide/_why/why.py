@@ -110,7 +110,7 @@ class _Asking:
         if references is None:
             raise LookupError(f"the references of this cut have changed: {cut}. Ask again")
         while references:
-            references.pop().cut()
+            references.pop(0).cut()
 
 
 def holders(

@@ -78,7 +78,7 @@ def exit_step(way: NamedPath, call: ExitCall) -> NamedStep:
 
 def undo_step(way: NamedPath, registered: Registered) -> NamedStep:
     undo, held = registered.undo, way.held()
-    reference = Reference("", "registered hook", undo.statement, undo.act, imports=(undo.needs,))
+    reference = Reference("", "registered hook", undo.statement, imports=(undo.needs,))
     statement = Statement(undo.statement, frozenset({undo.needs}))
     step = Step(
         path=way.text(),

@@ -7,7 +7,6 @@ autograd's nodes are removed by their handles.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections import OrderedDict
@@ -90,7 +89,7 @@ def undo(name: str, function: Any) -> Reference | None:
     interpreter to the function."""
     if name.startswith(_FUNCTION) and hasattr(threading, "settrace_all_threads"):
         verb = "threading.setprofile_all_threads(None), threading.settrace_all_threads(None)"
-        return Reference("", "registered hook", verb, _trace_nothing, imports=("threading",))
+        return Reference("", "registered hook", verb, imports=("threading",))
     called = plain(getattr(function, "__qualname__", None)) if _is_function(function) else None
     if name.startswith(_MONITORING) and called is not None:
         tools = tuple(number for number in range(_MOST_TOOLS) if _tool(number))
@@ -100,18 +99,12 @@ def undo(name: str, function: Any) -> Reference | None:
             f"(lambda put: [put(tool, event, one) for tool in {tools} for event in {_events()} {taken} "
             f"if getattr(one, '__qualname__', None) != {called!r}])(sys.monitoring.register_callback)"
         )
-        act = functools.partial(_unregister, function, tools)
-        return Reference("", "registered hook", verb, act, imports=("sys",))
+        return Reference("", "registered hook", verb, imports=("sys",))
     return None
 
 
 def _is_function(value: object) -> bool:
     return type(value) in (FunctionType, MethodType)
-
-
-def _trace_nothing() -> None:
-    for name in ("setprofile_all_threads", "settrace_all_threads"):
-        getattr(threading, name)(None)
 
 
 def _events() -> tuple[int, ...]:
@@ -120,15 +113,6 @@ def _events() -> tuple[int, ...]:
     # Since Python 3.14 it stands for two others.
     joint = {"BRANCH"} if "BRANCH_LEFT" in events else set()
     return tuple(sorted({one for name, one in events.items() if one and name not in joint}))
-
-
-def _unregister(function: object, tools: tuple[int, ...]) -> None:
-    put = vars(sys)["monitoring"].register_callback
-    for tool in tools:
-        for event in _events():
-            before = put(tool, event, None)
-            if before is not None and before is not function:
-                put(tool, event, before)
 
 
 def _used_tools() -> list[str]:

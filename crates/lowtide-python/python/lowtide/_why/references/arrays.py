@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..._native import referents
 from .look import is_a, literal, module_value, read
-from .reference import Act, Reference
+from .reference import Reference
 
 _WHY = "it shows the memory of another object: drop it, or copy what it shows"
 
@@ -66,8 +66,7 @@ def _objects(array: Any, values: Any, before: str, held: object) -> Iterator[Ref
             if value is held:
                 index = _index(number, shape)
                 step = before + (f"[{', '.join(map(str, index))}]" if index else "[()]")
-                act = _none(array, values, index, held)
-                yield Reference(step, "element", "{path} = None", act)
+                yield Reference(step, "element", "{path} = None")
 
 
 def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -76,14 +75,6 @@ def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         number, at = divmod(number, length)
         index.append(at)
     return tuple(reversed(index))
-
-
-def _none(array: Any, holder: object, index: tuple[int, ...], held: object) -> Act:
-    def act() -> None:
-        if array.__getitem__(holder, index) is held:
-            array.__setitem__(holder, index, None)
-
-    return act
 
 
 def read_row(holder: Any, held: object) -> Iterator[Reference]:
@@ -119,4 +110,4 @@ def read_memoryview(holder: memoryview, held: object) -> Iterator[Reference]:
         return  # It was released.
     if shown is held:
         via = tuple(id(one) for one in referents(holder))
-        yield Reference(".obj", "memory of", "{holder}.release()", holder.release, via=via)
+        yield Reference(".obj", "memory of", "{holder}.release()", via=via)

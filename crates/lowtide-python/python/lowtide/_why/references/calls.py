@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 from .look import instance_dict, is_a, item, module_value, read
-from .reference import Act
 
 _EMPTY = {"_args": "()", "args": "()", "_kwargs": "{}", "kwargs": "{}"}
 
@@ -28,20 +27,17 @@ def ended_thread(holder: object, name: object) -> str | None:
     return f"{{path}} = {_EMPTY[name]}" if name in ("_args", "_kwargs") else None
 
 
-def without_initializer(holder: object, name: object) -> tuple[str, Act] | None:
-    """Returns the statement that takes the initializer with its arguments from a pool of threads, and what
-    does the same; None for other attributes. With the initializer alone, new threads would fail."""
+def without_initializer(holder: object, name: object) -> str | None:
+    """Returns the statement that takes the initializer with its arguments from a pool of threads; None for
+    other attributes. With the initializer alone, new threads would fail."""
     pool = module_value("concurrent.futures.thread", "ThreadPoolExecutor")
-    attributes = instance_dict(holder) if pool is not None and is_a(holder, pool) else None
-    if attributes is None or name not in ("_initargs", "_create_worker_context"):
+    if pool is None or not is_a(holder, pool):
         return None
     if name == "_initargs":
-        verb = "{holder}.__dict__.update(_initializer=None, _initargs=())"
-        return verb, lambda: attributes.update(_initializer=None, _initargs=())
+        return "{holder}.__dict__.update(_initializer=None, _initargs=())"
     # Since Python 3.14 a function makes the context of each thread, and has both.
-    made = pool.prepare_context
-    act = lambda: attributes.update(_create_worker_context=made(None, ())[0])
-    return "{path} = type({holder}).prepare_context(None, ())[0]", act
+    is_context = name == "_create_worker_context"
+    return "{path} = type({holder}).prepare_context(None, ())[0]" if is_context else None
 
 
 def end_task(task: Any) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from types import MemberDescriptorType
 
 from .calls import ended_thread, without_initializer
-from .cuts import attribute_step, clear_member, del_item, none_class_attribute, none_item
 from .look import (
     class_dict,
     class_items,
@@ -21,6 +20,7 @@ from .look import (
 from .reference import Reference
 from .spelling import (
     attribute,
+    attribute_step,
     class_attribute,
     is_cached,
     is_override,
@@ -45,20 +45,13 @@ def read_class(holder: type, held: object) -> Iterator[Reference]:
             step, via = attribute_step(key), (id(namespace),)
             reach, cut = class_attribute(holder, key, value)
             if changeable and type(key) is str:
-                act = none_class_attribute(holder, key, held)
-                found = Reference(step, "class attribute", cut, act, via=via, reach=reach)
+                found = Reference(step, "class attribute", cut, via=via, reach=reach)
                 original = wrapped(key, value) if reach == f"{{holder}}.{key}" else None
                 if original is not None:
                     # A method that was wrapped from outside. The class fails without it.
-                    before = original[1]
+                    verb, instead = f"{{path}} = {original[0]}", (found, original[1])
                     found = Reference(
-                        step,
-                        "class attribute",
-                        f"{{path}} = {original[0]}",
-                        none_class_attribute(holder, key, held, before),
-                        via=via,
-                        reach=reach,
-                        instead=(found, before),
+                        step, "class attribute", verb, via=via, reach=reach, instead=instead
                     )
                 yield found
             else:
@@ -89,23 +82,15 @@ def read_instance(holder: object, held: object) -> Iterator[Reference]:
             step = reach.removeprefix("{holder}")
             if not reach.startswith("{holder}"):
                 step = attribute_step(key)
+            kind, verb = "attribute", _DEL
             if is_cached(holder, key):
                 # The next look computes it again.
-                act = del_item(attributes, key, held)
-                yield Reference(step, "cached property", _DEL, act, via=via, reach=reach)
-                continue
-            if is_override(holder, key, value):
-                # Without it, the instance has its class's own again.
-                act = del_item(attributes, key, held)
-                yield Reference(step, "attribute", _DEL, act, via=via, reach=reach)
-                continue
-            pool = without_initializer(holder, key)
-            if pool is not None:
-                yield Reference(step, "attribute", pool[0], pool[1], via=via, reach=reach)
-                continue
-            act = none_item(attributes, key, held)
-            verb = ended_thread(holder, key) or set_attribute(holder, key)
-            yield Reference(step, "attribute", verb, act, via=via, reach=reach)
+                kind = "cached property"
+            elif not is_override(holder, key, value):
+                # An override is deleted: the instance has its class's own again.
+                special = without_initializer(holder, key) or ended_thread(holder, key)
+                verb = special or set_attribute(holder, key)
+            yield Reference(step, kind, verb, via=via, reach=reach)
 
 
 def read_members(holder: object, held: object) -> Iterator[Reference]:
@@ -113,9 +98,8 @@ def read_members(holder: object, held: object) -> Iterator[Reference]:
     for name, member, value in members(holder):
         if value is held and name != "__dict__":
             if _is_writable(member):
-                act = clear_member(holder, member, held)
                 verb, reach = set_member(holder, name), member_reach(holder, name)
-                yield Reference(f".{name}", "attribute", verb, act, reach=reach)
+                yield Reference(f".{name}", "attribute", verb, reach=reach)
             else:
                 why = f"{type_name(type(holder))}.{name} is read-only: drop the holder"
                 yield Reference(

@@ -12,13 +12,6 @@ from typing import Any
 
 from ..._native import referents, refers
 from . import spelling
-from .cuts import (
-    attribute_step,
-    del_deque_element,
-    del_item,
-    del_list_element,
-    discard,
-)
 from .hooks import read_module_hooks
 from .look import (
     AnyDict,
@@ -39,7 +32,7 @@ from .look import (
     places,
     read,
 )
-from .reference import Act, Reference
+from .reference import Reference
 
 _GC = ("gc",)
 
@@ -50,34 +43,31 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
         return
     for position, (key, value) in enumerate(pairs(holder)):
         if value is held:
-            (reach, verb), act = spelling.item(holder, key, position), del_item(holder, key, held)
+            reach, verb = spelling.item(holder, key, position)
             remark = "" if reach.startswith("{holder}") else f"key {key_text(key)}"
             step = f"[{key_text(key)}]"
-            found = Reference(step, "item", verb, act, reach=reach, remark=remark)
+            found = Reference(step, "item", verb, reach=reach, remark=remark)
             is_namespace = type(holder) is dict and namespace_of(holder) is not None
             yield _with_original(found, holder, key, held) if is_namespace else found
         if key is held:
             reach, verb = spelling.key(holder, position)
             step, remark = f" (key {position}, {key_text(key)})", f"key {key_text(key)}"
-            act = del_item(holder, key, held)
-            yield Reference(step, "key", verb, act, reach=reach, remark=remark)
+            yield Reference(step, "key", verb, reach=reach, remark=remark)
 
 
 def read_list(holder: list[Any], held: object) -> Iterator[Reference]:
     """Yields elements by their index."""
     for index in indexes(holder, held):
-        act = del_list_element(holder, index, held)
         reach, verb = spelling.element(holder, list, index)
-        yield Reference(f"[{index}]", "element", verb, act, reach=reach)
+        yield Reference(f"[{index}]", "element", verb, reach=reach)
 
 
 def read_deque(holder: deque[Any], held: object) -> Iterator[Reference]:
     """Yields elements of a queue by their index."""
     for index in places(holder, deque.__iter__(holder), held):
-        act = del_deque_element(holder, index, held)
         reach, verb = spelling.element(holder, deque, index)
         imports = ("collections",) if "collections." in reach + verb else ()
-        yield Reference(f"[{index}]", "element", verb, act, reach=reach, imports=imports)
+        yield Reference(f"[{index}]", "element", verb, reach=reach, imports=imports)
 
 
 def read_tuple(holder: tuple[Any, ...], held: object) -> Iterator[Reference]:
@@ -108,8 +98,7 @@ def read_set(holder: set[Any], held: object) -> Iterator[Reference]:
         if overrides(type(holder), set, "__iter__", "discard"):
             reach = f"list(set.__iter__({{holder}}))[{position}]"
             verb = f"set.discard({{holder}}, {reach})"
-        act = discard(holder, held)
-        yield Reference(step, "element", verb, act, reach=reach)
+        yield Reference(step, "element", verb, reach=reach)
 
 
 def read_frozenset(holder: frozenset[Any], held: object) -> Iterator[Reference]:
@@ -130,16 +119,11 @@ def read_proxy(holder: MappingProxyType[Any, Any], held: object) -> Iterator[Ref
             yield Reference("", "mapping", why_not=why, reach=behind, imports=_GC)
         elif is_a(mapping, dict):
             for found in read_dict(mapping, held):
-                verb, reach = found.verb or "", found.reach
-                yield Reference(
-                    found.step,
-                    found.kind,
-                    verb.replace("{holder}", behind),
-                    found.act,
-                    via=(id(mapping),),
-                    reach=reach.replace("{holder}", behind),
-                    imports=_GC,
+                verb, reach = (
+                    text.replace("{holder}", behind) for text in (found.verb or "", found.reach)
                 )
+                via = (id(mapping),)
+                yield Reference(found.step, found.kind, verb, via=via, reach=reach, imports=_GC)
 
 
 def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
@@ -149,8 +133,8 @@ def read_module(holder: ModuleType, held: object) -> Iterator[Reference]:
         yield Reference(".__dict__", "namespace", why_not="a module cannot lose its namespace")
     for key, value in pairs(namespace):
         if value is held:
-            act, step = del_item(namespace, key, held), attribute_step(key)
-            found = Reference(step, "attribute", "del {path}", act, via=(id(namespace),))
+            step, via = spelling.attribute_step(key), (id(namespace),)
+            found = Reference(step, "attribute", "del {path}", via=via)
             yield _with_original(found, namespace, key, held)
     yield from read_module_hooks(holder, held)
 
@@ -165,23 +149,11 @@ def _with_original(found: Reference, namespace: AnyDict, key: object, held: obje
         found.step,
         found.kind,
         f"{{path}} = {original[0]}",
-        _put_back(namespace, key, held),
         via=found.via,
         reach=found.reach,
         remark=found.remark,
         instead=(found, original[1]),
     )
-
-
-def _put_back(namespace: AnyDict, key: object, held: object) -> Act:
-    def act() -> None:
-        for name, value in pairs(namespace):
-            if name is key and value is held:
-                found = spelling.original_value(namespace, key, held)
-                dict.__setitem__(namespace, key, found[1] if found is not None else None)
-                return
-
-    return act
 
 
 def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
@@ -192,15 +164,14 @@ def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
         return
     via = (id(attributes), id(data))
     for position, (key, value) in enumerate(pairs(data)):
-        act = del_item(data, key, held)
         if value is held:
             step, remark = f"[{key_text(key)}]", f"key {key_text(key)}"
             reach, verb = _in_data(spelling.item(data, key, position))
-            yield Reference(step, "weak value", verb, act, via=via, reach=reach, remark=remark)
+            yield Reference(step, "weak value", verb, via=via, reach=reach, remark=remark)
         if key is held:
             step = f" (key {key_text(key)})"
             reach, verb = _in_data(spelling.key(data, position))
-            yield Reference(step, "key", verb, act, via=via, reach=reach)
+            yield Reference(step, "key", verb, via=via, reach=reach)
 
 
 def _in_data(spelled: tuple[str, str]) -> tuple[str, str]:
@@ -248,27 +219,6 @@ def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
                 reach += f"[{at}]"
             taken = "[{holder}.get_nowait() for _ in range({holder}.qsize())]"
             verb = f"[{{holder}}.put(job) for at, job in enumerate({taken}) if at != {at - first}]"
-            act = _take_out(holder, held)
-            step = f" (item {at - first})"
-            yield Reference(
-                step,
-                "queued",
-                verb,
-                act,
-                via=via,
-                reach=reach,
-                imports=_GC,
-                remark=step.strip(" ()"),
-            )
-
-
-def _take_out(holder: Any, held: object) -> Act:
-    kind = module_value("_queue", "SimpleQueue")
-
-    def act() -> None:
-        jobs = [kind.get_nowait(holder) for _ in range(kind.qsize(holder))]
-        for job in jobs:
-            if job is not held:
-                kind.put(holder, job)
-
-    return act
+            remark = f"item {at - first}"
+            step = f" ({remark})"
+            yield Reference(step, "queued", verb, via=via, reach=reach, imports=_GC, remark=remark)

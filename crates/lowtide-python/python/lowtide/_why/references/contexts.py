@@ -6,6 +6,7 @@ readers use their own getters and never start anything in them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
@@ -14,7 +15,6 @@ from weakref import ReferenceType
 from ..._native import referents, refers, thread_state
 from ..._runtime.heap import expression_for_all, objects_of
 from .calls import end_task
-from .cuts import attribute_step, none_item
 from .look import (
     global_name,
     instance_dict,
@@ -28,14 +28,11 @@ from .look import (
     read,
     type_name,
 )
-from .reference import Act, Reference, ReferenceKind
+from .reference import Reference
+from .spelling import attribute_step
 
 OF_ANOTHER_THREAD = "of another thread"
-_FUTURE: tuple[tuple[str, ReferenceKind], ...] = (
-    ("_result", "result"),
-    ("_exception", "exception"),
-    ("_loop", "loop"),
-)
+_FUTURE = (("_result", "result"), ("_exception", "exception"), ("_loop", "loop"))
 
 
 def task_type() -> Any:
@@ -71,7 +68,7 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
         yield Reference(" (context)", "context", why_not=why, reach="{holder}.get_context()")
     if task_type().done(holder):
         return  # It has nothing to cancel. Its result or its exception is all that it keeps.
-    verb, act = end_task(holder), _cancel(holder)
+    verb, act = end_task(holder), functools.partial(_cancel, holder)
     imports = ("asyncio", "gc", "threading")
     why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:
@@ -81,20 +78,16 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
         yield Reference("._fut_waiter", "awaits", verb, act, why_not=why, imports=imports)
 
 
-def _cancel(task: Any) -> Act:
+def _cancel(task: Any) -> None:
     kind = task_type()
-
-    def act() -> None:
-        if kind.done(task):
-            return
-        loop = kind.get_loop(task)
-        if module_value("_asyncio", "_get_running_loop")() is loop or not loop.is_running():
-            kind.cancel(task)
-        else:
-            # The loop runs in another thread: only it may touch its tasks.
-            loop.call_soon_threadsafe(kind.cancel, task)
-
-    return act
+    if kind.done(task):
+        return
+    loop = kind.get_loop(task)
+    if module_value("_asyncio", "_get_running_loop")() is loop or not loop.is_running():
+        kind.cancel(task)
+    else:
+        # The loop runs in another thread: only it may touch its tasks.
+        loop.call_soon_threadsafe(kind.cancel, task)
 
 
 def read_future(holder: object, held: object) -> Iterator[Reference]:
@@ -106,24 +99,17 @@ def read_future(holder: object, held: object) -> Iterator[Reference]:
     callbacks = read(holder, "_callbacks")
     for index, entry in enumerate(callbacks if type(callbacks) is list else ()):
         if type(entry) is tuple and entry and entry[0] is held:
-            remove = module_value("_asyncio", "Future").remove_done_callback
             verb = "{holder}.remove_done_callback({path})"
-            act = _remove(remove, holder, held)
-            yield Reference(f"._callbacks[{index}][0]", "callback", verb, act)
+            yield Reference(f"._callbacks[{index}][0]", "callback", verb)
         elif type(entry) is tuple and any(one is held for one in entry[1:]):
             why = "a callback keeps its context: remove the callback, or set the variable there"
             yield Reference(f"._callbacks[{index}][1]", "context", why_not=why)
-
-
-def _remove(remove: Any, holder: object, held: object) -> Act:
-    return lambda: remove(holder, held)
 
 
 def read_context(holder: Context, held: object) -> Iterator[Reference]:
     """Yields the value that a context variable has in one context."""
     for position, (variable, value) in enumerate(Context.items(holder)):
         if value is held:
-            name, act = plain(variable.name), _set_none(variable, held)
             where, at = global_name(variable), f"[{position}]"
             # In the context of the thread that asks there is no need to enter it.
             is_here = variable.get(None) is held
@@ -136,12 +122,11 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
             if len(sharing) > 1:
                 in_all = _IN_ALL.format(expression_for_all(*sharing))
                 verb = f"(lambda variable, value: {in_all})({known}, {{path}})"
-            remark = f"context variable {name!r}"
+            remark = f"context variable {plain(variable.name)!r}"
             yield Reference(
                 f" ({remark})",
                 "context",
                 verb,
-                act,
                 via=tuple(_inside(holder)),
                 reach=f"{context}[{known}]",
                 imports=("sys", "contextvars", "gc"),
@@ -160,16 +145,6 @@ call that is scheduled, and the copies share the tree of their values."""
 
 def _contexts_with(variable: ContextVar[Any], held: object) -> list[Context]:
     return [one for one in objects_of(Context) if Context.get(one, variable) is held]
-
-
-def _set_none(variable: ContextVar[Any], held: object) -> Act:
-    def act() -> None:
-        if variable.get(None) is held:
-            variable.set(None)
-        for context in _contexts_with(variable, held):
-            Context.run(context, variable.set, None)
-
-    return act
 
 
 def _inside(holder: object) -> Iterator[int]:
@@ -209,7 +184,7 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
                 yield Reference("", "thread-local", why_not="cut in this dict", via=via[:1])
             for key, value in pairs(attributes):
                 if value is held:
-                    step, act = attribute_step(key), none_item(attributes, key, held)
+                    step = attribute_step(key)
                     is_here = _is_of_this_thread(holder, owner)
                     text = literal(key)
                     inside = f"list(gc.get_referents({{holder}})[{place}].values())[{position}]"
@@ -218,7 +193,6 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
                         step,
                         "thread-local",
                         "{path} = None" if is_here or elsewhere else None,
-                        act,
                         why_not=f"set {step} to None in its own thread, or end that thread",
                         via=via,
                         reach=f"{{holder}}{step}" if is_here else elsewhere,
@@ -246,15 +220,8 @@ def read_handle(holder: object, held: object) -> Iterator[Reference]:
     """Yields the function and arguments of a call that an event loop has scheduled."""
     for name, _, value in members(holder):
         if name in ("_callback", "_args") and value is held:
-            yield Reference(f".{name}", "scheduled call", "{holder}.cancel()", _stop(holder))
+            yield Reference(f".{name}", "scheduled call", "{holder}.cancel()")
         elif name == "_args" and type(value) is tuple and any(part is held for part in value):
             index = next(at for at, part in enumerate(value) if part is held)
             step, verb = f"._args[{index}]", "{holder}.cancel()"
-            yield Reference(step, "scheduled call", verb, _stop(holder), via=(id(value),))
-
-
-def _stop(handle: Any) -> Act:
-    def act() -> None:
-        module_value("asyncio.events", "Handle").cancel(handle)
-
-    return act
+            yield Reference(step, "scheduled call", verb, via=(id(value),))

@@ -7,15 +7,10 @@ from types import GetSetDescriptorType, TracebackType
 from typing import Any
 
 from .locals import code_name, is_running
-from .reference import Act, Reference, ReferenceKind
-from .suspended import clear
+from .reference import Reference
 
 _FRAME = "{holder}.tb_frame"
-_LINKS: tuple[tuple[str, ReferenceKind], ...] = (
-    ("__traceback__", "traceback"),
-    ("__cause__", "cause"),
-    ("__context__", "context"),
-)
+_LINKS = (("__traceback__", "traceback"), ("__cause__", "cause"), ("__context__", "context"))
 
 
 def read_traceback(holder: TracebackType, held: object) -> Iterator[Reference]:
@@ -27,13 +22,9 @@ def read_traceback(holder: TracebackType, held: object) -> Iterator[Reference]:
             why = f"{code_name(frame.f_code)} is running: let it return"
             yield Reference(step, "frame", why_not=why, reach=_FRAME)
         else:
-            yield Reference(step, "frame", f"{_FRAME}.clear()", lambda: clear(frame), reach=_FRAME)
+            yield Reference(step, "frame", f"{_FRAME}.clear()", reach=_FRAME)
     if holder.tb_next is held:
-        yield Reference(".tb_next", "traceback", "{path} = None", lambda: _end(holder))
-
-
-def _end(holder: TracebackType) -> None:
-    holder.tb_next = None
+        yield Reference(".tb_next", "traceback", "{path} = None")
 
 
 def read_exception(holder: BaseException, held: object) -> Iterator[Reference]:
@@ -41,24 +32,10 @@ def read_exception(holder: BaseException, held: object) -> Iterator[Reference]:
     for name, kind in _LINKS:
         getset: GetSetDescriptorType = BaseException.__dict__[name]
         if getset.__get__(holder) is held:
-            act = _unset(getset, holder, held)
-            yield Reference(f".{name}", kind, "{path} = None", act)
+            yield Reference(f".{name}", kind, "{path} = None")
     args: tuple[Any, ...] = BaseException.__dict__["args"].__get__(holder)
     if args is held:
-        yield Reference(".args", "arguments", "{path} = ()", lambda: _drop_args(holder))
+        yield Reference(".args", "arguments", "{path} = ()")
     for index, value in enumerate(tuple.__iter__(args)):
         if value is held:
-            verb, act = "{holder}.args = ()", lambda: _drop_args(holder)
-            yield Reference(f".args[{index}]", "argument", verb, act, via=(id(args),))
-
-
-def _unset(getset: GetSetDescriptorType, holder: object, held: object) -> Act:
-    def act() -> None:
-        if getset.__get__(holder) is held:
-            getset.__set__(holder, None)
-
-    return act
-
-
-def _drop_args(holder: BaseException) -> None:
-    BaseException.__dict__["args"].__set__(holder, ())
+            yield Reference(f".args[{index}]", "argument", "{holder}.args = ()", via=(id(args),))

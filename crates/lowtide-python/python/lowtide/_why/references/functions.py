@@ -12,7 +12,6 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ..._native import referents, refers
-from .cuts import none_item
 from .locals import positional_names
 from .look import (
     AnyDict,
@@ -25,7 +24,7 @@ from .look import (
     read,
     type_name,
 )
-from .reference import Act, Reference
+from .reference import Reference
 
 LRU_STEP = " (functools.lru_cache) entry"
 EMPTY = object()
@@ -42,8 +41,7 @@ def read_function(holder: FunctionType, held: object) -> Iterator[Reference]:
     if holder.__code__ is held:
         yield Reference(".__code__", "code", why_not="a function cannot lose its code")
     if (type(held) is dict or type(held) is tuple) and _is_annotations(holder, held):
-        verb, act = "{path} = {{}}", lambda: _drop_annotations(holder)
-        yield Reference(".__annotations__", "annotations", verb, act)
+        yield Reference(".__annotations__", "annotations", "{path} = {}")
 
 
 def _closure(holder: FunctionType, held: object) -> Iterator[Reference]:
@@ -59,10 +57,9 @@ def _closure(holder: FunctionType, held: object) -> Iterator[Reference]:
             why = "cut what is in the cell"
             yield Reference(step, "cell", why_not=why, via=(id(cells),), reach=reach, remark=remark)
         elif cell_contents(cell) is held:
-            via, act = (id(cells), id(cell)), empty_cell(cell, held)
-            reach += ".cell_contents"
+            via, reach = (id(cells), id(cell)), f"{reach}.cell_contents"
             verb = f"{reach} = None"
-            yield Reference(step, "closure", verb, act, via=via, reach=reach, remark=remark)
+            yield Reference(step, "closure", verb, via=via, reach=reach, remark=remark)
 
 
 def cell_contents(cell: CellType) -> object:
@@ -73,20 +70,10 @@ def cell_contents(cell: CellType) -> object:
         return EMPTY
 
 
-def empty_cell(cell: CellType, held: object) -> Act:
-    """Sets a cell to None if it still holds `held`."""
-
-    def act() -> None:
-        if cell_contents(cell) is held:
-            cell.cell_contents = None
-
-    return act
-
-
 def read_cell(holder: CellType, held: object) -> Iterator[Reference]:
     """Yields a variable that functions share."""
     if cell_contents(holder) is held:
-        yield Reference(".cell_contents", "cell", "{path} = None", empty_cell(holder, held))
+        yield Reference(".cell_contents", "cell", "{path} = None")
 
 
 def _defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
@@ -105,17 +92,9 @@ def _defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
             before = f"*{now}[:{index}], " if index else ""
             after = f" *{now}[{index + 1}:]" if index + 1 < len(defaults) else ""
             verb = f"{now} = ({before}None,{after})"
-            act, via = _without_default(holder, held), (id(defaults),)
             step, reach, remark = f"({name}=…) default", f"{now}[{index}]", f"default of {name}"
-            yield Reference(step, "default", verb, act, via=via, reach=reach, remark=remark)
-
-
-def _without_default(holder: FunctionType, held: object) -> Act:
-    def act() -> None:
-        now = holder.__defaults__ or ()
-        holder.__defaults__ = tuple(None if value is held else value for value in now)
-
-    return act
+            via = (id(defaults),)
+            yield Reference(step, "default", verb, via=via, reach=reach, remark=remark)
 
 
 def _keyword_defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
@@ -128,9 +107,9 @@ def _keyword_defaults(holder: FunctionType, held: object) -> Iterator[Reference]
     for key, value in pairs(defaults):
         if value is held:
             reach = f"{{holder}}.__kwdefaults__[{key_text(key)}]"
-            verb, act, via = f"{reach} = None", none_item(defaults, key, held), (id(defaults),)
+            verb, via = f"{reach} = None", (id(defaults),)
             step, remark = f"({plain(key)}=…) default", f"default of {plain(key)}"
-            yield Reference(step, "default", verb, act, via=via, reach=reach, remark=remark)
+            yield Reference(step, "default", verb, via=via, reach=reach, remark=remark)
 
 
 def _is_annotations(holder: FunctionType, held: object) -> bool:
@@ -142,10 +121,6 @@ def _is_annotations(holder: FunctionType, held: object) -> bool:
     if any(held is other for other in others) or held is instance_dict(holder):
         return False
     return refers(holder, held)
-
-
-def _drop_annotations(holder: FunctionType) -> None:
-    holder.__annotations__ = {}
 
 
 def read_builtin_method(holder: object, held: object) -> Iterator[Reference]:
@@ -177,7 +152,7 @@ LruCache: Any = type(functools.lru_cache(lambda: None))
 def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
     """Yields the results and arguments that a cache keeps, and the function inside it."""
     attributes = instance_dict(holder) or {}
-    verb, clear = "{holder}.cache_clear()", lambda: LruCache.cache_clear(holder)
+    verb = "{holder}.cache_clear()"
     if item(attributes, "__wrapped__") is held:
         why = "a cache keeps the function inside it"
         step = ".__wrapped__ (functools.lru_cache)"
@@ -189,19 +164,13 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
         inside = f"gc.get_referents({{holder}})[{place}]"
 
         def entry(step: str, reach: str | None, *via: int) -> Reference:
+            remark = step.strip().replace("(functools.lru_cache)", "functools.lru_cache")
             return Reference(
-                step,
-                "cache entry",
-                verb,
-                clear,
-                via=via,
-                reach=reach,
-                imports=("gc",),
-                remark=step.strip().replace("(functools.lru_cache)", "functools.lru_cache"),
+                step, "cache entry", verb, via=via, reach=reach, imports=("gc",), remark=remark
             )
 
         if cache is held:
-            yield Reference(LRU_STEP, "cache", verb, clear, reach=inside, imports=("gc",))
+            yield Reference(LRU_STEP, "cache", verb, reach=inside, imports=("gc",))
         for at, (key, value) in enumerate(pairs(cache)):
             if key is held:
                 yield entry(f"{LRU_STEP} args", f"list({inside})[{at}]", id(cache))

@@ -138,10 +138,5 @@ def read_module_hooks(holder: ModuleType, held: object) -> Iterator[Reference]:
         return
     for name, number in zip(_READLINE, module_state(holder)):
         if number == id(held):
-            act = functools.partial(_unset, holder, name)
             step, verb = f".{name}(…)", f"{{holder}}.{name}(None)"
-            yield Reference(step, "registered hook", verb, act, reach="", remark=name)
-
-
-def _unset(module: ModuleType, name: str) -> None:
-    module_dict(module)[name](None)
+            yield Reference(step, "registered hook", verb, reach="", remark=name)

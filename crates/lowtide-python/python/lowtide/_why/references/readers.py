@@ -112,9 +112,8 @@ def references(holder: object, held: object) -> list[Reference]:
         for reference in reader(holder, held):
             if not any(_says_the_same(reference, other) for other in found):
                 found.append(reference)
-    if not found:
-        found.extend(containers.read_hidden(holder, held))
-    return found
+    found = found or list(containers.read_hidden(holder, held))
+    return [one.between(holder, held, references) for one in found]
 
 
 def _says_the_same(one: Reference, other: Reference) -> bool:

@@ -1,92 +1,35 @@
 """One reference from an object to another, and how to cut it.
 
-The name and the cut live together because they say the same thing twice: the verb is the statement
-that a person types, and `cut` does exactly that. A cut looks again before it acts, so that it never removes
-something that was put into the same place meanwhile.
+The verb is the statement that a person types, and `cut` executes it. A cut looks again before it acts, so
+that it never removes something that was put into the same place meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from .look import type_name
 
-ReferenceKind: TypeAlias = Literal[
-    "annotations",
-    "argument",
-    "arguments",
-    "attribute",
-    "autograd",
-    "autograd graph",
-    "awaits",
-    "base class",
-    "bound object",
-    "cache",
-    "cache entry",
-    "cached property",
-    "callback",
-    "caller",
-    "cause",
-    "cell",
-    "class",
-    "class attribute",
-    "closure",
-    "code",
-    "context",
-    "coroutine",
-    "default",
-    "defaults",
-    "element",
-    "exception",
-    "exit callback",
-    "frame",
-    "globals",
-    "gradient",
-    "greenlet",
-    "hidden",
-    "hook",
-    "hooks",
-    "item",
-    "key",
-    "local",
-    "queued",
-    "loop",
-    "mapping",
-    "memory of",
-    "namespace",
-    "reference",
-    "registered hook",
-    "result",
-    "scheduled call",
-    "snapshot",
-    "stack",
-    "storage",
-    "thread-local",
-    "token",
-    "trace function",
-    "traceback",
-    "view",
-    "weak value",
-    "weakref callback",
-    "wrapped function",
-]
-"""What sort of reference it is. Paths are written by it, and answers show it."""
-
 _PYTHON = (".", "[")
 
-Act: TypeAlias = Callable[[], None]
-"""Cuts a reference."""
+_MOVING = ("element", "key", "queued")
+"""Kinds of references whose step changes when others are cut."""
+
+Find: TypeAlias = "Callable[[object, object], list[Reference]]"
+"""Finds the references from one object to another."""
 
 
 class Reference:
     """One way in which `holder` refers to `held`.
 
-    `step` continues a path in words. `reach` is the Python expression for `held`, with `{holder}` to
+    `kind` says what sort of reference it is: paths are written by it, and answers show it. `step`
+    continues a path in words. `reach` is the Python expression for `held`, with `{holder}` to
     be filled in, or empty if there is none; a step that is Python itself needs no other. `verb` is
     the Python statement that cuts the reference, with `{path}` (the expression for `held`) and
-    `{holder}`, or None if there is none; then `why_not` says what a person does. `imports` are the
-    modules that either needs. `remark` says in words what the expression hides. `via` are the ids of
+    `{holder}`, or None if there is none; then `why_not` says what a person does. `act` cuts it where no
+    statement can, or better than the statement. `imports` are the modules that reach or verb needs.
+    `remark` says in words what the expression hides. `via` are the ids of
     the objects in between that nobody types: the dict of an instance, the cell of a closure. `instead`
     is the reference with another verb and what this one puts into the place of `held`: the other is cut
     where that leads to what is to be freed. A reference keeps both ends alive until it is cut or dropped.
@@ -95,6 +38,7 @@ class Reference:
     __slots__ = (
         "_act",
         "_done",
+        "_ends",
         "imports",
         "instead",
         "kind",
@@ -109,9 +53,9 @@ class Reference:
     def __init__(
         self,
         step: str,
-        kind: ReferenceKind,
+        kind: str,
         verb: str | None = None,
-        act: Act | None = None,
+        act: Callable[[], object] | None = None,
         *,
         why_not: str = "",
         via: tuple[int, ...] = (),
@@ -121,7 +65,7 @@ class Reference:
         instead: tuple[Reference, object] | None = None,
     ) -> None:
         self.step = step
-        self.kind: ReferenceKind = kind
+        self.kind = kind
         self.verb = verb
         self.via = via
         is_python = step[:1] in _PYTHON and step[:2] != ".<"
@@ -131,39 +75,65 @@ class Reference:
         self.instead = instead
         self.why_not = why_not
         self._act = act
+        self._ends: tuple[object, object, Find] | None = None
         self._done = False
+
+    def between(self, holder: object, held: object, find: Find) -> Reference:
+        """Returns the reference with its ends, and with what finds it again when it is cut."""
+        self._ends = holder, held, find
+        if self.instead is not None:
+            self.instead[0]._ends = self._ends
+        return self
 
     @property
     def can_cut(self) -> bool:
         """Whether `cut` can do it; some verbs are only for people to follow."""
-        return self._act is not None
-
-    @property
-    def act(self) -> Act | None:
-        """The function that cuts it, if there is one."""
-        return self._act
+        return self._act is not None or self.verb is not None
 
     def cut(self) -> None:
-        """Does what the verb says. A second call does nothing.
+        """Does what the verb says, if the reference is still there. A second call does nothing.
 
         Raises TypeError, with what to do instead, if the reference cannot be cut from here.
         """
-        act, self._act = self._act, None
-        if act is None:
-            if self._done:
-                return
+        if self._done:
+            return
+        if not self.can_cut:
             raise TypeError(self.why_not or f"this {self.kind} cannot be cut: drop its holder")
         refusal: str | None = None
         try:
-            act()
+            if self._ends is None:
+                self._execute(None)
+            else:
+                for now in self._now(*self._ends):
+                    now._execute(self._ends[0])
+                    del now
         except Exception as error:  # noqa: BLE001
             # The program's own __hash__, close() or setter may raise anything.
             refusal = _words(error)
         if refusal is not None:
             # Raised outside the handler, so that the new error does not keep the old one's frames.
-            self._act = act
             raise TypeError(f"this {self.kind} was not cut: {refusal}")
-        self._done = True
+        self._done, self._act, self._ends, self.instead = True, None, None, None
+
+    def _now(self, holder: object, held: object, find: Find) -> list[Reference]:
+        """Returns the same reference as it is now, or nothing if it is gone."""
+        found = [one for one in find(holder, held) if one.kind == self.kind and one.can_cut]
+        same = [one for one in found if one.step == self.step]
+        if not same and self.kind in _MOVING:
+            same = found[-1:]
+        if self.instead is None:
+            same = [one if one.instead is None else one.instead[0] for one in same]
+        return same[:1]
+
+    def _execute(self, holder: object) -> None:
+        if self._act is not None:
+            self._act()
+        elif self.verb is not None:
+            scope = {"holder": holder}
+            statement = self.verb.replace("{path}", self.reach).replace("{holder}", "holder")
+            needs = f"import {', '.join(self.imports)}; " if self.imports else ""
+            exec(needs + statement, scope)  # noqa: S102  Of our own, with nothing filled in but names.
+            scope.clear()
 
     def __repr__(self) -> str:
         return f"Reference({self.step!r}, {self.kind!r}, {self.verb!r})"

@@ -18,6 +18,7 @@ from .look import (
     descriptor,
     is_a,
     is_name,
+    key_text,
     literal,
     module_value,
     mro,
@@ -38,6 +39,11 @@ def attribute(holder: object, name: object) -> str:
     if not is_name(name) or hides(holder, plain(name)):
         return f"{{holder}}.__dict__[{_quoted(name)}]"
     return f"{{holder}}.{plain(name)}"
+
+
+def attribute_step(name: object) -> str:
+    """Returns `.name`, or the long form for a name that cannot follow a dot."""
+    return f".{plain(name)}" if is_name(name) else f".__dict__[{key_text(name)}]"
 
 
 def set_attribute(holder: object, name: object) -> str:

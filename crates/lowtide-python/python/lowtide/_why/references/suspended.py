@@ -42,48 +42,35 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     attributes = _ATTRIBUTES[type(holder)]
     own = f"{{holder}}.{attributes.frame}"
     verb, why, imports = _end(holder, own)
-    if frame is held:
-        yield Reference(
-            "", "frame", verb, lambda: _close(holder), why_not=why, reach=own, imports=imports
+    is_async = type(holder) is AsyncGeneratorType
+    act = functools.partial(_throw, holder) if verb is None and not is_async else None
+
+    def found(step: str, kind: str, reach: str, remark: str = "") -> Reference:
+        return Reference(
+            step,
+            kind,
+            verb,
+            act,
+            why_not=why,
+            via=() if kind in ("frame", "awaits") else (id(frame),),
+            reach=reach,
+            imports=("gc", *imports) if kind == "stack" else imports,
+            remark=f"{attributes.word} {place(frame)}: {remark}" if remark else "",
         )
+
+    if frame is held:
+        yield found("", "frame", own)
         return
     if awaits(holder) is held:
-        reach = f"{{holder}}.{attributes.awaited}"
-        yield Reference(
-            "", "awaits", verb, lambda: _close(holder), why_not=why, reach=reach, imports=imports
-        )
+        yield found("", "awaits", f"{{holder}}.{attributes.awaited}")
         return
-    known, via = snapshots_of(holder), (id(frame),)
-    names = variables(frame, held, known)
-    where = f"{attributes.word} {place(frame)}"
+    names = variables(frame, held, snapshots_of(holder))
     for name in names:
-        reach = _local(own, name, held)
-        remark = f"{where}: {name}"
-        yield Reference(
-            f": {name}",
-            "local",
-            verb,
-            lambda: _close(holder),
-            why_not=why,
-            via=via,
-            reach=reach,
-            imports=imports,
-            remark=remark,
-        )
+        yield found(f": {name}", "local", _local(own, name, held), name)
     if not names and refers(holder, held) and type(held) is not CodeType:
         at = [id(one) for one in referents(holder)].index(id(held))
-        reach, step = f"gc.get_referents({{holder}})[{at}]", ": (a value in use)"
-        yield Reference(
-            step,
-            "stack",
-            verb,
-            lambda: _close(holder),
-            why_not=why,
-            via=via,
-            reach=reach,
-            imports=("gc", *imports),
-            remark=f"{where}: a value in use",
-        )
+        reach = f"gc.get_referents({{holder}})[{at}]"
+        yield found(": (a value in use)", "stack", reach, "a value in use")
 
 
 class _End(NamedTuple):
@@ -99,7 +86,7 @@ def _end(holder: object, frame: str) -> _End:
     """Returns what ends suspended code and drops its variables; `frame` is its expression."""
     if type(holder) is AsyncGeneratorType:
         return _end_async(holder)
-    if _closes(holder):
+    if _drops_variables("close", has_begun(holder)):
         return _End("{holder}.close()")
     if _drops_variables("clear", has_begun(holder)):
         return _End(f"{frame}.clear()")
@@ -174,46 +161,13 @@ def _drops_variables(how: Literal["close", "clear"], begun: bool) -> bool:
     return gone() is None
 
 
-def _closes(holder: object) -> bool:
-    return type(holder) is AsyncGeneratorType or _drops_variables("close", has_begun(holder))
-
-
-def _close(holder: Any) -> None:
-    if frame_of(holder) is None:
-        return
-    if type(holder) is AsyncGeneratorType:
-        # aclose() only creates an awaitable. Driving it here ends it if no await runs.
-        verb, _, needs = _end_async(holder)
-        if verb is not None and needs:
-            loop = module_value("asyncio", "new_event_loop")()
-            try:
-                loop.run_until_complete(holder.aclose())
-            finally:
-                loop.close()
-            return
-        _drive(holder.aclose())
-    elif _closes(holder):
-        holder.close()
-    else:
-        _throw(holder)
-
-
-def _throw(holder: Generator[Any, Any, Any]) -> None:
+def _throw(holder: Any) -> None:
     """Does what `close()` does, but always runs the rest of the code, which drops the variables."""
     try:
         holder.throw(GeneratorExit)
     except (GeneratorExit, StopIteration):
         return
     raise RuntimeError("it ignored GeneratorExit and continued")
-
-
-def _drive(closing: Any) -> None:
-    try:
-        closing.send(None)
-    except (StopIteration, StopAsyncIteration):
-        return
-    closing.close()
-    raise TypeError("this async generator awaits while it closes: await its aclose() instead")
 
 
 def read_greenlet(holder: Any, held: object) -> Iterator[Reference]:
@@ -224,7 +178,7 @@ def read_greenlet(holder: Any, held: object) -> Iterator[Reference]:
             # Its code sees a GreenletExit where it waits.
             reach = "{holder}.gr_frame" + ".f_back" * number
             verb = "{holder}.throw()"
-            yield Reference("", "greenlet", verb, holder.throw, why_not=why, reach=reach)
+            yield Reference("", "greenlet", verb, why_not=why, reach=reach)
     if read(holder, "parent") is held:
         yield Reference(".parent", "attribute", why_not="a greenlet returns to its parent")
     if read(holder, "run") is held:
@@ -257,26 +211,18 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     # Those of a module are in its namespace, which has a name of its own.
     names = {} if body_names(holder) is holder.f_globals else body_names(holder)
     for name in sorted(variables(holder, held, known), key=lambda one: item(names, one) is held):
-        reach, remark = _local("{holder}", name, held), f"frame {place(holder)}: {name}"
-        via = (id(names),) if item(names, name) is held else ()
+        verb, why = None, ""
         if running:
             where = code_name(holder.f_code)
             why = f"{where} is running: write `del {name}` there, or let it return"
-            yield Reference(f": {name}", "local", why_not=why, via=via, reach=reach, remark=remark)
         elif in_greenlet:
             why = "end the greenlet that waits there, by its throw()"
-            yield Reference(f": {name}", "local", why_not=why, via=via, reach=reach, remark=remark)
         else:
             verb = "{holder}.clear()"
-            yield Reference(
-                f": {name}",
-                "local",
-                verb,
-                lambda: clear(holder),
-                via=via,
-                reach=reach,
-                remark=remark,
-            )
+        reach, remark = _local("{holder}", name, held), f"frame {place(holder)}: {name}"
+        via = (id(names),) if item(names, name) is held else ()
+        step = f": {name}"
+        yield Reference(step, "local", verb, why_not=why, via=via, reach=reach, remark=remark)
     yield from _snapshot(holder, held)
     if holder.f_back is held:
         why = "a running frame keeps the one that called it"
@@ -284,12 +230,7 @@ def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     if holder.f_globals is held:
         yield Reference(".f_globals", "globals", why_not="a frame keeps its module's namespace")
     if holder.f_trace is held:
-        act = functools.partial(_trace_nothing, holder)
-        yield Reference(".f_trace", "trace function", "{path} = None", act)
-
-
-def _trace_nothing(frame: FrameType) -> None:
-    frame.f_trace = None
+        yield Reference(".f_trace", "trace function", "{path} = None")
 
 
 def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
@@ -304,14 +245,6 @@ def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
         if value is held:
             step, via = f": locals()[{key_text(name)}]", (id(snapshot),)
             why = "call locals() in that function again, or let it return"
-            yield Reference(step, "snapshot", None, lambda: _refresh(frame), why_not=why, via=via)
-
-
-def _refresh(frame: FrameType) -> None:
-    """Brings the snapshot of a frame's variables up to date: what the function dropped goes."""
-    frame.f_locals  # noqa: B018
-
-
-def clear(frame: FrameType) -> None:
-    """Clears the variables of a frame that has ended."""
-    frame.clear()
+            # Brings the snapshot up to date: what the function dropped goes.
+            act = lambda: frame.f_locals
+            yield Reference(step, "snapshot", None, act, why_not=why, via=via)

@@ -12,7 +12,6 @@ from types import GetSetDescriptorType
 from typing import Any
 
 from ..._runtime.torch import Tensor
-from .cuts import del_item, none_item
 from .hooks import next_nodes, read_hooks_of_graph, read_hooks_of_node
 from .look import (
     descriptor,
@@ -26,7 +25,7 @@ from .look import (
     pairs,
     plain,
 )
-from .reference import Act, Reference
+from .reference import Reference
 from .spelling import hides
 
 _MOST_NODES = 10_000
@@ -86,9 +85,8 @@ def read_module_parts(holder: object, held: object) -> Iterator[Reference]:
             continue
         for key, value in pairs(parts):
             if value is held:
-                via, act = (id(attributes), id(parts)), none_item(parts, key, held)
-                step = _part_step(holder, store, key)
-                yield Reference(step, "attribute", "{path} = None", act, via=via)
+                via, step = (id(attributes), id(parts)), _part_step(holder, store, key)
+                yield Reference(step, "attribute", "{path} = None", via=via)
 
 
 def _part_step(holder: object, store: str, key: object) -> str:
@@ -122,7 +120,7 @@ def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
             (name, getattr(base, name).__get__(holder)) for name in _HOOKS if name in vars(base)
         ]
     if grad is not None and grad is held:
-        yield Reference(".grad", "gradient", "{path} = None", _drop_grad(holder, held))
+        yield Reference(".grad", "gradient", "{path} = None")
     if origin is not None and origin is held:
         why = "a view keeps the whole tensor: drop the view, or clone it"
         yield Reference(" (view)", "view", why_not=why, reach="{holder}._base", remark="view")
@@ -132,38 +130,20 @@ def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
         elif is_a(table, dict):
             for key, hook in pairs(table):
                 if hook is held:
-                    step, act = f".{name}[{key_text(key)}]", del_item(table, key, held)
-                    yield Reference(step, "hook", "del {path}", act, via=(id(table),))
+                    step = f".{name}[{key_text(key)}]"
+                    yield Reference(step, "hook", "del {path}", via=(id(table),))
     if node is not None and node is held:
-        yield Reference(".grad_fn", "autograd", _detach_verb(holder), _detach(holder))
+        yield Reference(".grad_fn", "autograd", _detach_verb(holder))
     elif node is not None and is_tensor(held) and _is_leaf_of(node, held):
         yield graph_reference(holder)
     elif node is not None:
         yield from read_hooks_of_graph(node, held)
 
 
-def _drop_grad(holder: Tensor, held: object) -> Act:
-    def act() -> None:
-        base = tensor_base()
-        with _quiet():
-            if base.grad.__get__(holder) is held:
-                base.grad.__set__(holder, None)
-
-    return act
-
-
-def _detach(holder: Tensor) -> Act:
-    def act() -> None:
-        with _quiet():
-            tensor_base().detach_(holder)
-
-    return act
-
-
 def graph_reference(holder: object) -> Reference:
     """Returns the reference from a tensor to what its graph keeps for the backward pass."""
-    verb = _detach_verb(holder)
-    return Reference(" (autograd graph)", "autograd graph", verb, _detach(holder))
+    found = Reference(" (autograd graph)", "autograd graph", _detach_verb(holder))
+    return found.between(holder, None, lambda holder, _: [graph_reference(holder)])
 
 
 def _detach_verb(holder: Tensor) -> str | None:
