@@ -9,7 +9,7 @@ from contextvars import Context, ContextVar, copy_context
 
 import pytest
 from lowtide._runtime.heap import Interpreter, objects_of
-from lowtide._why.references import contexts
+from lowtide._why.references.readers import references
 
 
 class Base:
@@ -69,5 +69,6 @@ def test_a_value_is_taken_out_of_a_frozen_context() -> None:
     context.run(variable.set, held)
     gc.collect()
     gc.freeze()
-    contexts._set_none(variable, held)()
+    (found,) = references(context, held)
+    found.cut()
     assert context[variable] is None

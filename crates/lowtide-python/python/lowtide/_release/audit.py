@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from reprlib import repr as short
 
 from .._native import Holder
@@ -11,29 +12,23 @@ from .._why.why import holders
 from .plan import alive, plan
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Drop(Data):
     """A reference that a shutdown would drop, and the bytes that it leads to."""
 
-    __slots__ = ("bytes", "path")
-
-    def __init__(self, path: str, size: int | None) -> None:
-        self.path = path
-        self.bytes = size
+    path: str
+    bytes: int | None
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Audit(Data):
     """What a shutdown would do: the references that it drops in order, what that frees, and who
     else holds some of it."""
 
-    __slots__ = ("drops", "freed_bytes", "name", "others")
-
-    def __init__(
-        self, name: str, drops: tuple[Drop, ...], freed_bytes: int, others: tuple[Holder, ...]
-    ) -> None:
-        self.name = name
-        self.drops = drops
-        self.freed_bytes = freed_bytes
-        self.others = others
+    name: str
+    drops: tuple[Drop, ...]
+    freed_bytes: int
+    others: tuple[Holder, ...]
 
     def __str__(self) -> str:
         head = f"a shutdown of {self.name} would drop {counted(len(self.drops), 'reference')}"

@@ -1,7 +1,4 @@
-"""Plain data with named fields, and numbers as text. Answers and audits are made of it.
-
-A class of our own instead of dataclasses, which take longer to import than the rest of lowtide.
-"""
+"""Plain data with named fields, and numbers as text. Answers and audits are made of it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ its references again when it is applied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from .._native import Holder, RetainedSize
+from .._native import Holder
 from .._runtime.data import Data, counted, mib
 from .naming.words import NATIVE_ROOT, shorten
 
@@ -25,22 +26,21 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Step(Data):
     """One reference of a cut: where it is, and what cuts it.
 
     `action` is a Python statement that runs as it stands; or, if `by_hand`, a sentence for a person.
     """
 
-    __slots__ = ("action", "by_hand", "can_apply", "kind", "path")
-
-    def __init__(self, path: str, action: str, by_hand: bool, kind: str, can_apply: bool) -> None:
-        self.path = path
-        self.action = action
-        self.by_hand = by_hand
-        self.kind = kind
-        self.can_apply = can_apply
+    path: str
+    action: str
+    by_hand: bool
+    kind: str
+    can_apply: bool
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Cut(Data):
     """References that free an object when they are cut.
 
@@ -50,38 +50,16 @@ class Cut(Data):
     because of references that are not visible; `invisible` counts those.
     """
 
-    __slots__ = (
-        "_apply",
-        "beside_bytes",
-        "beside_objects",
-        "code",
-        "freed_bytes",
-        "freed_objects",
-        "goes",
-        "invisible",
-        "kept_bytes",
-        "steps",
-    )
-
-    def __init__(
-        self,
-        steps: tuple[Step, ...],
-        code: str | None,
-        freed: RetainedSize,
-        beside: RetainedSize,
-        kept_bytes: int,
-        invisible: int,
-        goes: tuple[str, ...],
-        apply: Callable[[Cut], None] | None,
-    ) -> None:
-        self.steps = steps
-        self.code = code
-        self.goes = goes
-        self.freed_objects, self.freed_bytes = freed.objects, freed.bytes
-        self.beside_objects, self.beside_bytes = beside.objects, beside.bytes
-        self.kept_bytes = kept_bytes
-        self.invisible = invisible
-        self._apply = apply
+    steps: tuple[Step, ...]
+    code: str | None
+    freed_objects: int
+    freed_bytes: int
+    beside_objects: int
+    beside_bytes: int
+    kept_bytes: int
+    invisible: int
+    goes: tuple[str, ...]
+    _apply: Callable[[Cut], None] | None
 
     @property
     def can_apply(self) -> bool:
@@ -125,6 +103,7 @@ class Cut(Data):
         return _line(head if is_first else f"or {head}", text)
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Held(Data):
     """An object that is kept alive: one that holds device memory, or the one that was asked about.
 
@@ -134,43 +113,16 @@ class Held(Data):
     beside it. If there is none, `why_no_cut` says why, and `by_hand` what to do.
     """
 
-    __slots__ = (
-        "by_hand",
-        "bytes",
-        "cuts",
-        "frozen",
-        "holders",
-        "invisible",
-        "path",
-        "tensors",
-        "type",
-        "why_no_cut",
-    )
-
-    def __init__(
-        self,
-        *,
-        path: str,
-        type: str,
-        bytes: int,
-        tensors: int,
-        holders: tuple[Holder, ...],
-        invisible: int,
-        frozen: bool,
-        cuts: tuple[Cut, ...],
-        why_no_cut: str | None,
-        by_hand: str | None,
-    ) -> None:
-        self.path = path
-        self.type = type
-        self.bytes = bytes
-        self.tensors = tensors
-        self.holders = holders
-        self.invisible = invisible
-        self.frozen = frozen
-        self.cuts = cuts
-        self.why_no_cut = why_no_cut
-        self.by_hand = by_hand
+    path: str
+    type: str
+    bytes: int
+    tensors: int
+    holders: tuple[Holder, ...]
+    invisible: int
+    frozen: bool
+    cuts: tuple[Cut, ...]
+    why_no_cut: str | None
+    by_hand: str | None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -209,6 +161,7 @@ class Held(Data):
         return lines
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Dead(Data):
     """A reference cycle that nothing reaches. The collector frees it, unless it is frozen.
 
@@ -216,16 +169,11 @@ class Dead(Data):
     gradient has a graph of its own (`create_graph=True`).
     """
 
-    __slots__ = ("bytes", "frozen", "kept_bytes", "objects", "type")
-
-    def __init__(
-        self, type: str, objects: int, bytes: int, frozen: bool, kept_bytes: int = 0
-    ) -> None:
-        self.type = type
-        self.objects = objects
-        self.bytes = bytes
-        self.frozen = frozen
-        self.kept_bytes = kept_bytes
+    type: str
+    objects: int
+    bytes: int
+    frozen: bool
+    kept_bytes: int = 0
 
     def line(self) -> str:
         """Returns one line: how large it is, and whether the collector frees it."""
@@ -239,15 +187,13 @@ class Dead(Data):
         return _line(mib(self.bytes), f"reference cycle of {objects} with {self.type}: {state}")
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Native(Data):
     """An object that native code holds, with the number of references that Python cannot see."""
 
-    __slots__ = ("bytes", "references", "type")
-
-    def __init__(self, type: str, references: int, bytes: int) -> None:
-        self.type = type
-        self.references = references
-        self.bytes = bytes
+    type: str
+    references: int
+    bytes: int
 
     def line(self) -> str:
         """Returns one line: the object, and how many references are not visible."""
@@ -259,6 +205,7 @@ class Native(Data):
         )
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Action(Data):
     """What frees memory that no Python object holds, and how many bytes that is expected to be.
 
@@ -266,15 +213,10 @@ class Action(Data):
     `about` says what the memory is.
     """
 
-    __slots__ = ("about", "action", "by_hand", "bytes")
-
-    def __init__(
-        self, action: str, bytes: int | None, *, about: str = "", by_hand: bool = False
-    ) -> None:
-        self.action = action
-        self.bytes = bytes
-        self.about = about
-        self.by_hand = by_hand
+    action: str
+    bytes: int | None
+    about: str = ""
+    by_hand: bool = False
 
     def line(self) -> str:
         """Returns one line: what to do, and what that frees."""
@@ -283,6 +225,7 @@ class Action(Data):
         return _line("by hand" if self.by_hand else "do", f"{self.action}{expected}{about}")
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Answer(Data):
     """What keeps device memory in use, or the object that was asked about; and what would free it.
 
@@ -290,59 +233,22 @@ class Answer(Data):
     of the whole answer, `waited_s` the part of it in which the heap was examined.
     """
 
-    __slots__ = (
-        "actions",
-        "dead",
-        "device",
-        "frozen_objects",
-        "has_device",
-        "held",
-        "held_bytes",
-        "native",
-        "notes",
-        "objects",
-        "rest_bytes",
-        "rest_held",
-        "target",
-        "tensors",
-        "took_s",
-        "waited_s",
-    )
-
-    def __init__(
-        self,
-        *,
-        device: str | None,
-        has_device: bool,
-        target: str | None,
-        tensors: int,
-        held_bytes: int,
-        held: tuple[Held, ...],
-        rest: RetainedSize,
-        dead: tuple[Dead, ...],
-        native: tuple[Native, ...],
-        actions: tuple[Action, ...],
-        notes: tuple[str, ...],
-        objects: int,
-        frozen_objects: int,
-        took_s: float,
-        waited_s: float,
-    ) -> None:
-        self.device = device
-        self.has_device = has_device
-        self.target = target
-        self.tensors = tensors
-        self.held_bytes = held_bytes
-        self.held = held
-        self.rest_held, self.rest_bytes = rest.objects, rest.bytes
-        self.dead = dead
-        self.native = native
-        self.actions = actions
-        self.notes = notes
-        self.objects = objects
-        self.frozen_objects = frozen_objects
-        self.took_s = took_s
-        self.waited_s = waited_s
+    device: str | None
+    has_device: bool
+    target: str | None
+    tensors: int
+    held_bytes: int
+    held: tuple[Held, ...]
+    rest_held: int
+    rest_bytes: int
+    dead: tuple[Dead, ...]
+    native: tuple[Native, ...]
+    actions: tuple[Action, ...]
+    notes: tuple[str, ...]
+    objects: int
+    frozen_objects: int
+    took_s: float
+    waited_s: float
 
     @property
     def holders(self) -> tuple[Holder, ...]:

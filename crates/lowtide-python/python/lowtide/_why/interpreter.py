@@ -12,54 +12,46 @@ from __future__ import annotations
 
 import _io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextvars import Context, copy_context
 from types import FunctionType, MethodType
 from typing import NamedTuple
 
+from . import rare
 from .alone import EXAMINING
-from .rare.exit_calls import call_name
-from .rare.registries import registry_name
 from .references.functions import function_name
 from .references.look import is_a, item, module_value, type_name
+from .references.reference import Reference
 
 _MOST_SIGNALS = 65
 
 
-class Undo(NamedTuple):
-    """What removes an object from where it was registered: a statement, and the module that it needs."""
-
-    statement: str
-    needs: str
-
-
 class Kept(NamedTuple):
-    """An object that the interpreter keeps, and an expression or words for it."""
+    """An object that the interpreter keeps, an expression or words for it, and what unregisters it."""
 
     name: str
     value: object
-    undo: Undo | None = None
+    undo: Reference | None = None
 
 
 class Registered(list[object]):
     """What one call has registered. As a root of the walk, it stands for the interpreter: a reference
     from it is cut by undoing that call."""
 
-    def __init__(self, values: Iterable[object], undo: Undo) -> None:
-        super().__init__(values)
+    def __init__(self, undo: Reference) -> None:
+        super().__init__()
         self.undo = undo
 
 
 def roots() -> list[object]:
     """Returns what the interpreter keeps, as roots of the walk."""
-    by_call: dict[str, Registered] = {}
+    by_call: dict[str | None, Registered] = {}
     others = []
     for one in kept():
         if one.undo is None:
             others.append(one.value)
         else:
-            registered = by_call.setdefault(one.undo.statement, Registered((), one.undo))
-            registered.append(one.value)
+            by_call.setdefault(one.undo.verb, Registered(one.undo)).append(one.value)
     return [*others, *by_call.values()]
 
 
@@ -73,14 +65,19 @@ def kept() -> list[Kept]:
     """Returns what the interpreter keeps and gives when it is asked."""
     hooks = sys.get_asyncgen_hooks()
     found = [
-        Kept("sys.getprofile()", sys.getprofile(), Undo("sys.setprofile(None)", "sys")),
-        Kept("sys.gettrace()", sys.gettrace(), Undo("sys.settrace(None)", "sys")),
+        Kept("sys.getprofile()", sys.getprofile(), _undo("sys.setprofile(None)", "sys")),
+        Kept("sys.gettrace()", sys.gettrace(), _undo("sys.settrace(None)", "sys")),
     ]
     for name, hook in (("firstiter", hooks.firstiter), ("finalizer", hooks.finalizer)):
-        undo = Undo(f"sys.set_asyncgen_hooks({name}=None)", "sys")
+        undo = _undo(f"sys.set_asyncgen_hooks({name}=None)", "sys")
         found.append(Kept(f"sys.get_asyncgen_hooks().{name}", hook, undo))
     found += [*_signal_handlers(), *_numpy_keeps(), *_torch_keeps()]
     return [one for one in found if one.value is not None]
+
+
+def _undo(statement: str, needs: str) -> Reference:
+    """Returns what unregisters an object: a statement, with the module that it needs."""
+    return Reference("", "registered hook", statement, imports=(needs,))
 
 
 def _signal_handlers() -> list[Kept]:
@@ -97,7 +94,7 @@ def _signal_handlers() -> list[Kept]:
             continue
         name = f"signal.getsignal({number})"
         before = "default_int_handler" if number == _INTERRUPT else "SIG_DFL"
-        undo = Undo(f"signal.signal({number}, signal.{before})", "signal")
+        undo = _undo(f"signal.signal({number}, signal.{before})", "signal")
         found.append(Kept(name, handler, None if handler is default else undo))
     return found
 
@@ -111,7 +108,7 @@ def _numpy_keeps() -> list[Kept]:
     get = module_value("numpy", "geterrcall")
     if get is None:
         return []
-    return [Kept("numpy.geterrcall()", get(), Undo("numpy.seterrcall(None)", "numpy"))]
+    return [Kept("numpy.geterrcall()", get(), _undo("numpy.seterrcall(None)", "numpy"))]
 
 
 def _torch_keeps() -> list[Kept]:
@@ -124,7 +121,7 @@ def _torch_keeps() -> list[Kept]:
     top = module_value("torch._C._autograd", "_top_saved_tensors_default_hooks")
     hooks = None if top is None else top(True)
     statement = "torch._C._autograd._pop_saved_tensors_default_hooks()"
-    undo = Undo(statement, "torch._C._autograd")
+    undo = _undo(statement, "torch._C._autograd")
     for number, one in enumerate(hooks or ()):
         name = f"torch._C._autograd._top_saved_tensors_default_hooks(True)[{number}]"
         found.append(Kept(name, one, undo))
@@ -142,18 +139,18 @@ def name_of(value: object) -> str | None:
     for one in kept():
         if one.value is value:
             return one.name
-    at_exit = call_name(value)
-    if at_exit is not None:
-        return at_exit
+    rare_name = rare.name_of(value)
+    if rare_name is not None:
+        return rare_name
     if type(value) is list:
-        return registry_name(value) or _fork_name(value)
+        return _fork_name(value)
     if type(value) is Context:
         return "contextvars.copy_context()" if is_current(value) else "context of another thread"
     if type(value) is dict:
         copied = item(value, "__name__")
         if type(copied) is str and type(item(value, "__spec__")).__name__ == "ModuleSpec":
             return f"the interpreter's copy of the names of {copied}"
-    return registry_name(value)
+    return None
 
 
 def _fork_name(value: list[object]) -> str | None:

@@ -25,7 +25,7 @@ from .alone import is_alone
 from .interpreter import Registered, roots
 from .memory.autograd import autograd_edges
 from .memory.probe import Probe, candidate_types
-from .rare.exit_calls import list_number
+from .rare import list_number
 from .references.arrays import item_layout
 from .references.look import AnyDict, module_value
 

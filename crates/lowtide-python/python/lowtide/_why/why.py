@@ -12,8 +12,8 @@ from .._runtime.data import counted
 from .alone import EXAMINING
 from .answer import Answer, Cut
 from .memory.listed import Listed
+from .naming.cuts import Keys
 from .naming.found import Naming
-from .naming.steps import Keys
 from .question import Question, caller_scope
 from .references.look import AnyDict, full_type_name, type_name
 

@@ -1,8 +1,9 @@
 """Names for what the walk found. Each file needs only those before it:
 
 - `edges.py`: the objects of a path become the references that people know
-- `words.py`: a path in words; `expression.py`: as Python; `statement.py`: Python that cuts it
+- `words.py`: a path in words
+- `code.py`: a path as Python: the expression for its end, the statement that cuts it
 - `path.py`: one path with its words, its expression and its statement
-- `steps.py`: the steps of a cut
+- `cuts.py`: the cuts of an object
 - `found.py`: the whole answer
 """

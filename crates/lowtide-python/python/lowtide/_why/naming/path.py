@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from ..._native import printable
+from .. import rare
 from ..interpreter import of_native
-from ..rare import registries
-from ..rare.exit_calls import ExitCall, call_of
 from ..references.contexts import task_name
 from ..references.look import AnyDict, is_a, namespace_of
 from ..references.reference import Reference
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
+from .code import Code, Statement, expression, fill, joined
 from .edges import Edge, last_references, path_edges, without_way_back
-from .expression import Code, expression
-from .statement import Statement, fill, joined
 from .words import PathText, Root, write
 
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
@@ -89,7 +87,7 @@ class NamedPath:
                 "set .grad of the tensor to None before it goes: after backward(create_graph=True), "
                 f"the gradient's graph holds the tensor in native code: {words}"
             )
-        advice = registries.advice(self._root.name) if self._root.kind == "interpreter" else None
+        advice = rare.advice(self._root.name) if self._root.kind == "interpreter" else None
         if advice is not None:
             return f"{advice}{'' if is_fixed else ', or call apply() of this cut'}: {words}"
         if self._root.kind == "native" and is_fixed:
@@ -105,9 +103,10 @@ class NamedPath:
 
     def cut(self) -> str | None:
         """Returns the statement that cuts the path, as near to its end as is gentle."""
-        hook = self.hook()
-        if hook is not None:
-            return printable(joined([Statement(hook.verb or "", frozenset(hook.imports))]))
+        undo = self.undo()
+        statement = None if undo is None else fill(undo.reference, None, None)
+        if statement is not None:
+            return printable(joined([statement]))
         return self._nearest(gentle=True) or self._nearest(gentle=False)
 
     def _nearest(self, *, gentle: bool) -> str | None:
@@ -143,18 +142,10 @@ class NamedPath:
         )
         return before.reference.kind in _PUT and not is_module
 
-    def exit_call(self) -> ExitCall | None:
-        """Returns the call at exit with which this path begins, or None."""
-        return call_of(self._objects[0]) if "exit callback " in self._root.name else None
-
-    def first(self) -> object:
-        """Returns the object with which the path begins."""
-        return self._objects[0]
-
-    def hook(self) -> Reference | None:
-        """Returns what unregisters the function with which this path begins, or None."""
+    def undo(self) -> rare.Undo | None:
+        """Returns what unregisters the object with which this path begins, or None."""
         is_kept = self._root.kind == "interpreter"
-        return registries.undo(self._root.name, self._objects[0]) if is_kept else None
+        return rare.undo(self._root.name, self._objects[0]) if is_kept else None
 
     def entry(self) -> NamedPath | None:
         """Returns the path to the outermost entry of a cache or queue on this path, or None."""
@@ -218,7 +209,7 @@ class NamedPath:
             edges = self._outermost(edges)
         if edges[-1].last == 0 and self._root.kind == "interpreter":
             first, held = self._objects[0], self._objects[edges[-1].end]
-            registered = registries.entry(self._root.name, first, held)
+            registered = rare.entry(self._root.name, first, held)
             if registered is not None:
                 return fill(registered, None, None)
         reference = edges[-1].reference

@@ -94,7 +94,8 @@ def exit_reference(call: ExitCall) -> Reference:
     if comparing:
         why += f" ({function_name(comparing[0])} compares itself, and may go too)"
         return Reference("", "exit callback", why_not=why)
-    act = functools.partial(_unregister, id(call.function))
+    # By identity: the statement takes an equal function, or one of the same name.
+    act = functools.partial(module_value("atexit", "unregister"), call.function)
     known = _known(call.function)
     if known is not None:
         imports = ("atexit", known.rpartition(".")[0])
@@ -122,9 +123,10 @@ def _known(function: Any) -> str | None:
     return f"{module}.{name}" if module_value(module, name) is function else None
 
 
-def calls_of(function: object) -> int:
-    """Returns how often a function is called at exit."""
-    return sum(call.function is function for call in _all()[0])
+def goes_with(function: object) -> str:
+    """Returns the calls that go when a function is unregistered, in words."""
+    times, name = sum(call.function is function for call in _all()[0]), function_name(function)
+    return name if times == 1 else f"all {times} calls of {name}"
 
 
 def cancel(number: int) -> None:
@@ -132,13 +134,6 @@ def cancel(number: int) -> None:
     for call in _all()[0]:
         if id(call.function) == number:
             return exit_reference(call).cut()
-
-
-def _unregister(number: int) -> None:
-    """Unregisters the function with this id that runs at exit, if it still does."""
-    for one in callbacks():
-        if id(one) == number:
-            module_value("atexit", "unregister")(one)
 
 
 def _compares_itself(function: object) -> bool:

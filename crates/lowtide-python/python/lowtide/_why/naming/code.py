@@ -1,4 +1,4 @@
-"""Python expressions for the objects on a path.
+"""Python for a path: the expression for the object at its end, and the statement that cuts it.
 
 An expression begins at an object that has a name of its own (a module, a thread) and follows the
 references from there. It is written twice: as people read it (`shop.cache['a']`), and as it runs
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import Context
 from types import FrameType, ModuleType
 from typing import NamedTuple
@@ -288,3 +288,51 @@ def _shell(value: object, scope: AnyDict | None) -> Code | None:
     if scope is not None and item(scope, "get_ipython") is not None:
         return Code("get_ipython()", "get_ipython()")
     return Code("IPython.get_ipython()", "IPython.get_ipython()", frozenset({"IPython"}))
+
+
+class Statement(NamedTuple):
+    """A Python statement, and the modules that it needs."""
+
+    text: str
+    imports: frozenset[str] = frozenset()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a person would write it."""
+        return is_readable(self.text)
+
+    def code(self) -> str:
+        """Returns the statement with its imports: it runs as it stands."""
+        return joined([self])
+
+
+def joined(
+    statements: Iterable[Statement], *, collect: bool = False, unfreeze: bool = False
+) -> str:
+    """Returns statements as one, with the imports of all; a collection comes last if it is needed, of frozen
+    objects too if they are what has to go."""
+    all_statements = list(statements)
+    if collect and unfreeze:
+        all_statements.append(Statement("gc.unfreeze()", frozenset({"gc"})))
+    if collect:
+        all_statements.append(Statement("gc.collect()", frozenset({"gc"})))
+    imports = sorted(frozenset().union(*(one.imports for one in all_statements)))
+    first = [f"import {', '.join(imports)}"] if imports else []
+    return "; ".join(first + [one.text for one in all_statements])
+
+
+def fill(reference: Reference, holder: Code | None, path: Code | None) -> Statement | None:
+    """Returns the statement of a reference, or None if it cannot be written."""
+    verb = reference.verb
+    if verb is None:
+        return None
+    imports = frozenset(name for name in reference.imports if f"{name}." in verb)
+    if "{holder}" in verb:
+        if holder is None:
+            return None
+        verb, imports = verb.replace("{holder}", holder.run), imports | holder.imports
+    if "{path}" in verb:
+        if path is None:
+            return None
+        verb, imports = verb.replace("{path}", path.run), imports | path.imports
+    return Statement(plain_names(verb), imports)

@@ -1,0 +1,297 @@
+"""The cuts of an object, with names: the statement that a person writes, and what `apply` does later."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from types import CellType, FunctionType, MethodType
+from typing import NamedTuple
+
+from ..._native import HeapCut, HeldObject, printable
+from .. import rare
+from ..answer import Cut, Step
+from ..interpreter import registered_at
+from ..references.look import is_a, plain, type_name
+from ..references.reference import Reference
+from ..references.tensors import leaves_with_gradient_graph
+from .code import Statement, fill, joined
+from .path import NamedPath
+
+_MOST_CUTS = 4
+_MOST_GRADIENTS = 16
+_CLEARED = ("cache", "cache entry")
+_MOVING = ("element", "item", "key", "queued", "weak value")
+_PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
+
+
+class ReferenceKey(NamedTuple):
+    """Identifies a reference: the id of its holder, the step, and the id of what it holds.
+
+    The path to it may change from one question to the next, and with it the words: up to Python
+    3.12, reading an instance's attributes creates its dict, which lengthens some paths.
+    """
+
+    holder_id: int
+    step: str
+    held_id: int
+
+
+Keys = frozenset[ReferenceKey]
+
+
+class NamedStep(NamedTuple):
+    """A reference of a cut: in words, by its key, as a statement, and itself where it was found."""
+
+    step: Step
+    key: ReferenceKey
+    statement: Statement | None
+    reference: Reference | None
+    goes: str
+    is_entry: bool
+    """Whether more goes than the cut says: a whole entry, and perhaps a cycle with it."""
+    over: frozenset[int] = frozenset()
+    """The ids of the objects over which the path leads, without its holder."""
+
+
+class Cuts:
+    """Names the cuts of held objects. `path` names a path of the walk, continued to some more objects;
+    `apply` cuts the references of a cut later."""
+
+    def __init__(
+        self, path: Callable[..., NamedPath], apply: Callable[[Cut, Keys], None] | None
+    ) -> None:
+        self._path = path
+        self._apply = apply
+
+    def of(self, held: HeldObject) -> tuple[Cut, ...]:
+        """Returns the cuts of an object, the gentlest first; those that are statements before those
+        that are done by hand."""
+        found: dict[str, Cut] = {}
+        for heap_cut in held.cuts:
+            cut = self._cut(heap_cut, held)
+            found.setdefault(str(cut), cut)
+        if not found:
+            found = {str(cut): cut for cut in self._without_callback(held)}
+        cuts = sorted(found.values(), key=lambda cut: cut.code is None)
+        return tuple(cuts[:_MOST_CUTS])
+
+    def references(self, wanted: Keys, held: HeldObject) -> list[Reference] | None:
+        """Returns the references of the cut with these keys, or None if there is no such cut."""
+        for cut in held.cuts:
+            steps = self._gradient_steps(held) + self._steps(cut, held.object)
+            if _keys(steps) == wanted:
+                return [one.reference for one in steps if one.reference is not None]
+        return None
+
+    def _without_callback(self, held: HeldObject) -> list[Cut]:
+        """Returns the cut that cancels the call at exit through which all paths lead."""
+        paths = [self._path(path) for path in held.paths]
+        undo = _undo(paths) if paths else None
+        if undo is None or undo.reference.kind != "exit callback":
+            return []
+        step = _undo_step(paths[0], undo)
+        number = id(undo.function)
+        return [
+            Cut(
+                steps=(step.step,),
+                code=None if step.statement is None else _code([step.statement], collect=True),
+                freed_objects=1,
+                freed_bytes=held.bytes,
+                beside_objects=0,
+                beside_bytes=0,
+                kept_bytes=0,
+                invisible=0,
+                goes=(step.goes,) if step.goes else (),
+                _apply=None if self._apply is None else lambda _: rare.cancel(number),
+            )
+        ]
+
+    def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
+        gradients = self._gradient_steps(held)
+        steps = gradients + self._steps(found, held.object)
+        unique = {one.step.action: one for one in steps}
+        known = [one.statement for one in unique.values() if one.statement is not None]
+        code = None
+        if known and len(known) == len(unique):
+            collect = found.collects or any(one.is_entry for one in steps)
+            code = _code(known, collect=collect, unfreeze=found.unfreezes)
+        keys, apply = _keys(steps), self._apply
+        return Cut(
+            steps=tuple(one.step for one in unique.values()),
+            code=code,
+            freed_objects=found.freed.objects,
+            freed_bytes=found.freed.bytes,
+            beside_objects=found.beside.objects,
+            beside_bytes=found.beside.bytes,
+            # The gradients are what native code holds.
+            kept_bytes=0 if gradients and found.hidden <= len(gradients) else found.kept_bytes,
+            invisible=found.hidden,
+            goes=tuple(dict.fromkeys(one.goes for one in unique.values() if one.goes)),
+            _apply=None if apply is None else lambda cut: apply(cut, keys),
+        )
+
+    def _steps(self, cut: HeapCut, target: object) -> list[NamedStep]:
+        edges = [edge for edge in cut.edges if edge.paths]
+        ends = {(id(edge.paths[0].objects[-1]), id(edge.held)) for edge in edges}
+        steps: list[NamedStep] = []
+        for edge in edges:
+            registered = registered_at(edge.paths[0].objects[-1:])
+            if registered is not None:
+                way, undo = self._path(edge.paths[0], edge.held), registered.undo
+                key = ReferenceKey(0, undo.verb or "", sum(map(id, registered)))
+                # One call may have registered several objects.
+                if all(one.key != key for one in steps):
+                    goes = known_as(way.held())
+                    steps.append(_step(way.text(), undo, key, goes, is_entry=False))
+                del registered, way
+                continue
+            ways = [
+                self._path(path, edge.held)
+                for path in edge.paths
+                if not _passes(path.objects, ends)
+            ] or [self._path(edge.paths[0], edge.held)]
+            begun = _undo(ways)
+            if begun is not None:
+                steps.append(_undo_step(ways[0], begun))
+                del ways, begun
+                continue
+            entry = _registered(ways)
+            steps += self._steps_of(
+                entry or _written(ways, target), target, is_entry=entry is not None
+            )
+            del ways, entry
+        return in_order(steps)
+
+    def _gradient_steps(self, held: HeldObject) -> list[NamedStep]:
+        """Returns the steps that drop gradients whose graph holds the leaf itself.
+
+        After `backward(create_graph=True)` leaf and gradient hold each other in native code, where
+        the collector does not look.
+        """
+        steps: list[NamedStep] = []
+        path = held.paths[0] if held.paths else None
+        leaves = leaves_with_gradient_graph(held.object)
+        if path is None or len(leaves) > _MOST_GRADIENTS:
+            return steps
+        for leaf, gradient in leaves:
+            more = [gradient] if leaf is held.object else [leaf, gradient]
+            steps += self._steps_of(self._path(path, *more), held.object)
+        return steps
+
+    def _steps_of(
+        self, path: NamedPath, target: object, *, is_entry: bool = False
+    ) -> list[NamedStep]:
+        """Returns a step for each reference at the end of a path."""
+        steps = []
+        held = path.held()
+        goes = "" if held is target else known_as(held)
+        last_references: list[Reference | None] = [*path.last_references(target)]
+        for last in last_references or [None]:
+            statement = path.statement(last)
+            action = path.by_hand(last) if statement is None else printable(statement.code())
+            step = Step(
+                path=path.text(last),
+                action=action,
+                by_hand=statement is None,
+                kind="reference" if last is None else last.kind,
+                can_apply=last is not None and last.can_cut,
+            )
+            name = "" if last is None else last.step
+            # torch makes a new Python object of a gradient when it is asked for one.
+            is_gradient = last is not None and last.kind == "gradient"
+            key = ReferenceKey(id(path.holder()), name, 0 if is_gradient else id(held))
+            over = path.passed() - {key.holder_id}
+            steps.append(NamedStep(step, key, statement, last, goes, is_entry, over))
+        return steps
+
+
+def _step(
+    path: str, reference: Reference, key: ReferenceKey, goes: str, *, is_entry: bool
+) -> NamedStep:
+    """Returns the step that unregisters an object, by a reference from the interpreter to it."""
+    statement = fill(reference, None, None)
+    action = reference.why_not if statement is None else printable(statement.code())
+    by_hand = statement is None
+    step = Step(path, action, by_hand, kind=reference.kind, can_apply=reference.can_cut)
+    return NamedStep(step, key, statement, reference, goes, is_entry)
+
+
+def _undo_step(way: NamedPath, undo: rare.Undo) -> NamedStep:
+    number = id(undo.function)
+    key = ReferenceKey(number, undo.reference.kind, number)
+    goes = undo.goes or known_as(undo.function)
+    return _step(way.words(), undo.reference, key, goes, is_entry=True)
+
+
+def _undo(ways: list[NamedPath]) -> rare.Undo | None:
+    """Returns what unregisters the function that begins all ways to an object, or None."""
+    found = [way.undo() for way in ways]
+    first = found[0]
+    if first is None or any(one is None or one.function is not first.function for one in found):
+        return None
+    return first
+
+
+def _code(statements: list[Statement], *, collect: bool, unfreeze: bool = False) -> str:
+    return printable(joined(statements, collect=collect, unfreeze=unfreeze))
+
+
+def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
+    """Returns whether a path leads over one of these references, given by the ids of their ends."""
+    return any((id(one), id(other)) in ends for one, other in itertools.pairwise(objects))
+
+
+def _registered(ways: list[NamedPath]) -> NamedPath | None:
+    """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
+    entries = [way.entry() for way in ways]
+    known = [entry for entry in entries if entry is not None and entry.statement() is not None]
+    if len(known) == len(ways) and len({id(entry.holder()) for entry in known}) == 1:
+        return known[0]
+    return None
+
+
+def _written(ways: list[NamedPath], target: object) -> NamedPath:
+    """Returns the first way whose references are cut by statements, one that a person would write if there
+    is one; else the first."""
+    written = []
+    for way in ways:
+        statements = [way.statement(last) for last in way.last_references(target)]
+        known = [one for one in statements if one is not None]
+        if len(known) == len(statements):
+            if all(one.is_readable for one in known):
+                return way
+            written.append(way)
+    return [*written, *ways][0]
+
+
+def known_as(value: object) -> str:
+    """Returns an object that goes with a cut, in a word or two; nothing for plain containers."""
+    if is_a(value, FunctionType):
+        return f"{printable(plain(FunctionType.__dict__['__name__'].__get__(value)))}()"
+    if type(value) in _PLAIN:
+        return ""
+    return f"class {type_name(value)}" if is_a(value, type) else type_name(type(value))  # type: ignore[arg-type]
+
+
+def in_order(steps: list[NamedStep]) -> list[NamedStep]:
+    """Puts steps that delete elements last, those with high numbers first: deleting one moves those
+    behind it. After them comes what empties more than the reference that it cuts, the outermost last: the
+    way to another step may lead over the entries of a cache, or over a generator that is closed."""
+    passed = frozenset().union(*(one.over for one in steps))
+    moving = [one for one in steps if one.step.kind in _MOVING]
+    moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
+    others = [one for one in steps if one.step.kind not in _MOVING]
+    emptying = [one for one in others if one.step.kind in _CLEARED or one.key.holder_id in passed]
+    emptying.sort(key=lambda one: len(one.step.path), reverse=True)
+    return [one for one in others if one not in emptying] + moving + emptying
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Returns a key that sorts numbers in a text by their size."""
+    parts = re.split(r"([0-9]+)", text)
+    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
+
+
+def _keys(steps: list[NamedStep]) -> Keys:
+    return frozenset(one.key for one in steps)
