@@ -14,7 +14,7 @@ import torch
 from alone import in_a_fork
 from lowtide._devices.cuda_pools import PoolId
 from lowtide._native import Memory, MemoryKind
-from lowtide._why.memory import others, storages
+from lowtide._why.memory import storages, unusual
 from lowtide._why.memory.autograd import Kept, KeptTensors
 from lowtide._why.memory.autograd import autograd_edges as all_edges
 from lowtide._why.memory.probe import bytes_on, candidate_types, probe
@@ -128,8 +128,8 @@ class TestWhat:
 
     def test_graphs_and_pools_hold_what_nobody_has_in_them(self) -> None:
         known = {
-            PoolId(7, 0): others.Pool("cuda:0", 300),
-            PoolId(0, 4): others.Pool("cuda:1", 20),
+            PoolId(7, 0): unusual.Pool("cuda:0", 300),
+            PoolId(0, 4): unusual.Pool("cuda:1", 20),
         }
 
         class Graph:
@@ -141,7 +141,7 @@ class TestWhat:
                 raise RuntimeError("without a preceding successful capture")
 
         fake = SimpleNamespace(_C=SimpleNamespace(_CUDAGraph=Graph))
-        one, two = (fields(others.graph(fake, Graph(), known)) for _ in range(2))
+        one, two = (fields(unusual.graph(fake, Graph(), known)) for _ in range(2))
         assert (
             one == two
             and one is not None
@@ -149,14 +149,14 @@ class TestWhat:
             and one[1:] == (300, "cuda:0", None, MemoryKind.GRAPH)
         )
         fake._C._CUDAGraph = Uncaptured
-        assert others.graph(fake, Uncaptured(), known) is None
+        assert unusual.graph(fake, Uncaptured(), known) is None
 
     def test_real_cuda_types_without_cuda(self) -> None:
         if torch.cuda.is_available():
             pytest.skip("this machine has CUDA")
         if hasattr(torch._C, "_CUDAGraph"):
             assert torch._C._CUDAGraph in candidate_types()
-        assert others.pools() == {}
+        assert unusual.pools() == {}
         assert not torch.cuda.is_initialized()
 
 

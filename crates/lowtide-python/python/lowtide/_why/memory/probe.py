@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from ..._native import Memory
 from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
-from . import foreign
-from . import others as rare
+from . import foreign, unusual
 from .parts import parts_of, work_type
 from .storages import Region, Storages, show
 
@@ -206,12 +205,12 @@ def _probe_others(
     others: list[_Other],
     answers: list[Memory | None],
 ) -> None:
-    pools: rare.Pools | None = None
+    pools: unusual.Pools | None = None
     for i, form in others:
         if form in (Form.STORAGE, Form.SHOWN):
             continue
         if form in (Form.GRAPH, Form.POOL) and pools is None:
-            pools = rare.pools()
+            pools = unusual.pools()
         try:
             found = _probe_other(module, objects[i], form, pools or {})
         except UNREADABLE:
@@ -220,15 +219,17 @@ def _probe_others(
             answers[i] = found
 
 
-def _probe_other(module: Torch | None, one: Tensor, form: Form, pools: rare.Pools) -> Memory | None:
+def _probe_other(
+    module: Torch | None, one: Tensor, form: Form, pools: unusual.Pools
+) -> Memory | None:
     if form is Form.WRAPPER:
-        return rare.wrapper(module, one)
+        return unusual.wrapper(module, one)
     if form is Form.WITHOUT_STORAGE:
-        return rare.without_storage(module, one)
+        return unusual.without_storage(module, one)
     if form is Form.SCRIPTED:
-        return rare.packed(module, one)
+        return unusual.packed(module, one)
     if form is Form.GRAPH:
-        return rare.graph(module, one, pools)
+        return unusual.graph(module, one, pools)
     if form is Form.POOL:
-        return rare.pool(module, one, pools)
-    return rare.array(one)
+        return unusual.pool(module, one, pools)
+    return unusual.array(one)
