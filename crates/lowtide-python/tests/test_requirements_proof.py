@@ -29,7 +29,7 @@ from kernel import (
     until,
     weights,
 )
-from lowtide._runtime.frozen import frozen_count
+from lowtide._runtime.heap import frozen_count
 
 pytestmark = pytest.mark.usefixtures("clean")
 

@@ -20,17 +20,15 @@ from lowtide._native import AllocatorCounts, HookPoint, Touch
 from lowtide._release.teardown import unfreezing
 from lowtide._rungs import lru_caches, process_groups, registry, to_host
 from lowtide._rungs.all import hooks_of
-from lowtide._rungs.caches import RegisteredCaches
+from lowtide._rungs.caches import CompileCaches, RegisteredCaches, StoredTracebacks
 from lowtide._rungs.collector import Collector
-from lowtide._rungs.compile_caches import CompileCaches
 from lowtide._rungs.hook import Hook, PartlyDone
 from lowtide._rungs.libraries import FftPlans, IpcLeftovers, Workspaces
 from lowtide._rungs.lru_caches import LruCaches
 from lowtide._rungs.process_groups import ProcessGroups
 from lowtide._rungs.sessions import Sessions
 from lowtide._rungs.to_host import ModelsToHost
-from lowtide._rungs.tracebacks import StoredTracebacks
-from lowtide._runtime.frozen import frozen_count
+from lowtide._runtime.heap import frozen_count
 
 CPU = CpuDevice()
 

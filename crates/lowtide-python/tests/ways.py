@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lowtide import _native
-from lowtide._runtime.frozen import frozen_count
-from lowtide._runtime.heap import Interpreter
+from lowtide._runtime.heap import Interpreter, frozen_count
 from lowtide._why.question import Question
 
 

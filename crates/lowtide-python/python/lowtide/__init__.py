@@ -46,7 +46,7 @@ from ._native import (
     WouldNotFit,
     __version__,
 )
-from ._release.release import empty_device_cache, release, shutdown
+from ._release.release import empty_device_cache, release, restore, shutdown
 from ._release.testing import assert_released
 from ._runtime.exit import has_exit_begun
 from ._stages.contract import Releasable, after_inference, releases, tasks
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from ._adopt import Adopted, adopt
     from ._release.audit import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
-    from ._rungs.restore import restore
     from ._sleep.agent import sleep, status, suspend, wake
     from ._sleep.ahead import Ahead, ahead
     from ._sleep.tag import Tag, discard, tag, tags
@@ -128,30 +127,21 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Adopted": "_adopt",
-    "adopt": "_adopt",
-    "Ahead": "_sleep.ahead",
-    "ahead": "_sleep.ahead",
-    "sleep": "_sleep.agent",
-    "status": "_sleep.agent",
-    "suspend": "_sleep.agent",
-    "wake": "_sleep.agent",
-    "Answer": "_why.answer",
-    "Audit": "_release.audit",
-    "audit": "_release.audit",
-    "why": "_why.why",
-    "Worker": "_worker.worker",
-    "WorkerError": "_worker.worker",
-    "WorkerTraceback": "_worker.worker",
-    "register_cache": "_rungs.registry",
-    "register_model": "_rungs.registry",
-    "register_session": "_rungs.registry",
-    "restore": "_rungs.restore",
-    "Tag": "_sleep.tag",
-    "discard": "_sleep.tag",
-    "tag": "_sleep.tag",
-    "tags": "_sleep.tag",
+    name: module
+    for module, names in {
+        "_adopt": ("Adopted", "adopt"),
+        "_release.audit": ("Audit", "audit"),
+        "_rungs.registry": ("register_cache", "register_model", "register_session"),
+        "_sleep.agent": ("sleep", "status", "suspend", "wake"),
+        "_sleep.ahead": ("Ahead", "ahead"),
+        "_sleep.tag": ("Tag", "discard", "tag", "tags"),
+        "_why.answer": ("Answer",),
+        "_why.why": ("why",),
+        "_worker.worker": ("Worker", "WorkerError", "WorkerTraceback"),
+    }.items()
+    for name in names
 }
+"""Names that most programs never use, by the module that is imported at their first use."""
 
 
 class _Nothing:
@@ -164,20 +154,17 @@ class _Nothing:
 
 
 def __getattr__(name: str) -> object:
-    # Modules that most programs never use are imported on first use.
-    if (name in _LAZY or name == "compat") and has_exit_begun():
+    if name not in _LAZY and name != "compat":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if has_exit_begun():
         return _Nothing()
+    from importlib import import_module
+
     if name == "compat":
-        from importlib import import_module
-
         return import_module(f"{__name__}.compat")
-    if name in _LAZY:
-        from importlib import import_module
-
-        found: object = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = found
-        return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def _start_by_environment() -> None:

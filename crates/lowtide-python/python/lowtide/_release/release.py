@@ -13,11 +13,11 @@ from reprlib import repr as short
 from typing import TYPE_CHECKING
 
 from .._devices.choose import device_of
-from .._native import Ladder, empty_receipt, parse_seconds
+from .._native import Ladder, Touch, empty_receipt, parse_seconds
 from .._runtime.data import holds_nothing
 from .._runtime.exit import has_exit_begun
-from .._runtime.log import log_release
-from .releasers import releaser_for, releaser_of
+from .._runtime.log import log_release, log_restored
+from .releasers import releaser_for, releaser_of, releasers
 from .teardown import (
     drop_without_device,
     libraries_with_groups,
@@ -159,6 +159,25 @@ def _release(
         receipt = receipt.with_advice("nothing was freed, so that what was dropped is back")
     undo.clear()
     return log_release(receipt)
+
+
+def restore(device: object = None) -> list[Touch]:
+    """Moves registered models back to their device and opens registered sessions again.
+
+    `idle.work()` and `Gate.enter()` do this by themselves. Call it after `release(to=…)` in a program
+    that uses neither. Without a device it is about every device that was used. Returns what came
+    back, with bytes. Raises RuntimeError if something did not come back; a second call tries again.
+    """
+    if has_exit_begun():
+        return []
+    known = releasers() if device is None else [releaser_of(device)]
+    touched: list[Touch] = []
+    for releaser in known:
+        restored = releaser.restore()
+        if restored is not None:
+            log_restored(restored)
+            touched += restored.touched
+    return touched
 
 
 def is_in_vain(receipt: Receipt, device: Device) -> bool:

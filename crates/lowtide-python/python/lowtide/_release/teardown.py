@@ -147,7 +147,7 @@ def unfreezing() -> list[DropStep]:
     """Returns a step that unfreezes all frozen objects. They cannot be frozen again as they were."""
     import gc
 
-    from .._runtime.frozen import frozen_count
+    from .._runtime.heap import frozen_count
 
     frozen = frozen_count()
     said = f"{frozen} frozen objects unfrozen; the frozen set was not restored"

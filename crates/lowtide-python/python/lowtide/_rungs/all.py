@@ -10,18 +10,15 @@ from collections.abc import Sequence
 
 from .._devices.device import Device
 from .._native import HookPoint
-from .caches import RegisteredCaches
+from .caches import CompileCaches, RegisteredCaches, StoredTracebacks
 from .collector import Collector
-from .compile_caches import CompileCaches
 from .hook import Hook
 from .libraries import FftPlans, IpcLeftovers, Workspaces
 from .lru_caches import LruCaches
 from .process_groups import group_hooks
+from .processes import ThisProcess, Workers
 from .sessions import Sessions
-from .this_process import ThisProcess
 from .to_host import ModelsToHost
-from .tracebacks import StoredTracebacks
-from .workers import Workers
 
 
 def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:

@@ -7,9 +7,12 @@ program that it does not have to run, and it may always be run twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from .._native import HookPoint, Touch
+
+T = TypeVar("T")
 
 
 class Hook:
@@ -78,8 +81,20 @@ class PartlyDone(RuntimeError):
         self.touched = touched
 
 
-def done(touched: list[Touch], failures: list[str]) -> list[Touch]:
-    """Returns what was touched. Raises `PartlyDone` if there were failures."""
+def each(
+    entries: Iterable[T], name_of: Callable[[T], str], run: Callable[[T], Touch | None]
+) -> list[Touch]:
+    """Runs a part of a hook for each of some objects. Returns what was touched. One failure does not stop
+    the others: `PartlyDone` is raised at the end."""
+    touched: list[Touch] = []
+    failures: list[str] = []
+    for one in entries:
+        try:
+            touch = run(one)
+        except Exception as failure:  # noqa: BLE001
+            failures.append(f"{name_of(one)}: {type(failure).__name__}: {failure}")
+        else:
+            touched += [] if touch is None else [touch]
     if failures:
         raise PartlyDone(failures, touched)
     return touched

@@ -14,7 +14,7 @@ from typing import Any
 from .._native import HookPoint, Touch
 from .._runtime.torch import absent
 from . import registry
-from .hook import Hook, done
+from .hook import Hook, each
 
 # Attributes that refer into the native session, in the order in which the runtime itself drops
 # them.
@@ -45,39 +45,30 @@ class Sessions(Hook):
         return f"{unknown}, and {none}" if unknown else none
 
     def run(self, round: int) -> list[Touch]:
-        touched: list[Touch] = []
-        failures: list[str] = []
-        for entry in registry.sessions.entries():
-            session = entry.get()
-            if session is None or entry.was:
-                continue  # It is gone by now, or it was closed before.
-            try:
-                closed = close(session, entry.close)
-            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
-                failures.append(f"session {entry.name}: {type(failure).__name__}: {failure}")
-            else:
-                entry.was = {"": "open"}
-                if closed:
-                    touched.append(Touch(f"session {entry.name}"))
-            del session
-        return done(touched, failures)
+        return each(registry.sessions.entries(), _name, self._close)
+
+    def _close(self, entry: registry.Entry) -> Touch | None:
+        session = entry.get()
+        if session is None or entry.was:
+            return None  # It is gone by now, or it was closed before.
+        closed = close(session, entry.close)
+        entry.was = {"": "open"}
+        return Touch(_name(entry)) if closed else None
 
     def restore(self) -> list[Touch]:
-        touched: list[Touch] = []
-        failures: list[str] = []
-        for entry in registry.sessions.entries():
-            session = entry.get()
-            if session is None or not entry.was:
-                continue
-            try:
-                reopen(session, entry)
-            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
-                failures.append(f"session {entry.name}: {type(failure).__name__}: {failure}")
-            else:
-                entry.was = {}
-                touched.append(Touch(f"session {entry.name}"))
-            del session
-        return done(touched, failures)
+        return each(registry.sessions.entries(), _name, self._open)
+
+    def _open(self, entry: registry.Entry) -> Touch | None:
+        session = entry.get()
+        if session is None or not entry.was:
+            return None
+        reopen(session, entry)
+        entry.was = {}
+        return Touch(_name(entry))
+
+
+def _name(entry: registry.Entry) -> str:
+    return f"session {entry.name}"
 
 
 def reopen(session: Any, entry: registry.Entry) -> None:

@@ -13,7 +13,7 @@ from .._native import HookPoint, Touch
 from .._runtime.torch import Tensor, torch
 from .._why.memory.probe import bytes_on
 from . import registry
-from .hook import Hook, done
+from .hook import Hook, each
 
 
 class ModelsToHost(Hook):
@@ -40,31 +40,26 @@ class ModelsToHost(Hook):
         return sum(known) if known else None
 
     def run(self, round: int) -> list[Touch]:
-        touched: list[Touch] = []
-        failures: list[str] = []
-        for entry in registry.models.entries():
-            model = entry.get()
-            if model is None or entry.was:
-                continue  # It is gone by now, or it is on the host already.
-            held = size_on(model, self._device.name)
-            if held == 0:
-                continue
-            allocated = self._allocated()
-            # Noted first: a model that stops half-way is spread, and has to come back as well.
-            entry.was = device_of_each_tensor(model) or {"": self._device.name}
-            try:
-                model.to("cpu")
-            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
-                failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
-                if (device_of_each_tensor(model) or entry.was) == entry.was:
-                    entry.was = {}  # Nothing of it has moved.
-            else:
-                if held is None:
-                    held = given_up(allocated, self._allocated())
-                entry.size = held
-                touched.append(Touch(f"model {entry.name}", held))
-            del model
-        return done(touched, failures)
+        return each(registry.models.entries(), _name, self._move)
+
+    def _move(self, entry: registry.Entry) -> Touch | None:
+        model = entry.get()
+        if model is None or entry.was:
+            return None  # It is gone by now, or it is on the host already.
+        held = size_on(model, self._device.name)
+        if held == 0:
+            return None
+        allocated = self._allocated()
+        # Noted first: a model that stops half-way is spread, and has to come back as well.
+        entry.was = device_of_each_tensor(model) or {"": self._device.name}
+        try:
+            model.to("cpu")
+        except Exception:
+            if (device_of_each_tensor(model) or entry.was) == entry.was:
+                entry.was = {}  # Nothing of it has moved.
+            raise
+        entry.size = given_up(allocated, self._allocated()) if held is None else held
+        return Touch(_name(entry), entry.size)
 
     def _allocated(self) -> int | None:
         """Returns what the allocator has given out, or `None` if the device cannot say."""
@@ -74,24 +69,25 @@ class ModelsToHost(Hook):
             return None
 
     def restore(self) -> list[Touch]:
-        touched: list[Touch] = []
-        failures: list[str] = []
-        for entry in registry.models.entries():
-            model = entry.get()
-            if model is None or not entry.was:
-                continue
-            try:
-                put(model, entry.was)
-                check(model, entry.was)
-            except Exception as failure:  # noqa: BLE001  One failure does not stop the others.
-                failures.append(f"model {entry.name}: {type(failure).__name__}: {failure}")
-                leave(model)
-            else:
-                size = size_on(model, self._device.name)
-                touched.append(Touch(f"model {entry.name}", entry.size if size is None else size))
-                entry.was = {}
-            del model
-        return done(touched, failures)
+        return each(registry.models.entries(), _name, self._move_back)
+
+    def _move_back(self, entry: registry.Entry) -> Touch | None:
+        model = entry.get()
+        if model is None or not entry.was:
+            return None
+        try:
+            put(model, entry.was)
+            check(model, entry.was)
+        except Exception:
+            leave(model)
+            raise
+        size = size_on(model, self._device.name)
+        entry.was = {}
+        return Touch(_name(entry), entry.size if size is None else size)
+
+
+def _name(entry: registry.Entry) -> str:
+    return f"model {entry.name}"
 
 
 def given_up(before: int | None, after: int | None) -> int | None:

@@ -1,4 +1,9 @@
-"""What native code has to know of the interpreter to read its heap, and the objects of one type in it."""
+"""What native code has to know of the interpreter to read its heap, the objects of one type in it, and how
+many of them `gc.freeze()` has hidden from the collector.
+
+Python 3.12 moves immortal objects to the frozen ones at every collection. There the collector
+reports hundreds of frozen objects in a program that has never frozen anything.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,14 @@ import gc
 import sys
 import types
 import weakref
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from .._native import is_frozen, objects_of_type
-from .frozen import IMMORTAL
+from .._native import frozen_mortals, is_frozen, objects_of_type
 
 _T = TypeVar("_T")
+IMMORTAL: Final[object] = int.__mro__
+"""A part of a static type: an immortal object that Python 3.12 keeps among the frozen ones."""
+_MIXES_IMMORTALS: Final = sys.version_info[:2] == (3, 12)
 
 
 def threads_in(version: tuple[int, int]) -> int:
@@ -75,3 +82,11 @@ def expression_for_all(*needed: object) -> str:
     if any(is_frozen(Interpreter, one) for one in needed):
         return "(gc.unfreeze() or gc.get_objects())"
     return "gc.get_objects()"
+
+
+def frozen_count() -> int:
+    """Returns how many objects are frozen, without immortal ones."""
+    count = gc.get_freeze_count()
+    if not count or not _MIXES_IMMORTALS:
+        return count
+    return frozen_mortals(count, IMMORTAL)

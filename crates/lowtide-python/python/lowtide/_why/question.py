@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .._native import ObjectKind, TypeKind
-from .._runtime.frozen import IMMORTAL
-from .._runtime.heap import Interpreter
+from .._runtime.heap import IMMORTAL, Interpreter
 from .._runtime.torch import torch
 from .alone import is_alone
 from .interpreter import Registered, roots
