@@ -53,7 +53,7 @@ def requests(objects: int, scattered: bool) -> list[Request]:
     return made
 
 
-def plant(target: torch.Tensor) -> Service:
+def load(target: torch.Tensor) -> Service:
     """The target, eight references below a module."""
     service = Service()
     service.registry = {"models": [{"reranker": [{"weights": (target,)}]}]}
@@ -99,7 +99,7 @@ def main() -> None:
     print(f"seed {SEED}, {arguments.objects:,} objects", flush=True)
     world = requests(arguments.objects, arguments.scattered)
     target = torch.zeros(1 << 20)
-    globals()["service"] = plant(target)
+    globals()["service"] = load(target)
     gc.collect()
     tracked = len(gc.get_objects())
     before = counts(world)

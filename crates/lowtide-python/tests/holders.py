@@ -1,4 +1,4 @@
-"""Ways to hold an object, one function each. `test_cuts.py` plants tensors with them.
+"""Ways to hold an object, one function each. `test_cuts.py` leaks tensors with them.
 
 Each takes an object and returns another that keeps it alive, so that they can be put into each
 other. `HOLDERS` has them all by name. The other tables have those that need something beside an
@@ -1650,9 +1650,3 @@ BY_HAND = {
 """Places that no statement of another thread or module reaches."""
 WITH_COMPILER = {"an_argument_of_a_checkpoint"}
 """Places that load torch's compiler."""
-ALONE = {
-    "a_log_handler",  # pytest keeps the record of a test that has not ended.
-    "an_exit_callback_of_a_closure",  # What ends it holds it, too.
-    "the_last_exception",  # pytest removes it when another test begins.
-}
-"""Places that cannot be asked about together with others, before their own test."""

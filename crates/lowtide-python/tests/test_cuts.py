@@ -1,22 +1,20 @@
 """Every cut that `why` prints runs as it stands, and frees what it says.
 
-Tensors are planted in every way of `holders.py`, alone and in random combinations. The statement of
+Tensors are leaked in every way of `holders.py`, alone and in random combinations. The statement of
 the answer is then executed verbatim, in an empty namespace: it has the imports that it needs. torch's
 own storage decides whether the memory is gone.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
-import importlib.util
 import os
 import random
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import holders
 import lowtide
@@ -47,7 +45,7 @@ def collect_young() -> None:
     gc.collect(1)
 
 
-def plant(put: Callable[[Any], Any], size: int = SIZE) -> tuple[StorageWeakRef, Any]:
+def leak(put: Callable[[Any], Any], size: int = SIZE) -> tuple[StorageWeakRef, Any]:
     """Makes a tensor and puts it somewhere; nothing here holds it afterwards."""
     tensor = torch.ones(size // 4)
     storage = StorageWeakRef(tensor.untyped_storage())
@@ -55,21 +53,19 @@ def plant(put: Callable[[Any], Any], size: int = SIZE) -> tuple[StorageWeakRef, 
     del tensor
     # One that only garbage holds would fail at the question as well: that is not held.
     collect_young()
-    assert not storage.expired(), "nothing holds the plant"
+    assert not storage.expired(), "nothing holds it"
     return storage, end
 
 
 def ask() -> Any:
-    """The answer about the plant alone."""
+    """What the answer says of the tensor."""
     answer = lowtide.why(device="cpu")
     (held,) = [held for held in answer.held if SIZE <= held.bytes < 2 * SIZE]
     return held
 
 
-def is_freed_by_its_cut(
-    storage: StorageWeakRef, may_be_by_hand: bool = False, held: Any = None
-) -> None:
-    held = held or ask()
+def is_freed_by_its_cut(storage: StorageWeakRef, may_be_by_hand: bool = False) -> None:
+    held = ask()
     told = "\n".join(held.lines())
     cut = held.cuts[0] if held.cuts else None
     if cut is None or cut.code is None:
@@ -87,157 +83,25 @@ def is_freed_by_its_cut(
     assert storage.expired(), f"not freed:\n{told}"
 
 
-class Shelves:
-    """Plants in the ways of several holders, each in a variable of its own of the module `shelves`: one
-    question is answered for all of them."""
+@pytest.mark.parametrize("name", holders.HOLDERS)
+def test_a_cut_of_a_holder_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
+    def put(tensor: Any) -> None:
+        shop.held = holders.HOLDERS[name](tensor)
 
-    MOST = 8
-
-    def __init__(self) -> None:
-        self._module = types.ModuleType("shelves")
-        sys.modules["shelves"] = self._module
-        self._planted: dict[str, tuple[StorageWeakRef, Any]] = {}
-
-    def take(self, name: str) -> tuple[StorageWeakRef, Any]:
-        """Returns the storage of a plant, and what the answer says of its holder."""
-        if name not in self._planted:
-            names = list(holders.HOLDERS)
-            first = names.index(name) // self.MOST * self.MOST
-            self._plant(names[first : first + self.MOST])
-        return self._planted.pop(name)
-
-    def _plant(self, names: list[str]) -> None:
-        storages = {name: plant(functools.partial(self._put, name))[0] for name in names}
-        answer = lowtide.why(device="cpu")
-        for name in names:
-            (held,) = [one for one in answer.held if f"shelves.{name}_held" in one.path]
-            self._planted[name] = storages[name], held
-
-    def _put(self, name: str, tensor: Any) -> None:
-        setattr(self._module, f"{name}_held", holders.HOLDERS[name](tensor))
-
-    def end(self) -> None:
-        """Removes the module."""
-        del sys.modules["shelves"]
-        vars(self._module).clear()
-        collect_young()
+    storage, _ = leak(put)
+    is_freed_by_its_cut(storage)
 
 
-@pytest.fixture(scope="class")
-def shelves() -> Iterator[Shelves]:
-    made = Shelves()
-    yield made
-    made.end()
-
-
-class TestHolders:
-    @pytest.mark.parametrize("name", holders.HOLDERS)
-    def test_a_cut_runs_as_it_stands_and_frees(self, shelves: Shelves, name: str) -> None:
-        storage, held = shelves.take(name)
-        assert SIZE <= held.bytes < 2 * SIZE
-        is_freed_by_its_cut(storage, held=held)
-
-
-class Planted(NamedTuple):
-    """A plant of several: what the answer says of it, and what ends it."""
-
-    storage: StorageWeakRef
-    held: Any
-    end: Callable[[], None]
-
-
-class Beds:
-    """Several plants at once, each in a module of its own and of another size, by which its entry in the one
-    answer for all of them is found."""
-
-    MOST = 8
-    STEP = 128 << 10
-
-    def __init__(self) -> None:
-        self._planted: dict[str, Planted] = {}
-
-    def take(self, name: str, puts: dict[str, Callable[[Any, Any], Any]]) -> Planted:
-        """Returns a plant, and what the answer says of its holder. `puts` are the ways of all plants."""
-        if name not in self._planted:
-            names = list(puts)
-            first = names.index(name) // self.MOST * self.MOST
-            self._plant({name: puts[name] for name in names[first : first + self.MOST]})
-        return self._planted.pop(name)
-
-    def _plant(self, puts: dict[str, Callable[[Any, Any], Any]]) -> None:
-        made = {}
-        for number, (name, put) in enumerate(puts.items()):
-            size = SIZE + number * self.STEP
-            made[name] = size, *self._plant_one(name, put, size)
-        answer = lowtide.why(device="cpu")
-        for name, (size, storage, end) in made.items():
-            found = [held for held in answer.held if 0 <= held.bytes - size < self.STEP]
-            # One that has none fails in its own test.
-            self._planted[name] = Planted(storage, found[0] if len(found) == 1 else None, end)
-
-    def _plant_one(
-        self, name: str, put: Callable[[Any, Any], Any], size: int
-    ) -> tuple[StorageWeakRef, Callable[[], None]]:
-        module = types.ModuleType(f"shop_{name}")
-        sys.modules[module.__name__] = module
-        storage, end_place = plant(lambda tensor: put(tensor, module), size)
-
-        def end() -> None:
-            if end_place is not None:
-                end_place()
-            del sys.modules[module.__name__]
-            vars(module).clear()
-            collect_young()
-
-        return storage, end
-
-    def end(self) -> None:
-        """Ends what no test has taken."""
-        for planted in self._planted.values():
-            planted.end()
-
-
-@pytest.fixture(scope="class")
-def beds() -> Iterator[Beds]:
-    made = Beds()
-    yield made
-    made.end()
-
-
-def can_be_tried(name: str) -> bool:
-    return name not in holders.NEEDS or importlib.util.find_spec(holders.NEEDS[name]) is not None
-
-
-SHARING = {
-    name: put
-    for name, put in holders.PLACES.items()
-    if name not in holders.ALONE | holders.WITH_COMPILER and can_be_tried(name)
-}
-
-
-class TestPlaces:
-    @pytest.mark.parametrize("name", SHARING)
-    def test_a_cut_in_a_place_among_others_runs_as_it_stands_and_frees(
-        self, beds: Beds, name: str
-    ) -> None:
-        planted = beds.take(name, SHARING)
-        try:
-            assert planted.held, "the answer has no entry for it alone"
-            is_freed_by_its_cut(planted.storage, name in holders.BY_HAND, planted.held)
-        finally:
-            planted.end()
-
-
-@pytest.mark.parametrize("name", [name for name in holders.PLACES if name not in SHARING])
-def test_a_cut_in_a_place_of_its_own_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
-    if not can_be_tried(name):
-        pytest.skip(f"{holders.NEEDS[name]} is not installed")
+@pytest.mark.parametrize("name", holders.PLACES)
+def test_a_cut_in_a_place_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
+    if name in holders.NEEDS:
+        pytest.importorskip(holders.NEEDS[name], reason=f"{holders.NEEDS[name]} is not installed")
     test = in_a_fork(cut_in_a_place) if name in holders.WITH_COMPILER else cut_in_a_place
     test(shop, name)
 
 
 def cut_in_a_place(shop: Any, name: str) -> None:
-    storage, end = plant(lambda tensor: holders.PLACES[name](tensor, shop))
+    storage, end = leak(lambda tensor: holders.PLACES[name](tensor, shop))
     try:
         is_freed_by_its_cut(storage, name in holders.BY_HAND)
     finally:
@@ -274,7 +138,7 @@ WHERE_REGISTERED = {
 def test_a_hook_is_named_and_removed_where_it_was_registered(shop: Any, name: str) -> None:
     if name in holders.NEEDS:
         pytest.importorskip(holders.NEEDS[name], reason=f"{holders.NEEDS[name]} is not installed")
-    _, end = plant(lambda tensor: holders.PLACES[name](tensor, shop))
+    _, end = leak(lambda tensor: holders.PLACES[name](tensor, shop))
     held = ask()
     path, statement = WHERE_REGISTERED[name]
     assert path in held.path, held
@@ -298,7 +162,7 @@ def test_a_thread_local_is_said_to_be_of_the_thread_that_has_it(
     # With another thread, too: its attributes are not this thread's.
     other = threading.Thread(target=done.wait, args=(60,))
     other.start()
-    _, end = plant(lambda tensor: holders.PLACES[name](tensor, shop))
+    _, end = leak(lambda tensor: holders.PLACES[name](tensor, shop))
     held = ask()
     try:
         assert ("of another thread" in held.path) == (not is_here), held
@@ -323,22 +187,10 @@ def put_at_random(seed: int, tensor: Any, shop: Any) -> None:
         shop.again = [holders.HOLDERS[chance.choice(names)](tensor)]
 
 
-RANDOM: dict[str, Callable[[Any, Any], None]] = {
-    str(seed): functools.partial(put_at_random, seed) for seed in range(SEED, SEED + HEAPS)
-}
-
-
-class TestRandomHeaps:
-    @pytest.mark.parametrize("seed", RANDOM)
-    def test_a_cut_in_a_random_heap_runs_as_it_stands_and_frees(
-        self, beds: Beds, seed: str
-    ) -> None:
-        planted = beds.take(seed, RANDOM)
-        try:
-            assert planted.held, "the answer has no entry for it alone"
-            is_freed_by_its_cut(planted.storage, held=planted.held)
-        finally:
-            planted.end()
+@pytest.mark.parametrize("seed", range(SEED, SEED + HEAPS))
+def test_a_cut_in_a_random_heap_runs_as_it_stands_and_frees(shop: Any, seed: int) -> None:
+    storage, _ = leak(lambda tensor: put_at_random(seed, tensor, shop))
+    is_freed_by_its_cut(storage)
 
 
 def test_memory_that_native_references_keep_is_not_promised_to_the_collector() -> None:
@@ -370,7 +222,7 @@ def test_the_cut_of_a_leaf_drops_the_gradient_that_holds_it(shop: Any) -> None:
         (shop.leaf**2).sum().backward(create_graph=True)
 
     for way in ("code", "apply"):
-        storage, _ = plant(put)
+        storage, _ = leak(put)
         answer = lowtide.why(device="cpu")
         (held,) = [held for held in answer.held if held.bytes >= SIZE]
         cut = held.cuts[0]
@@ -417,7 +269,7 @@ def test_bytes_that_native_code_holds_are_not_promised_to_a_cut(shop: Any) -> No
         capsule = torch.utils.dlpack.to_dlpack(tensor)
         shop.held = tensor
 
-    storage, _ = plant(put)
+    storage, _ = leak(put)
     held = ask()
     cut = held.cuts[0]
     exec(cut.code or "", {})
@@ -432,7 +284,7 @@ def test_the_first_cut_leaves_a_queued_job_whole(shop: Any) -> None:
     def put(tensor: Any) -> None:
         shop.jobs = [lambda: 1, lambda: tensor, lambda: 3]
 
-    storage, _ = plant(put)
+    storage, _ = leak(put)
     is_freed_by_its_cut(storage)
     assert [job() for job in shop.jobs] == [1, 3]
 
@@ -444,7 +296,7 @@ def test_what_goes_with_a_cut_is_named(shop: Any) -> None:
 
         shop.routes = {"/": serve}
 
-    plant(put)
+    leak(put)
     held = ask()
     assert held.cuts[0].goes == ("serve()",)
     assert "serve() goes too" in "\n".join(held.lines())
@@ -456,7 +308,7 @@ def test_a_path_is_python_and_is_whole_in_the_data(shop: Any) -> None:
         for _ in range(12):
             shop.held = {"a key that makes the path long": [shop.held]}
 
-    plant(put)
+    leak(put)
     held = ask()
     assert "…" not in held.path
     assert eval(held.path, {"shop": shop}) is not None
@@ -483,7 +335,7 @@ def test_receipts_and_audits_say_a_statement_or_by_hand(shop: Any) -> None:
         del model
         return receipt
 
-    storage, _ = plant(put)
+    storage, _ = leak(put)
     shop.cache = {"model": [shop.runner.model]}
     steps: list[str] = []
     receipt = watch(shop.runner, steps)

@@ -16,7 +16,7 @@ import pytest
 from alone import alone_with_torch
 
 MIB = 1 << 20
-PLANTS = {
+LEAKS = {
     "array": ("kept = big().numpy()", "kept.base", 16),
     "view of an array": ("kept = big().numpy()[8:24].reshape(4, 4)", "kept.base.base", 16),
     "array of objects": ("kept = np.empty((2, 3), object); kept[1, 2] = big()", "kept[1, 2]", 16),
@@ -79,13 +79,13 @@ del model
 NEEDS = {"quantised module": "torch.ao"}
 
 
-def _run(plant: str) -> Any:
+def _run(leak: str) -> Any:
     code = f"""
         import gc, json, warnings, torch, numpy as np, lowtide
         warnings.simplefilter("ignore")
         MIB = 1 << 20
         def big(mib=16): return torch.ones(mib * MIB // 4)
-        exec({plant!r})
+        exec({leak!r})
         gc.collect()
         answer = lowtide.why(device="cpu")
         found = [held for held in answer.held if held.bytes >= MIB]
@@ -102,14 +102,14 @@ def _run(plant: str) -> Any:
     return json.loads(alone_with_torch(code).splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", LEAKS)
 def test_the_holder_is_named_and_bytes_count_once(name: str) -> None:
     if find_spec("torch") is None or find_spec("numpy") is None:
         pytest.skip("torch and numpy are needed")
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not part of this torch")
-    plant, path, mib = PLANTS[name]
-    held_bytes, paths, left_bytes, text = _run(plant)
+    leak, path, mib = LEAKS[name]
+    held_bytes, paths, left_bytes, text = _run(leak)
     assert abs(held_bytes - mib * MIB) < MIB, text
     assert any(path in one for several in paths for one in several), text
     assert not any("native code's" in one for several in paths for one in several), text
@@ -128,7 +128,7 @@ def test_the_constant_of_a_traced_function_is_named() -> None:
     assert " cut  " not in text, text
 
 
-KEEPERS = {
+REGISTRIES = {
     "sys.getprofile()": "class F:\n def __call__(self, *a): pass\nf = F(); f.t = big()\n"
     "sys.setprofile(f)\ndel f",
     "sys.gettrace()": "class F:\n def __call__(self, *a): pass\nf = F(); f.t = big()\n"
@@ -155,15 +155,15 @@ threading.Thread(target=run, name="worker", daemon=True).start(); begun.wait(60)
     "y.grad_fn.register_hook(lambda a, b, t=big(): None)",
 }
 if sys.version_info >= (3, 12):
-    KEEPERS["callback of sys.monitoring <lambda>()"] = """
+    REGISTRIES["callback of sys.monitoring <lambda>()"] = """
 sys.monitoring.use_tool_id(3, "shop")
 sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, lambda *a, t=big(): None)
 """
 
 
-@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("name", REGISTRIES)
 def test_what_the_interpreter_keeps_is_named(name: str) -> None:
-    said = _run("import sys\n" + KEEPERS[name])
+    said = _run("import sys\n" + REGISTRIES[name])
     _, paths, _, text = said
     assert any(name in one for several in paths for one in several), text
 

@@ -64,16 +64,16 @@ def a_cycle_behind_a_name(tensor: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant",
+    "leak",
     [a_waiting_task, a_task_that_nobody_wakes, copied_contexts, a_codec, a_cycle_behind_a_name],
 )
 @in_a_fork
 def test_a_cut_on_a_frozen_heap_runs_as_it_stands_and_frees(
-    plant: Callable[[torch.Tensor], None],
+    leak: Callable[[torch.Tensor], None],
 ) -> None:
     tensor = large()
     storage = StorageWeakRef(tensor.untyped_storage())
-    plant(tensor)
+    leak(tensor)
     del tensor
     gc.collect()
     gc.freeze()

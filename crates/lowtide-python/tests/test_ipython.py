@@ -37,7 +37,7 @@ def _run(cells: list[str], *, ask_inside: bool) -> Any:
             for cell in {cells!r}:
                 shell.run_cell(cell, store_history=True)
         gc.collect()
-        assert not all(one.expired() for one in watched), "the plant is gone"
+        assert not all(one.expired() for one in watched), "the leak is gone"
         if {ask_inside}:
             # Not as the value of a cell, which IPython would keep.
             shell.run_cell("import lowtide; answer = lowtide.why(device='cpu')")

@@ -13,10 +13,10 @@ from typing import Any
 import names
 import pytest
 from alone import in_a_fork
+from lowtide._why.naming import words as path
+from lowtide._why.references.readers import references
 
 torch = pytest.importorskip("torch")
-path = names.load("_why.naming.words")
-references = names.load("_why.references.readers").references
 Root, path_text, path_verb = path.Root, names.path_text, names.path_verb
 MODULES = Root("modules", "shop")
 

@@ -1,6 +1,6 @@
 """The walk in an interpreter with torch: tensors that come and go meanwhile, and what is left afterwards.
 
-The rest of its tests is in `without_torch/test_walk.py`.
+The rest of its tests is in `test_walk.py`.
 """
 
 from __future__ import annotations

@@ -393,12 +393,12 @@ def test_a_native_answer_says_who_how_much_and_what_to_do_in_three_lines(kind: s
     """And nothing that was not seen: it is no hook, and no function of a thread."""
     make, who, what = NATIVE[kind]
     size = 3 * MIB + 512  # Nothing else has as many bytes.
-    plant = make(torch.ones(size // 4))
-    address = id(plant)
-    held = [[plant] for _ in range(1000)]  # In memory all over.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plant))
+    leak = make(torch.ones(size // 4))
+    address = id(leak)
+    held = [[leak] for _ in range(1000)]  # In memory all over.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(leak))
     try:
-        del plant, held
+        del leak, held
         answer = lowtide.why(device="cpu")
         (found,) = [held for held in answer.held if held.bytes == size]
         lines = found.lines()[:2]  # The answer's header is the first.

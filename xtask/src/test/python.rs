@@ -11,8 +11,6 @@ use std::thread;
 use super::Report;
 
 pub(super) const PACKAGE: &str = "crates/lowtide-python";
-/// Tests that need no torch.
-const WITHOUT_TORCH: &str = "crates/lowtide-python/tests/without_torch";
 /// By file: what a file's tests share is made once. `tests/limits.py` ends a test that hangs.
 pub(super) const PYTEST: [&str; 8] =
     ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
@@ -133,13 +131,9 @@ pub(super) fn test(report: &Report, wheel: Sender<()>, has_agent: &Receiver<()>)
     }
     let types = ["--cache-dir", "target/mypy-cache", "--package", "lowtide"];
     report.run("python types", module("mypy").args(types));
-    // In one process, which never imports torch: a question among its objects takes five times as long.
-    let mut without_torch = module("pytest");
-    without_torch.args(["-q", "-rs", "-p", "no:cacheprovider"]).arg(WITHOUT_TORCH);
-    report.run("python tests without torch", &mut without_torch);
     let _is_built = has_agent.recv();
     let mut tests = module("pytest");
-    tests.args(PYTEST).arg(PACKAGE).args(["--ignore", WITHOUT_TORCH]);
+    tests.args(PYTEST).arg(PACKAGE);
     report.run("python tests", &mut tests);
 }
 

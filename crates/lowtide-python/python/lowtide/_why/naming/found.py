@@ -44,7 +44,7 @@ class Naming:
         scope: AnyDict | None = None,
     ) -> None:
         self._found = found
-        self._cuts = Cuts(self.path, apply)
+        self._apply = apply
         self._scope = scope
         # A copy: threads begin and end meanwhile.
         threads = list(dict.items(threading._active))  # type: ignore[attr-defined]
@@ -111,7 +111,8 @@ class Naming:
 
     def references(self, wanted: Keys) -> list[Reference] | None:
         """Returns the references of the cut with these keys, or None if there is no such cut."""
-        each = (self._cuts.references(wanted, held) for held in self._found.held)
+        cuts = Cuts(self.path, self._apply)
+        each = (cuts.references(wanted, held) for held in self._found.held)
         return next((found for found in each if found is not None), None)
 
     def path(self, path: HeapPath, *more: object) -> NamedPath:
@@ -137,7 +138,7 @@ class Naming:
     def _held(self, held: HeldObject) -> Held:
         holders = self.holders(held)
         by_hand = _why_for_ever(held.object)
-        cuts = self._cuts.of(held) if held.reached and by_hand is None else ()
+        cuts = Cuts(self.path, self._apply).of(held) if held.reached and by_hand is None else ()
         if held.reached and not cuts and by_hand is None:
             first = [self.path(path).by_hand() for path in held.paths[:1]]
             by_hand = first[0] if first else held.why_no_cut

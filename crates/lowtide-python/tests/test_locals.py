@@ -7,10 +7,8 @@ import sys
 import weakref
 from typing import Any
 
-import names
+from lowtide._why.references.locals import locals_of
 from names import Held
-
-locals_of = names.load("_why.references.locals").locals_of
 
 
 def test_locals_leave_no_snapshot_behind() -> None:

@@ -13,8 +13,10 @@ from typing import Any
 
 import names
 import pytest
+from lowtide._why.naming import edges, path, words
+from lowtide._why.naming.words import Root
+from lowtide._why.references import suspended
 
-Root = names.load("_why.naming.words").Root
 path_text, path_verb = names.path_text, names.path_verb
 path_words, path_by_hand = names.path_words, names.path_by_hand
 
@@ -75,7 +77,7 @@ def test_main_has_no_name() -> None:
         assert path_text(root, objects) == "lowtide_runner.model"
         assert path_text(root, objects[:3]) == "lowtide_runner"
         assert path_verb(root, objects[:3]) == "del sys.modules['__main__'].lowtide_runner"
-        named = names.load("_why.naming.path").NamedPath(root, objects[:3], scope=vars(main))
+        named = path.NamedPath(root, objects[:3], scope=vars(main))
         assert named.statement().code() == "del lowtide_runner"
     finally:
         del main.lowtide_runner  # type: ignore[attr-defined]
@@ -238,7 +240,6 @@ def rows(batch: object) -> Any:
 
 
 def test_generators(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    suspended = names.load("_why.references.suspended")
     monkeypatch.setattr(suspended, "_drops_variables", lambda how, begun: True)
     runner, held = Runner(), Held()
     shop.runner, runner.gen = runner, rows(held)
@@ -351,7 +352,7 @@ def test_long_paths_keep_both_ends(shop: Any) -> None:
     shop.runner = first
     whole = path_text(MODULES, chain(*objects))
     assert "…" not in whole, "it is shortened for people only"
-    text = names.load("_why.naming.words").shorten(whole, 100)
+    text = words.shorten(whole, 100)
     assert len(text) <= 100
     assert text.startswith("shop.runner.a_rather_long_name")
     assert text.endswith("a_rather_long_name.model")
@@ -390,8 +391,6 @@ def test_cutting_the_last_edge(shop: Any) -> None:
     shop.runner = Runner()
     shop.runner.model = Held()
     gone = weakref.ref(shop.runner.model)
-    names.load("_why.naming.edges").path_edges(chain(shop, shop.runner, shop.runner.model))[
-        -1
-    ].reference.cut()
+    edges.path_edges(chain(shop, shop.runner, shop.runner.model))[-1].reference.cut()
     assert gone() is None
     assert vars(shop.runner) == {"model": None}

@@ -13,11 +13,9 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import names
 import pytest
+from lowtide._why.references.readers import references
 from names import Held, Owner, failure, generator, only, steps
-
-references = names.load("_why.references.readers").references
 
 
 def cut_frees(holder: object, make: Any) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import names
 import pytest
-
-references = names.load("_why.references.readers").references
-path = names.load("_why.naming.words")
+from lowtide._why.naming import words as path
+from lowtide._why.references.readers import references
 
 _METHODS = [
     "__getattribute__",

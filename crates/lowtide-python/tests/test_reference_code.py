@@ -10,13 +10,10 @@ import types
 import weakref
 from typing import Any
 
-import names
 import pytest
+from lowtide._why.references import suspended
+from lowtide._why.references.readers import references
 from names import Held, failure, generator, only, steps
-
-references = names.load("_why.references.readers").references
-suspended = names.load("_why.references.suspended")
-
 
 # Suspended code, frames and exceptions
 
