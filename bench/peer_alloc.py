@@ -4,7 +4,7 @@
     peer_alloc.py WORK torch | torch-expandable | cuda-async [--rounds N] [--build FOLDER]
 
 torch is PyTorch's caching allocator, torch-expandable the same with expandable segments, cuda-async
-cudaMallocAsync on one stream. WORK is the file of `lowtide bench alloc --work`: one line SIZE,NEXT per
+cudaMallocAsync on one stream. WORK is the file of `lowtide-bench alloc --work`: one line SIZE,NEXT per
 block. All blocks are allocated in the order of the lines. A round visits each block once: visit i frees
 block NEXT[i] and allocates another in its place. Mode "same" allocates the size that was freed; mode
 "other" allocates, in round r from 0, SIZE[NEXT[(i + 1 + r) % n]], so sizes rotate by one per round.

@@ -5,7 +5,7 @@
 
 PEERS is the folder that `cargo xtask gpu-pack --peers` fills: torch_memory_saver, and the allocator of
 vLLM. The work: 14.96 GiB of bf16 weights in 195 tensors, which a sleep keeps, and 20 GiB of KV cache,
-which it discards, both random. `lowtide bench sleep` does the same work.
+which it discards, both random. `lowtide-bench sleep` does the same work.
 Prints one JSON line per turn. tms-retain is tms with `retain_cpu_backup`.
 """
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs lowtide and other tools ("peers") on the same work, one after another on one machine, and prints a table.
 
-    side_by_side.py OUT [--lowtide PROGRAM] [--peers FOLDER] [--turns N] [--limit SECONDS]
+    side_by_side.py OUT [--bench PROGRAM] [--peers FOLDER] [--turns N] [--limit SECONDS]
     side_by_side.py --from OUT        prints the table of stored results
 
 Each tool runs in its own process with a time limit. A tool that cannot run gets a row with the reason,
@@ -111,7 +111,7 @@ def refused(why):
     return {"lines": [], "error": why, "took_s": 0.0}
 
 
-def run_all(out, lowtide, peers, turns, limit_s):
+def run_all(out, bench, peers, turns, limit_s):
     results = {"machine": machine()}
     for group, names in (("ours", ("sleep", "alloc")), ("sleep_peers", SLEEP_PEERS), ("alloc_peers", ALLOC_PEERS)):
         results[group] = {name: refused("not run") for name in names}
@@ -128,7 +128,7 @@ def run_all(out, lowtide, peers, turns, limit_s):
         (out / "side_by_side.txt").write_text(table(results))
 
     def ours(*arguments):
-        return [lowtide, "bench", *arguments] if lowtide else "no lowtide program found; name one with --lowtide"
+        return [bench, *arguments] if bench else "no program lowtide-bench found; name one with --bench"
 
     device = ("--device", "cuda:0", "--json")
     step("ours", "sleep", ours("sleep", *device))
@@ -282,8 +282,8 @@ def main():
     parser.add_argument("out", nargs="?", type=Path)
     parser.add_argument("--from", dest="stored", type=Path)
     above = HERE.parent  # the pack, or the repository
-    built = first_there(above / "lowtide", above / "target/release/lowtide") or shutil.which("lowtide")
-    parser.add_argument("--lowtide", default=built)
+    built = first_there(above / "lowtide-bench", above / "target/release/lowtide-bench")
+    parser.add_argument("--bench", default=built or shutil.which("lowtide-bench"))
     parser.add_argument("--peers", default=first_there(above / "peers", above / "target/gpu-pack/peers"))
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--limit", type=int, default=240)
@@ -294,7 +294,7 @@ def main():
         results = json.loads((arguments.stored / "side_by_side.json").read_text())
     else:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        results = run_all(arguments.out, arguments.lowtide, arguments.peers, arguments.turns, arguments.limit)
+        results = run_all(arguments.out, arguments.bench, arguments.peers, arguments.turns, arguments.limit)
     print(table(results), end="")
     wrong = our_figures(results["ours"]).get("right") is False
     sys.exit(1 if wrong or any(result["error"] for result in results["ours"].values()) else 0)

@@ -56,7 +56,7 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     let mut size = 0;
     let mut programs =
-        built(&["build", "--package", "lowtide-cli", "--package", "lowtide-helper"])?;
+        built(&["build", "-p", "lowtide-cli", "-p", "lowtide-bench", "-p", "lowtide-helper"])?;
     programs.extend(built(&[
         "test",
         "--package",
@@ -75,7 +75,7 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         "storm",
         "--no-run",
     ])?);
-    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide", "lowtide-helper"]) {
+    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide", "lowtide-bench", HELPER]) {
         let found = programs.iter().find(|program| program.target == *wanted);
         let from = &found.with_context(|| format!("cargo built no {wanted}"))?.executable;
         size += fs::copy(from, to.join(wanted))
@@ -85,8 +85,6 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     size += fs::copy(Path::new("target/pack").join(DOUBLE), to.join(DOUBLE))?;
     built(&["build", "--package", "lowtide-agent", "--lib"])?;
     size += fs::copy(Path::new("target/pack").join(AGENT), to.join(AGENT))?;
-    built(&["build", "--package", "lowtide-helper"])?;
-    size += fs::copy(Path::new("target/pack").join(HELPER), to.join(HELPER))?;
     size += launches(&to.join("cost"))?;
     for file in TABLE {
         size += fs::copy(Path::new("crates/lowtide-agent/table").join(file), to.join(file))?;
@@ -94,7 +92,7 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     for script in SCRIPTS {
         size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
     }
-    size += copy_folder(Path::new("bench"), &to.join("bench"))?;
+    size += bench_scripts(&to.join("bench"))?;
     size += python_package(&to.join("python"))?;
     for peer in if with_peers { peers::fetched()? } else { Vec::new() } {
         size += copy_folder(&peer, &to.join("peers"))?;
@@ -144,6 +142,21 @@ fn python_package(to: &Path) -> anyhow::Result<u64> {
     for folder in ["tests", "bench", "examples", "adopt"] {
         let from = Path::new("crates/lowtide-python").join(folder);
         size += copy_folder(&from, &to.join(folder))?;
+    }
+    Ok(size)
+}
+
+/// Copies the peers' side of the benchmarks. Returns how many bytes that is.
+fn bench_scripts(to: &Path) -> anyhow::Result<u64> {
+    fs::create_dir_all(to)?;
+    let mut size = 0;
+    for entry in fs::read_dir("bench")? {
+        let path = entry?.path();
+        if let (Some("py" | "cpp"), Some(name)) =
+            (path.extension().and_then(|it| it.to_str()), path.file_name())
+        {
+            size += fs::copy(&path, to.join(name))?;
+        }
     }
     Ok(size)
 }

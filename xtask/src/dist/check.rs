@@ -52,9 +52,11 @@ pub(super) fn archive(archive: &Path) -> anyhow::Result<()> {
     run("the archive, unpacked", &mut unpack)?;
     said(&folder, &["bin/lowtide", "doctor"])?;
     said(&folder, &["bin/lowtide", "run", "--", "true"])?;
+    said(&folder, &["bin/lowtide-bench", "alloc", "--blocks", "100", "--no-growth"])?;
     has_helper(&folder)?;
     for path in [
         "share/man/man1/lowtide-run.1",
+        "share/man/man1/lowtide-bench-sleep.1",
         "share/bash-completion/completions/lowtide",
         "share/zsh/site-functions/_lowtide",
         "share/fish/vendor_completions.d/lowtide.fish",

@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what people install.
 //!
-//! Four files are linked: the Python module, the program and the helper by zig, which has the C library of every
+//! Five files are linked: the Python module, the programs and the helper by zig, which has the C library of every
 //! glibc, and the agent by the ordinary linker, because its build script binds it to an old one. Each is
 //! read afterwards: none may need a newer glibc than the wheel promises.
 
@@ -20,6 +20,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The newest glibc that may be needed, as its minor version: that of manylinux 2.28.
 const GLIBC: u32 = 28;
 const PROGRAM: &str = "lowtide";
+/// The benchmarks: in the archive, not in the wheel.
+const BENCH: &str = "lowtide-bench";
 const AGENT: &str = "liblowtide_agent.so";
 const HELPER: &str = "lowtide-helper";
 /// What builds and links the wheel.
@@ -34,14 +36,14 @@ pub(crate) fn make() -> anyhow::Result<()> {
     let prefix = to.join("prefix");
     let tools = tools()?;
     let wheel = module(&tools, to)?;
-    let [program, agent, helper] = programs(&tools, &prefix)?;
+    let [program, bench, agent, helper] = programs(&tools, &prefix)?;
     let mut add = Command::new(tools.join("python"));
     add.arg("packaging/wheel_file.py").args([&wheel, &program, &agent, &helper]);
     run("the programs into the wheel", &mut add)?;
-    let archive = archive(&prefix, &program)?;
+    let archive = archive(&prefix, [&program, &bench])?;
     checksums(to, &[&wheel, &archive])?;
     let module = unpacked_module(&tools, &wheel)?;
-    for file in [&program, &agent, &helper, &module] {
+    for file in [&program, &bench, &agent, &helper, &module] {
         needs_no_newer_glibc(file)?;
     }
     check::wheel(&wheel)?;
@@ -85,29 +87,33 @@ fn module(tools: &Path, to: &Path) -> anyhow::Result<PathBuf> {
         .context("maturin made no wheel")
 }
 
-/// Builds the program, the agent and the helper into a prefix. Returns their files.
-fn programs(tools: &Path, prefix: &Path) -> anyhow::Result<[PathBuf; 3]> {
+/// Builds the program, the benchmarks, the agent and the helper into a prefix. Returns their files.
+fn programs(tools: &Path, prefix: &Path) -> anyhow::Result<[PathBuf; 4]> {
     let profile = ["--profile", "pack", "--locked"];
     let mut build = tool(tools, "cargo-zigbuild")?;
-    build.args(["build", "--package", "lowtide-cli", "--package", "lowtide-helper"]).args(profile);
+    build.args(["build", "-p", "lowtide-cli", "-p", "lowtide-bench", "-p", "lowtide-helper"]);
+    build.args(profile);
     run("program", build.args(["--target", &format!("{TARGET}.2.{GLIBC}")]))?;
     run("agent", cargo(&["build", "--package", "lowtide-agent", "--lib"]).args(profile))?;
     let (bin, lib) = (prefix.join("bin"), prefix.join("lib/lowtide"));
     for folder in [&bin, &lib] {
         fs::create_dir_all(folder)?;
     }
-    let files = [bin.join(PROGRAM), lib.join(AGENT), lib.join(HELPER)];
-    let [program, agent, helper] = &files;
+    let files = [bin.join(PROGRAM), bin.join(BENCH), lib.join(AGENT), lib.join(HELPER)];
+    let [program, bench, agent, helper] = &files;
     let linked = Path::new("target").join(TARGET).join("pack");
     fs::copy(linked.join(PROGRAM), program)?;
+    fs::copy(linked.join(BENCH), bench)?;
     fs::copy(linked.join(HELPER), helper)?;
     fs::copy(Path::new("target/pack").join(AGENT), agent)?;
     Ok(files)
 }
 
 /// Adds completions, man pages and licences to the prefix, and packs it. Returns the archive.
-fn archive(prefix: &Path, program: &Path) -> anyhow::Result<PathBuf> {
-    run("completions and man pages", Command::new(program).arg("generate").arg(prefix))?;
+fn archive(prefix: &Path, programs: [&PathBuf; 2]) -> anyhow::Result<PathBuf> {
+    for program in programs {
+        run("completions and man pages", Command::new(program).arg("generate").arg(prefix))?;
+    }
     let adopt = prefix.join("lib/lowtide/adopt");
     fs::create_dir_all(&adopt)?;
     fs::copy("crates/lowtide-python/adopt/sitecustomize.py", adopt.join("sitecustomize.py"))?;

@@ -11,8 +11,8 @@ use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, helper, socket_name};
 use lowtide_types::{Bytes, Receipt};
 
 use crate::commands::suspend::{self, SuspendedProcess};
-use crate::ending::Ending;
-use crate::page::{self, Page};
+use crate::program::ending::Ending;
+use crate::text::page::{self, Page};
 
 #[derive(Debug, clap::Args)]
 #[command(

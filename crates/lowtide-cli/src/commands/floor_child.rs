@@ -9,8 +9,8 @@ use anyhow::ensure;
 use lowtide_device::digest::Keys;
 use lowtide_device::{Bytes, Device, DeviceId, end_with_parent};
 
-use crate::ending::Ending;
-use crate::floor::ChildLine;
+use crate::commands::floor::ChildLine;
+use crate::program::ending::Ending;
 
 pub(crate) fn run(id: DeviceId, parent: Option<u32>) -> anyhow::Result<Ending> {
     parent.map_or(Ok(()), end_with_parent)?;

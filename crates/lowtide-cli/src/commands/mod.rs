@@ -1,24 +1,47 @@
 //! The commands, each in a file of its own, each flag defined once.
 
 mod agents;
-mod bench;
 mod demo;
 mod doctor;
+mod floor;
 mod floor_child;
-mod generate;
 mod ps;
 mod replay;
 mod run;
 mod suspend;
 mod suspend_trial;
 
-use clap::Subcommand;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
 use lowtide_device::DeviceId;
 
-use crate::ending::Ending;
+use crate::program::ending::{EXIT_CODES, Ending};
+use crate::program::{self, VARIABLES, generate};
+
+/// Frees GPU memory in running programs and verifies the result with the driver's own numbers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lowtide",
+    version,
+    after_help = EXIT_CODES,
+    after_long_help = format!(
+        "{EXIT_CODES}\n\n{VARIABLES}\n  \
+         LOWTIDE_ADOPT         projects that the Python package adopts, as in `run --adopt`"
+    )
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Runs the `lowtide` program.
+pub fn main() -> ExitCode {
+    program::run(|arguments: &Arguments| arguments.command.run())
+}
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+enum Command {
     /// Show what this machine can do: its devices, their memory, the driver, what works, and what to
     /// do about the rest.
     Doctor(doctor::Options),
@@ -43,9 +66,6 @@ pub(crate) enum Command {
     Demo(demo::Options),
     /// Replay an allocation trace and show how much memory the pool needs for it.
     Replay(replay::Options),
-    /// Measure the pool on this machine: allocation, sleep and wake.
-    #[command(subcommand)]
-    Bench(bench::Bench),
     /// Write completions for bash, zsh and fish, and man pages, into a folder.
     Generate(generate::Options),
     /// Hold a bare context so that its cost can be measured. `doctor` runs this.
@@ -61,7 +81,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Runs the command to its end.
-    pub(crate) fn run(&self) -> anyhow::Result<Ending> {
+    fn run(&self) -> anyhow::Result<Ending> {
         match self {
             Command::Doctor(options) => doctor::run(options),
             Command::Ps(options) => ps::run(options),
@@ -74,8 +94,7 @@ impl Command {
             Command::Resume(options) => suspend::resume(options),
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
-            Command::Bench(bench) => bench::run(bench),
-            Command::Generate(options) => generate::run(options),
+            Command::Generate(options) => generate::run::<Arguments>(options),
             Command::FloorChild { device, parent } => floor_child::run(*device, *parent),
         }
     }

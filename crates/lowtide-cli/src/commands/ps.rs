@@ -11,10 +11,10 @@ use lowtide_device::{Bytes, DeviceId, Error};
 use lowtide_types::printable;
 use serde::Serialize;
 
+use crate::arguments::devices::MissingDevice;
 use crate::commands::suspend::{self, SuspendedProcess};
-use crate::devices::MissingDevice;
-use crate::ending::Ending;
-use crate::page::{self, Page, Reader};
+use crate::program::ending::Ending;
+use crate::text::page::{self, Page, Reader};
 
 /// The longest part of a command line that is shown.
 const LONGEST_COMMAND: usize = 120;

@@ -1,21 +1,21 @@
 //! `lowtide replay`: how much memory the pool needs for an allocation trace.
 
-use std::io::{self, BufReader, BufWriter, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lowtide_device::{Bytes, Device, DeviceId};
+use lowtide_pool::Policy;
 use lowtide_pool::replay::{self, Fit, Report};
 use lowtide_pool::trace::{self, Event};
-use lowtide_pool::{Policy, Recording};
 use serde::Serialize;
 
-use crate::devices;
-use crate::ending::Ending;
-use crate::files::{self, NamedFile};
-use crate::numbers;
-use crate::page::{self, Page};
-use crate::progress::Progress;
+use crate::arguments::devices;
+use crate::arguments::files::{self, NamedFile};
+use crate::arguments::numbers;
+use crate::program::ending::Ending;
+use crate::text::page::{self, Page};
+use crate::text::progress::Progress;
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -89,7 +89,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let replay =
         replay::replay(&events, &device, tally.as_deref(), Policy::default(), how, &count)?;
     if let (Some(file), Some(recording)) = (&options.record, &replay.recording) {
-        save(recording, file)?;
+        files::write(file, |out| recording.write_to(out))?;
     }
     let fit = options.fit.then(|| {
         progress.say("searching for the smallest memory in which it completes");
@@ -132,12 +132,6 @@ impl Read for Counted<'_> {
         self.progress.add(Bytes(count as u64));
         Ok(count)
     }
-}
-
-/// Writes a recording to a file.
-pub(crate) fn save(recording: &Recording, to: &Path) -> anyhow::Result<()> {
-    let write = || recording.write_to(BufWriter::new(files::create(to)?));
-    write().with_context(|| format!("writing {}", to.display()))
 }
 
 fn text(report: &ReplayReport) -> Page {

@@ -12,7 +12,7 @@ use lowtide_proto::Obstacle;
 use lowtide_proto::helper::Helper;
 use lowtide_release::parse_time;
 
-use crate::ending::Ending;
+use crate::program::ending::Ending;
 
 /// The file of the agent.
 const AGENT: &str = "liblowtide_agent.so";

@@ -15,8 +15,8 @@ use lowtide_types::{Bytes, Verdict};
 use serde::Serialize;
 
 use crate::commands::agents;
-use crate::ending::Ending;
-use crate::page::{self, Page};
+use crate::program::ending::Ending;
+use crate::text::page::{self, Page};
 
 /// The time that a checkpoint or a restore may take: the driver copies about 2 GiB in a second.
 const LIMIT: Duration = Duration::from_secs(900);

@@ -16,7 +16,8 @@ use lowtide_proto::helper::{
     self, Answer, Ask, Helper, HelperError, Refusal, Resume, Suspend, Target,
 };
 
-use crate::{floor, page};
+use crate::commands::floor;
+use crate::text::page;
 
 /// The times that the trial took, in seconds.
 struct Trial {

@@ -21,7 +21,7 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
 /// state is held for much longer than the time between two samples.
 static ON_HOST: LazyLock<Value> = LazyLock::new(|| {
     let arguments = ["demo", "--divide", "8", "--hold", "50", "--json"];
-    Machine::without_gpu().lowtide(&arguments).json()
+    Machine::without_gpu().run(&arguments).json()
 });
 
 /// The text of one run on the double with rungs, in 80 columns.
@@ -119,7 +119,7 @@ fn a_shutdown_names_the_holder_and_updates_stay_flat() {
 fn people_get_receipts_and_a_table() {
     let machine = Machine::with_double("total=1GiB");
     assert!(helper().is_file(), "it is beside the program");
-    let answer = machine.lowtide(&SMALL);
+    let answer = machine.run(&SMALL);
     assert_eq!(answer.code(), 0, "{}", answer.err());
     let text = answer.out();
     for line in [
@@ -171,7 +171,7 @@ fn memory_over_time_is_in_the_json_for_both_ways() {
 #[test]
 fn where_the_driver_reports_no_process_the_memory_of_all_counts() {
     let machine = Machine::with_double("total=1GiB,accounting=off,unattributed=16MiB");
-    let answer = machine.lowtide(&with(&["--json"])).json();
+    let answer = machine.run(&with(&["--json"])).json();
     assert_eq!((&answer["counts"], &answer["source"]), (&json!("everybody"), &json!("nvml")));
     assert_eq!(answer["floor_bytes"], 64 * MIB, "what a context costs on this double");
     let idle = scenario(&answer, "idle");
@@ -182,7 +182,7 @@ fn where_the_driver_reports_no_process_the_memory_of_all_counts() {
 fn what_is_not_proved_is_reported_and_ends_with_one() {
     // The floor cannot be measured: NVML answers the survey, and not the second question.
     let machine = Machine::with_double("total=1GiB,fail=nvmlDeviceGetMemoryInfo_v2@2:999");
-    let answer = machine.lowtide(&with(&["--json"]));
+    let answer = machine.run(&with(&["--json"]));
     assert_eq!(answer.code(), 1, "{}", answer.err());
     let said: Value = serde_json::from_str(&answer.out()).unwrap();
     assert_eq!((&said["proved"], &said["floor_bytes"]), (&json!(false), &Value::Null));
@@ -202,7 +202,7 @@ fn what_is_not_proved_is_reported_and_ends_with_one() {
 #[test]
 fn what_cannot_run_is_reported() {
     let refused = |machine: &Machine, arguments: &[&str], code: i32, words: &str| {
-        let answer: Finished = machine.lowtide(arguments);
+        let answer: Finished = machine.run(arguments);
         assert_eq!(answer.code(), code, "{}", answer.err());
         assert!(answer.err().contains(words), "{}", answer.err());
     };
@@ -259,7 +259,7 @@ fn watched(machine: &Machine, hold_ms: &str) -> (Value, Vec<Look>) {
     let mut looks = Vec::new();
     while !demo.is_finished() {
         let from_s = now_s();
-        let seen = machine.lowtide(&["ps", "--json"]).json();
+        let seen = machine.run(&["ps", "--json"]).json();
         let until_s = now_s();
         let processes = seen["host"]["processes"].as_array().unwrap();
         let own = processes.iter().find(|process| process["pid"] == pid);
@@ -327,7 +327,7 @@ fn what_it_says_is_what_is_seen_from_outside() {
 fn the_picture_is_drawn_from_the_json_and_says_what_it_is_of() {
     let machine = Machine::with_double("total=1GiB");
     let (json, picture) = (machine.path("demo.json"), machine.path("memory.svg"));
-    std::fs::write(&json, machine.lowtide(&with(&["--json"])).out()).unwrap();
+    std::fs::write(&json, machine.run(&with(&["--json"])).out()).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/picture.py");
     let (from, to) = (json.display().to_string(), picture.display().to_string());
     let drawing =

@@ -22,7 +22,7 @@ fn device<'a>(report: &'a Value, id: &str) -> &'a Value {
 #[test]
 fn without_a_gpu_host_is_usable_and_the_names_tried_are_said() {
     let machine = Machine::without_gpu();
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     assert_eq!(report["cuda"]["available"], false);
     assert_eq!(report["cuda"]["tried"][0]["name"], "/nowhere/libcuda.so.1");
     assert!(report["cuda"]["reason"].as_str().unwrap().contains("LOWTIDE_CUDA_LIBRARY"));
@@ -31,7 +31,7 @@ fn without_a_gpu_host_is_usable_and_the_names_tried_are_said() {
     assert_eq!((&host["kind"], &host["page_bytes"]), (&json!("host"), &json!(2 * MIB)));
     assert_eq!(host["floor_bytes"], 0);
     assert!(host["total_bytes"].as_u64().unwrap() >= 2 * MIB);
-    let text = machine.lowtide(&["doctor"]);
+    let text = machine.run(&["doctor"]);
     assert_eq!(text.code(), 0, "a machine without a GPU is an ordinary machine");
     assert!(text.out().contains("/nowhere/libcuda.so.1"), "{}", text.out());
 }
@@ -55,7 +55,7 @@ fn the_usual_names_are_tried_where_no_variable_says_otherwise() {
 #[test]
 fn with_a_gpu_every_key_is_there() {
     let machine = Machine::with_double("total=2GiB,context=48MiB,reserved=32MiB");
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     assert_eq!(report["cuda"]["available"], true);
     assert_eq!(report["cuda"]["reason"], Value::Null);
     let gpu = device(&report, "cuda:0");
@@ -74,16 +74,14 @@ fn with_a_gpu_every_key_is_there() {
 #[test]
 fn the_floor_is_remembered_and_measured_anew_when_asked() {
     let machine = Machine::with_double("context=48MiB");
-    assert!(
-        machine.lowtide(&["doctor"]).out().contains("48.0 MiB for a bare context (measured now)")
-    );
-    assert!(machine.lowtide(&["doctor"]).out().contains("stored"));
-    assert!(machine.lowtide(&["doctor", "--measure-floor"]).out().contains("measured now"));
+    assert!(machine.run(&["doctor"]).out().contains("48.0 MiB for a bare context (measured now)"));
+    assert!(machine.run(&["doctor"]).out().contains("stored"));
+    assert!(machine.run(&["doctor", "--measure-floor"]).out().contains("measured now"));
     let remembered = machine.path("cache/lowtide/floor.json");
     assert!(remembered.exists());
     fs::write(&remembered, "{ not JSON").unwrap();
     assert!(
-        machine.lowtide(&["doctor"]).out().contains("measured now"),
+        machine.run(&["doctor"]).out().contains("measured now"),
         "a broken file remembers nothing"
     );
 }
@@ -92,7 +90,7 @@ fn the_floor_is_remembered_and_measured_anew_when_asked() {
 fn a_floor_that_cannot_be_remembered_is_still_told() {
     let machine = Machine::with_double("context=48MiB");
     fs::write(machine.path("cache"), "a file where the folder should be").unwrap();
-    let answer = machine.lowtide(&["doctor"]);
+    let answer = machine.run(&["doctor"]);
     assert_eq!(answer.code(), 0);
     assert!(answer.out().contains("48.0 MiB for a bare context (measured now)"));
     assert!(answer.err().contains("could not be stored"), "{}", answer.err());
@@ -101,7 +99,7 @@ fn a_floor_that_cannot_be_remembered_is_still_told() {
 #[test]
 fn a_child_that_fails_is_a_reason_and_not_the_end() {
     let machine = Machine::with_double("fail=cuDevicePrimaryCtxRetain:999");
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     let gpu = device(&report, "cuda:0");
     assert_eq!(gpu["floor_bytes"], Value::Null);
     let reason = gpu["floor_reason"].as_str().unwrap();
@@ -111,7 +109,7 @@ fn a_child_that_fails_is_a_reason_and_not_the_end() {
 #[test]
 fn an_operation_that_fails_on_this_machine_is_said() {
     let machine = Machine::with_double("fail=cuMemMap:801");
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     let tried = &device(&report, "cuda:0")["capabilities"]["virtual_memory"];
     assert_eq!(tried["works"], false);
     assert!(tried["detail"].as_str().unwrap().contains("cuMemMap failed on cuda:0"), "{tried}");
@@ -121,7 +119,7 @@ fn an_operation_that_fails_on_this_machine_is_said() {
 #[test]
 fn measuring_gives_speeds_with_units() {
     let machine = Machine::with_double("total=256MiB");
-    let answer = machine.lowtide(&["doctor", "--measure", "--device", "cuda:0"]);
+    let answer = machine.run(&["doctor", "--measure", "--device", "cuda:0"]);
     assert_eq!(answer.code(), 0, "{}", answer.err());
     for row in ["link out", "link in", "digest speed", "host memory"] {
         let line = answer.out().lines().find(|line| line.contains(row)).map(str::to_owned);
@@ -136,7 +134,7 @@ fn measuring_gives_speeds_with_units() {
 #[test]
 fn a_device_that_cannot_be_measured_does_not_hide_the_rest() {
     let machine = Machine::with_double("total=256MiB,oom_at=2MiB");
-    let report = machine.lowtide(&["doctor", "--measure", "--json"]).json();
+    let report = machine.run(&["doctor", "--measure", "--json"]).json();
     let gpu = device(&report, "cuda:0");
     assert_eq!(gpu["measured"], Value::Null);
     assert!(gpu["measured_reason"].as_str().unwrap().contains("out of memory"), "{gpu}");
@@ -146,7 +144,7 @@ fn a_device_that_cannot_be_measured_does_not_hide_the_rest() {
 #[test]
 fn a_device_that_is_asked_for_and_cannot_be_used_is_told_why() {
     let machine = Machine::with_double("fail=cuInit:999");
-    let answer = machine.lowtide(&["doctor", "--device", "cuda:0"]);
+    let answer = machine.run(&["doctor", "--device", "cuda:0"]);
     assert_eq!(answer.code(), 3);
     let expected = "lowtide: cuda:0 is not available (this machine has host): cuInit failed";
     assert!(answer.err().starts_with(expected), "{}", answer.err());
@@ -156,7 +154,7 @@ fn a_device_that_is_asked_for_and_cannot_be_used_is_told_why() {
 fn without_nvml_the_driver_still_serves() {
     let double = lowtide_testing::double::Double::path().display().to_string();
     let machine = Machine::with_libraries(&double, "/nowhere/libnvidia-ml.so.1");
-    let answer = machine.lowtide(&["doctor"]);
+    let answer = machine.run(&["doctor"]);
     assert_eq!(answer.code(), 0, "{}", answer.err());
     assert!(answer.out().contains("NVML does not report how much is in use"), "{}", answer.out());
     assert!(
@@ -174,7 +172,7 @@ fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
     let file = machine.path("libcuda.so.1");
     fs::write(&file, "not a library").unwrap();
     let machine = Machine::with_libraries(file.to_str().unwrap(), "/nowhere/nvml");
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     let reason = report["cuda"]["reason"].as_str().unwrap();
     assert!(reason.contains(file.to_str().unwrap()), "{reason}");
 }
@@ -214,7 +212,7 @@ fn a_missing_function_is_named() {
     for missing in core_names() {
         let others: Vec<_> = core_names().into_iter().filter(|name| *name != missing).collect();
         let machine = Machine::with_libraries(&stub(&machine, &others, 13000), "/nowhere/nvml");
-        let report = machine.lowtide(&["doctor", "--json"]).json();
+        let report = machine.run(&["doctor", "--json"]).json();
         assert_eq!(report["cuda"]["available"], false);
         let reason = report["cuda"]["reason"].as_str().unwrap();
         assert!(reason.contains(&format!("the CUDA driver has no {missing}")), "{reason}");
@@ -225,13 +223,13 @@ fn a_missing_function_is_named() {
 fn a_driver_that_is_too_old_is_named_with_both_versions() {
     let machine = Machine::without_gpu();
     let machine = Machine::with_libraries(&stub(&machine, &core_names(), 11040), "/nowhere/nvml");
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     let reason = report["cuda"]["reason"].as_str().unwrap();
     assert!(reason.contains("11.4") && reason.contains("12.0"), "{reason}");
 }
 
 fn assert_no_gpu(machine: &Machine, expected: &str) {
-    let report = machine.lowtide(&["doctor", "--json"]).json();
+    let report = machine.run(&["doctor", "--json"]).json();
     assert_eq!(report["cuda"]["tried"].as_array().unwrap().len(), 1, "{expected}");
     assert_eq!(report["cuda"]["available"], false, "{expected}");
     let reason = report["cuda"]["reason"].as_str().unwrap();
@@ -264,7 +262,7 @@ fn wrong_usage_is_told_and_ends_with_two() {
         (&["frobnicate"][..], "frobnicate"),
         (&[][..], "Usage"),
     ] {
-        let answer = machine.lowtide(arguments);
+        let answer = machine.run(arguments);
         assert_eq!(answer.code(), 2, "{arguments:?}");
         assert!(answer.err().contains(expected), "{arguments:?}: {}", answer.err());
     }
@@ -278,34 +276,28 @@ fn a_missing_device_ends_with_three_everywhere() {
     fs::write(&trace, "Thread,Time,Action,Pointer,Size,Stream\n").unwrap();
     let trace = trace.display().to_string();
     for wanted in ["cuda:7", "xpu:0"] {
-        for command in [
-            &["doctor"][..],
-            &["ps"],
-            &["ps", "--watch"],
-            &["demo"],
-            &["replay", &trace],
-            &["bench", "alloc"],
-            &["bench", "sleep"],
-        ] {
-            let answer = machine.lowtide(&[command, &["--device", wanted]].concat());
+        for command in
+            [&["doctor"][..], &["ps"], &["ps", "--watch"], &["demo"], &["replay", &trace]]
+        {
+            let answer = machine.run(&[command, &["--device", wanted]].concat());
             assert_eq!(answer.code(), 3, "{command:?}: {}", answer.err());
             let conclusion = format!("lowtide: {wanted} is not available (this machine has host)");
             assert!(answer.err().starts_with(&conclusion), "{command:?}: {}", answer.err());
             assert_eq!(answer.out(), "", "{command:?}");
         }
     }
-    let said = machine.lowtide(&["demo", "--device", "cuda:0"]).err();
+    let said = machine.run(&["demo", "--device", "cuda:0"]).err();
     assert!(said.ends_with("(looked for /nowhere/libcuda.so.1)"), "{said}");
 }
 
 #[test]
 fn help_teaches() {
     let machine = Machine::without_gpu();
-    let help = machine.lowtide(&["doctor", "--help"]).out();
+    let help = machine.run(&["doctor", "--help"]).out();
     for word in ["--measure", "--json", "floor", "Ends with 0"] {
         assert!(help.contains(word), "{word}: {help}");
     }
-    let help = machine.lowtide(&["--help"]).out();
+    let help = machine.run(&["--help"]).out();
     for word in ["LOWTIDE_CUDA_LIBRARY", "0  done", "1  done", "2  wrong usage", "3  could not run"]
     {
         assert!(help.contains(word), "{word}: {help}");

@@ -36,7 +36,7 @@ fn a_neighbour_is_not_part_of_the_floor() {
     // The neighbour has 100 MiB more while the child has its context, and not before or after.
     for settings in ["context=48MiB,breathing=100MiB", "context=48MiB,foreign=77:5MiB"] {
         let machine = Machine::with_double(settings);
-        let answer = gpu(&machine.lowtide(&["doctor", "--json"]));
+        let answer = gpu(&machine.run(&["doctor", "--json"]));
         assert_eq!(answer["floor_bytes"], 48 * MIB, "{settings}");
         assert_eq!(answer["floor_from"], "process");
         assert_eq!(stored(&machine)[0]["floor_bytes"], 48 * MIB, "{settings}");
@@ -47,10 +47,10 @@ fn a_neighbour_is_not_part_of_the_floor() {
 fn a_floor_that_only_the_device_tells_is_uncertain_and_not_stored() {
     for settings in ["context=48MiB,accounting=off", "context=48MiB,pid_offset=50000000"] {
         let machine = Machine::with_double(settings);
-        let finished = machine.lowtide(&["doctor", "--json"]);
+        let finished = machine.run(&["doctor", "--json"]);
         assert_eq!(gpu(&finished)["floor_bytes"], 48 * MIB, "{settings}");
         assert_eq!(gpu(&finished)["floor_from"], "difference", "{settings}");
-        let text = machine.lowtide(&["doctor"]).words();
+        let text = machine.run(&["doctor"]).words();
         assert!(text.contains("about 48.0 MiB for a bare context"), "{text}");
         assert!(!machine.path("cache/lowtide/floor.json").exists());
     }
@@ -59,25 +59,25 @@ fn a_floor_that_only_the_device_tells_is_uncertain_and_not_stored() {
 #[test]
 fn a_floor_belongs_to_a_device_and_a_driver() {
     let machine = Machine::with_double("context=48MiB");
-    machine.lowtide(&["doctor"]);
+    machine.run(&["doctor"]);
     let mut floors = stored(&machine);
     floors[0]["driver"] = json!("470.1");
     floors[0]["floor_bytes"] = json!(7 * MIB);
     store(&machine, &json!(floors));
-    assert_eq!(gpu(&machine.lowtide(&["doctor", "--json"]))["floor_bytes"], 48 * MIB);
+    assert_eq!(gpu(&machine.run(&["doctor", "--json"]))["floor_bytes"], 48 * MIB);
     assert_eq!(stored(&machine).len(), 2, "each driver keeps its own");
 }
 
 #[test]
 fn a_floor_that_cannot_be_true_is_refused_and_measured_again() {
     let machine = Machine::with_double("total=1GiB,context=48MiB");
-    machine.lowtide(&["doctor"]);
+    machine.run(&["doctor"]);
     let floors = stored(&machine);
     for wrong in [2048 * MIB, u64::MAX, 0] {
         let mut floors = floors.clone();
         floors[0]["floor_bytes"] = json!(wrong);
         store(&machine, &json!(floors));
-        let answer = machine.lowtide(&["doctor", "--json"]);
+        let answer = machine.run(&["doctor", "--json"]);
         assert_eq!(gpu(&answer)["floor_bytes"], 48 * MIB, "{wrong}");
         assert!(answer.err().contains("the stored floor is not used"), "{}", answer.err());
         assert_eq!(stored(&machine)[0]["floor_bytes"], 48 * MIB);
@@ -87,7 +87,7 @@ fn a_floor_that_cannot_be_true_is_refused_and_measured_again() {
 #[test]
 fn what_is_stored_is_this_users_alone() {
     let machine = Machine::with_double("context=48MiB");
-    machine.lowtide(&["doctor"]);
+    machine.run(&["doctor"]);
     let mode = |path| fs::metadata(machine.path(path)).unwrap().mode() & 0o777;
     assert_eq!((mode("cache/lowtide"), mode("cache/lowtide/floor.json")), (0o700, 0o600));
 }
@@ -95,7 +95,7 @@ fn what_is_stored_is_this_users_alone() {
 #[test]
 fn a_planted_file_is_neither_waited_for_nor_believed_nor_followed() {
     let machine = Machine::with_double("context=48MiB");
-    machine.lowtide(&["doctor"]);
+    machine.run(&["doctor"]);
     let (file, victim) = (machine.path("cache/lowtide/floor.json"), machine.path("victim"));
     let good = fs::read_to_string(&file).unwrap();
     fs::write(&victim, good.replace("floor_bytes\": 5", "floor_bytes\": 6")).unwrap();
@@ -111,7 +111,7 @@ fn a_planted_file_is_neither_waited_for_nor_believed_nor_followed() {
     for (what, plant) in plants {
         fs::remove_file(&file).unwrap();
         plant();
-        let answer = machine.lowtide(&["doctor"]);
+        let answer = machine.run(&["doctor"]);
         assert_eq!(answer.code(), 0, "{what}: {}", answer.err());
         assert!(answer.words().contains("48.0 MiB for a bare context (measured now)"), "{what}");
         assert!(answer.err().contains("floor.json is"), "{what}: {}", answer.err());
@@ -123,7 +123,7 @@ fn a_planted_file_is_neither_waited_for_nor_believed_nor_followed() {
 #[test]
 fn a_folder_that_is_not_this_users_own_is_not_written_to() {
     let refused = |machine: &Machine, words: &str, elsewhere: &Path| {
-        let answer = machine.lowtide(&["doctor"]);
+        let answer = machine.run(&["doctor"]);
         assert_eq!(answer.code(), 0, "{}", answer.err());
         assert!(answer.words().contains("48.0 MiB for a bare context (measured now)"));
         assert!(answer.err().contains("could not be stored"), "{}", answer.err());

@@ -1,15 +1,18 @@
 //! The commands, as a user meets them.
 
 mod agents;
-mod bench;
 mod demo;
 mod doctor;
 mod floor;
 mod generate;
 mod hard_times;
+mod hardship;
 mod permissions;
 mod program;
 mod ps;
 mod replay;
 mod suspend;
 mod terminal;
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lowtide");

@@ -1,4 +1,4 @@
-//! The `lowtide` program as a user runs it, on a machine of the test's choice.
+//! A program as a user runs it, on a machine of the test's choice.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -54,8 +54,8 @@ impl Machine {
         command
     }
 
-    pub(crate) fn lowtide(&self, arguments: &[&str]) -> Finished {
-        let output = self.command(env!("CARGO_BIN_EXE_lowtide"), arguments).output().unwrap();
+    pub(crate) fn run(&self, arguments: &[&str]) -> Finished {
+        let output = self.command(crate::PROGRAM, arguments).output().unwrap();
         Finished { output }
     }
 }

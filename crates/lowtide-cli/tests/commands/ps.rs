@@ -48,7 +48,7 @@ fn sum(device: &Value) -> (i64, i64) {
 fn rows_add_up_to_what_the_driver_says() {
     let machine = Machine::with_double("context=48MiB,reserved=32MiB,unattributed=16MiB");
     let holder = Holder::start(&machine);
-    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let answer = machine.run(&["ps", "--json"]).json();
     let device = &answer["devices"][0];
     assert_eq!(device["id"], "cuda:0");
     assert_eq!(device["unattributed_bytes"], 16 * MIB);
@@ -67,7 +67,7 @@ fn people_get_a_table() {
     let machine =
         Machine::with_double("total=1GiB,context=48MiB,reserved=32MiB,unattributed=16MiB");
     let holder = Holder::start(&machine);
-    let text = machine.lowtide(&["ps"]).out();
+    let text = machine.run(&["ps"]).out();
     let row = format!("{:>10}          48.0 MiB  ", holder.child.id());
     assert!(text.contains(&row), "{text}");
     let rest = "
@@ -85,7 +85,7 @@ fn people_get_a_table() {
 fn a_process_of_this_machine_is_named() {
     let machine = Machine::with_double("context=48MiB");
     let _holder = Holder::start(&machine);
-    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let answer = machine.run(&["ps", "--json"]).json();
     let process = &answer["devices"][0]["processes"][0];
     if lowtide_device::identity::sees_driver_pids() {
         assert_eq!(process["identity"], "known");
@@ -100,41 +100,41 @@ fn a_process_of_this_machine_is_named() {
 fn memory_that_is_not_reported_is_unattributed() {
     let machine = Machine::with_double("context=48MiB,accounting=off");
     let _holder = Holder::start(&machine);
-    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let answer = machine.run(&["ps", "--json"]).json();
     let device = &answer["devices"][0];
     assert_eq!(device["processes"][0]["bytes"], Value::Null);
     assert_eq!(device["unattributed_bytes"], 48 * MIB);
     let (rows, driver) = sum(device);
     assert_eq!(rows, driver);
-    assert!(machine.lowtide(&["ps"]).out().contains("not reported"));
+    assert!(machine.run(&["ps"]).out().contains("not reported"));
 }
 
 #[test]
 fn a_pid_of_nobody_here_is_named_as_unknown() {
     let machine = Machine::with_double("context=48MiB,pid_offset=50000000");
     let _holder = Holder::start(&machine);
-    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let answer = machine.run(&["ps", "--json"]).json();
     assert_eq!(answer["devices"][0]["processes"][0]["identity"], "not_visible");
-    assert!(machine.lowtide(&["ps"]).out().contains("outside this container"));
+    assert!(machine.run(&["ps"]).out().contains("outside this container"));
 }
 
 #[test]
 fn one_device_can_be_asked_for() {
     let machine = Machine::with_double("devices=2,context=48MiB");
     let _holder = Holder::start(&machine);
-    let answer = machine.lowtide(&["ps", "--device", "cuda:1", "--json"]).json();
+    let answer = machine.run(&["ps", "--device", "cuda:1", "--json"]).json();
     let ids: Vec<_> = answer["devices"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
     assert_eq!(ids, ["cuda:1"]);
     assert_eq!(answer["host"], Value::Null);
-    let answer = machine.lowtide(&["ps", "--device", "host", "--json"]).json();
+    let answer = machine.run(&["ps", "--device", "host", "--json"]).json();
     assert_eq!((&answer["devices"], &answer["reason"]), (&json!([]), &Value::Null));
     assert!(answer["host"]["processes"].is_array());
-    let text = machine.lowtide(&["ps", "--device", "cuda:0"]).out();
+    let text = machine.run(&["ps", "--device", "cuda:0"]).out();
     assert!(
         text.contains("cuda:0") && !text.contains("cuda:1") && !text.contains("host"),
         "{text}"
     );
-    let answer = machine.lowtide(&["ps", "--device", "cuda:2"]);
+    let answer = machine.run(&["ps", "--device", "cuda:2"]);
     assert_eq!(answer.code(), 3);
     assert!(
         answer.err().contains("cuda:2 is not available (this machine has cuda:0, cuda:1, host)"),
@@ -146,10 +146,10 @@ fn one_device_can_be_asked_for() {
 #[test]
 fn a_name_that_no_gpu_has_is_not_blamed_on_nvml() {
     let machine = Machine::without_gpu();
-    let answer = machine.lowtide(&["ps", "--device", "hosts"]);
+    let answer = machine.run(&["ps", "--device", "hosts"]);
     assert_eq!(answer.code(), 3);
     assert_eq!(answer.err(), "lowtide: hosts is not available (this machine has host)");
-    let answer = machine.lowtide(&["ps", "--device", "cuda:0"]);
+    let answer = machine.run(&["ps", "--device", "cuda:0"]);
     assert!(answer.err().contains("the NVML library is not installed"), "{}", answer.err());
 }
 
@@ -190,7 +190,7 @@ fn a_watch_ends_when_nobody_reads_any_more() {
 fn an_interval_that_is_none_is_refused() {
     let machine = Machine::without_gpu();
     for wrong in ["0", "soon", "4000"] {
-        let answer = machine.lowtide(&["ps", "--watch", wrong]);
+        let answer = machine.run(&["ps", "--watch", wrong]);
         assert_eq!(answer.code(), 2, "{wrong}: {}", answer.err());
         assert!(answer.err().contains("seconds from 0.1 to 3600"), "{}", answer.err());
     }
@@ -199,7 +199,7 @@ fn an_interval_that_is_none_is_refused() {
 #[test]
 fn asking_costs_no_device_memory() {
     let machine = Machine::with_double("context=48MiB");
-    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let answer = machine.run(&["ps", "--json"]).json();
     assert_eq!(answer["devices"][0]["processes"].as_array().unwrap().len(), 0);
     let (rows, driver) = sum(&answer["devices"][0]);
     assert_eq!(rows, driver);
@@ -208,16 +208,16 @@ fn asking_costs_no_device_memory() {
 #[test]
 fn without_a_gpu_it_says_why_and_ends_with_zero() {
     let machine = Machine::without_gpu();
-    let answer = machine.lowtide(&["ps", "--json"]).json();
+    let answer = machine.run(&["ps", "--json"]).json();
     assert_eq!(answer["devices"].as_array().unwrap().len(), 0);
     assert!(answer["reason"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
-    assert!(machine.lowtide(&["ps"]).out().contains("no GPU"));
+    assert!(machine.run(&["ps"]).out().contains("no GPU"));
 }
 
 #[test]
 fn nvml_that_answers_with_an_error_is_told_and_ends_with_three() {
     let machine = Machine::with_double("fail=nvmlDeviceGetMemoryInfo_v2:999");
-    let answer = machine.lowtide(&["ps"]);
+    let answer = machine.run(&["ps"]);
     assert_eq!(answer.code(), 3);
     assert!(answer.err().contains("NVML could not report the memory in use"), "{}", answer.err());
     assert!(answer.out().contains("host"), "the rest is shown all the same");
@@ -254,7 +254,7 @@ fn a_name_that_others_chose_is_shown_and_does_nothing_to_the_terminal() {
     ];
     for (name, shown) in names {
         let holder = start_with_name(&machine, name);
-        let (pid, answer) = (holder.child.id(), machine.lowtide(&["ps", "--json"]));
+        let (pid, answer) = (holder.child.id(), machine.run(&["ps", "--json"]));
         let text = answer.out();
         let is_safe = |c: char| c == '\n' || lowtide_types::is_printable(c);
         assert!(text.chars().all(is_safe), "{text:?}");
@@ -262,7 +262,7 @@ fn a_name_that_others_chose_is_shown_and_does_nothing_to_the_terminal() {
         let own = processes.iter().find(|process| process["pid"] == pid).expect("it is listed");
         assert_eq!((&own["identity"], &own["name"]), (&json!("known"), &json!(shown)));
         assert!(own["command"].as_str().unwrap().contains(shown), "{own}");
-        let text = machine.lowtide(&["ps"]).out();
+        let text = machine.run(&["ps"]).out();
         assert!(text.contains(shown) && text.chars().all(is_safe), "{text:?}");
     }
 }

@@ -37,10 +37,10 @@ fn no_trace_takes_more_than_expandable_segments_nor_more_than_a_twentieth() {
     for (name, peer) in [("random4", 1.05), ("random64", 1.07), ("swap", 1.00), ("ragged", 1.09)] {
         for seed in lowtide_testing::share(1..4) {
             let file = trace(&machine, name, seed);
-            let roomy = machine.lowtide(&["replay", &file, "--json"]).json();
+            let roomy = machine.run(&["replay", &file, "--json"]).json();
             let memory = tenth_more(&roomy);
             let tight = ["replay", &file, "--memory", &memory, "--fit", "--json"];
-            let tight = machine.lowtide(&tight).json();
+            let tight = machine.run(&tight).json();
             let number = |answer: &Value, key: &str| answer[key].as_f64().unwrap();
             let [ratio, fit] = ["ratio", "fit_ratio"].map(|key| number(&tight, key));
             // The peers' figures have two decimals.
@@ -67,7 +67,7 @@ fn tiny_tensors_take_a_twentieth_more_than_their_bytes_at_most() {
         lowtide_testing::share(1..4).flat_map(|seed| [("tiny", seed), ("bits", seed)])
     {
         let file = trace(&machine, name, seed);
-        let ratio = machine.lowtide(&["replay", &file, "--json"]).json()["ratio"].as_f64().unwrap();
+        let ratio = machine.run(&["replay", &file, "--json"]).json()["ratio"].as_f64().unwrap();
         assert!(ratio <= 1.05, "{name} {seed}: {ratio}");
     }
 }
@@ -79,10 +79,10 @@ fn a_roomy_device_saves_driver_time() {
     for name in ["random4", "random64", "ragged"] {
         let file = trace(&machine, name, 2);
         let play = |memory: &str| {
-            let answer = machine.lowtide(&["replay", &file, "--memory", memory, "--json"]).json();
+            let answer = machine.run(&["replay", &file, "--memory", memory, "--json"]).json();
             (answer["ratio"].as_f64().unwrap(), answer["driver_ms"].as_f64().unwrap())
         };
-        let tight = play(&tenth_more(&machine.lowtide(&["replay", &file, "--json"]).json()));
+        let tight = play(&tenth_more(&machine.run(&["replay", &file, "--json"]).json()));
         let roomy = play("1TiB");
         assert!(roomy.0 >= tight.0 && roomy.0 < 1.25, "{name}: {roomy:?}, tight {tight:?}");
         assert!(roomy.1 < tight.1, "{name}: {roomy:?}, tight {tight:?}");
@@ -99,7 +99,7 @@ fn a_trace_runs_on_real_pages_too() {
     )
     .unwrap();
     let file = file.display().to_string();
-    let answer = machine.lowtide(&["replay", &file, "--device", "host", "--json"]).json();
+    let answer = machine.run(&["replay", &file, "--device", "host", "--json"]).json();
     assert_eq!(answer["events"], 3);
     assert_eq!(answer["live_peak_bytes"], 3_000_100);
     assert_eq!(
@@ -109,9 +109,9 @@ fn a_trace_runs_on_real_pages_too() {
     );
     assert!(answer["driver_calls"].as_u64().unwrap() > 0, "a real device counts its calls");
     assert_eq!(answer["driver_ms"], Value::Null, "and nobody times them");
-    let text = machine.lowtide(&["replay", &file, "--device", "host"]).out();
+    let text = machine.run(&["replay", &file, "--device", "host"]).out();
     assert!(text.contains("driver calls") && !text.contains("H200"), "{text}");
-    let text = machine.lowtide(&["replay", &file]).out();
+    let text = machine.run(&["replay", &file]).out();
     assert!(text.contains("physical peak") && text.contains("MiB"), "{text}");
     assert!(text.contains("H200") && !text.contains("distributed over"), "{text}");
 }
@@ -120,14 +120,14 @@ fn a_trace_runs_on_real_pages_too() {
 fn a_trace_is_read_from_standard_input() {
     let machine = Machine::without_gpu();
     let file = trace(&machine, "swap", 1);
-    let of_file = machine.lowtide(&["replay", &file, "--json"]).json();
+    let of_file = machine.run(&["replay", &file, "--json"]).json();
     let mut command = machine.command(env!("CARGO_BIN_EXE_lowtide"), &["replay", "-", "--json"]);
     let output = command.stdin(fs::File::open(&file).unwrap()).output().unwrap();
     let of_stdin = Finished { output }.json();
     for key in ["events", "live_peak_bytes", "physical_peak_bytes", "driver_calls"] {
         assert_eq!(of_file[key], of_stdin[key], "{key}");
     }
-    let empty = machine.lowtide(&["replay", "-"]);
+    let empty = machine.run(&["replay", "-"]);
     assert_eq!(empty.code(), 3);
     assert!(empty.err().contains("reading standard input: line 1: "), "{}", empty.err());
 }
@@ -139,7 +139,7 @@ fn sizes_are_accepted_in_mb_too() {
     let header = "Thread,Time,Action,Pointer,Size,Stream\n";
     fs::write(&file, format!("{header}0,0,allocate,0x1,8388608,0\n")).unwrap();
     let file = file.display().to_string();
-    let play = |memory: &str| machine.lowtide(&["replay", &file, "--memory", memory]).code();
+    let play = |memory: &str| machine.run(&["replay", &file, "--memory", memory]).code();
     assert_eq!([play("8MiB"), play("8MB"), play("9mb"), play("0.009 GB")], [0, 3, 0, 0]);
 }
 
@@ -148,11 +148,11 @@ fn blocks_can_be_dealt_over_streams_and_threads() {
     let machine = Machine::without_gpu();
     for name in ["random4", "random64", "swap", "ragged"] {
         let file = trace(&machine, name, 1);
-        let plain = machine.lowtide(&["replay", &file, "--json"]).json();
+        let plain = machine.run(&["replay", &file, "--json"]).json();
         assert_eq!((&plain["streams"], &plain["threads"]), (&json!(1), &json!(1)));
         for (streams, threads) in [("2", "1"), ("1", "2"), ("2", "2")] {
             let dealt = ["--streams", streams, "--threads", threads, "--json"];
-            let answer = machine.lowtide(&[&["replay", &file], &dealt[..]].concat()).json();
+            let answer = machine.run(&[&["replay", &file], &dealt[..]].concat()).json();
             let what = format!("{name} over {streams} streams and {threads} threads: {answer}");
             assert_eq!(answer["streams"].to_string(), streams, "{what}");
             assert_eq!(answer["threads"].to_string(), threads, "{what}");
@@ -169,7 +169,7 @@ fn blocks_can_be_dealt_over_streams_and_threads() {
         }
     }
     let file = machine.path("swap-1.csv").display().to_string();
-    let text = machine.lowtide(&["replay", &file, "--streams", "2", "--threads", "3"]).out();
+    let text = machine.run(&["replay", &file, "--streams", "2", "--threads", "3"]).out();
     assert!(text.contains("streams: 2, threads: 3"), "{text}");
 }
 
@@ -179,7 +179,7 @@ fn streams_are_waited_for_where_memory_is_short() {
     let machine = Machine::without_gpu();
     let file = trace(&machine, "ragged", 1);
     let play = |memory: &str| {
-        machine.lowtide(&["replay", &file, "--streams", "2", "--memory", memory, "--json"]).json()
+        machine.run(&["replay", &file, "--streams", "2", "--memory", memory, "--json"]).json()
     };
     let (wide, tight) = (play("1TiB"), play("1900MiB"));
     let peak = |answer: &Value| answer["physical_peak_bytes"].as_u64().unwrap();
@@ -195,7 +195,7 @@ fn a_recording_replays_to_the_same_numbers() {
     for streams in ["1", "2"] {
         let play = |file: &str, more: &[&str]| {
             let arguments = ["replay", file, "--streams", streams, "--json"];
-            machine.lowtide(&[&arguments[..], more].concat()).json()
+            machine.run(&[&arguments[..], more].concat()).json()
         };
         let (first, again) = (play(&file, &["--record", &copy]), play(&copy, &[]));
         for key in ["events", "live_peak_bytes", "physical_peak_bytes", "driver_calls"] {
@@ -204,8 +204,8 @@ fn a_recording_replays_to_the_same_numbers() {
     }
     // The order of threads is in their recording.
     let arguments = ["replay", &file, "--threads", "2", "--record", &copy, "--json"];
-    let first = machine.lowtide(&arguments).json();
-    let again = machine.lowtide(&["replay", &copy, "--json"]).json();
+    let first = machine.run(&arguments).json();
+    let again = machine.run(&["replay", &copy, "--json"]).json();
     assert_eq!(first["events"], again["events"]);
     let threads = fs::read_to_string(&copy).unwrap();
     let threads: BTreeSet<_> = threads.lines().skip(1).map(|line| line.split(',').next()).collect();
@@ -261,7 +261,7 @@ fn what_is_wrong_is_told() {
     ];
     for (arguments, expected) in cases {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let answer = machine.lowtide(&arguments);
+        let answer = machine.run(&arguments);
         assert_eq!(answer.code(), 3, "{arguments:?}: {}", answer.err());
         assert!(answer.err().contains(expected), "{arguments:?}: {}", answer.err());
     }
@@ -276,7 +276,7 @@ fn what_is_wrong_is_told() {
         &["--fit", "--streams", "2"],
         &["--fit", "--threads", "2"],
     ] {
-        let answer = machine.lowtide(&[&["replay", "x"], wrong].concat());
+        let answer = machine.run(&[&["replay", "x"], wrong].concat());
         assert_eq!(answer.code(), 2, "{wrong:?}: {}", answer.err());
         assert!(answer.err().contains(wrong[0]), "{wrong:?}: {}", answer.err());
     }

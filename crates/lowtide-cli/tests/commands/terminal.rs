@@ -49,7 +49,6 @@ fn every_text_fits_the_columns() {
             (&without, &["ps"]),
             (&without, &["doctor", "--device", "cuda:0"]),
             (&without, &["replay", &trace, "--streams", "2"]),
-            (&without, &["bench", "alloc", "--blocks", "100", "--rounds", "1", "--no-growth"]),
             (&without, &["--help"]),
             (&without, &["demo", "--help"]),
             (&without, &["ps", "--help"]),
@@ -80,7 +79,7 @@ fn the_demo_fits_eighty_columns() {
 
 #[test]
 fn without_a_terminal_lines_have_a_hundred_columns() {
-    let text = Machine::without_gpu().lowtide(&["doctor"]).out();
+    let text = Machine::without_gpu().run(&["doctor"]).out();
     let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
     assert!((81..=100).contains(&longest), "{longest}: {text}");
 }

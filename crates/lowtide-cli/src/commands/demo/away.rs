@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::setup::Setup;
 use crate::commands::suspend_trial::{OwnHelper, refused};
-use crate::page;
+use crate::text::page;
 
 /// The longest time for each step.
 const LIMIT_MS: u64 = 60_000;

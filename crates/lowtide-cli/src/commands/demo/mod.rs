@@ -26,10 +26,10 @@ use serde::Serialize;
 
 use self::scenario::Scenario;
 use self::setup::Setup;
-use crate::devices;
-use crate::ending::Ending;
-use crate::numbers;
-use crate::page;
+use crate::arguments::devices;
+use crate::arguments::numbers;
+use crate::program::ending::Ending;
+use crate::text::page;
 
 /// A scenario of the demo.
 struct Entry {

@@ -3,7 +3,7 @@
 use lowtide::device::Bytes;
 
 use super::scenario::{Cleaning, Scenario};
-use crate::page::Page;
+use crate::text::page::Page;
 
 /// Returns a scenario as text: both ways, the receipts, the checks.
 pub(super) fn scenario(scenario: &Scenario, number: usize, about: &str, in_full: bool) -> Page {

@@ -11,9 +11,9 @@ use lowtide_device::survey::{Survey, survey};
 
 use super::content::{Content, Filled, Loaded};
 use super::sizes::Unit;
-use crate::devices;
-use crate::floor;
-use crate::progress::{self, Progress};
+use crate::arguments::devices;
+use crate::commands::floor;
+use crate::text::progress::{self, Progress};
 
 /// The time between two readings that have to agree, and the longest time to wait for that.
 const BETWEEN_READINGS: Duration = Duration::from_millis(2);

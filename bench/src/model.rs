@@ -1,4 +1,4 @@
-//! The memory of a model, as `bench sleep` uses it: weights that are kept and a cache that is
+//! The memory of a model, as `lowtide-bench sleep` uses it: weights that are kept and a cache that is
 //! discarded, both full of random bytes.
 //!
 //! Every block is filled from one random region, each from another offset in it. So no two pages are
@@ -10,7 +10,7 @@ use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::{Address, Bytes, Device, HostMemory, PendingDigests, Stream};
 use lowtide_pool::{Pool, SleepPolicy, StreamId};
 
-use super::work::Random;
+use crate::work::Random;
 
 /// Rows and columns of the weights of a model with 8 billion parameters of two bytes: embeddings; for
 /// each layer attention, projections and norms; and the head.
@@ -29,7 +29,7 @@ const PIECE_LEAST: u64 = 4 << 20;
 const STRIDE: u64 = 4104;
 const PIECES_MOST: u64 = (2 << 20) / STRIDE;
 
-pub(super) struct Model {
+pub(crate) struct Model {
     pool: Pool,
     stream: Stream,
     random: Arc<HostMemory>,
@@ -45,7 +45,7 @@ pub(super) struct Model {
 
 /// What blocks are filled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
+pub(crate) enum Content {
     /// Random bytes.
     Random,
     /// Values of bf16 as trained layers have them: around zero, layers of different scale, one in a thousand
@@ -76,28 +76,28 @@ fn weight_sizes(divide: u64) -> Vec<u64> {
 }
 
 impl Model {
-    pub(super) const KEPT_BLOCKS: usize = LAYERS * LAYER.len() + 3;
-    pub(super) const DISCARDED_BLOCKS: usize = 32;
+    pub(crate) const KEPT_BLOCKS: usize = LAYERS * LAYER.len() + 3;
+    pub(crate) const DISCARDED_BLOCKS: usize = 32;
     /// The distance between two blocks that are compared byte for byte.
-    pub(super) const COMPARED: usize = 17;
+    pub(crate) const COMPARED: usize = 17;
 
     /// Returns the size of the weights.
-    pub(super) fn kept_bytes(divide: u64) -> Bytes {
+    pub(crate) fn kept_bytes(divide: u64) -> Bytes {
         Bytes(weight_sizes(divide).iter().sum())
     }
 
     /// Returns the size of the cache.
-    pub(super) fn discarded_bytes(divide: u64) -> Bytes {
+    pub(crate) fn discarded_bytes(divide: u64) -> Bytes {
         Bytes(CACHE / divide)
     }
 
     /// Returns the size of weights and cache together.
-    pub(super) fn bytes(divide: u64) -> Bytes {
+    pub(crate) fn bytes(divide: u64) -> Bytes {
         Model::kept_bytes(divide) + Model::discarded_bytes(divide)
     }
 
     /// Allocates and fills everything.
-    pub(super) fn load(pool: &Pool, divide: u64, content: Content) -> anyhow::Result<Model> {
+    pub(crate) fn load(pool: &Pool, divide: u64, content: Content) -> anyhow::Result<Model> {
         let device = pool.device().clone();
         let weights = pool.tag("weights", SleepPolicy::Offload)?;
         let cache = pool.tag("cache", SleepPolicy::Discard)?;
@@ -128,12 +128,12 @@ impl Model {
         Ok(model)
     }
 
-    pub(super) fn kept(&self) -> Bytes {
+    pub(crate) fn kept(&self) -> Bytes {
         Bytes(self.weights.iter().map(|block| block.size).sum())
     }
 
     /// Changes every page of the weights.
-    pub(super) fn change(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn change(&mut self) -> anyhow::Result<()> {
         self.change += 1;
         self.fill(&self.weights)?;
         self.digests = self.take_digests()?;
@@ -174,12 +174,12 @@ impl Model {
     }
 
     /// Returns whether every whole page of the weights has the digest that it was filled with.
-    pub(super) fn is_right(&self) -> anyhow::Result<bool> {
+    pub(crate) fn is_right(&self) -> anyhow::Result<bool> {
         Ok(self.take_digests()? == self.digests)
     }
 
     /// Compares one block in [`Model::COMPARED`] byte for byte with what it was filled with.
-    pub(super) fn is_right_to_the_byte(&self) -> anyhow::Result<bool> {
+    pub(crate) fn is_right_to_the_byte(&self) -> anyhow::Result<bool> {
         let mut expected = Vec::new();
         let mut found = Vec::new();
         for block in self.weights.iter().step_by(Model::COMPARED) {

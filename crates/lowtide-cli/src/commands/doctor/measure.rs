@@ -11,7 +11,7 @@ use lowtide_device::headroom::HostHeadroom;
 use lowtide_device::{Bytes, Device, DeviceId, HostMemory, Reservation};
 use serde::Serialize;
 
-use crate::progress::Progress;
+use crate::text::progress::Progress;
 
 const TURNS: usize = 5;
 const PAGE: Bytes = Bytes::mib(2);

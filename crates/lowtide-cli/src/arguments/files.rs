@@ -2,7 +2,7 @@
 //! ever; one that somebody reads or writes is used like any file.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
@@ -15,14 +15,14 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// An open file. Reading and writing wait, although the file was opened without waiting.
 #[derive(Debug)]
-pub(crate) struct NamedFile {
+pub struct NamedFile {
     file: File,
     /// True until something was read from a FIFO: before that, its end means that nobody writes.
     is_unread_fifo: bool,
 }
 
 /// Opens a file for reading.
-pub(crate) fn open(path: &Path) -> anyhow::Result<NamedFile> {
+pub fn open(path: &Path) -> anyhow::Result<NamedFile> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let named = || format!("opening {}", path.display());
     let file = opened.with_context(named)?;
@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<NamedFile> {
 }
 
 /// Opens a file for writing. What was in it is gone.
-pub(crate) fn create(path: &Path) -> io::Result<NamedFile> {
+fn create(path: &Path) -> io::Result<NamedFile> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
@@ -41,9 +41,18 @@ pub(crate) fn create(path: &Path) -> io::Result<NamedFile> {
     Ok(NamedFile { file, is_unread_fifo: false })
 }
 
+/// Writes a file, in the place of one that exists.
+pub fn write(
+    to: &Path,
+    write: impl FnOnce(BufWriter<NamedFile>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let written = create(to).map(BufWriter::new).and_then(write);
+    written.with_context(|| format!("writing {}", to.display()))
+}
+
 impl NamedFile {
     /// Returns the size of the file; zero where it has none.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 }

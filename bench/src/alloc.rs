@@ -1,4 +1,4 @@
-//! `lowtide bench alloc`: the time of a hit.
+//! `lowtide-bench alloc`: the time of a hit.
 //!
 //! Every block is live. A visit frees one and allocates another in its place: of the same size
 //! (*same*), or of the size of another block (*other*, where memory has to be split and merged). Two
@@ -13,14 +13,12 @@ use lowtide_device::{Address, Bytes, Chunk, Device, DeviceId, Stream};
 use lowtide_pool::{Fence, Pool, SleepPolicy, StreamFence, StreamId, Tag};
 use serde::Serialize;
 
-use super::median;
-use super::work::Work;
-use crate::commands::replay;
-use crate::devices;
-use crate::ending::Ending;
-use crate::numbers;
-use crate::page::{self, Page};
-use crate::progress::Progress;
+use crate::median;
+use crate::work::Work;
+use lowtide_cli::arguments::{devices, files, numbers};
+use lowtide_cli::program::ending::Ending;
+use lowtide_cli::text::page::{self, Page};
+use lowtide_cli::text::progress::Progress;
 
 /// The numbers of live blocks with which growth is measured, as a dry run: no device has that much
 /// memory.
@@ -137,7 +135,7 @@ fn measure(options: &Options) -> anyhow::Result<AllocFigures> {
     let (other_ns, other_driver_calls) =
         visits.measure(options.rounds, Mode::Other, blocks, &progress)?;
     if let (Some(file), Some(recording)) = (&options.record, visits.pool.stop_recording()?) {
-        replay::save(&recording, file)?;
+        files::write(file, |out| recording.write_to(out))?;
     }
     let physical_peak_bytes = visits.pool.counts().physical_peak;
     drop(visits);

@@ -1,4 +1,4 @@
-//! The figures of `bench sleep`: medians over all processes, as data and as text.
+//! The figures of `lowtide-bench sleep`: medians over all processes, as data and as text.
 
 use anyhow::Context;
 use lowtide_device::{Bytes, DeviceId};
@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::Options;
 use super::ahead::Ahead;
 use super::child::{Measured, REST};
-use crate::commands::bench::median;
-use crate::commands::bench::model::Model;
-use crate::page::Page;
+use crate::median;
+use crate::model::Model;
+use lowtide_cli::text::page::Page;
 
 #[derive(Serialize)]
 pub(super) struct SleepFigures {

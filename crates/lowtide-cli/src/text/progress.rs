@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lowtide_device::Bytes;
 
 /// Shows that something without a size is being done.
-pub(crate) fn spinner(text: impl Into<String>) -> ProgressBar {
+pub fn spinner(text: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_message(text.into());
     tick(&bar, Duration::from_millis(100));
@@ -26,43 +26,43 @@ fn tick(bar: &ProgressBar, interval: Duration) {
 }
 
 /// A bar of bytes done out of bytes planned. It vanishes when it is dropped.
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     /// Shows a bar for so many bytes.
-    pub(crate) fn of(planned: Bytes) -> Progress {
+    pub fn of(planned: Bytes) -> Progress {
         let template = "{bar:20} {binary_bytes} of {binary_total_bytes} {elapsed} {wide_msg}";
-        let style = ProgressStyle::with_template(template).expect("a valid template");
+        let style =
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar = ProgressBar::new(planned.0).with_style(style);
         tick(&bar, Duration::from_millis(200));
         Progress { bar }
     }
 
     /// Plans so many bytes in all.
-    pub(crate) fn plan(&self, planned: Bytes) {
+    pub fn plan(&self, planned: Bytes) {
         self.bar.set_length(planned.0);
     }
 
     /// Says what is being done.
-    pub(crate) fn say(&self, text: impl Into<Cow<'static, str>>) {
+    pub fn say(&self, text: impl Into<Cow<'static, str>>) {
         self.bar.set_message(text);
     }
 
     /// Counts bytes as done.
-    pub(crate) fn add(&self, done: Bytes) {
+    pub fn add(&self, done: Bytes) {
         self.bar.inc(done.0);
     }
 
     /// Takes the bar away while `work` writes to the terminal.
-    pub(crate) fn suspend<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub fn suspend<R>(&self, work: impl FnOnce() -> R) -> R {
         self.bar.suspend(work)
     }
 
     /// Returns the bytes done and the bytes planned.
-    #[cfg(test)]
-    pub(crate) fn counted(&self) -> (Bytes, Bytes) {
+    pub fn counted(&self) -> (Bytes, Bytes) {
         (Bytes(self.bar.position()), Bytes(self.bar.length().unwrap_or_default()))
     }
 }

@@ -1,4 +1,4 @@
-//! `lowtide bench sleep`: sleep and wake of a model's weights and its cache, beside a plain copy of
+//! `lowtide-bench sleep`: sleep and wake of a model's weights and its cache, beside a plain copy of
 //! the same bytes in the same run.
 //!
 //! The work is that of `bench/peer_sleep.py`: the weights of a model with eight billion parameters are
@@ -17,14 +17,14 @@ use anyhow::{Context, bail, ensure};
 use lowtide_device::headroom::HostHeadroom;
 use lowtide_device::{Bytes, Device, DeviceId};
 
-pub(super) use self::child::run as child;
+pub(crate) use self::child::run as child;
 use self::child::{ChildLine, Measured, planned};
-use super::model::Model;
-use crate::devices;
-use crate::ending::Ending;
-use crate::numbers;
-use crate::page;
-use crate::progress::Progress;
+use crate::model::Model;
+use lowtide_cli::arguments::devices;
+use lowtide_cli::arguments::numbers;
+use lowtide_cli::program::ending::Ending;
+use lowtide_cli::text::page;
+use lowtide_cli::text::progress::Progress;
 
 /// The host memory needed beside backups: random bytes, what is read back, a reserve.
 const BESIDE: Bytes = Bytes::mib(640);
@@ -113,7 +113,7 @@ fn fitting(device: &Device) -> anyhow::Result<u64> {
 fn in_a_process(id: DeviceId, options: &Options, progress: &Progress) -> anyhow::Result<Measured> {
     let (divide, turns) = (options.divide.unwrap_or(1), options.turns);
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(["bench", "sleep-child", "--device", &id.to_string()]);
+    command.args(["sleep-child", "--device", &id.to_string()]);
     command.args(["--parent", &std::process::id().to_string()]);
     command.args(["--turns", &turns.to_string(), "--divide", &divide.to_string()]);
     command.args(options.weights.then_some("--weights"));

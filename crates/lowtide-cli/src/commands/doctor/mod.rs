@@ -1,17 +1,19 @@
 //! `lowtide doctor`: what this machine can do.
 
+mod measure;
+
 use lowtide_device::survey::{self, Library, Survey, Surveyed};
 use lowtide_device::{Bytes, DeviceId};
 use lowtide_release::floor::Floor;
 use serde::Serialize;
 
+use self::measure::Speeds;
+use crate::arguments::devices::{self, MissingDevice};
+use crate::commands::floor::{self, Known};
 use crate::commands::suspend_trial;
-use crate::devices::{self, MissingDevice};
-use crate::ending::Ending;
-use crate::floor::{self, Known};
-use crate::measure::{self, Speeds};
-use crate::page::{self, Page};
-use crate::progress;
+use crate::program::ending::Ending;
+use crate::text::page::{self, Page};
+use crate::text::progress;
 
 #[derive(Debug, clap::Args)]
 #[command(

@@ -1,7 +1,7 @@
 //! Numbers on the command line: what a wrong one should have been is said, with its unit.
 
 /// Returns a parser of whole numbers from `least` to `most`; `of` names their unit, if they have one.
-pub(crate) fn whole<T: TryFrom<u64>>(
+pub fn whole<T: TryFrom<u64>>(
     of: &'static str,
     least: u64,
     most: u64,

@@ -1,8 +1,11 @@
-//! `lowtide bench`: its answers have figures that can be true, and units.
+//! The answers of the benchmarks have figures that can be true, and units.
 
 use std::fs;
 
 use crate::program::Machine;
+use lowtide_device::{Bytes, Device};
+use lowtide_pool::trace;
+use lowtide_pool::{Policy, replay};
 use serde_json::{Value, json};
 
 fn number(answer: &Value, key: &str) -> f64 {
@@ -14,9 +17,9 @@ fn alloc_measures_hits_and_says_what_the_work_was() {
     let machine = Machine::without_gpu();
     let (work, record) = (machine.path("work.csv"), machine.path("record.csv"));
     let (work, record) = (work.display().to_string(), record.display().to_string());
-    let small = ["bench", "alloc", "--blocks", "2000", "--rounds", "2", "--no-growth"];
+    let small = ["alloc", "--blocks", "2000", "--rounds", "2", "--no-growth"];
     let files = ["--work", &work, "--record", &record, "--json"];
-    let answer = machine.lowtide(&[&small[..], &files].concat()).json();
+    let answer = machine.run(&[&small[..], &files].concat()).json();
     assert_eq!((&answer["device"], &answer["blocks"]), (&json!("dry-run"), &json!(2000)));
     assert_eq!((&answer["rounds"], &answer["seed"]), (&json!(2), &json!(1)));
     assert!(number(&answer, "same_ns") > 0.0 && number(&answer, "other_ns") > 0.0, "{answer}");
@@ -34,11 +37,15 @@ fn alloc_measures_hits_and_says_what_the_work_was() {
     assert_eq!(order, (0..2000).collect::<Vec<_>>(), "each block once");
 
     // All blocks, then two rounds of each kind: a free and an allocation for each.
-    let replayed = machine.lowtide(&["replay", &record, "--json"]).json();
-    assert_eq!(replayed["events"], 2000 + 2 * 2 * 2 * 2000);
-    assert!(replayed["live_peak_bytes"].as_u64() >= answer["live_bytes"].as_u64());
+    let recorded = trace::read(fs::read(record).unwrap().as_slice()).unwrap();
+    assert_eq!(recorded.len(), 2000 + 2 * 2 * 2 * 2000);
+    let device = Device::dry_run(Bytes::gib(1 << 16)).0;
+    let all = replay::Options::default();
+    let replayed =
+        replay::replay(&recorded, &device, None, Policy::default(), all, &|_| ()).unwrap();
+    assert!(Some(replayed.live_peak_bytes.0) >= answer["live_bytes"].as_u64());
 
-    let text = machine.lowtide(&small).out();
+    let text = machine.run(&small).out();
     assert!(text.contains(" MiB") && text.contains(" ns per pair"), "{text}");
     assert!(text.contains("0 driver calls in 2 rounds"), "{text}");
 }
@@ -46,8 +53,8 @@ fn alloc_measures_hits_and_says_what_the_work_was() {
 #[test]
 fn alloc_makes_sizes_fit_on_a_real_device() {
     let machine = Machine::with_double("total=1GiB");
-    let small = ["bench", "alloc", "--blocks", "2000", "--rounds", "1", "--no-growth", "--json"];
-    let answer = machine.lowtide(&[&small[..], &["--device", "cuda:0"]].concat()).json();
+    let small = ["alloc", "--blocks", "2000", "--rounds", "1", "--no-growth", "--json"];
+    let answer = machine.run(&[&small[..], &["--device", "cuda:0"]].concat()).json();
     assert_eq!((&answer["device"], &answer["same_driver_calls"]), (&json!("cuda:0"), &json!(0)));
     let (live, divided_by) = (number(&answer, "live_bytes"), number(&answer, "sizes_divided_by"));
     assert!(live > 0.0 && live < f64::from(1 << 30) && divided_by > 1.0, "{answer}");
@@ -58,8 +65,8 @@ fn alloc_makes_sizes_fit_on_a_real_device() {
 fn alloc_measures_with_as_much_of_the_device_free_as_it_is_told() {
     let machine = Machine::without_gpu();
     let measure = |more: &[&str]| {
-        let some = ["bench", "alloc", "--blocks", "4000", "--rounds", "9", "--no-growth", "--json"];
-        machine.lowtide(&[&some[..], more].concat()).json()
+        let some = ["alloc", "--blocks", "4000", "--rounds", "9", "--no-growth", "--json"];
+        machine.run(&[&some[..], more].concat()).json()
     };
     let (roomy, tight) = (measure(&["--free", "20"]), measure(&["--free", "4"]));
     let bytes = |answer: &Value, key: &str| number(answer, key) / f64::from(1 << 20);
@@ -72,8 +79,8 @@ fn alloc_measures_with_as_much_of_the_device_free_as_it_is_told() {
     assert!(calls(&tight) > 4.0 * calls(&roomy), "{tight} {roomy}");
 
     let machine = Machine::with_double("total=1GiB");
-    let small = ["bench", "alloc", "--blocks", "500", "--rounds", "1", "--no-growth", "--json"];
-    let answer = machine.lowtide(&[&small[..], &["--device", "cuda:0", "--free", "30"]].concat());
+    let small = ["alloc", "--blocks", "500", "--rounds", "1", "--no-growth", "--json"];
+    let answer = machine.run(&[&small[..], &["--device", "cuda:0", "--free", "30"]].concat());
     let free = number(&answer.json(), "free_bytes") / f64::from(1 << 30);
     assert!((0.29..=0.31).contains(&free), "{free}");
 }
@@ -81,8 +88,8 @@ fn alloc_measures_with_as_much_of_the_device_free_as_it_is_told() {
 #[test]
 fn sleep_measures_beside_the_plain_copy() {
     let machine = Machine::without_gpu();
-    let small = ["bench", "sleep", "--device", "host", "--divide", "256", "--turns", "1"];
-    let answer = machine.lowtide(&[&small[..], &["--json"]].concat()).json();
+    let small = ["sleep", "--device", "host", "--divide", "256", "--turns", "1"];
+    let answer = machine.run(&[&small[..], &["--json"]].concat()).json();
     assert_eq!((&answer["device"], &answer["right"]), (&json!("host"), &json!(true)));
     assert_eq!((&answer["kept_blocks"], &answer["discarded_blocks"]), (&json!(195), &json!(32)));
     assert_eq!((&answer["processes"], &answer["turns"]), (&json!(1), &json!(1)));
@@ -107,7 +114,7 @@ fn sleep_measures_beside_the_plain_copy() {
     let pool = &answer["asleep"];
     assert_eq!((&pool["physical_bytes"], &pool["blocks"]), (&json!(0), &json!(195 + 32)));
     assert_eq!(pool["asleep_bytes"], pool["live_bytes"]);
-    let text = machine.lowtide(&small).out();
+    let text = machine.run(&small).out();
     for expected in [
         "kept",
         "plain copy out ",
@@ -123,8 +130,8 @@ fn sleep_measures_beside_the_plain_copy() {
 #[test]
 fn sleep_takes_the_first_gpu_where_none_is_named() {
     let machine = Machine::with_double("devices=2");
-    let small = ["bench", "sleep", "--divide", "1024", "--turns", "1", "--processes", "2"];
-    let answer = machine.lowtide(&[&small[..], &["--json"]].concat()).json();
+    let small = ["sleep", "--divide", "1024", "--turns", "1", "--processes", "2"];
+    let answer = machine.run(&[&small[..], &["--json"]].concat()).json();
     assert_eq!((&answer["device"], &answer["right"]), (&json!("cuda:0"), &json!(true)));
     assert_eq!(answer["first_sleeps_s"].as_array().unwrap().len(), 2);
     assert_eq!(answer["context_bytes"], 64 << 20, "what a context costs on this double");
@@ -135,8 +142,8 @@ fn sleep_takes_the_first_gpu_where_none_is_named() {
 fn what_cannot_be_measured_is_told() {
     let machine = Machine::without_gpu();
     for more in [&[][..], &["--divide", "256"]] {
-        let arguments = [&["bench", "sleep", "--device", "cuda:0"], more].concat();
-        let answer = machine.lowtide(&arguments);
+        let arguments = [&["sleep", "--device", "cuda:0"], more].concat();
+        let answer = machine.run(&arguments);
         assert_eq!(answer.code(), 3, "{}", answer.err());
         assert!(
             answer.err().contains("no GPU can be used: the CUDA driver is not installed"),
@@ -145,20 +152,20 @@ fn what_cannot_be_measured_is_told() {
         );
         assert_eq!(answer.out(), "");
     }
-    let answer = machine.lowtide(&["bench", "alloc", "--device", "cuda:0"]);
+    let answer = machine.run(&["alloc", "--device", "cuda:0"]);
     assert_eq!(answer.code(), 3);
-    let answer = machine.lowtide(&["bench", "alloc", "--work", "/nowhere/work.csv", "--no-growth"]);
+    let answer = machine.run(&["alloc", "--work", "/nowhere/work.csv", "--no-growth"]);
     assert_eq!(answer.code(), 3);
     assert!(answer.err().contains("writing /nowhere/work.csv"), "{}", answer.err());
     // The device is there, and the processes fail.
     let machine = Machine::with_double("oom_at=1MiB");
-    let answer = machine.lowtide(&["bench", "sleep", "--divide", "256", "--turns", "1"]);
+    let answer = machine.run(&["sleep", "--divide", "256", "--turns", "1"]);
     assert_eq!(answer.code(), 3, "{}", answer.err());
     assert!(answer.err().contains("out of memory"), "{}", answer.err());
     assert!(answer.err().contains("a --divide larger than 256"), "{}", answer.err());
     // Too many blocks for the device, however small.
     let machine = Machine::with_double("total=80MiB,reserved=0MiB");
-    let answer = machine.lowtide(&["bench", "alloc", "--device", "cuda:0", "--blocks", "100000"]);
+    let answer = machine.run(&["alloc", "--device", "cuda:0", "--blocks", "100000"]);
     assert_eq!(answer.code(), 3, "{}", answer.err());
     assert!(answer.err().contains("try fewer --blocks"), "{}", answer.err());
 }
@@ -176,8 +183,43 @@ fn wrong_usage_ends_with_two() {
         &["sleep", "--processes", "101"],
         &["sleep", "--device", "TPU"],
     ] {
-        let answer = machine.lowtide(&[&["bench"], wrong].concat());
+        let answer = machine.run(wrong);
         assert_eq!(answer.code(), 2, "{wrong:?}: {}", answer.err());
         assert!(answer.err().contains(wrong[1]), "{wrong:?}: {}", answer.err());
+    }
+}
+
+#[test]
+fn every_benchmark_has_completions_and_a_man_page() {
+    let machine = Machine::without_gpu();
+    let to = machine.path("prefix");
+    let ended = machine.run(&["generate", to.to_str().expect("text")]);
+    assert_eq!(ended.code(), 0, "{}", ended.err());
+    let read = |path: &str| {
+        fs::read_to_string(to.join("share").join(path))
+            .unwrap_or_else(|why| panic!("{path}: {why}"))
+    };
+    for shell in [
+        "bash-completion/completions/lowtide-bench",
+        "zsh/site-functions/_lowtide-bench",
+        "fish/vendor_completions.d/lowtide-bench.fish",
+    ] {
+        let script = read(shell);
+        assert!(script.contains("turns") && script.contains("no-growth"), "{script}");
+    }
+    assert!(read("man/man1/lowtide-bench.1").contains("lowtide\\-bench\\-sleep(1)"));
+    assert!(read("man/man1/lowtide-bench-sleep.1").contains("\\-\\-turns"));
+    assert!(!to.join("share/man/man1/lowtide-bench-sleep-child.1").exists(), "it is hidden");
+}
+
+#[test]
+fn text_fits_the_columns() {
+    let machine = Machine::without_gpu();
+    for columns in [60, 80, 120] {
+        let small = ["alloc", "--blocks", "100", "--rounds", "1", "--no-growth"];
+        let mut command = machine.command(crate::PROGRAM, &small);
+        let output = command.env("COLUMNS", columns.to_string()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
     }
 }

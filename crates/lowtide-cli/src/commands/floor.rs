@@ -20,7 +20,7 @@ use lowtide_device::{Bytes, DeviceId};
 use lowtide_release::floor::{Floor, recall, remember};
 use serde::{Deserialize, Serialize};
 
-use crate::page;
+use crate::text::page;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRIES: usize = 3;

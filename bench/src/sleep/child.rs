@@ -1,4 +1,4 @@
-//! The child process of `bench sleep`: it measures one first sleep and the later turns, and writes a
+//! The child process of `lowtide-bench sleep`: it measures one first sleep and the later turns, and writes a
 //! JSON line for every part of the work that is done.
 
 use std::thread;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Options;
 use super::ahead::{self, Ahead};
-use crate::commands::bench::model::{Content, Model};
-use crate::devices;
-use crate::ending::Ending;
-use crate::page;
+use crate::model::{Content, Model};
+use lowtide_cli::arguments::devices;
+use lowtide_cli::program::ending::Ending;
+use lowtide_cli::text::page;
 
 /// The time between a sleep and the wake after it. A driver clears freed memory for some time, on the
 /// engine that copies to the device: until it is done a wake, like any other copy, is slower.

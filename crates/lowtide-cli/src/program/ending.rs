@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 /// The exit codes, as `--help` shows them.
-pub(crate) const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and the device's own numbers confirm it
   1  done, but not confirmed: partial, pinned, no effect, busy, unverified
@@ -11,11 +11,11 @@ Exit codes:
   3  could not run, for example because the device is missing";
 
 /// The exit code of a command that could not run.
-pub(crate) const COULD_NOT_RUN: u8 = 3;
+pub const COULD_NOT_RUN: u8 = 3;
 
 /// The end of a command.
 #[derive(Debug)]
-pub(crate) enum Ending {
+pub enum Ending {
     /// The command did its work, and the device confirms the result.
     Proved,
     /// The command did its work, and the device does not confirm all of it.
@@ -31,7 +31,7 @@ pub(crate) enum Ending {
 
 impl Ending {
     /// Returns the exit code.
-    pub(crate) fn code(&self) -> ExitCode {
+    pub fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Ending::Proved => 0,
             Ending::NotProved { .. } => 1,
@@ -41,7 +41,7 @@ impl Ending {
     }
 
     /// Returns the message for people, where there is still something to say.
-    pub(crate) fn message(&self) -> Option<String> {
+    pub fn message(&self) -> Option<String> {
         match self {
             Ending::Proved | Ending::WrongUsage => None,
             Ending::NotProved { what } => Some(format!("not proved: {what}")),

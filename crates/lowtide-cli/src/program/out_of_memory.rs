@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic;
 
-use crate::ending;
+use super::ending;
 
 #[global_allocator]
 static ALLOCATOR: OrEnd = OrEnd;
@@ -48,7 +48,7 @@ fn checked(at: *mut u8) -> *mut u8 {
 ///
 /// A new thread maps a stack for its signal handlers before it runs any code of ours. Where that fails,
 /// the standard library panics, and nothing but the hook of panics hears of it first.
-pub(crate) fn end_without_memory_for_threads() {
+pub(super) fn end_without_memory_for_threads() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |raised| {
         if raised.location().is_some_and(|place| place.file().ends_with("/stack_overflow.rs")) {

@@ -5,37 +5,35 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::Context;
-
-use crate::files;
+use lowtide_cli::arguments::files;
 
 /// Random numbers (SplitMix64): small, fast, and the same on every machine.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 }
 
 /// The sizes of blocks, and the order in which the blocks are visited.
-pub(super) struct Work {
+pub(crate) struct Work {
     /// The sizes of the blocks, in the order of their allocation.
-    pub(super) sizes: Vec<u64>,
+    pub(crate) sizes: Vec<u64>,
     /// Every block once, in random order.
-    pub(super) visits: Vec<u32>,
+    pub(crate) visits: Vec<u32>,
 }
 
 impl Work {
     /// Creates the work with the sizes of the trace `ragged`: batches of lengths from 64 to 8192.
-    pub(super) fn ragged(blocks: usize, divided_by: u64, seed: u64) -> Work {
+    pub(crate) fn ragged(blocks: usize, divided_by: u64, seed: u64) -> Work {
         const WIDTHS: [u64; 5] = [1024, 2048, 4096, 8192, 14336];
         let mut random = Random(seed);
         let mut sizes = Vec::with_capacity(blocks);
@@ -56,23 +54,22 @@ impl Work {
     }
 
     /// Returns the sizes in the order of the visits.
-    pub(super) fn visited_sizes(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn visited_sizes(&self) -> impl Iterator<Item = u64> {
         self.visits.iter().map(|block| self.sizes[*block as usize])
     }
 
     /// Returns the sum of all sizes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.sizes.iter().sum()
     }
 
     /// Writes one line `SIZE,NEXT` per block, so that another program can do the same work.
-    pub(super) fn write(&self, to: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, to: &Path) -> anyhow::Result<()> {
         let mut text = String::new();
         for (size, visit) in self.sizes.iter().zip(&self.visits) {
             // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{size},{visit}");
         }
-        let write = || files::create(to)?.write_all(text.as_bytes());
-        write().with_context(|| format!("writing {}", to.display()))
+        files::write(to, |mut out| out.write_all(text.as_bytes()).and_then(|()| out.flush()))
     }
 }

@@ -1,29 +1,51 @@
-//! `lowtide bench`: how fast the pool is on this machine, as data.
+//! The `lowtide-bench` program: how fast the pool is on this machine, as data.
 
 mod alloc;
 mod model;
 mod sleep;
 mod work;
 
-use clap::Subcommand;
+use std::process::ExitCode;
 
-use crate::ending::Ending;
+use clap::{Parser, Subcommand};
+use lowtide_cli::program::ending::{EXIT_CODES, Ending};
+use lowtide_cli::program::{self, VARIABLES, generate};
+
+/// Measures lowtide's pool on this machine: allocation, sleep and wake.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lowtide-bench",
+    version,
+    after_help = EXIT_CODES,
+    after_long_help = format!("{EXIT_CODES}\n\n{VARIABLES}")
+)]
+struct Arguments {
+    #[command(subcommand)]
+    bench: Bench,
+}
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
+enum Bench {
     /// Measure a hit: a block is freed and another is allocated, with many live blocks.
     Alloc(alloc::Options),
     /// Measure sleep and wake, beside a plain copy of the same bytes in the same run.
     Sleep(sleep::Options),
-    /// Measure in one process. `bench sleep` runs this.
+    /// Write completions for bash, zsh and fish, and man pages, into a folder.
+    Generate(generate::Options),
+    /// Measure in one process. `sleep` runs this.
     #[command(hide = true)]
     SleepChild(sleep::Options),
 }
 
-pub(crate) fn run(bench: &Bench) -> anyhow::Result<Ending> {
+fn main() -> ExitCode {
+    program::run(|arguments: &Arguments| run(&arguments.bench))
+}
+
+fn run(bench: &Bench) -> anyhow::Result<Ending> {
     match bench {
         Bench::Alloc(options) => alloc::run(options),
         Bench::Sleep(options) => sleep::run(options),
+        Bench::Generate(options) => generate::run::<Arguments>(options),
         Bench::SleepChild(options) => sleep::child(options),
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use textwrap::core::display_width;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
-use crate::terminal;
+use super::terminal;
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -37,13 +37,15 @@ const CLEAR_BELOW: &str = "\x1b[J";
 
 /// The reader of standard output: `lowtide ps --watch | head -1` stops reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub enum Reader {
+    /// It reads.
     Reads,
+    /// It has stopped.
     Gone,
 }
 
 /// A page of text under construction.
-pub(crate) struct Page {
+pub struct Page {
     text: String,
     width: usize,
 }
@@ -56,22 +58,22 @@ impl Default for Page {
 
 impl Page {
     /// Creates an empty page with lines of at most `width` columns.
-    pub(crate) fn of_width(width: usize) -> Page {
+    pub fn of_width(width: usize) -> Page {
         Page { text: String::new(), width }
     }
 
     /// Adds a heading: a name in bold and a few words about it.
-    pub(crate) fn title(&mut self, name: &str, rest: &str) {
+    pub fn title(&mut self, name: &str, rest: &str) {
         self.columns(&format!("{BOLD}{}{BOLD:#}  ", printable(name)), rest);
     }
 
     /// Adds a name and the text that belongs to it.
-    pub(crate) fn row(&mut self, name: &str, value: &str) {
+    pub fn row(&mut self, name: &str, value: &str) {
         self.columns(&format!("  {name:<NAME_WIDTH$} "), value);
     }
 
     /// Adds a name, yes or no, the reason, and advice where there is some.
-    pub(crate) fn verdict(&mut self, name: &str, works: bool, detail: &str, advice: Option<&str>) {
+    pub fn verdict(&mut self, name: &str, works: bool, detail: &str, advice: Option<&str>) {
         let (style, word) = if works { (GOOD, "yes") } else { (BAD, "no") };
         let head = format!("  {name:<NAME_WIDTH$} {style}{word:<3}{style:#}  ");
         let below = " ".repeat(display_width(&head));
@@ -84,7 +86,7 @@ impl Page {
 
     /// Adds the columns of a table that come first, and the text of the last column. Text that others
     /// chose does nothing to the terminal.
-    pub(crate) fn columns(&mut self, head: &str, last: &str) {
+    pub fn columns(&mut self, head: &str, last: &str) {
         self.fit(head, &printable_lines(last));
     }
 
@@ -97,7 +99,7 @@ impl Page {
 
     /// Adds a line. Its continuation is indented under its second column where it has two (two
     /// blanks between them), and a little further than the line itself otherwise.
-    pub(crate) fn line(&mut self, text: &str) {
+    pub fn line(&mut self, text: &str) {
         let text = &*printable_lines(text);
         let body = text.trim_start_matches(' ');
         let start = text.len() - body.len();
@@ -108,13 +110,13 @@ impl Page {
     }
 
     /// Adds an empty line.
-    pub(crate) fn blank(&mut self) {
+    pub fn blank(&mut self) {
         self.text.push('\n');
     }
 
     /// Adds the columns of a table that come first, and a command line in the last column. Its words
     /// are broken where they do not fit: nobody copies them.
-    pub(crate) fn command(&mut self, head: &str, command: &str) {
+    pub fn command(&mut self, head: &str, command: &str) {
         let indent = " ".repeat(display_width(head));
         let options = options(self.width, head, &indent).break_words(true);
         self.add(textwrap::wrap(&printable(command), options));
@@ -136,13 +138,13 @@ impl Page {
     }
 
     /// Writes the page to standard output.
-    pub(crate) fn print(self) -> anyhow::Result<Reader> {
+    pub fn print(self) -> anyhow::Result<Reader> {
         let mut out = anstream::AutoStream::auto(io::stdout());
         finish(out.write_all(self.text.as_bytes()).and_then(|()| out.flush()))
     }
 
     /// Draws the page over the one that was drawn before, from the top of the terminal.
-    pub(crate) fn redraw(self) -> anyhow::Result<Reader> {
+    pub fn redraw(self) -> anyhow::Result<Reader> {
         let mut drawing = String::from(HOME);
         let rows = terminal::height_of(&io::stdout()).saturating_sub(1);
         let hidden = self.text.lines().count().saturating_sub(rows);
@@ -160,27 +162,27 @@ impl Page {
     }
 
     /// Writes the page to standard error.
-    pub(crate) fn print_error(self) {
+    pub fn print_error(self) {
         // Where standard error cannot be written there is nobody left to tell.
         let _ = anstream::AutoStream::auto(io::stderr()).write_all(self.text.as_bytes());
     }
 }
 
 /// Writes a message for people to standard error, wrapped to its width.
-pub(crate) fn complain(message: &str) {
+pub fn complain(message: &str) {
     let mut page = Page::of_width(terminal::width_of(&io::stderr()));
     page.wrap(&format!("lowtide: {}", printable_lines(message)), "", "  ");
     page.print_error();
 }
 
 /// Writes data for programs to standard output, over several lines.
-pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<Reader> {
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<Reader> {
     let text = escape_json(&serde_json::to_string_pretty(value)?);
     finish(writeln!(io::stdout(), "{text}"))
 }
 
 /// Writes data for programs to standard output, on one line.
-pub(crate) fn print_json_line(value: &impl Serialize) -> anyhow::Result<Reader> {
+pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<Reader> {
     let text = escape_json(&serde_json::to_string(value)?);
     let mut out = io::stdout().lock();
     finish(writeln!(out, "{text}").and_then(|()| out.flush()))
@@ -238,7 +240,7 @@ fn second_column(line: &str) -> Option<usize> {
 }
 
 /// Says what failed where text cannot be written.
-pub(crate) const TO_STANDARD_OUTPUT: &str = "writing to standard output";
+pub const TO_STANDARD_OUTPUT: &str = "writing to standard output";
 
 // `lowtide ps | head -1` is no error.
 fn finish(written: io::Result<()>) -> anyhow::Result<Reader> {

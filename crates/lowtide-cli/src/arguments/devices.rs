@@ -6,13 +6,13 @@ use lowtide_device::{Device, DeviceId, Error, known_devices};
 
 /// A device that was named and is not available.
 #[derive(Debug)]
-pub(crate) struct MissingDevice {
+pub struct MissingDevice {
     /// The device that was named.
-    pub(crate) wanted: DeviceId,
+    pub wanted: DeviceId,
     /// The devices that are available.
-    pub(crate) known: Vec<DeviceId>,
+    pub known: Vec<DeviceId>,
     /// The reason, where one is known.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
 }
 
 impl fmt::Display for MissingDevice {
@@ -30,7 +30,7 @@ impl fmt::Display for MissingDevice {
 impl std::error::Error for MissingDevice {}
 
 /// Returns the device that is meant where none was named: the first GPU, or `host` without one.
-pub(crate) fn best() -> DeviceId {
+pub fn best() -> DeviceId {
     known_devices().into_iter().find(|id| *id != DeviceId::Host).unwrap_or(DeviceId::Host)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn best() -> DeviceId {
 ///
 /// # Errors
 /// [`MissingDevice`] where there is no such device, and whatever else the device says.
-pub(crate) fn open(id: DeviceId) -> anyhow::Result<Device> {
+pub fn open(id: DeviceId) -> anyhow::Result<Device> {
     Device::open(id).map_err(|error| {
         let reason = match error {
             Error::UnknownDevice { .. } => None,

@@ -1,0 +1,5 @@
+//! What a command line names: devices, files, numbers.
+
+pub mod devices;
+pub mod files;
+pub mod numbers;
