@@ -30,6 +30,7 @@ mod receipt;
 mod receipt_text;
 mod rung;
 mod target;
+mod thread_marks;
 mod usage;
 mod verdict;
 
@@ -45,5 +46,6 @@ pub use receipt::{Receipt, RungReceipt};
 pub use receipt_text::Detailed;
 pub use rung::{RungName, RungOutcome, Touch};
 pub use target::Target;
+pub use thread_marks::{ThreadMark, ThreadMarks};
 pub use usage::{Source, Usage};
 pub use verdict::Verdict;

@@ -8,7 +8,6 @@
 //!
 //! A part that exceeds its limit is told to stop by its own handle: `go_on` says no from then on.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_types::RungName;
+use lowtide_types::{RungName, ThreadMark, ThreadMarks};
 
 use super::left_behind::{Ending, LeftBehind, Part, PartName};
 use crate::clock::Clock;
@@ -104,35 +103,25 @@ pub(crate) struct UnderWay {
 }
 
 thread_local! {
-    /// The climbs that this thread runs a part of, the innermost last. Code that has no argument, such
-    /// as a `Drop`, is recognised by it.
-    static HERE: RefCell<Vec<Climb>> = const { RefCell::new(Vec::new()) };
+    /// The climbs that this thread runs a part of. Code that has no argument, such as a `Drop`, is
+    /// recognised by it.
+    static HERE: ThreadMarks<Climb> = const { ThreadMarks::new() };
 }
 
 /// A part of a climb that this thread runs. Dropping it, on this thread, ends the part.
 struct Here {
     /// Also of the climbs that this one was asked for in: they wait for it.
     _inside: Vec<Inside>,
-    /// Whether it is on the list, which a thread that ends has not.
-    is_set: bool,
+    _part: ThreadMark<Climb>,
 }
 
 impl Here {
     fn new(climb: &Climb) -> Here {
-        let is_set = HERE.try_with(|here| here.borrow_mut().push(climb.clone())).is_ok();
         let with_outer = iter::successors(Some(climb), |climb| climb.outer.as_deref());
         let closed =
             with_outer.filter(|climb| !climb.is_over()).filter_map(|one| one.closes.as_ref());
-        Here { _inside: closed.map(Gate::inside).collect(), is_set }
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        if self.is_set {
-            // Dropped after the list is not borrowed any more: it may hold the last of a clock.
-            drop(HERE.try_with(|here| here.borrow_mut().pop()));
-        }
+        let inside = closed.map(Gate::inside).collect();
+        Here { _inside: inside, _part: ThreadMarks::set(&HERE, climb.clone()) }
     }
 }
 
@@ -170,8 +159,7 @@ impl Climb {
 
     /// Returns the innermost climb that this thread runs a part of.
     pub(crate) fn here() -> Option<Climb> {
-        // A thread that ends has no list any more.
-        HERE.try_with(|here| here.borrow().last().cloned()).ok().flatten()
+        ThreadMarks::innermost(&HERE)
     }
 
     /// Returns the clock of this climb. A rung that waits, waits by it.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lowtide_types::{Bytes, RungName, Touch};
@@ -13,8 +13,7 @@ use lowtide_types::{Bytes, RungName, Touch};
 use super::handle::{Climb, Ran};
 use super::left_behind::PartName;
 use crate::failure::{Failure, catch};
-use crate::fork::Home;
-use crate::sync::unpoisoned;
+use crate::fork::ProcessMutex;
 
 /// A point of the ladder at which hooks are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -308,12 +307,7 @@ pub trait Setting: Send + Sync {
 }
 
 /// What registrations leave behind when they are kept for good.
-#[derive(Default)]
-pub(crate) struct Kept {
-    list: Mutex<Vec<Arc<dyn Send + Sync>>>,
-    /// The lock is not touched in another process.
-    home: Home,
-}
+pub(crate) type Kept = ProcessMutex<Vec<Arc<dyn Send + Sync>>>;
 
 /// The registration of a hook, a setting, an allocator or an account. Dropping it ends the
 /// registration.
@@ -330,9 +324,8 @@ impl Registration {
 
     /// Keeps the registration for as long as the releaser exists.
     pub fn keep(self) {
-        let kept = self.kept.upgrade().filter(|kept| kept.home.is_here());
-        if let Some(kept) = kept {
-            unpoisoned(kept.list.lock()).push(self.what);
+        if let Some(kept) = self.kept.upgrade() {
+            kept.push(self.what);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lowtide_types::RungName;
 
 use crate::clock::Clock;
-use crate::fork::Home;
+use crate::fork::ProcessMutex;
 use crate::gate::Closed;
 use crate::sync::unpoisoned;
 
@@ -34,9 +34,7 @@ impl fmt::Display for PartName {
 /// The parts that a releaser left behind and that still run.
 #[derive(Default)]
 pub(crate) struct LeftBehind {
-    parts: Mutex<Vec<Arc<Part>>>,
-    /// No lock is touched in another process.
-    home: Home,
+    parts: ProcessMutex<Vec<Arc<Part>>>,
 }
 
 /// A part that runs.
@@ -62,13 +60,14 @@ struct PartState {
 impl LeftBehind {
     /// Returns for how long a part of this name has been running; `None` if none was left behind.
     pub(crate) fn running(&self, name: &PartName) -> Option<Duration> {
-        let part = unpoisoned(self.parts.lock()).iter().find(|part| part.name == *name).cloned();
+        let part = self.parts.lock()?.iter().find(|part| part.name == *name).cloned();
         part.map(|part| part.age())
     }
 
     /// Returns the parts beside which work must not run.
     pub(crate) fn taking(&self) -> Vec<Arc<Part>> {
-        unpoisoned(self.parts.lock()).iter().filter(|part| part.takes).cloned().collect()
+        let Some(parts) = self.parts.lock() else { return Vec::new() };
+        parts.iter().filter(|part| part.takes).cloned().collect()
     }
 
     /// Says what the parts that keep the gate closed mean to work.
@@ -82,7 +81,7 @@ impl LeftBehind {
     /// Records that a part is left behind. Returns whether it still runs.
     pub(crate) fn add(&self, part: &Arc<Part>) -> bool {
         // The list is locked around both: the part cannot end and look for itself in between.
-        let mut parts = unpoisoned(self.parts.lock());
+        let Some(mut parts) = self.parts.lock() else { return false };
         let mut state = unpoisoned(part.state.lock());
         state.is_left = !state.ended;
         if state.is_left {
@@ -150,11 +149,8 @@ pub(crate) struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if !self.left_behind.home.is_here() {
-            return;
-        }
+        let Some(mut parts) = self.left_behind.parts.lock() else { return };
         let how = std::mem::take(&mut self.how);
-        let mut parts = unpoisoned(self.left_behind.parts.lock());
         parts.retain(|part| !Arc::ptr_eq(part, &self.part));
         let mut state = unpoisoned(self.part.state.lock());
         let (kept, is_left) = (std::mem::take(&mut state.kept), state.is_left);

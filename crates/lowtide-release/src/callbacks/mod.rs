@@ -1,7 +1,6 @@
 //! Code that is not ours and that a release runs: what it is given, how long it may take, and what
 //! happens if it does not end.
 
-pub(crate) mod asking;
 mod handle;
 mod hooks;
 mod left_behind;

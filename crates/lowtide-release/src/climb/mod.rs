@@ -6,7 +6,6 @@ mod claims;
 mod climber;
 mod collected;
 mod log;
-mod refusal;
 mod releaser;
 mod request;
 mod restore;

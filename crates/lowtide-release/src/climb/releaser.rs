@@ -17,16 +17,14 @@ use super::advice::advise;
 use super::climber::{Climber, Replaced, receipt};
 use super::collected::Collected;
 use super::log;
-use super::refusal::{refuse_asked, refuse_inherited, why_busy};
 use super::request::{Request, WhenBusy};
 use super::restore::{RestoreError, Restored, restore};
 use super::same::Flights;
-use crate::callbacks::asking::{self, Doing, Mark};
 use crate::callbacks::{Climb, Hook, HookPoint, LeftBehind, Origin, Registration, Setting};
 use crate::clock::Clock;
 use crate::gate::{Busy, Closed, Gate, Mode, OwnedPass};
 use crate::owners::Owners;
-use crate::readings::{Allocator, Gauge, Inventory};
+use crate::readings::{Allocator, Doing, Gauge, Inventory};
 use crate::rungs::{Ladder, Rung};
 use crate::sync::unpoisoned;
 
@@ -248,7 +246,7 @@ impl Releaser {
     /// A thread that holds a [pass](crate::Pass) is refused too, unless every rung lets work go on.
     pub fn release(&self, request: Request) -> Receipt {
         if self.is_inherited() {
-            return refuse_inherited(&request);
+            return request.refused_in_child();
         }
         let inner = &*self.inner;
         if inner.is_asked_by_its_own_release(&request) {
@@ -257,10 +255,10 @@ impl Releaser {
             return inner.busy(&request, why);
         }
         // Until the receipt is in the log, which may have code of the caller, too.
-        let _releasing = Mark::new(inner.inventory.whose(), Doing::Releasing);
+        let _releasing = inner.inventory.mark(Doing::Releasing);
         // Before it waits for anybody: who waits for the gate waits for this thread.
         if let Some(busy) = inner.waits_for_itself(&request) {
-            return inner.busy(&request, &why_busy(&busy));
+            return inner.busy_gate(&request, &busy);
         }
         let flying = match inner.flights.begin(request) {
             Ok(flying) => flying,
@@ -304,7 +302,7 @@ impl Releaser {
         let closed = kept.map_or_else(|| self.close_gate(request).map(Arc::new), Ok);
         let closed = match closed {
             Ok(closed) => closed,
-            Err(busy) => return inner.busy(request, &why_busy(&busy)),
+            Err(busy) => return inner.busy_gate(request, &busy),
         };
         let _turn = inner.turn();
         if inner.inventory.may_sleep() {
@@ -383,15 +381,13 @@ impl Inner {
         let is_own = |climb: &Climb| climb.is_climb_of(&self.identity);
         request.within.as_ref().is_some_and(is_own)
             || Climb::here().as_ref().is_some_and(is_own)
-            || asking::is_here(self.inventory.whose(), Doing::Releasing)
+            || self.inventory.is_doing(Doing::Releasing)
             || self.is_asking_here()
     }
 
     /// Whether this thread asks for the numbers of a receipt or of the ledger.
     fn is_asking_here(&self) -> bool {
-        [Doing::Refusing, Doing::Asking]
-            .iter()
-            .any(|doing| asking::is_here(self.inventory.whose(), *doing))
+        self.inventory.is_doing(Doing::Refusing) || self.inventory.is_doing(Doing::Asking)
     }
 
     /// Returns a refusal if the release needs the gate closed and would wait for this thread.
@@ -411,11 +407,21 @@ impl Inner {
         }
     }
 
+    /// Refuses a release that could not close the gate.
+    fn busy_gate(&self, request: &Request, busy: &Busy) -> Receipt {
+        let next = if busy.own {
+            "ask on a thread that does not, or end that work first"
+        } else {
+            "try again when that has ended, or wait longer"
+        };
+        self.busy(request, &format!("nothing was touched: {busy}; {next}"))
+    }
+
     fn busy(&self, request: &Request, why: &str) -> Receipt {
         if self.is_asking_here() {
-            return refuse_asked(request);
+            return request.refused_while_asked();
         }
-        let _refusing = Mark::new(self.inventory.whose(), Doing::Refusing);
+        let _refusing = self.inventory.mark(Doing::Refusing);
         let reading = self.inventory.read();
         let mut receipt = receipt(&self.inventory, request, Verdict::Busy, (reading, reading));
         receipt.advice.push(why.to_owned());

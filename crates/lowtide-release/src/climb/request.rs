@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Holder, Reading, RungReceipt, Target};
+use lowtide_types::{Bytes, Holder, Reading, Receipt, RungReceipt, Target, Verdict};
 
 use crate::callbacks::{Climb, GoOn};
+use crate::fork;
 use crate::rungs::Ladder;
 
 /// What a release does when work is running.
@@ -190,6 +191,28 @@ impl Request {
     pub fn within(mut self, climb: &Climb) -> Request {
         self.within = Some(climb.clone());
         self
+    }
+
+    /// Creates the receipt of a release in a forked child. Nothing of the parent's is asked for it, and it
+    /// is not logged: a subscriber may have a lock of its own.
+    pub(crate) fn refused_in_child(&self) -> Receipt {
+        self.refused(Verdict::Failed, fork::refusal("releaser"))
+    }
+
+    /// Creates the receipt of a release that code asked for while it was asked for its own number. It is
+    /// not asked again.
+    pub(crate) fn refused_while_asked(&self) -> Receipt {
+        let why = "nothing was touched: the gauge, an allocator or an account of this releaser asked for a \
+                   release while it was asked for its number; ask outside of that";
+        self.refused(Verdict::Busy, why.to_owned())
+    }
+
+    fn refused(&self, verdict: Verdict, why: String) -> Receipt {
+        let nothing = Reading::default();
+        let mut receipt = Receipt::new(&self.name, None, verdict, (nothing, nothing));
+        receipt.target = self.to;
+        receipt.advice.push(why);
+        receipt
     }
 
     /// Whether the holders that the witness names should have let go.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use lowtide_types::{Receipt, RungName};
 
 use super::request::{Logging, Request};
-use crate::fork::Home;
+use crate::fork::ForkGuard;
 use crate::sync::unpoisoned;
 
 /// The releases of a releaser that have not ended: each climbs, or waits for the gate or its turn.
@@ -14,7 +14,7 @@ pub(crate) struct Flights {
     list: Mutex<Vec<Arc<Flight>>>,
     landed: Condvar,
     /// No lock is touched in another process.
-    home: Home,
+    made_in: ForkGuard,
 }
 
 struct Flight {
@@ -84,7 +84,7 @@ impl Flying<'_> {
 
 impl Drop for Flying<'_> {
     fn drop(&mut self) {
-        if self.flights.home.is_here() {
+        if !self.flights.made_in.is_inherited() {
             self.flights.list().retain(|flight| !Arc::ptr_eq(flight, &self.flight));
             self.flights.landed.notify_all();
         }

@@ -3,20 +3,47 @@
 //! A thread takes the lock only if it found the gate closing, or closes it itself. The word alone
 //! decides for everybody else.
 
-use super::here::{self, GateId, Waking};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use lowtide_types::{ThreadMark, ThreadMarks};
+
+use super::holders::GateHolders;
 use super::report::{GateState, Mode, Step};
-use super::who::Who;
 use super::word::{Seen, Word};
-use crate::fork::Home;
-use crate::sync::{Condvar, Mutex, MutexGuard, unpoisoned};
+use crate::fork::ForkGuard;
+use crate::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, unpoisoned};
+
+/// The identity of a gate, never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GateId(u64);
+
+impl Default for GateId {
+    fn default() -> GateId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        GateId(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+/// Says that a thread runs a part of the release or pause that closed a gate.
+pub(crate) type Inside = ThreadMark<GateId>;
+
+// A thread that waits for a gate which only it can free would wait for ever. These lists tell. They are
+// per thread, so that a pass costs no lock.
+thread_local! {
+    /// The gates of borrowed passes. One that became owned may be anywhere, and is not here.
+    static PASSES: ThreadMarks<GateId> = const { ThreadMarks::new() };
+    static INSIDE: ThreadMarks<GateId> = const { ThreadMarks::new() };
+    /// The gates whose memory this thread wakes.
+    static WAKING: ThreadMarks<GateId> = const { ThreadMarks::new() };
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Core {
     pub(super) word: Word,
     pub(super) id: GateId,
-    pub(super) who: Who,
+    pub(super) holders: GateHolders,
     /// The process that the gate belongs to. No lock is touched in another.
-    home: Home,
+    made_in: ForkGuard,
     queue: Mutex<Queue>,
     /// The gate opened: for waiting work, parked work and the next closer.
     opened: Condvar,
@@ -71,17 +98,35 @@ impl Core {
 
     /// Whether a forked child inherited the gate.
     pub(super) fn is_inherited(&self) -> bool {
-        !self.home.is_here()
+        self.made_in.is_inherited()
+    }
+
+    /// Records a borrowed pass of this thread. Nothing is recorded while the thread ends: it begins no
+    /// release then.
+    pub(super) fn hold(&self) {
+        if !IS_MODEL {
+            ThreadMarks::add(&PASSES, self.id);
+        }
+    }
+
+    /// Forgets a borrowed pass of this thread.
+    pub(super) fn let_go(&self) {
+        ThreadMarks::remove(&PASSES, &self.id);
+    }
+
+    /// Marks that this thread runs a part of the release or pause that closed the gate.
+    pub(super) fn inside(&self) -> Inside {
+        ThreadMarks::set(&INSIDE, self.id)
     }
 
     /// Whether this thread holds a pass of this gate: it could never close it.
     pub(super) fn is_held_here(&self) -> bool {
-        here::holds(self.id)
+        ThreadMarks::has(&PASSES, &self.id)
     }
 
     /// Whether this thread runs a part of the release that has this gate closed.
     pub(super) fn is_inside(&self) -> bool {
-        here::is_inside(self.id)
+        ThreadMarks::has(&INSIDE, &self.id)
     }
 
     fn enter_when_open(&self) -> Seen {
@@ -176,7 +221,7 @@ impl Core {
             return;
         }
         // Before: the next closer may be kept by others.
-        self.who.opened();
+        self.holders.opened();
         let mut queue = self.queue();
         queue.closing = None;
         queue.opened += 1;
@@ -189,7 +234,10 @@ impl Core {
     /// Wakes memory, if no other work has done so meanwhile. The caller has a pass. Does nothing if the
     /// wake of this gate runs on this thread: it would wait for itself.
     pub(super) fn wake<E>(&self, wake: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let Some(_waking) = Waking::new(self.id) else { return Ok(()) };
+        if ThreadMarks::has(&WAKING, &self.id) {
+            return Ok(());
+        }
+        let _waking = (!IS_MODEL).then(|| ThreadMarks::set(&WAKING, self.id));
         let _one_at_a_time = unpoisoned(self.waking.lock());
         if self.word.read().is_asleep() {
             wake()?;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use super::closed::Closed;
-use super::core::{Core, Entered};
-use super::here::Inside;
-use super::pass::{Outer, Pass};
+use super::core::{Core, Entered, Inside};
+use super::guards::{Closed, Outer, Pass};
 use super::report::{Busy, GateState, Mode};
 use crate::clock::Clock;
 use crate::fork;
@@ -51,8 +49,8 @@ pub struct Gate {
 
 /// The first and the longest pause of [`Gate::close_within`]: work stops within milliseconds or takes
 /// long.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_micros(200);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 impl Gate {
     /// Creates an open gate.
@@ -81,7 +79,7 @@ impl Gate {
 
     /// Marks that this thread runs a part of the release or pause that has this gate closed.
     pub(crate) fn inside(&self) -> Inside {
-        Inside::new(self.core.id)
+        self.core.inside()
     }
 
     /// Returns whether this thread runs a part of the release or pause that has this gate closed.
@@ -208,7 +206,7 @@ impl Gate {
             }
             let left = until.saturating_sub(clock.now());
             if left.is_zero() || clock.is_interrupted() {
-                let (since, kept_by) = (self.core.who.places(), self.core.who.kept_by());
+                let (since, kept_by) = (self.core.holders.places(), self.core.holders.kept_by());
                 let closing = mine.is_none();
                 return Err(Busy { active, closing, since, kept_by, ..Busy::default() });
             }
@@ -229,7 +227,7 @@ impl Gate {
             Ok(()) => Ok(Closed::new(&self.core, mode)),
             Err((active, closing)) => {
                 let own = self.core.is_inside() || self.core.is_held_here();
-                let (since, kept_by) = (self.core.who.places(), self.core.who.kept_by());
+                let (since, kept_by) = (self.core.holders.places(), self.core.holders.kept_by());
                 Err(Busy { active, closing, own, since, kept_by, ..Busy::default() })
             }
         }

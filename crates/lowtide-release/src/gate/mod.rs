@@ -15,23 +15,18 @@
 //! # Files
 //!
 //! `report` is plain data; `word` is the atomic word; `core` is what the word and the waiting threads
-//! share; `pass` and `closed` are the two guards; `here` is what one thread has to do with gates; `who`
-//! tells who holds one; `gate` is the public face.
+//! share; `guards` are those of work and of a closer; `holders` tells who is in the way; `gate` is the public
+//! face.
 
-mod closed;
 mod core;
 #[expect(clippy::module_inception, reason = "it holds the type of that name, the others its parts")]
 mod gate;
-mod here;
-mod pass;
+mod guards;
+mod holders;
 mod report;
-#[cfg(test)]
-mod tests;
-mod who;
 mod word;
 
-pub use closed::Closed;
+pub(crate) use core::Inside;
 pub use gate::Gate;
-pub(crate) use here::Inside;
-pub use pass::{Outer, OwnedPass, Pass};
+pub use guards::{Closed, Outer, OwnedPass, Pass};
 pub use report::{Busy, GateState, Mode, Step};

@@ -9,7 +9,7 @@ use lowtide_types::Bytes;
 
 use super::lent::Lent;
 use super::registry::Owners;
-use super::table::{EntryId, Erased, IN_USE, Place};
+use super::table::{CallSite, EntryId, Erased, IN_USE};
 
 /// An entry of the registry, with a value until a shutdown takes it out.
 ///
@@ -101,7 +101,7 @@ impl<T: Send + Sync + 'static> Owned<T> {
         self.lend_by(&path.into(), Some(Location::caller()))
     }
 
-    fn lend_by(&self, path: &Arc<str>, since: Option<Place>) -> Option<Lent<T>> {
+    fn lend_by(&self, path: &Arc<str>, since: Option<CallSite>) -> Option<Lent<T>> {
         let lent = self.owners.table()?.lend(self.entry, path, since)?;
         Some(Lent::new(self.owners.shared(), lent, path).downcast())
     }

@@ -1,25 +1,23 @@
 //! The table behind its lock, shared by the registry and by every reference that it lends.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, MutexGuard};
 use std::thread;
 
 use super::table::OwnerTable;
-use crate::fork::{self, Home};
+use crate::fork::{self, ProcessMutex};
 use crate::sync::unpoisoned;
 
 #[derive(Default)]
 pub(super) struct Shared {
-    table: Mutex<OwnerTable>,
+    table: ProcessMutex<OwnerTable>,
     /// A shutdown has ended.
     done: Condvar,
-    /// The process that the registry belongs to. The lock is not touched in another.
-    home: Home,
 }
 
 impl Shared {
     /// Locks the table; `None` in a forked child.
     pub(super) fn table(&self) -> Option<MutexGuard<'_, OwnerTable>> {
-        self.home.is_here().then(|| unpoisoned(self.table.lock()))
+        self.table.lock()
     }
 
     /// Locks the table for a call that has to change it.

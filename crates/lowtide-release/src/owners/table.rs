@@ -23,7 +23,7 @@ pub(super) static BEING_DROPPED: LazyLock<Arc<str>> = LazyLock::new(|| "(being d
 /// Places of unnamed references that are remembered for one value.
 const MOST_PLACES: usize = 8;
 
-fn place_text(place: Place) -> String {
+fn place_text(place: CallSite) -> String {
     format!("{}:{}", place.file(), place.line())
 }
 
@@ -54,7 +54,7 @@ pub(super) struct EntryId(u64);
 pub(super) struct ValueId(u64);
 
 /// What is known of a value, from the moment it is put in an entry until its last reference is dropped.
-struct Known {
+struct ValueRecord {
     name: Arc<str>,
     value: Weak<Erased>,
     in_entry: bool,
@@ -62,21 +62,21 @@ struct Known {
     /// The recorded references, by path.
     paths: BTreeMap<Arc<str>, LentPath>,
     /// The places where references without a name were taken.
-    shared_at: Vec<Place>,
+    shared_at: Vec<CallSite>,
 }
 
 /// A place in a program's source.
-pub(super) type Place = &'static Location<'static>;
+pub(super) type CallSite = &'static Location<'static>;
 
 /// The references by one path.
 #[derive(Default)]
 struct LentPath {
     count: usize,
     /// The place where the last of them was taken.
-    since: Option<Place>,
+    since: Option<CallSite>,
 }
 
-impl Known {
+impl ValueRecord {
     /// A recorded path counts until its drop has returned: the memory is not free before.
     fn is_gone(&self) -> bool {
         !self.in_entry && self.paths.is_empty() && self.value.strong_count() == 0
@@ -110,7 +110,7 @@ impl Known {
 #[derive(Default)]
 pub(super) struct OwnerTable {
     entries: BTreeMap<EntryId, OwnerEntry>,
-    values: BTreeMap<ValueId, Known>,
+    values: BTreeMap<ValueId, ValueRecord>,
     last_number: u64,
     pub(super) accepted: Paths,
     /// The thread that runs a shutdown.
@@ -158,7 +158,7 @@ impl OwnerTable {
         let before = self.take_from(id);
         let value_id = ValueId(self.number());
         let entry = self.entry(id);
-        let known = Known {
+        let known = ValueRecord {
             name: entry.name.clone(),
             value: Arc::downgrade(&value),
             in_entry: true,
@@ -180,7 +180,7 @@ impl OwnerTable {
         &mut self,
         id: EntryId,
         path: &Arc<str>,
-        since: Option<Place>,
+        since: Option<CallSite>,
     ) -> Option<Reference> {
         let (value_id, value) = self.entry(id).value.clone()?;
         self.add_path(value_id, path, since);
@@ -188,10 +188,11 @@ impl OwnerTable {
     }
 
     /// Remembers where a reference without a name was taken from the value of an entry.
-    pub(super) fn note_shared(&mut self, id: EntryId, place: Place) {
+    pub(super) fn note_shared(&mut self, id: EntryId, place: CallSite) {
         let Some(value) = self.value_in(id) else { return };
         let known = self.known(value);
-        let is_there = |other: &Place| (other.file(), other.line()) == (place.file(), place.line());
+        let is_there =
+            |other: &CallSite| (other.file(), other.line()) == (place.file(), place.line());
         if !known.shared_at.iter().any(is_there) && known.shared_at.len() < MOST_PLACES {
             known.shared_at.push(place);
         }
@@ -226,7 +227,7 @@ impl OwnerTable {
         (self.entries.remove(&id), value)
     }
 
-    fn known(&mut self, id: ValueId) -> &mut Known {
+    fn known(&mut self, id: ValueId) -> &mut ValueRecord {
         self.values.get_mut(&id).expect("a value is known while it is referenced")
     }
 
@@ -236,7 +237,7 @@ impl OwnerTable {
         }
     }
 
-    fn add_path(&mut self, id: ValueId, path: &Arc<str>, since: Option<Place>) {
+    fn add_path(&mut self, id: ValueId, path: &Arc<str>, since: Option<CallSite>) {
         let lent = self.known(id).paths.entry(path.clone()).or_default();
         lent.count += 1;
         lent.since = since.or(lent.since);
@@ -263,7 +264,11 @@ impl OwnerTable {
 
     pub(super) fn holders(&mut self) -> Vec<Holder> {
         self.values.retain(|_, known| !known.is_gone());
-        self.values.values().filter(|known| !known.in_entry).flat_map(Known::holders).collect()
+        self.values
+            .values()
+            .filter(|known| !known.in_entry)
+            .flat_map(ValueRecord::holders)
+            .collect()
     }
 
     pub(super) fn paths(&self) -> Paths {

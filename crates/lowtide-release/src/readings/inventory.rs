@@ -4,18 +4,18 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target};
+use lowtide_types::{
+    Bytes, DeviceId, Ledger, LedgerKind, LedgerLine, Reading, Target, ThreadMark, ThreadMarks,
+};
 
 use super::allocator::Allocator;
 use super::gauge::{Gauge, take_reading};
-use crate::callbacks::asking::{self, Doing, Mark, Whose};
 use crate::callbacks::{Hook, HookPoint, Kept, Registration, Setting};
-use crate::fork::Home;
+use crate::fork::ProcessMutex;
 use crate::owners::Owners;
-use crate::sync::unpoisoned;
 
 /// Memory that no allocator knows of, such as that of a library or of captured graphs.
 struct Account {
@@ -35,14 +35,12 @@ pub struct Inventory {
     own: AtomicU64,
     disposable: AtomicBool,
     owners: Owners,
-    pools: Mutex<Vec<Pool>>,
-    allocators: Mutex<Vec<Weak<dyn Allocator>>>,
-    hooks: Mutex<Vec<(HookPoint, Weak<Hook>)>>,
-    settings: Mutex<Vec<Weak<dyn Setting>>>,
-    accounts: Mutex<Vec<Weak<Account>>>,
+    pools: ProcessMutex<Vec<Pool>>,
+    allocators: ProcessMutex<Vec<Weak<dyn Allocator>>>,
+    hooks: ProcessMutex<Vec<(HookPoint, Weak<Hook>)>>,
+    settings: ProcessMutex<Vec<Weak<dyn Setting>>>,
+    accounts: ProcessMutex<Vec<Weak<Account>>>,
     kept: Arc<Kept>,
-    /// The process that the inventory belongs to. No lock is touched in another.
-    home: Home,
 }
 
 /// The value of `floor` and of `own` while they are unknown.
@@ -56,13 +54,12 @@ impl Inventory {
             own: AtomicU64::new(UNKNOWN),
             disposable: AtomicBool::new(false),
             owners: Owners::default(),
-            pools: Mutex::default(),
-            allocators: Mutex::default(),
-            hooks: Mutex::default(),
-            settings: Mutex::default(),
-            accounts: Mutex::default(),
+            pools: ProcessMutex::default(),
+            allocators: ProcessMutex::default(),
+            hooks: ProcessMutex::default(),
+            settings: ProcessMutex::default(),
+            accounts: ProcessMutex::default(),
             kept: Arc::default(),
-            home: Home::default(),
         }
     }
 
@@ -83,7 +80,7 @@ impl Inventory {
 
     /// Returns the pools, which can sleep.
     pub fn pools(&self) -> Vec<Pool> {
-        self.lock(&self.pools).map_or_else(Vec::new, |pools| pools.clone())
+        self.pools.lock().map_or_else(Vec::new, |pools| pools.clone())
     }
 
     /// Returns the floor of the device, where it is known. A floor that is larger than everything this
@@ -108,22 +105,22 @@ impl Inventory {
     }
 
     pub(crate) fn add_pool(&self, pool: &Pool) {
-        self.push(&self.pools, pool.clone());
+        self.pools.push(pool.clone());
     }
 
     pub(crate) fn add_allocator(&self, allocator: Arc<dyn Allocator>) -> Registration {
-        self.push(&self.allocators, Arc::downgrade(&allocator));
+        self.allocators.push(Arc::downgrade(&allocator));
         Registration::new(Arc::new(allocator), &self.kept)
     }
 
     pub(crate) fn add_hook(&self, point: HookPoint, hook: Hook) -> Registration {
         let hook = Arc::new(hook);
-        self.push(&self.hooks, (point, Arc::downgrade(&hook)));
+        self.hooks.push((point, Arc::downgrade(&hook)));
         Registration::new(hook, &self.kept)
     }
 
     pub(crate) fn add_setting(&self, setting: Arc<dyn Setting>) -> Registration {
-        self.push(&self.settings, Arc::downgrade(&setting));
+        self.settings.push(Arc::downgrade(&setting));
         Registration::new(Arc::new(setting), &self.kept)
     }
 
@@ -134,18 +131,18 @@ impl Inventory {
         bytes: impl Fn() -> Bytes + Send + Sync + 'static,
     ) -> Registration {
         let account = Arc::new(Account { kind, name, bytes: Box::new(bytes) });
-        self.push(&self.accounts, Arc::downgrade(&account));
+        self.accounts.push(Arc::downgrade(&account));
         Registration::new(account, &self.kept)
     }
 
     /// Returns every allocator, the pools among them.
     pub fn allocators(&self) -> Vec<Arc<dyn Allocator>> {
         let pools = self.pools().into_iter().map(|pool| Arc::new(pool) as Arc<dyn Allocator>);
-        pools.chain(self.registered(&self.allocators)).collect()
+        pools.chain(registered(&self.allocators)).collect()
     }
 
     pub(crate) fn hooks(&self, point: HookPoint) -> Vec<Arc<Hook>> {
-        let Some(mut hooks) = self.lock(&self.hooks) else { return Vec::new() };
+        let Some(mut hooks) = self.hooks.lock() else { return Vec::new() };
         hooks.retain(|(_, hook)| hook.strong_count() > 0);
         let here = hooks.iter().filter(|(at, _)| *at == point);
         here.filter_map(|(_, hook)| hook.upgrade()).collect()
@@ -177,7 +174,7 @@ impl Inventory {
     }
 
     pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {
-        self.registered(&self.settings)
+        registered(&self.settings)
     }
 
     /// Reads the device's number and the allocators' own, right now. Reads nothing in a forked child
@@ -241,7 +238,7 @@ impl Inventory {
             let allocators = self.allocators();
             allocators.iter().flat_map(|allocator| or_default(|| allocator.lines())).collect()
         };
-        for account in self.registered(&self.accounts) {
+        for account in registered(&self.accounts) {
             let (kind, name) = (account.kind, account.name.clone());
             lines.push(LedgerLine { kind, name, bytes: or_default(|| (account.bytes)()) });
         }
@@ -264,40 +261,57 @@ impl Inventory {
     }
 }
 
+/// What a thread does for a releaser. Code of the caller that a release runs, such as a clock or a gauge,
+/// may ask the same releaser for a release, or for its numbers. Granted, the call would wait for its own
+/// caller, or ask the same code again, without end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Runs a release, or waits for its turn.
+    Releasing,
+    /// Writes the receipt of a release that it refused, for which it asks for numbers.
+    Refusing,
+    /// Asks a gauge, allocators or accounts for their numbers.
+    Asking,
+}
+
+thread_local! {
+    /// What this thread does, each with the address of the inventory for which it does it: it stays where
+    /// it is while a mark names it, because it is in use.
+    static DOING: ThreadMarks<(usize, Doing)> = const { ThreadMarks::new() };
+}
+
 impl Inventory {
     /// Returns whether a forked child inherited the inventory.
     pub(crate) fn is_inherited(&self) -> bool {
-        !self.home.is_here()
+        self.pools.is_inherited()
     }
 
-    /// Returns which releaser has this inventory.
-    pub(crate) fn whose(&self) -> Whose {
-        Whose::owner_of(self)
+    /// Marks what this thread does for the releaser.
+    pub(crate) fn mark(&self, doing: Doing) -> ThreadMark<(usize, Doing)> {
+        ThreadMarks::set(&DOING, (self.address(), doing))
+    }
+
+    /// Returns whether this thread does this for the releaser.
+    pub(crate) fn is_doing(&self, doing: Doing) -> bool {
+        ThreadMarks::has(&DOING, &(self.address(), doing))
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Marks that this thread asks for numbers; `None` if it does so already, and in a forked child.
-    fn asking(&self) -> Option<Mark> {
-        let may_ask = self.home.is_here() && !asking::is_here(self.whose(), Doing::Asking);
-        may_ask.then(|| Mark::new(self.whose(), Doing::Asking))
+    fn asking(&self) -> Option<ThreadMark<(usize, Doing)>> {
+        let may_ask = !self.is_inherited() && !self.is_doing(Doing::Asking);
+        may_ask.then(|| self.mark(Doing::Asking))
     }
+}
 
-    /// Locks one of the lists; `None` in a forked child.
-    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
-        self.home.is_here().then(|| unpoisoned(mutex.lock()))
-    }
-
-    /// Adds to one of the lists. Does nothing in a forked child, where no release would look at it.
-    fn push<T>(&self, list: &Mutex<Vec<T>>, one: T) {
-        if let Some(mut list) = self.lock(list) {
-            list.push(one);
-        }
-    }
-
-    fn registered<T: ?Sized>(&self, list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
-        let Some(mut list) = self.lock(list) else { return Vec::new() };
-        list.retain(|one| one.strong_count() > 0);
-        list.iter().filter_map(Weak::upgrade).collect()
-    }
+/// Returns what is still registered.
+fn registered<T: ?Sized>(list: &ProcessMutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    let Some(mut list) = list.lock() else { return Vec::new() };
+    list.retain(|one| one.strong_count() > 0);
+    list.iter().filter_map(Weak::upgrade).collect()
 }
 
 impl fmt::Debug for Inventory {

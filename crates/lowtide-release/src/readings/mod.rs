@@ -8,5 +8,5 @@ mod inventory;
 pub use allocator::{Allocator, AllocatorCounts};
 pub use gauge::Gauge;
 pub(crate) use gauge::read_settled;
-pub(crate) use inventory::Activity;
 pub use inventory::Inventory;
+pub(crate) use inventory::{Activity, Doing};

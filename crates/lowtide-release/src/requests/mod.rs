@@ -2,7 +2,6 @@
 
 mod idle;
 mod idling;
-mod opened;
 mod pause;
 mod slope;
 mod stage;
@@ -11,9 +10,8 @@ mod stages_report;
 
 pub use idle::{Decision, Idle, IdleOptions, ParseIdleError, Task, Ticket, parse_time};
 pub use idling::{Idling, Tick, Working};
-pub use opened::Opened;
 pub use pause::{Paused, Pauses, Resume, Resumed};
 pub use slope::{Slope, Trend, TrendWarning};
 pub use stage::Stage;
-pub use stages::{StageError, Stages};
+pub use stages::{Opened, StageError, Stages};
 pub use stages_report::{StageReport, StagesReport};

@@ -4,7 +4,7 @@
 //! the trim does not race with work. The trend of reserved memory over many resumes is watched.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_types::Receipt;
@@ -12,30 +12,22 @@ use lowtide_types::Receipt;
 use super::slope::{Slope, Trend, TrendWarning};
 use crate::climb::{Releaser, Request};
 use crate::clock::Clock;
-use crate::fork::Home;
+use crate::fork::ProcessMutex;
 use crate::gate::{Busy, Closed, Mode};
 use crate::rungs::Ladder;
-use crate::sync::unpoisoned;
 
 /// The pauses of one engine. Clones share their trend.
 #[derive(Clone)]
 pub struct Pauses {
     releaser: Releaser,
     flush: Option<Arc<dyn Fn() + Send + Sync>>,
-    slope: Arc<Mutex<Slope>>,
-    /// The process that the trend belongs to.
-    home: Home,
+    slope: Arc<ProcessMutex<Slope>>,
 }
 
 impl Pauses {
     /// Creates pauses of the work that passes the gate of `releaser`.
     pub fn new(releaser: &Releaser) -> Pauses {
-        Pauses {
-            releaser: releaser.clone(),
-            flush: None,
-            slope: Arc::default(),
-            home: Home::default(),
-        }
+        Pauses { releaser: releaser.clone(), flush: None, slope: Arc::default() }
     }
 
     /// Sets a function that drops the keys and values of running work. It is called by a pause that
@@ -76,12 +68,7 @@ impl Pauses {
 
     /// Returns the trend of reserved memory over the resumes so far.
     pub fn trend(&self) -> Trend {
-        self.slope().map_or_else(Trend::default, |slope| slope.trend())
-    }
-
-    /// Locks the trend; `None` in a forked child.
-    fn slope(&self) -> Option<MutexGuard<'_, Slope>> {
-        self.home.is_here().then(|| unpoisoned(self.slope.lock()))
+        self.slope.lock().map_or_else(Trend::default, |slope| slope.trend())
     }
 }
 
@@ -166,7 +153,7 @@ impl Paused {
             tracing::info!("{}", receipt.reserved_line());
         }
         let reserved = releaser.inventory().read().reserved;
-        let warning = self.pauses.slope().and_then(|mut slope| slope.add(reserved));
+        let warning = self.pauses.slope.lock().and_then(|mut slope| slope.add(reserved));
         if let Some(warning) = warning {
             let TrendWarning { per_update, updates, reserved } = warning;
             tracing::warn!(%per_update, updates, %reserved, "{warning}");

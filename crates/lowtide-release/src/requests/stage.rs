@@ -9,8 +9,7 @@ use lowtide_types::{
     Bytes, DeviceId, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
 };
 
-use super::opened::Opened;
-use super::stages::{StageError, Stages};
+use super::stages::{Opened, StageError, Stages};
 use crate::climb::Request;
 use crate::failure::message;
 use crate::readings::Gauge;

@@ -5,20 +5,18 @@
 //! model, never the sum, and there is a receipt between each two.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use lowtide_types::{Bytes, Reading, Receipt};
 
-use super::opened::Opened;
 use super::slope::{Slope, Trend};
 use super::stages_report::{StageReport, StagesReport};
 use crate::climb::{Claiming, Releaser, Request, Thrift, outside_growth};
 use crate::clock::Clock;
-use crate::fork::Home;
+use crate::fork::ProcessMutex;
 use crate::readings::Inventory;
 use crate::rungs::Ladder;
-use crate::sync::unpoisoned;
 
 /// The reason why a stage did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +45,39 @@ pub enum StageError<E> {
     Load(E),
 }
 
+/// A stage that has begun: the numbers before it, and its peak so far.
+#[derive(Debug, Clone)]
+#[must_use = "a stage that is not closed is in no report"]
+pub struct Opened {
+    pub(super) name: String,
+    pub(super) before: Reading,
+    pub(super) peak: Bytes,
+    /// By how much the device's number rose while the model was loaded.
+    pub(super) loaded: Bytes,
+    /// How many clean-ups between tasks came before the stage.
+    pub(super) cleaned_before: usize,
+}
+
+impl Opened {
+    /// Returns what the stage has taken: what its model took when it was loaded, or the growth of the
+    /// allocators since, if that is more.
+    pub fn taken(&self, now: &Reading) -> Bytes {
+        self.loaded.max(now.reserved.saturating_sub(self.before.reserved))
+    }
+
+    /// Returns what was in use before the stage, where the device could be asked.
+    pub fn before(&self) -> Option<Bytes> {
+        self.before.in_use()
+    }
+}
+
 /// A sequence of stages on one device. Clones share what they have seen.
 #[derive(Clone)]
 pub struct Stages {
     pub(crate) releaser: Releaser,
     budget: Option<Bytes>,
     began: Duration,
-    done: Arc<Mutex<Done>>,
-    /// The process that the sequence belongs to.
-    home: Home,
+    done: Arc<ProcessMutex<Done>>,
 }
 
 /// A clean-up between two tasks.
@@ -89,7 +111,7 @@ impl Stages {
     /// Creates a sequence of stages on the device of `releaser`.
     pub fn new(releaser: &Releaser) -> Stages {
         let (releaser, began) = (releaser.clone(), releaser.now());
-        Stages { releaser, budget: None, began, done: Arc::default(), home: Home::default() }
+        Stages { releaser, budget: None, began, done: Arc::default() }
     }
 
     /// Sets the most that may be in use when a stage begins. [`Stages::load_needing`] refuses a stage whose size,
@@ -282,7 +304,7 @@ impl Stages {
 
     /// Locks what was seen; `None` in a forked child.
     fn done(&self) -> Option<MutexGuard<'_, Done>> {
-        self.home.is_here().then(|| unpoisoned(self.done.lock()))
+        self.done.lock()
     }
 }
 

@@ -5,6 +5,8 @@ mod callbacks;
 mod climb;
 mod forked;
 mod gate;
+mod gate_threads;
+mod idle;
 mod left_behind;
 mod owners;
 mod receipt;

@@ -5,13 +5,10 @@
 //! a quiet time, which adapts: if tasks come back soon after a release, the freed memory had to be
 //! loaded again, so the quiet time doubles; if the memory was left alone for long, it halves again.
 //!
-//! `options` is what people configure; `activity` is what the policy remembers; `policy` decides.
+//! `options` is what people configure; `policy` decides.
 
-mod activity;
 mod options;
 mod policy;
-#[cfg(test)]
-mod tests;
 
 pub use options::{IdleOptions, ParseIdleError, parse_time};
 pub use policy::{Decision, Idle, Task, Ticket};

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::activity::Activity;
 use super::options::IdleOptions;
 use crate::clock::Clock;
-use crate::fork::{self, Home};
-use crate::sync::{Arc, Mutex, MutexGuard, unpoisoned};
+use crate::fork::{self, ProcessMutex};
+use crate::sync::{Arc, MutexGuard};
 
 /// Whether a release is due, and if not, why.
 #[derive(Debug)]
@@ -54,12 +53,43 @@ impl fmt::Display for Decision {
     }
 }
 
+/// What the policy remembers: tasks, the last ticket, and the quiet time it has learned.
+#[derive(Debug, Default)]
+struct Activity {
+    /// The number of running tasks.
+    active: usize,
+    /// The number of tasks that ever began.
+    began: u64,
+    /// When the last task finished, if one has since the last ticket.
+    finished: Option<Duration>,
+    /// Whether a ticket exists.
+    has_ticket: bool,
+    /// When the last release ended, if no task has begun since.
+    released: Option<Duration>,
+    /// The quiet time, as a multiple of the configured one.
+    times: u32,
+}
+
+impl Activity {
+    /// Returns the quiet time that a release waits for.
+    fn quiet(&self, options: &IdleOptions) -> Duration {
+        options.after.saturating_mul(self.times)
+    }
+
+    /// Adapts the quiet time: a task came after the memory had been left alone for this long.
+    fn learn(&mut self, options: &IdleOptions, alone: Duration) {
+        if alone < options.after {
+            self.times = self.times.saturating_mul(2).min(options.calm.max(1));
+        } else if alone > self.quiet(options) {
+            self.times = (self.times / 2).max(1);
+        }
+    }
+}
+
 struct Inner {
     options: IdleOptions,
     clock: std::sync::Arc<dyn Clock>,
-    activity: Mutex<Activity>,
-    /// The process that the policy belongs to. The lock is not touched in another.
-    home: Home,
+    activity: ProcessMutex<Activity>,
 }
 
 /// Counts tasks and decides when to release. Clones are the same policy.
@@ -89,8 +119,8 @@ pub struct Idle {
 impl Idle {
     /// Creates a policy for which no task has run so far.
     pub fn new(options: IdleOptions, clock: std::sync::Arc<dyn Clock>) -> Idle {
-        let activity = Mutex::new(Activity::new());
-        Idle { inner: Arc::new(Inner { options, clock, activity, home: Home::default() }) }
+        let activity = ProcessMutex::new(Activity { times: 1, ..Activity::default() });
+        Idle { inner: Arc::new(Inner { options, clock, activity }) }
     }
 
     /// Returns the options of the policy.
@@ -165,7 +195,7 @@ impl Idle {
 
     /// Whether a forked child inherited the policy.
     pub(crate) fn is_inherited(&self) -> bool {
-        !self.inner.home.is_here()
+        self.inner.activity.is_inherited()
     }
 
     /// Whether a task has begun since there were this many. Nothing more is due in a forked child.
@@ -176,7 +206,7 @@ impl Idle {
     /// Reads the clock, without the lock: threads may come out of order, so later times win.
     fn now(&self) -> Duration {
         // A policy that is switched off does not even read the clock.
-        if self.inner.options.enabled && self.inner.home.is_here() {
+        if self.inner.options.enabled && !self.is_inherited() {
             self.inner.clock.now()
         } else {
             Duration::ZERO
@@ -184,8 +214,8 @@ impl Idle {
     }
 
     /// Locks the activity; `None` in a forked child.
-    pub(super) fn activity(&self) -> Option<MutexGuard<'_, Activity>> {
-        self.inner.home.is_here().then(|| unpoisoned(self.inner.activity.lock()))
+    fn activity(&self) -> Option<MutexGuard<'_, Activity>> {
+        self.inner.activity.lock()
     }
 }
 

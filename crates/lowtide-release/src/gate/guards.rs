@@ -1,13 +1,12 @@
-//! The guards of work.
+//! The guards of work and of a closer.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
 use super::core::Core;
-use super::here;
-use super::report::Step;
-use super::who::OwnedNumber;
+use super::holders::{Keeper, OwnedNumber};
+use super::report::{Mode, Step};
 use crate::sync::Arc;
 
 /// Work that has entered a gate. Dropping the pass ends the work.
@@ -86,7 +85,7 @@ impl<'a> Pass<'a> {
 
     fn new(core: &'a Arc<Core>, kind: Kind) -> Pass<'a> {
         if kind != Kind::Inside {
-            here::hold(core.id);
+            core.hold();
         }
         Pass { core, kind, _stays: PhantomData }
     }
@@ -112,7 +111,7 @@ impl<'a> Pass<'a> {
         // The new pass is counted before this one is dropped, so the work never ends in between.
         if self.kind != Kind::Inside && !self.core.is_inherited() {
             self.core.word.enter_within();
-            number = self.core.who.take(Location::caller());
+            number = self.core.holders.take(Location::caller());
         }
         OwnedPass { core: Arc::clone(self.core), kind: self.kind, number }
     }
@@ -127,7 +126,7 @@ impl OwnedPass {
     /// Records the place in a host language where the pass was taken, instead of the place in Rust.
     pub fn note_place(&self, place: impl Into<String>) {
         if self.kind != Kind::Inside && !self.core.is_inherited() {
-            self.core.who.note_place(self.number, place.into());
+            self.core.holders.note_place(self.number, place.into());
         }
     }
 }
@@ -135,7 +134,7 @@ impl OwnedPass {
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         if self.kind != Kind::Inside {
-            here::let_go(self.core.id);
+            self.core.let_go();
             self.core.leave();
         }
     }
@@ -144,7 +143,7 @@ impl Drop for Pass<'_> {
 impl Drop for OwnedPass {
     fn drop(&mut self) {
         if self.kind != Kind::Inside && !self.core.is_inherited() {
-            self.core.who.forget(self.number);
+            self.core.holders.forget(self.number);
             self.core.leave();
         }
     }
@@ -177,5 +176,62 @@ impl fmt::Debug for OwnedPass {
 impl fmt::Debug for Outer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Outer({:?})", self.kind)
+    }
+}
+
+/// A gate that is closed: no work passes while this exists. Dropping it opens the gate.
+#[derive(Debug)]
+#[must_use = "dropping it opens the gate"]
+pub struct Closed {
+    core: Arc<Core>,
+    mode: Mode,
+    /// Whether dropping it opens the gate.
+    opens: bool,
+}
+
+impl Closed {
+    /// The guard of a gate that this caller is closing, or has closed.
+    pub(super) fn new(core: &Arc<Core>, mode: Mode) -> Closed {
+        Closed { core: Arc::clone(core), mode, opens: true }
+    }
+
+    /// The guard of a gate that the release around this caller has closed, and opens.
+    pub(super) fn inside(core: &Arc<Core>, mode: Mode) -> Closed {
+        Closed { core: Arc::clone(core), mode, opens: false }
+    }
+
+    /// Opens the gate. Parked and waiting work goes on.
+    pub fn open(self) {
+        drop(self);
+    }
+
+    /// Returns how the gate was closed.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Returns the number of passes that are parked and go on when the gate opens.
+    pub fn parked(&self) -> usize {
+        self.core.state().parked
+    }
+
+    /// Says what keeps the gate closed, for refusals, until it opens.
+    pub(crate) fn kept_by(&self, keeper: Keeper) {
+        self.core.holders.keep(keeper);
+    }
+
+    /// Says that memory is being put to sleep. The first work to come through
+    /// [`Gate::enter_awake`](super::Gate::enter_awake) after the gate opens wakes it.
+    pub fn mark_asleep(&self) {
+        // Harmless in a forked child: the word that it changes is its own copy.
+        self.core.word.mark_asleep();
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        if self.opens {
+            self.core.open();
+        }
     }
 }

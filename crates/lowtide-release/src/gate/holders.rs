@@ -21,7 +21,7 @@ pub(super) type Keeper = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 pub(super) type OwnedNumber = u64;
 
 #[derive(Default)]
-pub(super) struct Who {
+pub(super) struct GateHolders {
     owned: Mutex<OwnedPasses>,
     keepers: Mutex<Vec<Keeper>>,
 }
@@ -34,20 +34,21 @@ struct OwnedPasses {
 
 /// How an owned pass was taken.
 struct Taken {
-    place: Place,
+    place: TakenAt,
     thread: ThreadId,
 }
 
-enum Place {
+/// Where an owned pass was taken.
+enum TakenAt {
     Rust(&'static Location<'static>),
-    Told(String),
+    HostLanguage(String),
 }
 
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Rust(place) => write!(f, "{}:{}", place.file(), place.line())?,
-            Place::Told(place) => f.write_str(place)?,
+            TakenAt::Rust(place) => write!(f, "{}:{}", place.file(), place.line())?,
+            TakenAt::HostLanguage(place) => f.write_str(place)?,
         }
         // It may have sent the pass away since, so that this is a hint and no reason to refuse at once.
         if self.thread == thread::current().id() {
@@ -58,20 +59,20 @@ impl fmt::Display for Taken {
     }
 }
 
-impl Who {
+impl GateHolders {
     /// Records an owned pass of this thread.
     pub(super) fn take(&self, place: &'static Location<'static>) -> OwnedNumber {
         let mut owned = unpoisoned(self.owned.lock());
         owned.last += 1;
         let (number, thread) = (owned.last, thread::current().id());
-        owned.taken.insert(number, Taken { place: Place::Rust(place), thread });
+        owned.taken.insert(number, Taken { place: TakenAt::Rust(place), thread });
         number
     }
 
     /// Records that an owned pass was taken at a place of a host language.
     pub(super) fn note_place(&self, number: OwnedNumber, place: String) {
         if let Some(taken) = unpoisoned(self.owned.lock()).taken.get_mut(&number) {
-            taken.place = Place::Told(place);
+            taken.place = TakenAt::HostLanguage(place);
         }
     }
 
@@ -109,8 +110,8 @@ impl Who {
     }
 }
 
-impl fmt::Debug for Who {
+impl fmt::Debug for GateHolders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Who")
+        f.write_str("GateHolders")
     }
 }
