@@ -10,9 +10,8 @@ import pytest
 import torch
 from kernel import MIB, SIZE, Caching, in_use, is_about, weights
 from lowtide._devices.cpu import CpuDevice
-from lowtide._rungs import watched
-from lowtide._rungs.collector import Collector
-from lowtide._rungs.watched import Watched
+from lowtide._rungs import collector
+from lowtide._rungs.collector import Collector, Watched
 
 pytestmark = pytest.mark.usefixtures("clean")
 
@@ -261,10 +260,10 @@ class Leaf:
 
 
 def test_a_look_visits_no_more_than_its_limit_however_many_objects_one_holds() -> None:
-    many = [Leaf() for _ in range(3 * watched.MOST_VISITED)]
-    found = watched.near_running_code()
-    assert len(found) <= watched.MOST_VISITED
-    assert len(many) > watched.MOST_VISITED
+    many = [Leaf() for _ in range(3 * collector.MOST_VISITED)]
+    found = collector.near_running_code()
+    assert len(found) <= collector.MOST_VISITED
+    assert len(many) > collector.MOST_VISITED
 
 
 def test_r15_the_allocator_is_asked_once_where_the_devices_number_is_read_until_it_settles(

@@ -15,7 +15,7 @@ from alone import in_a_fork
 from lowtide._devices.cuda_pools import PoolId
 from lowtide._native import Memory, MemoryKind
 from lowtide._why.memory import storages, unusual
-from lowtide._why.memory.autograd import Kept, KeptTensors
+from lowtide._why.memory.autograd import KeptTensors
 from lowtide._why.memory.autograd import autograd_edges as all_edges
 from lowtide._why.memory.probe import bytes_on, candidate_types, probe
 from torch.autograd.graph import saved_tensors_hooks
@@ -41,7 +41,7 @@ def natives(*objects: Any) -> list[int | None]:
     return [None if one is None else one.native for one in probe(list(objects))]
 
 
-def autograd_edges(tensors: list[Any], *most_nodes: int) -> list[Kept]:
+def autograd_edges(tensors: list[Any], *most_nodes: int) -> list[KeptTensors]:
     """Returns the edges without the nodes of the graphs."""
     found = []
     for position, kept in all_edges(tensors, *most_nodes):

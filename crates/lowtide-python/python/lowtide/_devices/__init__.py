@@ -6,7 +6,6 @@
 - `accelerator.py`: every other accelerator that torch knows
 - `interface.py`: `torch.accelerator`, also for a torch that has none
 - `cpu.py`: host memory
-- `workers.py`: the processes of workers, whose memory counts as this program's
 
 Nothing here creates a context or initialises a device.
 """

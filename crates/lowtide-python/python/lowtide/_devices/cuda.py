@@ -28,9 +28,8 @@ from .._rungs.hook import Setting
 from .._runtime.heap import objects_of
 from .._runtime.torch import UNREADABLE, Torch, torch
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
-from .device import Device
+from .device import Device, pids, worker_of
 from .interface import common_of, synchronize
-from .workers import pids, worker_of
 
 NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
 """Exceptions where NVML cannot be asked: no library, or no such device."""

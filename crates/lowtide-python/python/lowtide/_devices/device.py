@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from .._native import AllocatorCounts, LedgerKind, LedgerLine, ProcessUsage, Usage
-from .workers import pids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,3 +114,22 @@ def ledger_lines(name: str, live: int, cached: int) -> list[LedgerLine]:
     """Returns the two lines that every allocator has, without empty ones."""
     sizes = ((LedgerKind.LIVE, live), (LedgerKind.CACHED, cached))
     return [LedgerLine(kind, name, size) for kind, size in sizes if size > 0]
+
+
+def pids() -> list[int]:
+    """Returns the numbers of the workers' processes that run. What they use is part of what this program
+    uses."""
+    registry = sys.modules.get("lowtide._rungs.registry")
+    if registry is None or "lowtide._worker.worker" not in sys.modules:
+        return []
+    running = [worker.pid for worker in registry.workers.objects()]
+    return [pid for pid in running if pid is not None]
+
+
+def worker_of(pid: int, among: list[int]) -> int | None:
+    """Returns the worker that a process is, or that has started it: its session is the worker's."""
+    try:
+        session = os.getsid(pid)
+    except OSError:
+        return None
+    return session if session in among else None

@@ -76,14 +76,9 @@ def caches_with_tensors(device: str) -> list[CacheWithTensors]:
     return found
 
 
-class _Known(NamedTuple):
-    """The caches that were found last, and how many references their type had: each has one."""
-
-    references: int
-    caches: list[weakref.ref[Any]]
-
-
-_known: list[_Known] = []
+_known: tuple[int, list[weakref.ref[Any]]] = (0, [])
+"""How many references the type of the caches had when they were last looked for, and the caches: each has
+one reference."""
 
 
 def lru_caches() -> list[Any]:
@@ -92,13 +87,12 @@ def lru_caches() -> list[Any]:
     To look at all objects takes long. Where the type has as many references as the last time, and every
     cache of then is alive, there is no other.
     """
-    references = sys.getrefcount(Wrapper)
-    for known in _known:
-        caches = [one for one in (weak() for weak in known.caches) if one is not None]
-        if known.references == references and len(caches) == len(known.caches):
-            return caches
-    caches = [one for one in objects_of(Wrapper) if type(one) is Wrapper]
-    _known[:] = [_Known(references, [weakref.ref(one) for one in caches])]
+    global _known
+    references, (before, weak) = sys.getrefcount(Wrapper), _known
+    caches = [one for one in (reference() for reference in weak) if one is not None]
+    if before != references or len(caches) != len(weak):
+        caches = [one for one in objects_of(Wrapper) if type(one) is Wrapper]
+        _known = references, [weakref.ref(one) for one in caches]
     return caches
 
 

@@ -34,7 +34,7 @@ class Workers(Hook):
         self.point = point
 
     def missing(self) -> str | None:
-        running = [worker for worker in workers() if worker.pid is not None]
+        running = [worker for worker in registry.workers.objects() if worker.pid is not None]
         if not running:
             return "none; lowtide.Worker starts one"
         return None if self._idle() else "each is at work, or uses nothing here"
@@ -54,17 +54,15 @@ class Workers(Hook):
 
     def _idle(self) -> list[Worker]:
         """Returns idle workers. One whose memory is not known may use some."""
-        return [worker for worker in workers() if worker._is_idle() and self._size(worker) != 0]
+        return [
+            worker
+            for worker in registry.workers.objects()
+            if worker._is_idle() and self._size(worker) != 0
+        ]
 
     def _size(self, worker: Worker) -> int | None:
         pid = worker.pid
         return 0 if pid is None else self._device.worker_memory(pid)
-
-
-def workers() -> list[Worker]:
-    """Returns every worker."""
-    found = [entry.get() for entry in registry.workers.entries()]
-    return [worker for worker in found if worker is not None]
 
 
 class ThisProcess(Hook):

@@ -71,6 +71,10 @@ class Registered:
             ) from None
         entries[key] = Entry(name or type(one).__name__, reference, close, open)
 
+    def objects(self) -> list[Any]:
+        """Returns the objects that are still alive."""
+        return [one for entry in list(self._entries.values()) if (one := entry.get()) is not None]
+
     def entries(self) -> list[Entry]:
         """Returns the entries whose objects are still alive."""
         return [entry for entry in list(self._entries.values()) if entry.get() is not None]

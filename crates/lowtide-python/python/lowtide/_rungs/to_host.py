@@ -6,7 +6,7 @@ A model is usable again once it is back. Each tensor returns to the device that 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._devices.device import Device
 from .._native import HookPoint, Touch
@@ -138,19 +138,12 @@ def _home(home_of: dict[int, str], tensor: Tensor) -> Tensor:
     return tensor.to(home_of.get(id(tensor), tensor.device))
 
 
-class NamedTensor(NamedTuple):
-    """A parameter or a buffer of a model."""
-
-    name: str
-    tensor: Tensor
-
-
-def named_tensors(model: Any) -> list[NamedTensor]:
+def named_tensors(model: Any) -> list[tuple[str, Tensor]]:
     """Returns the parameters and buffers of a `torch.nn.Module`, and nothing for other objects."""
     module = torch()
     if module is None or not isinstance(model, module.nn.Module):
         return []
-    return [NamedTensor(*one) for one in (*model.named_parameters(), *model.named_buffers())]
+    return [*model.named_parameters(), *model.named_buffers()]
 
 
 def device_of_each_tensor(model: Any) -> dict[str, str]:

@@ -31,14 +31,8 @@ from .references.look import AnyDict, module_value
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def _view() -> type:
-    """Returns the type of `f_locals` in a function: dict, or a view from Python 3.13 on."""
-    return type(sys._getframe().f_locals)
-
-
-_VIEW: Final = _view()
-
-
+_VIEW: Final[type] = (lambda: type(sys._getframe().f_locals))()  # noqa: PLC3002
+"""The type of `f_locals` in a function: dict, or a view from Python 3.13 on."""
 _KINDS: Final[list[TypeKind]] = [
     TypeKind(dict, ObjectKind.DICT),
     TypeKind(collections.OrderedDict, ObjectKind.DICT),

@@ -357,15 +357,10 @@ def _end_at_exit() -> None:
         atexit.register(_end_all)
 
 
-def _each() -> list[Worker]:
-    found = [entry.get() for entry in registry.workers.entries()]
-    return [worker for worker in found if worker is not None]
-
-
 def _end_all() -> None:
     global _is_exiting
     _is_exiting = True
-    for worker in _each():
+    for worker in registry.workers.objects():
         child = worker._child
         if child is None:
             continue
@@ -376,7 +371,7 @@ def _end_all() -> None:
 
 
 def _forget_all() -> None:
-    for worker in _each():
+    for worker in registry.workers.objects():
         worker._forget()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType, GetSetDescriptorType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from ..references.functions import cell_contents
@@ -28,33 +28,14 @@ MOST_NODES = 200_000
 
 class KeptTensors(NamedTuple):
     """The objects that one object keeps alive in native code. `position` is its place in the list
-    that was asked."""
+    that was asked. `is_counted`: it has a reference to each as a Python object, which no traverse slot shows."""
 
     position: int
-    kept: list[Tensor]
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it has a reference to each as a Python object."""
-        return False
+    kept: list[Any]
+    is_counted: bool = False
 
 
-class Referents(NamedTuple):
-    """The Python objects that one object refers to and that no traverse slot shows."""
-
-    position: int
-    kept: list[object]
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it has a reference to each as a Python object."""
-        return True
-
-
-Kept: TypeAlias = KeptTensors | Referents
-
-
-def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[Kept]:
+def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
     """Returns what each tensor keeps alive in native code; tensors that keep nothing are left out.
 
     Saved tensors without a Python object come as new objects over the same storage. What cannot be
@@ -68,9 +49,9 @@ def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[
         return [*foreign, *_edges(module, tensors, most_nodes)]
 
 
-def _foreign_edges(objects: list[Tensor]) -> list[Kept]:
+def _foreign_edges(objects: list[Tensor]) -> list[KeptTensors]:
     """Returns what objects of other libraries refer to, and the buffers of which they consist."""
-    edges: list[Kept] = []
+    edges: list[KeptTensors] = []
     asked, tables = asked_types(), table_types()
     if not asked and not tables:
         return edges
@@ -84,7 +65,7 @@ def _foreign_edges(objects: list[Tensor]) -> list[Kept]:
                 1 if is_asked else 2 if any(base in of for base in tables) else 0
             )
         if kind == 1:
-            edges.append(Referents(i, references_of(one)))
+            edges.append(KeptTensors(i, references_of(one), is_counted=True))
         elif kind == 2:
             edges.append(KeptTensors(i, buffers_of(one)))
     return edges

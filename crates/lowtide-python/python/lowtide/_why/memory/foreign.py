@@ -8,7 +8,7 @@ capsule of DLPack, a buffer of Arrow. Whose memory is at that address is known (
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..._native import Shown, dlpack_memory
@@ -23,43 +23,20 @@ _HOST, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 
 def references_of(one: object) -> list[object]:
     """Returns the objects that an object refers to without a traverse slot; none for most."""
-    for kind, ask in _kinds():
+    for kind, ask in _asked():
         if is_a(one, kind):
             return [found for found in ask(one) if found is not None]
     return []
 
 
-Ask = Callable[[Any], Iterator[object]]
-
-
-class _Kind(NamedTuple):
-    """A type, and how its objects are asked."""
-
-    type: type
-    ask: Ask
-
-
-def _kinds() -> list[_Kind]:
-    found = [(module_value(module, name), ask) for module, name, ask in _ASKED]
-    return [_Kind(kind, ask) for kind, ask in found if isinstance(kind, type)]
-
-
 def asked_types() -> list[type]:
     """Returns the types whose objects `references_of` knows, as far as they are imported."""
-    return [one.type for one in _kinds()]
+    return [kind for kind, _ in _asked()]
 
 
-def _of_flat(one: Any) -> Iterator[object]:
-    yield read(one, "base")
-
-
-def _of_nditer(one: Any) -> Iterator[object]:
-    # One that was closed has no operands.
-    yield from read(one, "operands") or ()
-
-
-def _of_broadcast(one: Any) -> Iterator[object]:
-    yield from read(one, "iters") or ()
+def _asked() -> list[tuple[type, Ask]]:
+    found = [(module_value(module, name), ask) for module, name, ask in _ASKED]
+    return [(kind, ask) for kind, ask in found if isinstance(kind, type)]
 
 
 def _of_greenlet(one: Any) -> Iterator[object]:
@@ -70,10 +47,12 @@ def _of_greenlet(one: Any) -> Iterator[object]:
     yield from greenlet_frames(one)
 
 
+Ask = Callable[[Any], Iterable[object]]
 _ASKED: tuple[tuple[str, str, Ask], ...] = (
-    ("numpy", "flatiter", _of_flat),
-    ("numpy", "nditer", _of_nditer),
-    ("numpy", "broadcast", _of_broadcast),
+    ("numpy", "flatiter", lambda one: (read(one, "base"),)),
+    # One that was closed has no operands.
+    ("numpy", "nditer", lambda one: read(one, "operands") or ()),
+    ("numpy", "broadcast", lambda one: read(one, "iters") or ()),
     ("greenlet", "greenlet", _of_greenlet),
 )
 

@@ -37,7 +37,9 @@ def parts_of(module: Torch, one: Any) -> list[Tensor]:
         if module._C.ScriptObject in of:
             return shared(module, one)
         if module._C.Future in of:
-            return _of_future(module, one)
+            # Native code has the result.
+            result = module._C.Future.value(one) if module._C.Future.done(one) else None
+            return [] if result is None else [result, *_tensors_in(module, result)]
         if (work := work_type()) is not None and work in of:
             # Before it has ended, nobody may ask.
             return list(work.result(one)) if work.is_completed(one) else []
@@ -52,12 +54,9 @@ def work_type() -> Any:
     return module_value("torch._C._distributed_c10d", "Work")
 
 
-def _of_future(module: Torch, one: Any) -> list[Tensor]:
-    """Returns the result of a future, and the tensors in it. Native code has the result."""
-    if not module._C.Future.done(one):
-        return []
-    result = module._C.Future.value(one)
-    found, todo = [result], [result]
+def _tensors_in(module: Torch, value: Any) -> list[Tensor]:
+    """Returns the tensors in a value and in the tuples and lists of which it consists."""
+    found, todo = [], [value]
     while todo:
         at = todo.pop()
         if type(at) in (tuple, list):
@@ -106,25 +105,15 @@ def _of_script_module(module: Torch, one: Any) -> list[Tensor]:
 def _constants(graph: Any) -> list[Tensor]:
     """Returns the tensors that a graph has as constants."""
     nodes = graph.findAllNodes("prim::Constant")
-    return [node.t("value") for node in nodes if node.hasAttribute("value") and _is_tensor(node)]
-
-
-def _is_tensor(node: Any) -> bool:
-    return bool(node.kindOf("value") == "t")
+    known = [node for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
+    return [node.t("value") for node in known]
 
 
 def _state(module: Torch, one: Any) -> list[Tensor]:
     """Returns the tensors of packed parameters; some are copies."""
     if "PackedParams" not in str(module._C.ScriptObject._type(one)):
         return []
-    found, todo = [], [module._C.ScriptObject.__getattr__(one, "__getstate__")()]
-    while todo:
-        at = todo.pop()
-        if type(at) in (tuple, list):
-            todo += at
-        elif tensor_base(module) in type(at).__mro__:
-            found.append(at)
-    return found
+    return _tensors_in(module, module._C.ScriptObject.__getattr__(one, "__getstate__")())
 
 
 def shared(module: Torch, one: Any) -> list[Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import MemberDescriptorType
 
-from .calls import ended_thread, without_initializer
 from .look import (
     class_dict,
     class_items,
@@ -22,10 +21,12 @@ from .spelling import (
     attribute,
     attribute_step,
     class_attribute,
+    ended_thread,
     is_cached,
     is_override,
     set_attribute,
     set_member,
+    without_initializer,
     wrapped,
 )
 from .spelling import member as member_reach

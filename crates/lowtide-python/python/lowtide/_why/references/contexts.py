@@ -7,6 +7,7 @@ readers use their own getters and never start anything in them.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from typing import Any
@@ -14,7 +15,6 @@ from weakref import ReferenceType
 
 from ..._native import referents, refers, thread_state
 from ..._runtime.heap import expression_for_all, objects_of
-from .calls import end_task
 from .look import (
     global_name,
     instance_dict,
@@ -88,6 +88,40 @@ def _cancel(task: Any) -> None:
     else:
         # The loop runs in another thread: only it may touch its tasks.
         loop.call_soon_threadsafe(kind.cancel, task)
+
+
+def end_task(task: Any) -> str | None:
+    """Returns the statement that ends an asyncio task and waits for its end, or None if it has to be
+    awaited or its loop is not one of asyncio's."""
+    loop = module_value("_asyncio", "Task").get_loop(task)
+    base = module_value("asyncio.base_events", "BaseEventLoop")
+    if base is None or not is_a(loop, base):
+        return None
+    state = instance_dict(loop) or {}
+    if item(state, "_closed") is True:
+        return "{holder}.get_coro().close()"
+    if module_value("_asyncio", "_get_running_loop")() is not None:
+        return None
+    if item(state, "_thread_id") is None:
+        cancel = "task.cancel(), task.get_loop().run_until_complete(asyncio.wait([task]))"
+    else:
+        # In one call: a loop that ends with its last task takes no second one.
+        ended = "task.add_done_callback(lambda _: ended.set()), task.cancel()"
+        ask = f"task.get_loop().call_soon_threadsafe(lambda: ({ended}))"
+        cancel = f"(lambda ended: ({ask}, ended.wait(10)))(threading.Event())"
+    # A cancelled task keeps the exception, with its frames, until somebody asks for it.
+    end = f"{cancel}, task._make_cancelled_error()"
+    if sys.version_info >= (3, 11) and not read(task, "_callbacks"):
+        return f"(lambda task: ({end}))({{holder}}); gc.collect()"
+    # Who waits for the task gets the exception and keeps it; up to Python 3.10 the task keeps it for ever.
+    # So the frames are emptied: those of its coroutine, and of the coroutines that this one waits for.
+    frame = "(one := getattr(at, 'cr_frame', None)), (at := getattr(at, 'cr_await', None))"
+    frames = f"[one for _ in range({_MOST_AWAITED}) if ({frame})[0]]"
+    end = f"(lambda frames: ({end}, [one.clear() for one in frames]))({frames})"
+    return f"(lambda task, at: {end})(*(lambda task: (task, task.get_coro()))({{holder}})); gc.collect()"
+
+
+_MOST_AWAITED = 1000
 
 
 def read_future(holder: object, held: object) -> Iterator[Reference]:

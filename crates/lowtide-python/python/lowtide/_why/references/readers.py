@@ -27,7 +27,7 @@ from types import (
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
-from . import arrays, classes, containers, contexts, exceptions, functions, suspended, tensors
+from . import arrays, classes, containers, contexts, functions, suspended, tensors
 from .look import module_value, mro
 from .reference import Reference
 
@@ -56,8 +56,8 @@ _READERS: tuple[tuple[type, Reader], ...] = (
     (CoroutineType, suspended.read_suspended),
     (AsyncGeneratorType, suspended.read_suspended),
     (FrameType, suspended.read_frame),
-    (TracebackType, exceptions.read_traceback),
-    (BaseException, exceptions.read_exception),
+    (TracebackType, suspended.read_traceback),
+    (BaseException, suspended.read_exception),
     (Context, contexts.read_context),
     (ContextVar, contexts.read_variable),
     (Token, contexts.read_token),

@@ -243,3 +243,32 @@ def class_attribute(cls: type, name: object, value: object) -> tuple[str, str]:
 def _hides_on_class(cls: type, name: str) -> bool:
     entry = descriptor(cls, name)
     return entry is not None and _has(type(entry), "__set__", "__delete__")
+
+
+_EMPTY = {"_args": "()", "args": "()", "_kwargs": "{}", "kwargs": "{}"}
+
+
+def ended_thread(holder: object, name: object) -> str | None:
+    """Returns the statement for an argument that a thread keeps, or None for other attributes."""
+    thread = module_value("threading", "Thread")
+    if thread is None or type(name) is not str or not is_a(holder, thread):
+        return None
+    timer = module_value("threading", "Timer")
+    if is_a(holder, timer) and name in ("args", "kwargs", "function"):
+        empty = _EMPTY.get(name, "None")
+        end = f"timer.cancel(), timer.join(), setattr(timer, {name!r}, {empty})"
+        return f"(lambda timer: ({end}))({{holder}})"
+    return f"{{path}} = {_EMPTY[name]}" if name in ("_args", "_kwargs") else None
+
+
+def without_initializer(holder: object, name: object) -> str | None:
+    """Returns the statement that takes the initializer with its arguments from a pool of threads; None for
+    other attributes. With the initializer alone, new threads would fail."""
+    pool = module_value("concurrent.futures.thread", "ThreadPoolExecutor")
+    if pool is None or not is_a(holder, pool):
+        return None
+    if name == "_initargs":
+        return "{holder}.__dict__.update(_initializer=None, _initargs=())"
+    # Since Python 3.14 a function makes the context of each thread, and has both.
+    is_context = name == "_create_worker_context"
+    return "{path} = type({holder}).prepare_context(None, ())[0]" if is_context else None

@@ -1,4 +1,5 @@
-"""Readers for frames, generators, coroutines and async generators: the variables of code."""
+"""Readers for frames, generators, coroutines and async generators: the variables of code; and for exceptions
+and tracebacks, which keep frames."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from types import (
     CoroutineType,
     FrameType,
     GeneratorType,
+    GetSetDescriptorType,
+    TracebackType,
 )
 from typing import Any, Literal, NamedTuple
 
@@ -32,6 +35,9 @@ from .locals import (
 )
 from .look import item, key_text, module_value, pairs, plain, read
 from .reference import Reference
+
+_FRAME = "{holder}.tb_frame"
+_LINKS = (("__traceback__", "traceback"), ("__cause__", "cause"), ("__context__", "context"))
 
 
 def read_suspended(holder: object, held: object) -> Iterator[Reference]:
@@ -248,3 +254,31 @@ def _snapshot(frame: FrameType, held: object) -> Iterator[Reference]:
             # Brings the snapshot up to date: what the function dropped goes.
             act = lambda: frame.f_locals
             yield Reference(step, "snapshot", None, act, why_not=why, via=via)
+
+
+def read_traceback(holder: TracebackType, held: object) -> Iterator[Reference]:
+    """Yields the frame of a traceback, and the next traceback."""
+    frame = holder.tb_frame
+    if frame is held:
+        step = f" frame {code_name(frame.f_code)} line {holder.tb_lineno}"
+        if is_running(frame):
+            why = f"{code_name(frame.f_code)} is running: let it return"
+            yield Reference(step, "frame", why_not=why, reach=_FRAME)
+        else:
+            yield Reference(step, "frame", f"{_FRAME}.clear()", reach=_FRAME)
+    if holder.tb_next is held:
+        yield Reference(".tb_next", "traceback", "{path} = None")
+
+
+def read_exception(holder: BaseException, held: object) -> Iterator[Reference]:
+    """Yields the traceback and arguments of an exception, and the exceptions behind it."""
+    for name, kind in _LINKS:
+        getset: GetSetDescriptorType = BaseException.__dict__[name]
+        if getset.__get__(holder) is held:
+            yield Reference(f".{name}", kind, "{path} = None")
+    args: tuple[Any, ...] = BaseException.__dict__["args"].__get__(holder)
+    if args is held:
+        yield Reference(".args", "arguments", "{path} = ()")
+    for index, value in enumerate(tuple.__iter__(args)):
+        if value is held:
+            yield Reference(f".args[{index}]", "argument", "{holder}.args = ()", via=(id(args),))
