@@ -23,7 +23,6 @@ from .teardown import (
     libraries_with_groups,
     put_back,
     teardown_of,
-    trim_own_garbage,
     unfreezing,
     users_of,
 )
@@ -133,8 +132,6 @@ def _release(
     found = device_of(device)
     began = time.perf_counter()
     steps, witness, claim_bytes, undo, in_vain = teardown_of(objects, found)
-    if objects:
-        trim_own_garbage(found)
     if unfreeze:
         steps[:0] = unfreezing()
     if found is None:

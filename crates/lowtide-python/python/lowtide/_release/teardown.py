@@ -72,6 +72,7 @@ def teardown_of(objects: list[object], device: Device | None) -> Teardown:
         survivors = alive(tensors)
         return holders(survivors, besides()) if survivors else []
 
+    _trim_own_garbage(device)
     return Teardown(steps, witness, claim_bytes, planned.undo, in_vain)
 
 
@@ -154,7 +155,7 @@ def unfreezing() -> list[DropStep]:
     return [Step(said, None, gc.unfreeze)] if frozen else []
 
 
-def trim_own_garbage(device: Device | None) -> None:
+def _trim_own_garbage(device: Device | None) -> None:
     """Returns to the kernel what our own look at the heap took, before a release of host memory
     begins.
 

@@ -7,7 +7,6 @@ everything can be reached. No code of the program runs until a cache is cleared.
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 import weakref
@@ -18,10 +17,8 @@ from .._devices.device import Device
 from .._native import HookPoint, Touch, led_to, referents
 from .._runtime.heap import objects_of
 from .._why.memory.probe import bytes_on, candidate_types
+from .._why.references.functions import LruCache as Wrapper
 from .hook import Hook
-
-Wrapper: Any = type(functools.lru_cache(lambda: None))
-"""The type of the functions that `lru_cache` makes. Untyped: its class is private to functools."""
 
 # The search in a cache stops here. A cache of tensors has shown one long before.
 MOST_OBJECTS = 50_000

@@ -15,7 +15,7 @@ from .._devices.choose import device_of
 from .._native import Ladder, empty_receipt, parse_seconds
 from .._release.release import shutdown
 from .._release.releasers import releaser_for
-from .._release.teardown import NAMES, drop_without_device, teardown_of, trim_own_garbage
+from .._release.teardown import NAMES, drop_without_device, teardown_of
 from .._runtime.exit import has_exit_begun
 from .._runtime.log import log_release, logger
 from .._runtime.waiting import in_thread
@@ -148,7 +148,6 @@ def _drop(module: object) -> Receipt:
     device = device_of(None)
     steps, witness, claim_bytes, *_ = teardown_of([module], device)
     del module
-    trim_own_garbage(device)
     if device is None:
         drop_without_device(steps)
     return log_release(

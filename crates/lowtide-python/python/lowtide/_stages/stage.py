@@ -19,7 +19,6 @@ from .._release.teardown import (
     drop_without_device,
     libraries_with_groups,
     teardown_of,
-    trim_own_garbage,
 )
 from .._runtime.exit import has_exit_begun
 from .._runtime.frames import clear_frames
@@ -216,7 +215,6 @@ class Stage:
             # What the allocator took for the stage goes with it. (The C library's heap has the
             # interpreter's memory, too.)
             claim_bytes = max(claim_bytes, opened.taken_bytes(self.stages._releaser))
-        trim_own_garbage(device)
         self.receipt = log_release(
             self.stages._native.close(
                 opened,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import sys
 from enum import Enum
-from typing import NamedTuple
 
 from ..._native import Memory
 from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
@@ -38,18 +37,10 @@ class Form(Enum):
     SHOWN = "a capsule of DLPack, or a buffer of Arrow"
 
 
-class _Other(NamedTuple):
-    """An object that is no ordinary tensor."""
-
-    position: int
-    form: Form
-
-
-class _Base(NamedTuple):
-    """A base class, and how objects of its subclasses are asked."""
-
-    base: type
-    form: Form
+_Others = list[tuple[int, Form]]
+"""The positions of objects that are no ordinary tensors, and what each is."""
+_Bases = list[tuple[type, Form]]
+"""Base classes, and how objects of their subclasses are asked."""
 
 
 def candidate_types() -> list[type]:
@@ -58,7 +49,7 @@ def candidate_types() -> list[type]:
     module = torch()
     if module is not None:
         types += [module.Tensor, module.UntypedStorage]
-        types += [one.base for one in (*_pool_types(module), *_scripted_types(module))]
+        types += [one for one, _ in (*_pool_types(module), *_scripted_types(module))]
     array = _cupy_array()
     types += foreign.asked_types() + foreign.table_types()
     # Which capsules hold tensors, the walk sees by their names.
@@ -107,7 +98,7 @@ def probe(objects: list[Tensor], regions: list[Region] | None = None) -> list[Me
 def _probe(objects: list[Tensor], regions: list[Region]) -> list[Memory | None]:
     module = torch()
     answers: list[Memory | None] = [None] * len(objects)
-    others: list[_Other] = []
+    others: _Others = []
     if module is None:
         _sort(objects, _bases(None), others)
         _probe_others(None, objects, others, answers)
@@ -123,40 +114,40 @@ def _probe(objects: list[Tensor], regions: list[Region]) -> list[Memory | None]:
             own(objects[i])
         storages = Storages(module)
         without = storages.add_tensors(objects, tensors)
-        others += [_Other(i, Form.WITHOUT_STORAGE) for i in without]
-        storages.add_storages(objects, [one.position for one in others if one.form is Form.STORAGE])
+        others += [(i, Form.WITHOUT_STORAGE) for i in without]
+        storages.add_storages(objects, [i for i, form in others if form is Form.STORAGE])
         storages.fill(objects, answers)
         _probe_others(module, objects, others, answers)
         if len(storages.regions) > len(regions):
             regions[:] = storages.regions
-        for one in others:
-            place = foreign.place_of(objects[one.position]) if one.form is Form.SHOWN else None
+        for i, form in others:
+            place = foreign.place_of(objects[i]) if form is Form.SHOWN else None
             if place is not None:
-                answers[one.position] = show(regions, place)
+                answers[i] = show(regions, place)
     return answers
 
 
-def _bases(module: Torch | None) -> list[_Base]:
-    bases: list[_Base] = []
+def _bases(module: Torch | None) -> _Bases:
+    bases: _Bases = []
     if module is not None:
-        bases.append(_Base(tensor_base(module), Form.TENSOR))
-        bases.append(_Base(module._C.StorageBase, Form.STORAGE))
+        bases.append((tensor_base(module), Form.TENSOR))
+        bases.append((module._C.StorageBase, Form.STORAGE))
         bases += [*_pool_types(module), *_scripted_types(module)]
-        bases += [_Base(one, Form.SHOWN) for one in foreign.buffer_types()]
+        bases += [(one, Form.SHOWN) for one in foreign.buffer_types()]
     array = _cupy_array()
-    return bases if array is None else [*bases, _Base(array, Form.ARRAY)]
+    return bases if array is None else [*bases, (array, Form.ARRAY)]
 
 
-def _pool_types(module: Torch) -> list[_Base]:
+def _pool_types(module: Torch) -> _Bases:
     native = (("_CUDAGraph", Form.GRAPH), ("_MemPool", Form.POOL))
     found = [(getattr(module._C, name, None), form) for name, form in native]
-    return [_Base(one, form) for one, form in found if isinstance(one, type)]
+    return [(one, form) for one, form in found if isinstance(one, type)]
 
 
-def _scripted_types(module: Torch) -> list[_Base]:
+def _scripted_types(module: Torch) -> _Bases:
     names = ("ScriptObject", "ScriptFunction", "_FunctionBase", "Future")
     found = [getattr(module._C, name, None) for name in names] + [work_type()]
-    return [_Base(one, Form.SCRIPTED) for one in found if isinstance(one, type)]
+    return [(one, Form.SCRIPTED) for one in found if isinstance(one, type)]
 
 
 def _cupy_array() -> type | None:
@@ -164,7 +155,7 @@ def _cupy_array() -> type | None:
     return array if isinstance(array, type) else None
 
 
-def _sort(objects: list[Tensor], bases: list[_Base], others: list[_Other]) -> list[int]:
+def _sort(objects: list[Tensor], bases: _Bases, others: _Others) -> list[int]:
     """Returns the positions of ordinary tensors; other objects that may hold memory go to `others`."""
     forms: dict[type, Form | None] = {}
     tensors = []
@@ -177,11 +168,11 @@ def _sort(objects: list[Tensor], bases: list[_Base], others: list[_Other]) -> li
         if form is Form.TENSOR:
             tensors.append(i)
         elif form is not None:
-            others.append(_Other(i, form))
+            others.append((i, form))
     return tensors
 
 
-def _form(of: type, bases: list[_Base]) -> Form | None:
+def _form(of: type, bases: _Bases) -> Form | None:
     # As `type` reports it: a metaclass may answer otherwise.
     ancestors = type.__dict__["__mro__"].__get__(of)
     for base, form in bases:
@@ -199,37 +190,28 @@ def _form(of: type, bases: list[_Base]) -> Form | None:
     return None
 
 
+_ASKED = {
+    Form.WRAPPER: unusual.wrapper,
+    Form.WITHOUT_STORAGE: unusual.without_storage,
+    Form.SCRIPTED: unusual.packed,
+    Form.GRAPH: unusual.graph,
+    Form.POOL: unusual.pool,
+    Form.ARRAY: unusual.array,
+}
+
+
 def _probe_others(
-    module: Torch | None,
-    objects: list[Tensor],
-    others: list[_Other],
-    answers: list[Memory | None],
+    module: Torch | None, objects: list[Tensor], others: _Others, answers: list[Memory | None]
 ) -> None:
-    pools: unusual.Pools | None = None
+    pools: unusual.Pools = {}
     for i, form in others:
-        if form in (Form.STORAGE, Form.SHOWN):
+        if form not in _ASKED:
             continue
-        if form in (Form.GRAPH, Form.POOL) and pools is None:
+        if form in (Form.GRAPH, Form.POOL) and not pools:
             pools = unusual.pools()
         try:
-            found = _probe_other(module, objects[i], form, pools or {})
+            found = _ASKED[form](module, objects[i], pools)
         except UNREADABLE:
             continue  # What cannot be read is left out; nothing is guessed.
         if found is not None and found.bytes > 0 and found.device != "meta":
             answers[i] = found
-
-
-def _probe_other(
-    module: Torch | None, one: Tensor, form: Form, pools: unusual.Pools
-) -> Memory | None:
-    if form is Form.WRAPPER:
-        return unusual.wrapper(module, one)
-    if form is Form.WITHOUT_STORAGE:
-        return unusual.without_storage(module, one)
-    if form is Form.SCRIPTED:
-        return unusual.packed(module, one)
-    if form is Form.GRAPH:
-        return unusual.graph(module, one, pools)
-    if form is Form.POOL:
-        return unusual.pool(module, one, pools)
-    return unusual.array(one)

@@ -22,7 +22,7 @@ class Pool(NamedTuple):
 Pools = dict[PoolId, Pool]
 
 
-def wrapper(module: Torch, tensor: Tensor) -> Memory | None:
+def wrapper(module: Torch, tensor: Tensor, known: Pools) -> Memory | None:
     """Reads a subclass with its own dispatch through its storage; the subclass itself is not asked.
 
     One that only wraps other tensors has a storage with a size and no memory. A fake tensor has its
@@ -37,7 +37,7 @@ def wrapper(module: Torch, tensor: Tensor) -> Memory | None:
     return Memory(key, size, device, None, MemoryKind.TENSOR)
 
 
-def without_storage(module: Torch, tensor: Tensor) -> Memory | None:
+def without_storage(module: Torch, tensor: Tensor, known: Pools) -> Memory | None:
     """Reads an opaque tensor of MKL-DNN. Sparse tensors have their memory in their parts."""
     if tensor_base(module).layout.__get__(tensor) is not module._mkldnn:
         return None
@@ -47,7 +47,7 @@ def without_storage(module: Torch, tensor: Tensor) -> Memory | None:
     return Memory(key, size, device, None, MemoryKind.ARRAY)
 
 
-def packed(module: Torch, one: object) -> Memory | None:
+def packed(module: Torch, one: object, known: Pools) -> Memory | None:
     """Reads packed parameters of a quantised module, as far as they are no tensors."""
     of = type(one).__mro__
     if module._C.ScriptObject not in of or module._C.ScriptModule in of:
@@ -88,7 +88,7 @@ def _of_pool(pool: PoolId, known: Pools, kind: MemoryKind) -> Memory | None:
     return Memory(key, known[pool].free_bytes, known[pool].device, None, kind)
 
 
-def array(one: Tensor) -> Memory | None:
+def array(module: Torch, one: Tensor, known: Pools) -> Memory | None:
     """Reads a CuPy array. Memory that it only borrows, such as torch's through DLPack, is left out."""
     memory = one.data.mem
     if type(memory).__name__ not in ("Memory", "PooledMemory", "MemoryAsync"):

@@ -32,9 +32,8 @@ from ..references.look import (
 )
 from ..references.reference import Reference
 from .edges import Edge
-from .words import repeats
+from .words import is_module_frame, repeats
 
-_CO_OPTIMIZED = 0x1
 _MOST_STEPS = 200
 """With more steps, Python may refuse to compile an expression."""
 _HERE = "\0"
@@ -193,9 +192,7 @@ def _start(value: object, scope: AnyDict | None) -> Code | None:
         code = _module(value, scope)
         return None if code is None else code._replace(is_names=True)
     if type(value) is FrameType:
-        if value.f_code.co_flags & _CO_OPTIMIZED or value.f_locals is not value.f_globals:
-            return None
-        code = _module(value.f_globals, scope)
+        code = _module(value.f_globals, scope) if is_module_frame(value) else None
         return None if code is None else code._replace(is_names=True)
     if thread_name(value) is not None:
         return _thread(value)
@@ -211,9 +208,8 @@ def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
         code = f"sys.modules[{name!r}]"
         shown = _HERE if name == "__main__" else name
         return Code(shown, code, frozenset({"sys"}))
-    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
-    instance = None if shell is None else shell.__dict__.get("_instance")
-    if instance is not None and instance.__dict__.get("user_ns") is namespace:
+    shell = _running_shell()
+    if shell is not None and shell.__dict__.get("user_ns") is namespace:
         code = "IPython.get_ipython().user_module"
         return Code(code, code, frozenset({"IPython"}))
     return None
@@ -280,10 +276,14 @@ def _kept(value: object) -> Code | None:
     return None
 
 
+def _running_shell() -> object:
+    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
+    return None if shell is None else shell.__dict__.get("_instance")
+
+
 def _shell(value: object, scope: AnyDict | None) -> Code | None:
     """Returns the expression for the shell of IPython."""
-    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
-    if shell is None or not is_a(value, shell) or shell.__dict__.get("_instance") is not value:
+    if value is None or value is not _running_shell():
         return None
     if scope is not None and item(scope, "get_ipython") is not None:
         return Code("get_ipython()", "get_ipython()")

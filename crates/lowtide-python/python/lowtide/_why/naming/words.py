@@ -163,7 +163,7 @@ def _begin(text: PathText, root: Root, first: object) -> None:
     elif root.kind == "frame":
         if type(first) is not FrameType:
             text.restart(f"thread {root.name!r}")
-        elif not _is_module_frame(first):
+        elif not is_module_frame(first):
             text.enter(_thread_prefix(root.name) + f"frame {place(first)}")
     elif root.kind == "exception":
         name = type_name(type(first))
@@ -185,7 +185,7 @@ def _at_module(text: PathText, name: str) -> None:
     text.restart(*([] if name == "__main__" else [name]))
 
 
-def _is_module_frame(frame: FrameType) -> bool:
+def is_module_frame(frame: FrameType) -> bool:
     """Returns whether the variables of this frame are the names of a module."""
     optimised = frame.f_code.co_flags & _CO_OPTIMIZED
     return not optimised and frame.f_locals is frame.f_globals
@@ -274,7 +274,7 @@ def _enter_scope(text: PathText, holder: object) -> None:
     if type(holder) is FrameType:
         if text.places and not text.parts and text.places[-1].endswith(f"frame {where}"):
             return  # The root was this frame.
-        if _is_module_frame(holder):
+        if is_module_frame(holder):
             name = namespace_of(holder.f_globals)
             if name is not None:
                 _at_module(text, name)

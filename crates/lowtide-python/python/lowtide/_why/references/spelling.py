@@ -231,18 +231,13 @@ def class_attribute(cls: type, name: object, value: object) -> tuple[str, str]:
     reads = overrides(meta, type, *_READS)
     if reads:
         reach = f"type.__getattribute__({{holder}}, '__dict__')[{_quoted(name)}]"
-    elif not is_name(name) or is_descriptor(value) or _hides_on_class(cls, plain(name)):
+    elif not is_name(name) or is_descriptor(value) or hides(cls, plain(name)):
         reach = f"{{holder}}.__dict__[{_quoted(name)}]"
     else:
         reach = f"{{holder}}.{plain(name)}"
     if reads or overrides(meta, type, *_WRITES) or reach != f"{{holder}}.{name}":
         return reach, f"type.__setattr__({{holder}}, {_quoted(name)}, None)"
     return reach, "{path} = None"
-
-
-def _hides_on_class(cls: type, name: str) -> bool:
-    entry = descriptor(cls, name)
-    return entry is not None and _has(type(entry), "__set__", "__delete__")
 
 
 _EMPTY = {"_args": "()", "args": "()", "_kwargs": "{}", "kwargs": "{}"}
