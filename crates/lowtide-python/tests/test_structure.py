@@ -41,7 +41,7 @@ CRATES = {
     re.findall(r'^name = "(.+)"', manifest.read_text(), re.MULTILINE)[0]: manifest.parent
     for manifest in [*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("*/Cargo.toml")]
 }
-NOT_YET = {"lowtide-agent", "lowtide-cli", "lowtide-device", "lowtide-helper", "lowtide-proto"}
+NOT_YET = {"lowtide-agent", "lowtide-bench", "lowtide-cli", "lowtide-device", "lowtide-helper"}
 
 Graph = dict[str, set[str]]
 
@@ -55,27 +55,41 @@ def assert_no_circle(imports: Graph) -> None:
 
 
 def rust_imports(source: Path) -> Graph:
-    """Each file, and those whose items it names."""
-    files = {}
-    for file in source.rglob("*.rs"):
-        parts = file.relative_to(source).with_suffix("").parts
-        files["/".join(parts[:-1] if parts[-1] == "mod" else parts)] = file
+    """Each file, and those whose items it names. An item that a `mod.rs` re-exports is its file's."""
+    texts = {}
+    for path in source.rglob("*.rs"):
+        parts = path.relative_to(source).with_suffix("").parts
+        text, _, _tests = path.read_text().partition("#[cfg(test)]")
+        file = "/".join(parts[:-1] if parts[-1] == "mod" else parts)
+        texts[file] = re.sub(r"//.*|pub\(in [^)]*\)", "", text)
+    exports: dict[str, dict[str, str]] = {}
+    for file, text in texts.items():
+        uses = r"\bpub(?:\([^)]*\))? use (\w+)::(?:\w+::)*(\w+|\{[^;]*?\})"
+        exports[file] = {
+            item: f"{file}/{inner}"
+            for inner, items in re.findall(uses, text)
+            for item in re.findall(r"\w+", items)
+            if f"{file}/{inner}" in texts
+        }
 
     def named(file: str, path: list[str]) -> str | None:
         """The file that a path leads to: the longest part of it that is one."""
-        whole = ("/".join(path[:length]) for length in range(len(path), 0, -1))
-        return next((one for one in whole if one in files and one not in (file, "lib")), None)
+        for length in range(len(path), 0, -1):
+            one = "/".join(path[:length])
+            if one in texts and one != "lib":
+                found = exports[one].get(path[length], one) if length < len(path) else one
+                return None if found == file else found
+        return None
 
     found: Graph = {}
-    for file, path in files.items():
-        text, _, _tests = path.read_text().partition("#[cfg(test)]")
-        text = re.sub(r"//.*", "", text)
+    for file, text in texts.items():
         found[file] = set()
         uses = r"\b(crate|super|self)::((?:\w+::)*)(\w+|\{[^;]*?\})"
         for start, between, last in re.findall(uses, text):
             here = file.split("/")
             base = {"crate": [], "super": here[:-1], "self": here}[start]
-            base = base + [part for part in between.split("::") if part]
+            for part in between.split("::")[:-1]:
+                base = base[:-1] if part == "super" else [*base, part]
             for inner in re.findall(r"\w+(?:::\w+)?", last):
                 other = named(file, base + inner.split("::"))
                 found[file] |= {other} if other else set()
@@ -127,6 +141,15 @@ def test_a_crate_depends_on_those_below_it(crate: str) -> None:
 
 def test_the_files_of_the_package_import_one_way() -> None:
     assert_no_circle(python_imports(PACKAGE))
+
+
+def test_a_circle_over_re_exports_is_found(tmp_path: Path) -> None:
+    for folder, other in (("one", "two"), ("two", "one")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mod.rs").write_text("mod part;\npub(crate) use part::{Item, Part};\n")
+        (tmp_path / folder / "part.rs").write_text(f"use crate::{other}::Item;\n")
+    with pytest.raises(pytest.fail.Exception, match="one/part → two/part|two/part → one/part"):
+        assert_no_circle(rust_imports(tmp_path))
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:

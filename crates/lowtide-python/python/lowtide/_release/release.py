@@ -70,16 +70,12 @@ def release(
     collector. `process_groups` destroys communicators. `wait` limits how long to wait for running
     work.
     """
-    return _release(
-        name or "release",
+    ladder, objects = (
         Ladder.SHUTDOWN if to is None else Ladder.GRADUAL,
         [] if obj is None else [obj],
-        device=device,
-        unfreeze=unfreeze,
-        process_groups=process_groups,
-        wait=wait,
-        to=to,
     )
+    name = name or "release"
+    return _release(name, ladder, objects, device, unfreeze, process_groups, wait, to)
 
 
 def shutdown(
@@ -100,15 +96,8 @@ def shutdown(
     the holders. `also` are objects that belong to the runner (a config, a cache). A second call is
     harmless.
     """
-    receipt = _release(
-        name or f"shutdown {type(runner).__name__}",
-        Ladder.SHUTDOWN,
-        [runner, *also],
-        device=device,
-        unfreeze=unfreeze,
-        process_groups=process_groups,
-        wait=wait,
-    )
+    name, objects = name or f"shutdown {type(runner).__name__}", [runner, *also]
+    receipt = _release(name, Ladder.SHUTDOWN, objects, device, unfreeze, process_groups, wait)
     if holds_nothing(runner):
         # No exception: a clean-up may find that nothing was loaded.
         hint = "give the object that does, or call lowtide.release() for the whole program"
@@ -120,7 +109,6 @@ def _release(
     name: str,
     ladder: Ladder,
     objects: list[object],
-    *,
     device: object,
     unfreeze: bool,
     process_groups: bool,

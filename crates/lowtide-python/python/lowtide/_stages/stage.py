@@ -55,14 +55,7 @@ class Stages:
         keep_frames: bool = False,
     ) -> Stage:
         """Returns a stage of this sequence. The arguments are those of `lowtide.stage`."""
-        return Stage(
-            name,
-            stages=self,
-            needs=needs,
-            to=to,
-            process_groups=process_groups,
-            keep_frames=keep_frames,
-        )
+        return Stage(name, self, needs, to, process_groups, keep_frames)
 
     @overload
     def between(self, name: str) -> Receipt: ...
@@ -135,12 +128,11 @@ class Stage:
     def __init__(
         self,
         name: str,
-        *,
         stages: Stages,
-        needs: str | int | None = None,
-        to: str | int | None = None,
-        process_groups: bool = False,
-        keep_frames: bool = False,
+        needs: str | int | None,
+        to: str | int | None,
+        process_groups: bool,
+        keep_frames: bool,
     ) -> None:
         self.name = name
         self.stages = stages
