@@ -66,6 +66,9 @@ _READERS: tuple[tuple[type, Reader], ...] = (
 # By identity: a metaclass may define how its classes are hashed.
 _BY_TYPE: dict[int, Reader] = {id(base): reader for base, reader in _READERS}
 
+# Containers that have nothing else. A shutdown may ask one of them for each of a thousand elements.
+_ONLY = frozenset(map(id, (dict, list, tuple, set, frozenset, deque)))
+
 # Types of modules that may not be imported yet. They are looked up at each question.
 _LATER: tuple[tuple[str, str, Reader], ...] = (
     ("_thread", "_local", contexts.read_thread_local),
@@ -122,6 +125,9 @@ def _says_the_same(one: Reference, other: Reference) -> bool:
 
 
 def _readers_of(cls: type) -> Iterator[Reader]:
+    if id(cls) in _ONLY:
+        yield _BY_TYPE[id(cls)]
+        return
     yield tensors.read_module_parts
     bases = mro(cls)
     later = {id(module_value(module, name)): reader for module, name, reader in _LATER}
