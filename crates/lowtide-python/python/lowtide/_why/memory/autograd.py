@@ -28,11 +28,23 @@ MOST_NODES = 200_000
 
 class KeptTensors(NamedTuple):
     """The objects that one object keeps alive in native code. `position` is its place in the list
-    that was asked. `is_counted`: it has a reference to each as a Python object, which no traverse slot shows."""
+    that was asked."""
 
     position: int
     kept: list[Any]
-    is_counted: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has a reference to each as a Python object."""
+        return False
+
+
+class Referents(KeptTensors):
+    """The Python objects that one object refers to and that no traverse slot shows."""
+
+    @property
+    def is_counted(self) -> bool:
+        return True
 
 
 def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
@@ -65,7 +77,7 @@ def _foreign_edges(objects: list[Tensor]) -> list[KeptTensors]:
                 1 if is_asked else 2 if any(base in of for base in tables) else 0
             )
         if kind == 1:
-            edges.append(KeptTensors(i, references_of(one), is_counted=True))
+            edges.append(Referents(i, references_of(one)))
         elif kind == 2:
             edges.append(KeptTensors(i, buffers_of(one)))
     return edges
