@@ -3,7 +3,6 @@
 
 pub mod conformance;
 pub mod double;
-pub mod figures;
 pub mod forks;
 mod keys;
 pub mod noise;

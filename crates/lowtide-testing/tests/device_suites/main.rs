@@ -5,7 +5,7 @@ mod faults;
 use std::process::ExitCode;
 
 use lowtide_testing::suite::{self, Suite, Target};
-use lowtide_testing::{conformance, figures, rules};
+use lowtide_testing::{conformance, rules};
 
 fn main() -> ExitCode {
     // A rule is asked in a process of its own: this program, started again.
@@ -19,7 +19,6 @@ fn main() -> ExitCode {
             conformance::cases,
         ),
         Suite::new("rules", &[Target::Double, Target::Cuda], |_| rules::cases()),
-        Suite::new("figures", &[Target::Host, Target::Cuda], |_| figures::cases()),
         Suite::new("faults", &[Target::Double], |_| faults::cases()),
     ])
 }
