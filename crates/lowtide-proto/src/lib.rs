@@ -13,7 +13,7 @@
 
 mod agent;
 pub mod helper;
-mod line;
+pub mod line;
 
 pub use self::agent::client::{AskError, ask};
 pub use self::agent::messages::{

@@ -1,4 +1,8 @@
-//! Messages as lines of JSON.
+//! Messages as lines of JSON, between processes of one user.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -8,4 +12,63 @@ pub(crate) fn line_of(data: &impl Serialize) -> String {
     let mut line = serde_json::to_string(data).unwrap_or_default();
     line.push('\n');
     line
+}
+
+/// A reader of lines from a socket.
+#[derive(Debug, Default)]
+pub struct LineReader {
+    /// What was read behind the last line.
+    rest: Vec<u8>,
+}
+
+impl LineReader {
+    /// Reads a line of at most about `most` bytes, up to a moment.
+    ///
+    /// # Errors
+    /// Those of the socket; [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`] where the connection ended, and
+    /// [`ErrorKind::InvalidData`] for a line that is longer.
+    pub fn read(
+        &mut self,
+        mut socket: &UnixStream,
+        most: usize,
+        deadline: Instant,
+    ) -> io::Result<Vec<u8>> {
+        let mut part = [0; 1024];
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let rest = self.rest.split_off(end + 1);
+                return Ok(std::mem::replace(&mut self.rest, rest));
+            }
+            if self.rest.len() > most {
+                return Err(io::Error::new(ErrorKind::InvalidData, "the line does not end"));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(ErrorKind::TimedOut, "nothing came in time"));
+            }
+            socket.set_read_timeout(Some(left))?;
+            match socket.read(&mut part) {
+                Ok(0) => {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection ended"));
+                }
+                Ok(count) => self.rest.extend_from_slice(&part[..count]),
+                // The limit is looked at above.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns what was read behind the last line: a line that does not end, after an error.
+    pub fn into_rest(self) -> Vec<u8> {
+        self.rest
+    }
+}
+
+/// Returns whether the process at the other end of a connection belongs to this user or to root, as the kernel
+/// knows it.
+pub fn is_from_this_user(socket: &UnixStream) -> bool {
+    let found = rustix::net::sockopt::socket_peercred(socket);
+    found.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }

@@ -35,27 +35,23 @@ impl Obstacle {
 
     /// Returns the word for it on a command line.
     pub fn word(self) -> &'static str {
-        match self {
-            Obstacle::Rdma => "rdma",
-            Obstacle::Gdrcopy => "gdrcopy",
-            Obstacle::Cufile => "cufile",
-            Obstacle::Ucx => "ucx",
-            Obstacle::Nvshmem => "nvshmem",
-            Obstacle::Mps => "mps",
-            Obstacle::SyncMemops => "sync-memops",
-        }
+        self.words().0
     }
 
     /// Returns its name for people.
     pub fn title(self) -> &'static str {
+        self.words().1
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Obstacle::Rdma => "RDMA by libibverbs",
-            Obstacle::Gdrcopy => "GDRCopy",
-            Obstacle::Cufile => "cuFile",
-            Obstacle::Ucx => "UCX",
-            Obstacle::Nvshmem => "NVSHMEM",
-            Obstacle::Mps => "the multi-process service MPS",
-            Obstacle::SyncMemops => "SYNC_MEMOPS",
+            Obstacle::Rdma => ("rdma", "RDMA by libibverbs"),
+            Obstacle::Gdrcopy => ("gdrcopy", "GDRCopy"),
+            Obstacle::Cufile => ("cufile", "cuFile"),
+            Obstacle::Ucx => ("ucx", "UCX"),
+            Obstacle::Nvshmem => ("nvshmem", "NVSHMEM"),
+            Obstacle::Mps => ("mps", "the multi-process service MPS"),
+            Obstacle::SyncMemops => ("sync-memops", "SYNC_MEMOPS"),
         }
     }
 }

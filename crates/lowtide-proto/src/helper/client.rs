@@ -3,19 +3,23 @@
 //! The asker may be the agent inside another program. So a helper is no child of the program for longer
 //! than it takes to start, no descriptor of the connection reaches programs that it starts, no call waits
 //! without a limit, and the variables that a helper gets are read once, in [`Helper::new`].
+#![allow(unsafe_code, reason = "asks whether this process gained rights at its start")]
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use super::connecting::{connect, is_privileged};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process;
+
 use super::messages::{
     Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
 };
+use crate::line::LineReader;
 
 /// The time in which a helper that was started answers, however busy the machine is.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -109,8 +113,8 @@ impl Helper {
     /// # Errors
     /// [`HelperError::NotInstalled`].
     pub fn find_program(beside: &Path) -> Result<PathBuf, HelperError> {
-        let told = env::var_os("LOWTIDE_HELPER_PROGRAM").filter(|_| !is_privileged());
-        if let Some(program) = told {
+        let named = env::var_os("LOWTIDE_HELPER_PROGRAM").filter(|_| !is_privileged());
+        if let Some(program) = named {
             return Ok(program.into());
         }
         let folder = beside.parent().unwrap_or(beside);
@@ -153,8 +157,8 @@ impl Helper {
             Err(error) if is_nobody(&error) => return Ok(None),
             Err(error) => return Err(HelperError::NoAnswer(error)),
         };
-        let mut connection = Connection { stream, pid: 0, read: Vec::new() };
-        let line = match connection.line(Instant::now() + GREETING_LIMIT) {
+        let mut lines = LineReader::default();
+        let line = match lines.read(&stream, LINE_MOST, Instant::now() + GREETING_LIMIT) {
             Ok(line) => line,
             // It was about to end.
             Err(error) if is_end(&error) => return Ok(None),
@@ -164,8 +168,7 @@ impl Helper {
         if greeting.version != VERSION {
             return Err(HelperError::Version { found: greeting.version, pid: greeting.pid });
         }
-        connection.pid = greeting.pid;
-        Ok(Some(connection))
+        Ok(Some(Connection { stream, pid: greeting.pid, lines }))
     }
 
     /// Starts the program. It leaves this process at once: what was started here ends, and is waited for.
@@ -200,6 +203,30 @@ fn wait_for(child: &mut Child, limit: Duration) -> io::Result<()> {
     }
 }
 
+/// Connects to a socket. Does not wait: a full queue is [`ErrorKind::WouldBlock`]. The descriptor is
+/// closed in programs that this one starts.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &address)?;
+    let stream = UnixStream::from(socket);
+    // Reads and writes wait, each up to its limit.
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Returns whether this process has rights that the user who started it may lack: it runs as root, or as
+/// another user than the one who started it. Such a process does not let variables choose what it loads.
+///
+/// A debug build says no for root: its tests run as root in containers, with a double of the driver.
+pub fn is_privileged() -> bool {
+    let (effective, real) = (process::geteuid(), process::getuid());
+    // SAFETY: returns a number; the kernel sets it for programs that gain rights at their start.
+    let gained = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    effective != real || gained || (effective.is_root() && !cfg!(debug_assertions))
+}
+
 fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -213,8 +240,7 @@ fn is_end(error: &io::Error) -> bool {
 pub struct Connection {
     stream: UnixStream,
     pid: u32,
-    /// What was read behind the last line.
-    read: Vec<u8>,
+    lines: LineReader,
 }
 
 impl Connection {
@@ -235,35 +261,9 @@ impl Connection {
             .stream
             .set_write_timeout(Some(ANSWER_SLACK))
             .and_then(|()| self.stream.write_all(line.as_bytes()));
-        let line = written.and_then(|()| self.line(deadline)).map_err(HelperError::NoAnswer)?;
+        let line = written.and_then(|()| self.lines.read(&self.stream, LINE_MOST, deadline));
+        let line = line.map_err(HelperError::NoAnswer)?;
         serde_json::from_slice(&line).map_err(HelperError::Format)
-    }
-
-    /// Reads a line, up to a moment.
-    fn line(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
-        let mut part = [0; 1024];
-        loop {
-            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let rest = self.read.split_off(end + 1);
-                return Ok(std::mem::replace(&mut self.read, rest));
-            }
-            if self.read.len() > LINE_MOST {
-                return Err(io::Error::new(ErrorKind::InvalidData, "the line does not end"));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::Error::new(ErrorKind::TimedOut, "it did not answer in time"));
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut part) {
-                Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the helper ended")),
-                Ok(count) => self.read.extend_from_slice(&part[..count]),
-                // The limit is looked at above.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error),
-            }
-        }
     }
 }
 
@@ -278,4 +278,142 @@ fn patience(ask: &Ask) -> Duration {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::helper::{ProcessState, ProcessStatus, Target};
+
+    fn socket(folder: &TempDir) -> PathBuf {
+        let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
+        folder.path().join(socket_name(&namespace.to_string_lossy()))
+    }
+
+    /// Keeps tests with programs apart. A process that another test starts has, for a moment, every file of this
+    /// one open, and a program that is open for writing cannot be run.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A helper that is started from a script with this text.
+    fn scripted(folder: &TempDir, script: &str) -> Helper {
+        let program = folder.path().join("program");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("it can be run");
+        Helper::new(folder.path(), program)
+    }
+
+    /// Greets one client and answers its lines with these.
+    fn serve(listener: &UnixListener, greeting: &str, answers: &[&str]) {
+        let (mut client, _) = listener.accept().expect("a client");
+        client.write_all(greeting.as_bytes()).expect("the client reads");
+        for answer in answers {
+            let (mut byte, mut line) = ([0], Vec::new());
+            while byte != *b"\n" {
+                client.read_exact(&mut byte).expect("the client writes a line");
+                line.push(byte[0]);
+            }
+            Request::from_line(&line).expect("a question");
+            client.write_all(answer.as_bytes()).expect("the client reads");
+        }
+    }
+
+    #[test]
+    fn a_helper_that_listens_is_asked() {
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        let helper = scripted(&folder, "exit 1");
+        assert!(helper.running().expect("nobody listens").is_none());
+        let listener = UnixListener::bind(socket(&folder)).expect("a socket");
+        let target = Target { pid: 3, start_ticks: 4 };
+        let status = ProcessStatus { target, state: ProcessState::Checkpointed, needs: Vec::new() };
+        let (one, two) = (Answer::State(status), Answer::List { processes: Vec::new() });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Both answers at once: the second is kept for the second question.
+                serve(&listener, &Greeting::line(77), &[&(one.to_line() + &two.to_line()), ""]);
+            });
+            let mut connection = helper.connect().expect("it listens");
+            assert_eq!(connection.pid(), 77);
+            assert_eq!(connection.ask(Ask::State { target }).expect("an answer"), one);
+            assert_eq!(connection.ask(Ask::List).expect("an answer"), two);
+        });
+    }
+
+    #[test]
+    fn a_helper_that_is_not_of_this_version_or_goes_away_is_told_apart() {
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        let helper = scripted(&folder, "exit 1");
+        let listener = UnixListener::bind(socket(&folder)).expect("a socket");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                serve(&listener, "{\"version\":9,\"pid\":5}\n", &[]);
+                serve(&listener, "hello\n", &[]);
+                serve(&listener, &Greeting::line(77), &[]);
+                serve(&listener, "", &[]);
+            });
+            let other = helper.connect().map(drop);
+            assert!(matches!(other, Err(HelperError::Version { found: 9, pid: 5 })), "{other:?}");
+            assert!(matches!(helper.connect(), Err(HelperError::Format(_))));
+            let mut gone = helper.connect().expect("it greets");
+            assert!(matches!(gone.ask(Ask::List), Err(HelperError::NoAnswer(_))));
+            assert!(helper.running().expect("it was about to end").is_none());
+        });
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named_and_leaves_no_child() {
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        let failed = scripted(&folder, "exit 7").connect().map(drop);
+        let Err(HelperError::NotStarted { program, source }) = failed else { panic!("{failed:?}") };
+        assert!(program.ends_with("program") && source.to_string().contains('7'), "{source}");
+        let missing = Helper::new(folder.path(), folder.path().join("nothing"));
+        assert!(matches!(missing.connect(), Err(HelperError::NotStarted { .. })));
+        let beside = folder.path().join("lowtide");
+        assert!(matches!(Helper::find_program(&beside), Err(HelperError::NotInstalled { .. })));
+        fs::write(folder.path().join(PROGRAM), "").expect("a file");
+        assert_eq!(
+            Helper::find_program(&beside).expect("it is there"),
+            folder.path().join(PROGRAM)
+        );
+    }
+
+    #[test]
+    fn the_program_gets_few_variables_and_no_preloaded_library() {
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        let mut helper = scripted(&folder, "/usr/bin/env > \"$1/env\"; exit 3");
+        helper.variables = vec![("LOWTIDE_DOUBLE".into(), "devices=2".into())];
+        assert!(helper.connect().is_err());
+        let text = fs::read_to_string(folder.path().join("env")).expect("what it got");
+        let names: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
+        assert!(names.contains(&"LOWTIDE_DOUBLE"), "{text}");
+        // The shell adds these.
+        let of_the_shell = ["LOWTIDE_DOUBLE", "PWD", "SHLVL", "_", "OLDPWD", "PATH"];
+        assert!(names.iter().all(|name| of_the_shell.contains(name)), "{text}");
+    }
+
+    #[test]
+    fn a_full_queue_is_no_wait_without_an_end() {
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        let path = socket(&folder);
+        let _listener = UnixListener::bind(&path).expect("a socket");
+        let mut waiting = Vec::new();
+        // Somebody who never accepts: the queue has an end.
+        let full = loop {
+            match connect(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100_000, "the queue has no end");
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock, "{full}");
+        let asked = scripted(&folder, "exit 1").connect().map(drop);
+        assert!(matches!(asked, Err(HelperError::NoAnswer(_))), "{asked:?}");
+    }
+}

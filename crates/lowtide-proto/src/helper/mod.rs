@@ -17,14 +17,12 @@
 //! | [`Ask::Devices`] | reads all GPUs, which a suspended process cannot do itself |
 
 mod client;
-mod connecting;
 mod messages;
 mod refusal;
 mod state;
 mod target;
 
-pub use self::client::{Connection, Helper, HelperError};
-pub use self::connecting::is_privileged;
+pub use self::client::{Connection, Helper, HelperError, is_privileged};
 pub use self::messages::*;
 pub use self::refusal::Refusal;
 pub use self::state::{ProcessState, Step};
