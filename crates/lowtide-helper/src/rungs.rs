@@ -11,7 +11,7 @@ use lowtide_proto::helper::{Answer, Ask, Helper, Refusal, Resume, Suspend, Targe
 use lowtide_release::{Failure, Hook};
 use lowtide_types::Touch;
 
-use crate::process::handle::Found;
+use crate::process::handle::ProcessHandle;
 
 /// The longest time that a checkpoint or a restore may take: the driver copies about 2 GiB in a second.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -25,7 +25,7 @@ const ROOM_LIMIT: Duration = Duration::from_secs(60);
 /// user, or uses a library that communicates.
 pub fn suspend(name: impl Into<String>, helper: Helper, target: Target) -> Hook {
     let back = helper.clone();
-    let check = move || Found::find(target)?.check_suspendable(false);
+    let check = move || ProcessHandle::find(target)?.check_suspendable(false);
     Hook::new(name, move |_| {
         let (lock_limit_ms, limit_ms) = (ms(LOCK_LIMIT), ms(LIMIT));
         let ask = Ask::Suspend(Suspend {
@@ -61,9 +61,9 @@ pub fn suspend(name: impl Into<String>, helper: Helper, target: Target) -> Hook 
 /// Returns a hook that ends a process and all that it started: it asks them, waits for up to `grace`, kills the
 /// rest, and fails if one of them is still there. It is skipped for a process that has ended.
 pub fn exit(name: impl Into<String>, target: Target, grace: Duration) -> Hook {
-    let check = move || Found::find(target).map(drop);
+    let check = move || ProcessHandle::find(target).map(drop);
     Hook::new(name, move |_| {
-        Found::find(target)?;
+        ProcessHandle::find(target)?;
         let end = process_tree::end(target.pid, grace)?;
         if !end.left.is_empty() {
             return Err(format!("still there: processes {:?}", end.left).into());

@@ -1,4 +1,4 @@
-//! What is under way. One operation at a time is at work on a device, and one on a process.
+//! The operations that are under way. One at a time is at work on a device, and one on a process.
 //!
 //! An operation takes all that it needs at once, so that two never wait for each other. One that nobody
 //! waits for any more keeps its devices until its step ends; others are refused by name.
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use lowtide_proto::helper::{Refusal, Step, Target};
 
-/// The longest wait before the desk is looked at again: an operation may be left alone meanwhile.
+/// The longest wait before the table is looked at again: an operation may be left alone meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Something that one operation has at a time.
+/// Something that one operation uses at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub(crate) enum Resource {
     /// A device, by its UUID.
     Device(String),
     /// A process, by its number.
@@ -24,16 +24,16 @@ pub(crate) enum Key {
 
 /// An operation on a process.
 #[derive(Debug)]
-pub(crate) struct Work {
-    target: Target,
+pub(crate) struct Operation {
+    pub(crate) target: Target,
     step: Mutex<Option<(Step, Instant)>>,
     is_left: AtomicBool,
 }
 
-impl Work {
+impl Operation {
     /// Begins an operation.
-    pub(crate) fn new(target: Target) -> Arc<Work> {
-        Arc::new(Work { target, step: Mutex::new(None), is_left: AtomicBool::new(false) })
+    pub(crate) fn new(target: Target) -> Arc<Operation> {
+        Arc::new(Operation { target, step: Mutex::new(None), is_left: AtomicBool::new(false) })
     }
 
     /// Notes the step that begins.
@@ -56,10 +56,10 @@ impl Work {
         self.is_left.load(Ordering::SeqCst)
     }
 
-    fn in_the_way_of(&self, key: &Key) -> Refusal {
+    fn in_the_way_of(&self, resource: &Resource) -> Refusal {
         let pid = self.target.pid;
-        match (key, *lock(&self.step)) {
-            (Key::Device(device), Some((step, since))) if self.is_left() => {
+        match (resource, *lock(&self.step)) {
+            (Resource::Device(device), Some((step, since))) if self.is_left() => {
                 let ran_ms = since.elapsed().as_millis() as u64;
                 Refusal::DeviceTaken { device: device.clone(), pid, step, ran_ms }
             }
@@ -70,36 +70,39 @@ impl Work {
 
 /// All operations of this helper.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
-    taken: Mutex<BTreeMap<Key, Arc<Work>>>,
+pub(crate) struct LockTable {
+    taken: Mutex<BTreeMap<Resource, Arc<Operation>>>,
     changed: Condvar,
 }
 
 /// The right to be at work on devices and processes. Dropping it gives them back.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    desk: Arc<Desk>,
-    keys: BTreeSet<Key>,
+pub(crate) struct Exclusive {
+    lock_table: Arc<LockTable>,
+    resources: BTreeSet<Resource>,
 }
 
-impl Desk {
+impl LockTable {
     /// Waits until nobody else has one of these, up to a moment, and takes them all.
     pub(crate) fn take(
-        self: &Arc<Desk>,
-        keys: BTreeSet<Key>,
-        work: &Arc<Work>,
+        self: &Arc<LockTable>,
+        resources: BTreeSet<Resource>,
+        operation: &Arc<Operation>,
         deadline: Instant,
-    ) -> Result<Seat, Refusal> {
+    ) -> Result<Exclusive, Refusal> {
         let mut taken = lock(&self.taken);
         loop {
-            let in_the_way = keys.iter().find_map(|key| Some((key, taken.get(key)?)));
-            let Some((key, other)) = in_the_way else {
-                taken.extend(keys.iter().map(|key| (key.clone(), Arc::clone(work))));
-                return Ok(Seat { desk: Arc::clone(self), keys });
+            let in_the_way =
+                resources.iter().find_map(|resource| Some((resource, taken.get(resource)?)));
+            let Some((resource, other)) = in_the_way else {
+                taken.extend(
+                    resources.iter().map(|resource| (resource.clone(), Arc::clone(operation))),
+                );
+                return Ok(Exclusive { lock_table: Arc::clone(self), resources });
             };
             let now = Instant::now();
-            if now >= deadline || other.is_left() || work.is_left() {
-                return Err(other.in_the_way_of(key));
+            if now >= deadline || other.is_left() || operation.is_left() {
+                return Err(other.in_the_way_of(resource));
             }
             let pause = LOOK.min(deadline - now);
             let waited = self.changed.wait_timeout(taken, pause);
@@ -113,10 +116,10 @@ impl Desk {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Exclusive {
     fn drop(&mut self) {
-        lock(&self.desk.taken).retain(|key, _| !self.keys.contains(key));
-        self.desk.changed.notify_all();
+        lock(&self.lock_table.taken).retain(|resource, _| !self.resources.contains(resource));
+        self.lock_table.changed.notify_all();
     }
 }
 
@@ -131,43 +134,50 @@ mod tests {
 
     use super::*;
 
-    fn keys(devices: &[&str], pid: u32) -> BTreeSet<Key> {
-        let devices = devices.iter().map(|device| Key::Device((*device).to_owned()));
-        devices.chain([Key::Process(pid)]).collect()
+    fn resources(devices: &[&str], pid: u32) -> BTreeSet<Resource> {
+        let devices = devices.iter().map(|device| Resource::Device((*device).to_owned()));
+        devices.chain([Resource::Process(pid)]).collect()
     }
 
-    fn work(pid: u32) -> Arc<Work> {
-        Work::new(Target { pid, start_ticks: 1 })
+    fn operation(pid: u32) -> Arc<Operation> {
+        Operation::new(Target { pid, start_ticks: 1 })
     }
 
     #[test]
     fn an_operation_waits_for_its_device_and_not_for_others() {
-        let (desk, far) = (Arc::new(Desk::default()), Instant::now() + Duration::from_secs(600));
-        let first = desk.take(keys(&["a"], 1), &work(1), far).expect("it is free");
-        let other = desk.take(keys(&["b"], 2), &work(2), far).expect("another device");
+        let (lock_table, far) =
+            (Arc::new(LockTable::default()), Instant::now() + Duration::from_secs(600));
+        let first = lock_table.take(resources(&["a"], 1), &operation(1), far).expect("it is free");
+        let other =
+            lock_table.take(resources(&["b"], 2), &operation(2), far).expect("another device");
         let now = Instant::now();
-        let refused = desk.take(keys(&["a", "b"], 3), &work(3), now).expect_err("it is taken");
+        let refused = lock_table
+            .take(resources(&["a", "b"], 3), &operation(3), now)
+            .expect_err("it is taken");
         assert_eq!(refused, Refusal::UnderWay { pid: 1 });
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| desk.take(keys(&["a", "b"], 3), &work(3), far));
+            let waiting =
+                scope.spawn(|| lock_table.take(resources(&["a", "b"], 3), &operation(3), far));
             drop((first, other));
             waiting.join().expect("no panic").expect("both are free now");
         });
-        assert!(desk.is_empty());
+        assert!(lock_table.is_empty());
     }
 
     #[test]
     fn one_that_was_left_alone_is_named_at_once() {
-        let (desk, far) = (Arc::new(Desk::default()), Instant::now() + Duration::from_secs(600));
-        let hung = work(7);
+        let (lock_table, far) =
+            (Arc::new(LockTable::default()), Instant::now() + Duration::from_secs(600));
+        let hung = operation(7);
         hung.begin(Step::Lock);
-        let _seat = desk.take(keys(&["a"], 7), &hung, far).expect("it is free");
+        let _seat = lock_table.take(resources(&["a"], 7), &hung, far).expect("it is free");
         hung.leave();
-        let refused = desk.take(keys(&["a"], 8), &work(8), far).expect_err("it is taken");
+        let refused =
+            lock_table.take(resources(&["a"], 8), &operation(8), far).expect_err("it is taken");
         let Refusal::DeviceTaken { device, pid: 7, step: Step::Lock, .. } = refused else {
             panic!("{refused}")
         };
         assert_eq!(device, "a");
-        desk.take(keys(&["b"], 8), &work(8), far).expect("other devices go on");
+        lock_table.take(resources(&["b"], 8), &operation(8), far).expect("other devices go on");
     }
 }

@@ -1,9 +1,7 @@
-//! Locks on files: one helper for each user, and one operation at a time on a device of this machine.
-#![allow(unsafe_code, reason = "std's lock of a file has no limit in time")]
+//! Locks on files: one operation at a time on a device of this machine.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -11,22 +9,10 @@ use std::time::{Duration, Instant};
 
 use lowtide_proto::helper::Refusal;
 
-/// The folders for locks of the machine, in the order to try: each is for everybody and belongs to root.
-const PLACES: [&str; 2] = ["/run/lock", "/tmp"];
+/// The folders for the locks, in the order to try: each is for everybody and belongs to root.
+const LOCK_FOLDERS: [&str; 2] = ["/run/lock", "/tmp"];
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// Locks a file without waiting; false if somebody else has it.
-pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
-    // SAFETY: the descriptor is open as long as `file`.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if error.kind() == ErrorKind::WouldBlock => Ok(false),
-        error => Err(error),
-    }
-}
 
 /// The locks of the machine's devices. They keep the helpers of several users from giving the same room to
 /// two processes. Where no folder for them can be used, or in containers that share none, there is no such
@@ -39,7 +25,8 @@ pub(crate) struct MachineLocks {
 impl MachineLocks {
     /// Chooses the folder: the one given, or the first that is for everybody.
     pub(crate) fn new(given: Option<PathBuf>) -> MachineLocks {
-        let usual = || PLACES.into_iter().map(PathBuf::from).find(|place| is_for_everybody(place));
+        let usual =
+            || LOCK_FOLDERS.into_iter().map(PathBuf::from).find(|folder| is_for_everybody(folder));
         MachineLocks { folder: given.or_else(usual) }
     }
 
@@ -51,7 +38,7 @@ impl MachineLocks {
         let began = Instant::now();
         for device in sorted {
             let Some(file) = self.file(&device) else { continue };
-            while !try_lock(&file).unwrap_or(true) {
+            while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                 if Instant::now() >= deadline {
                     let limit_ms = began.elapsed().as_millis() as u64;
                     return Err(Refusal::MachineTaken { device, limit_ms });
@@ -108,10 +95,10 @@ mod tests {
         let locks = MachineLocks::new(Some(place.path().to_owned()));
         let (one, two) = ("GPU-1".to_owned(), "GPU-2".to_owned());
         let now = Instant::now();
-        let held = locks.take(&[two.clone(), one.clone()], now).expect("both are free");
+        let locked = locks.take(&[two.clone(), one.clone()], now).expect("both are free");
         let refused = locks.take(std::slice::from_ref(&two), now).expect_err("it is taken");
         assert!(matches!(refused, Refusal::MachineTaken { device, .. } if device == two));
-        drop(held);
+        drop(locked);
         locks.take(&[one], now).expect("it is free again");
     }
 

@@ -10,6 +10,7 @@
 //!
 //! A driver that is still at work in the target answers when it is done; the state counts that it then has.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,9 +18,9 @@ use std::time::{Duration, Instant};
 use lowtide_proto::helper::{ProcessState, Refusal, Resume};
 
 use crate::operation::journal::{Asked, Record};
-use crate::operation::lock_table::{Seat, Work};
-use crate::operation::service::{Doing, Office, keys};
-use crate::process::handle as inspection;
+use crate::operation::lock_table::{Exclusive, Operation, Resource};
+use crate::operation::service::{Journaled, Service};
+use crate::process::handle::{self, ProcessHandle};
 
 /// The pause between two looks at a process that is stopped: the driver's calls would hang.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -29,14 +30,17 @@ const LIMIT: Duration = Duration::from_secs(900);
 const LOOKS: usize = 3;
 
 /// Finishes what was begun, each process in a thread of its own. Questions about these processes wait.
-pub(crate) fn begin(office: &Arc<Office>) {
-    for record in office.journal.all() {
-        let (office, work) = (Arc::clone(office), Work::new(record.target));
+pub(crate) fn begin(service: &Arc<Service>) {
+    for record in service.journal.all() {
+        let (service, operation) = (Arc::clone(service), Operation::new(record.target));
         let pid = record.target.pid;
+        let own = BTreeSet::from([Resource::Process(pid)]);
         // Nothing else is under way yet.
-        let Ok(seat) = office.desk.take(keys(pid, &[]), &work, Instant::now()) else { continue };
+        let Ok(exclusive) = service.lock_table.take(own, &operation, Instant::now()) else {
+            continue;
+        };
         let started = thread::Builder::new().name(format!("recovery {pid}")).spawn(move || {
-            finish(&office, &record, &work, seat);
+            finish(&service, &record, &operation, exclusive);
         });
         if let Err(error) = started {
             tracing::warn!(%error, pid, "what was begun is left to the next helper");
@@ -44,27 +48,27 @@ pub(crate) fn begin(office: &Arc<Office>) {
     }
 }
 
-fn finish(office: &Office, record: &Record, work: &Arc<Work>, seat: Seat) {
+fn finish(service: &Service, record: &Record, operation: &Arc<Operation>, exclusive: Exclusive) {
     let pid = record.target.pid;
     // The process can stay so for as long as its user wants. It ends or goes on.
-    while inspection::is_stopped(pid) {
+    while handle::is_stopped(pid) {
         thread::sleep(PAUSE);
     }
-    let mut doing = Doing::new(office, work, record.clone());
+    let mut journaled = Journaled::new(service, operation, record.clone());
     for _ in 0..LOOKS {
-        let found = inspection::Found::find(record.target).and_then(|_| office.steps.state(pid));
-        let done = match found {
+        let state = ProcessHandle::find(record.target).and_then(|_| service.driver.state(pid));
+        let done = match state {
             Ok(ProcessState::Running)
             | Err(Refusal::Ended { .. } | Refusal::NotOnDevice { .. }) => {
-                office.journal.remove(record.target);
+                service.journal.remove(record.target);
                 Ok(())
             }
-            Ok(ProcessState::Locked) => doing.bring_back(),
+            Ok(ProcessState::Locked) => journaled.bring_back(),
             Ok(ProcessState::Checkpointed) => match record.asked {
-                Asked::Suspend => doing.is_suspended(),
+                Asked::Suspend => journaled.is_suspended(),
                 Asked::Resume => {
-                    drop(seat);
-                    return bring_back(office, record, work);
+                    drop(exclusive);
+                    return bring_back(service, record, operation);
                 }
             },
             // Nothing can be done; the record says what it was.
@@ -77,11 +81,11 @@ fn finish(office: &Office, record: &Record, work: &Arc<Work>, seat: Seat) {
     }
 }
 
-fn bring_back(office: &Office, record: &Record, work: &Arc<Work>) {
+fn bring_back(service: &Service, record: &Record, operation: &Arc<Operation>) {
     let target = record.target;
     let ask = Resume { target, maps: Vec::new(), wait_ms: 0, limit_ms: 0 };
-    if let Err(error) = office.resume(&ask, work, Instant::now() + LIMIT) {
+    if let Err(error) = service.resume(&ask, operation, Instant::now() + LIMIT) {
         tracing::info!(%error, pid = target.pid, "it stays suspended");
-        let _written = Doing::new(office, work, record.clone()).is_suspended();
+        let _written = Journaled::new(service, operation, record.clone()).is_suspended();
     }
 }

@@ -16,8 +16,8 @@ use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_device::{Device, DeviceId, end_with_parent};
 use lowtide_proto::helper::{Refusal, Resume, Suspend, Target, Trial};
 
-use crate::operation::lock_table::Work;
-use crate::operation::service::Office;
+use crate::operation::lock_table::Operation;
+use crate::operation::service::Service;
 
 /// The name of the file.
 const FILE: &str = "suspend-trials.json";
@@ -63,7 +63,7 @@ pub fn is_about_driver(refusal: &Refusal) -> bool {
     )
 }
 
-impl Office {
+impl Service {
     /// Refuses if a trial with this driver failed. A driver that was never tried may be used.
     pub(crate) fn check_trial(&self) -> Result<(), Refusal> {
         let known = driver_version().ok().and_then(|driver| recall(&self.folder, &driver));
@@ -97,9 +97,9 @@ impl Office {
         let target = disposable.target;
         let (lock_limit_ms, limit_ms) = (STEP_LIMIT_MS, STEP_LIMIT_MS);
         let ask = Suspend { target, lock_limit_ms, limit_ms, force: true, is_alone: true };
-        self.suspend(&ask, &Work::new(target), deadline)?;
+        self.suspend(&ask, &Operation::new(target), deadline)?;
         let ask = Resume { target, maps: Vec::new(), wait_ms: STEP_LIMIT_MS, limit_ms };
-        self.resume(&ask, &Work::new(target), deadline)?;
+        self.resume(&ask, &Operation::new(target), deadline)?;
         drop(disposable);
         self.journal.remove(target);
         Ok(())

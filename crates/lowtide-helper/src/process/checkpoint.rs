@@ -1,6 +1,6 @@
 //! The driver's calls, as steps on a process.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lowtide_device::Error;
@@ -8,8 +8,7 @@ use lowtide_device::cuda::{CheckpointState, Driver};
 use lowtide_device::yama::PtraceScope;
 use lowtide_proto::helper::{ProcessState, Refusal, Step};
 
-use crate::operation::lock_table::lock;
-use crate::process::handle as inspection;
+use crate::process::handle;
 
 const NOT_INITIALIZED: i32 = 3;
 const OPERATING_SYSTEM: i32 = 304;
@@ -17,14 +16,14 @@ const NOT_READY: i32 = 600;
 
 /// The driver of this helper, initialised once. A failure is not kept: a driver may be installed later.
 #[derive(Default)]
-pub(crate) struct Steps {
+pub(crate) struct CheckpointDriver {
     driver: Mutex<Option<Arc<Driver>>>,
 }
 
-impl Steps {
+impl CheckpointDriver {
     /// Returns the driver, and loads it first if that was not done.
     pub(crate) fn driver(&self) -> Result<Arc<Driver>, Refusal> {
-        let mut kept = lock(&self.driver);
+        let mut kept = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = &*kept {
             return Ok(Arc::clone(driver));
         }
@@ -73,12 +72,10 @@ fn refusal(pid: u32, step: Option<Step>, error: &Error, state: ProcessState) -> 
         return Refusal::NoDriver { why: error.to_string() };
     };
     match (*code, step) {
-        (NOT_INITIALIZED | OPERATING_SYSTEM, _) if !inspection::is_alive(pid) => {
-            Refusal::Ended { pid }
-        }
+        (NOT_INITIALIZED | OPERATING_SYSTEM, _) if !handle::is_alive(pid) => Refusal::Ended { pid },
         (NOT_INITIALIZED, _) => Refusal::NotOnDevice { pid },
         (OPERATING_SYSTEM, _) => {
-            let why = inspection::about_tracing(PtraceScope::now()).to_owned();
+            let why = handle::about_tracing(PtraceScope::now()).to_owned();
             Refusal::Forbidden { pid, why }
         }
         (code, Some(step)) => Refusal::Driver { pid, step, code, name: name.clone(), state },

@@ -15,20 +15,20 @@ const COMMUNICATING: [&str; 2] = ["libnccl", "libnvshmem"];
 
 /// A process that was found, kept so that its number cannot come to mean another one unnoticed.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ProcessHandle {
     target: Target,
     /// `None` on kernels without it: then the time of its start is compared.
     handle: Option<OwnedFd>,
 }
 
-impl Found {
+impl ProcessHandle {
     /// Finds a process that belongs to this user and is no thread.
-    pub(crate) fn find(target: Target) -> Result<Found, Refusal> {
+    pub(crate) fn find(target: Target) -> Result<ProcessHandle, Refusal> {
         let pid = target.pid;
         if pid == std::process::id() {
             return Err(Refusal::Helper { pid });
         }
-        let found = Found { target, handle: process_tree::open(pid) };
+        let found = ProcessHandle { target, handle: process_tree::open(pid) };
         // Read after the handle was taken: the handle is of the process that this is about.
         let status = Status::read(pid)?;
         if let Some(process) = status.process.filter(|process| *process != pid) {
@@ -186,11 +186,11 @@ mod tests {
         let mut child = sleeper();
         let pid = child.id();
         let target = Target::of(pid).expect("it runs");
-        let found = Found::find(target).expect("it is this user's");
+        let found = ProcessHandle::find(target).expect("it is this user's");
         found.check_suspendable(false).expect("nothing is in the way");
         assert!(found.resident() > Bytes::ZERO);
         let older = Target { start_ticks: target.start_ticks - 1, ..target };
-        assert_eq!(Found::find(older).expect_err("another one"), Refusal::Ended { pid });
+        assert_eq!(ProcessHandle::find(older).expect_err("another one"), Refusal::Ended { pid });
         signal(pid, libc::SIGSTOP);
         while !is_stopped(pid) {
             std::thread::yield_now();
@@ -203,9 +203,10 @@ mod tests {
         // It has not been waited for: its number is still taken.
         assert_eq!(found.check_alive(), Err(Refusal::Ended { pid }));
         child.wait().expect("it ended");
-        assert_eq!(Found::find(target).expect_err("it ended"), Refusal::Ended { pid });
+        assert_eq!(ProcessHandle::find(target).expect_err("it ended"), Refusal::Ended { pid });
         let this = std::process::id();
-        let own = Found::find(Target::of(this).expect("it runs")).expect_err("this process");
+        let own =
+            ProcessHandle::find(Target::of(this).expect("it runs")).expect_err("this process");
         assert_eq!(own, Refusal::Helper { pid: this });
     }
 
@@ -219,7 +220,7 @@ mod tests {
             let _ended = ended.recv();
         });
         let pid = receiver.recv().expect("a number");
-        let refused = Found::find(Target::of(pid).expect("it runs")).expect_err("a thread");
+        let refused = ProcessHandle::find(Target::of(pid).expect("it runs")).expect_err("a thread");
         assert_eq!(refused, Refusal::Thread { pid, process: std::process::id() });
         drop(end);
         thread.join().expect("it ends");
@@ -227,13 +228,13 @@ mod tests {
 
     #[test]
     fn each_restriction_of_yama_is_told_with_a_way_out() {
-        let told = [
+        let ways = [
             (PtraceScope::Everybody, "SYS_PTRACE"),
             (PtraceScope::Named, "lowtide run"),
             (PtraceScope::Root, "as root"),
             (PtraceScope::Nobody, "restarts"),
         ];
-        for (scope, way) in told {
+        for (scope, way) in ways {
             assert!(about_tracing(scope).contains(way), "{scope:?}");
         }
     }

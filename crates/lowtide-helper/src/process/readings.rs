@@ -74,8 +74,8 @@ impl Reading {
     pub(crate) fn needs_of(&self, pid: u32) -> Vec<DeviceBytes> {
         let need = |device: &&DeviceReading| {
             let usage = device.usage;
-            let held = device.memory_of(pid).unwrap_or_else(|| usage.in_use());
-            DeviceBytes { uuid: device.uuid.clone(), bytes: held + MARGIN.min(usage.free) }
+            let used = device.memory_of(pid).unwrap_or_else(|| usage.in_use());
+            DeviceBytes { uuid: device.uuid.clone(), bytes: used + MARGIN.min(usage.free) }
         };
         self.devices_of(pid).iter().map(need).collect()
     }

@@ -3,9 +3,8 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,13 +15,15 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_proto::helper::is_privileged;
+use rustix::fs::Mode;
+use rustix::{process, stdio};
 
 use crate::operation::journal::{Journal, name_of_journal, name_of_socket};
-use crate::operation::lock_table::Desk;
-use crate::operation::machine_locks::{MachineLocks, try_lock};
-use crate::operation::service::Office;
+use crate::operation::lock_table::LockTable;
+use crate::operation::machine_locks::MachineLocks;
+use crate::operation::service::Service;
 use crate::operation::{recovery, trial};
-use crate::process::checkpoint::Steps;
+use crate::process::checkpoint::CheckpointDriver;
 use crate::server::serving;
 
 /// The time without use after which the helper ends. Starting one anew takes up to three seconds.
@@ -105,7 +106,8 @@ fn close_inherited() {
     }
 }
 
-/// Leaves the process that started this one: a new process goes on, in a session of its own. Returns false in the old process, which ends.
+/// Leaves the process that started this one: a new process goes on, in a session of its own. Returns false in the
+/// old process, which ends.
 fn leave() -> io::Result<bool> {
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
@@ -113,18 +115,14 @@ fn leave() -> io::Result<bool> {
         0 => {}
         _ => return Ok(false),
     }
-    // SAFETY: takes nothing; a new process leads no session.
-    unsafe { libc::setsid() };
-    // SAFETY: takes a number.
-    unsafe { libc::umask(0o077) };
+    // A new process leads no session.
+    let _session = process::setsid();
+    process::umask(Mode::RWXG | Mode::RWXO);
     env::set_current_dir("/")?;
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
-    for standard in 0..3 {
-        // SAFETY: both are descriptors; the standard ones are only replaced.
-        if unsafe { libc::dup2(nothing.as_raw_fd(), standard) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-    }
+    stdio::dup2_stdin(&nothing)?;
+    stdio::dup2_stdout(&nothing)?;
+    stdio::dup2_stderr(&nothing)?;
     Ok(true)
 }
 
@@ -135,23 +133,20 @@ fn serve(folder: PrivateFolder) -> Result<(), StartError> {
     // A helper that was killed has left it.
     folder.remove(&name_of_socket())?;
     let trials = PrivateFolder::create(folder.path())?;
-    let journal = Journal::open(folder, name_of_journal())?;
-    let machine = MachineLocks::new(settings.locks);
-    let office = Office {
-        steps: Steps::default(),
-        desk: Arc::new(Desk::default()),
-        journal,
-        machine,
+    let service = Arc::new(Service {
+        driver: CheckpointDriver::default(),
+        lock_table: Arc::new(LockTable::default()),
+        journal: Journal::open(folder, name_of_journal())?,
+        machine: MachineLocks::new(settings.locks),
         folder: trials,
-    };
-    let office = Arc::new(office);
-    recovery::begin(&office);
+    });
+    recovery::begin(&service);
     let listener = UnixListener::bind(&path)?;
     listener.set_nonblocking(true)?;
     // Clients connect meanwhile. A driver that is missing is told to whoever asks.
-    let early = Arc::clone(&office);
-    thread::Builder::new().spawn(move || early.steps.driver().map(drop))?;
-    serving::serve(&listener, &path, &office, settings.idle);
+    let early = Arc::clone(&service);
+    thread::Builder::new().spawn(move || early.driver.driver().map(drop))?;
+    serving::serve(&listener, &path, &service, settings.idle);
     Ok(())
 }
 
@@ -168,13 +163,14 @@ fn only_instance(folder: &PrivateFolder) -> Result<Option<File>, StartError> {
     };
     let deadline = Instant::now() + INSTANCE_LIMIT;
     // Another one may be ending.
-    while !try_lock(&file)? {
-        if Instant::now() >= deadline {
-            return Ok(None);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(PAUSE),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        thread::sleep(PAUSE);
     }
-    Ok(Some(file))
 }
 
 /// What tests tell the helper, in `LOWTIDE_HELPER`: `idle_ms=NUMBER,locks=FOLDER`.
@@ -190,14 +186,10 @@ impl Settings {
         for (name, value) in text.split(',').filter_map(|word| word.split_once('=')) {
             match name {
                 "idle_ms" => settings.idle = value.parse().map_or(IDLE, Duration::from_millis),
-                "locks" => settings.locks = Some(value.into()).filter(|it: &PathBuf| is_folder(it)),
+                "locks" => settings.locks = Some(PathBuf::from(value)).filter(|path| path.is_dir()),
                 _ => {}
             }
         }
         settings
     }
-}
-
-fn is_folder(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_dir())
 }

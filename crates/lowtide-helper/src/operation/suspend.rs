@@ -1,0 +1,207 @@
+//! Taking a process off the device, step by step.
+//!
+//! Each operation runs in a thread of its own. It may take longer than its asker waits: then it is left alone
+//! ([`Operation::leave`]) and ends in a state that is right by itself: a process that was only locked is unlocked,
+//! one that is off the device stays so, one that came back is unlocked.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_device::headroom::HostHeadroom;
+use lowtide_proto::helper::{DeviceBytes, ProcessState, Refusal, Step, Suspend, Suspended, Target};
+use lowtide_types::{Bytes, Verdict};
+
+use crate::operation::journal::{Asked, Record};
+use crate::operation::lock_table::Operation;
+use crate::operation::service::{Journaled, Service};
+use crate::process::handle::ProcessHandle;
+use crate::process::readings::{self, Reading};
+
+/// The time in which the driver's numbers follow a checkpoint.
+const SETTLE: Duration = Duration::from_secs(2);
+/// The pause between two readings.
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Service {
+    /// Takes a process off the device.
+    pub(crate) fn suspend(
+        &self,
+        ask: &Suspend,
+        operation: &Arc<Operation>,
+        deadline: Instant,
+    ) -> Result<Suspended, Refusal> {
+        let (target, pid) = (ask.target, ask.target.pid);
+        let process = ProcessHandle::find(target)?;
+        process.check_suspendable(ask.force || ask.is_alone)?;
+        let uuids = self.devices_of(target)?;
+        readings::check_modes(pid, &uuids)?;
+        if !ask.force {
+            self.check_trial()?;
+        }
+        let _exclusive = self.take(&uuids, operation, deadline)?;
+        // Another operation may have been at work on it meanwhile.
+        process.check_suspendable(ask.force || ask.is_alone)?;
+        let before = Reading::now()?;
+        let record =
+            Record { target, asked: Asked::Suspend, step: None, needs: before.needs_of(pid) };
+        let mut journaled = Journaled::new(self, operation, record);
+        match self.driver.state(pid)? {
+            ProcessState::Running => {
+                check_host_memory(&journaled.record.needs)?;
+                let lock_limit = Duration::from_millis(ask.lock_limit_ms);
+                let locked = journaled.step(Step::Lock, lock_limit);
+                if locked.is_err() && self.driver.state(pid) != Ok(ProcessState::Locked) {
+                    // It runs, or has ended.
+                    self.journal.remove(target);
+                }
+                locked?;
+            }
+            // Somebody began, and died: the driver's locks have no owner.
+            ProcessState::Locked => {}
+            ProcessState::Checkpointed => return self.suspended_already(target, &before),
+            state => return Err(Refusal::WrongState { pid, state }),
+        }
+        if operation.is_left() || process.check_moving().is_err() {
+            journaled.bring_back()?;
+            return Err(process.check_moving().err().unwrap_or(Refusal::UnderWay { pid }));
+        }
+        // While it is locked its memory stands still: this is what it will need.
+        let locked = Reading::now().inspect_err(|_| drop(journaled.bring_back()))?;
+        journaled.record.needs = larger(journaled.record.needs, locked.needs_of(pid));
+        if let Err(refusal) = journaled.step(Step::Checkpoint, Duration::ZERO) {
+            return Err(self.after_refused_checkpoint(&mut journaled, refusal));
+        }
+        self.proof(&mut journaled, &locked, &uuids)
+    }
+
+    // A driver that refuses, for managed memory for example, leaves the process locked.
+    fn after_refused_checkpoint(&self, journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
+        let target = journaled.record.target;
+        match (refusal, self.driver.state(target.pid)) {
+            (refusal @ Refusal::Ended { .. }, _) => {
+                self.journal.remove(target);
+                refusal
+            }
+            (Refusal::Driver { pid, step, code, name, .. }, _) => {
+                let brought = journaled.bring_back();
+                let state = match brought {
+                    Ok(()) => ProcessState::Running,
+                    Err(_) => self.driver.state(pid).unwrap_or(ProcessState::Unknown),
+                };
+                Refusal::Driver { pid, step, code, name, state }
+            }
+            (refusal, _) => {
+                let _brought = journaled.bring_back();
+                refusal
+            }
+        }
+    }
+
+    fn proof(
+        &self,
+        journaled: &mut Journaled<'_>,
+        before: &Reading,
+        uuids: &[String],
+    ) -> Result<Suspended, Refusal> {
+        let target = journaled.record.target;
+        let pid = target.pid;
+        match self.driver.state(pid) {
+            Ok(ProcessState::Checkpointed) => {}
+            Ok(state) => return Err(Refusal::WrongState { pid, state }),
+            Err(refusal) => {
+                if matches!(refusal, Refusal::Ended { .. }) {
+                    self.journal.remove(target);
+                }
+                return Err(refusal);
+            }
+        }
+        // It is off the device by the driver's word. Without numbers that is not proved.
+        let (mut after, end) = (Reading::now().ok(), Instant::now() + SETTLE);
+        let verdict = |after: &Option<Reading>| {
+            let judge = |after| before.verdict(after, pid, uuids);
+            after.as_ref().map_or(Verdict::Unverified, judge)
+        };
+        while verdict(&after) != Verdict::Released && before.tells(pid) && Instant::now() < end {
+            thread::sleep(PAUSE);
+            after = Reading::now().ok();
+        }
+        if let Some(after) = after.as_ref().filter(|_| !before.tells(pid)) {
+            journaled.record.needs = fallen(before, after, &journaled.record.needs);
+        }
+        journaled.is_suspended()?;
+        let verdict = verdict(&after);
+        let after = after.unwrap_or_else(|| before.clone());
+        Ok(Suspended {
+            target,
+            was_suspended: false,
+            steps: journaled.times.clone(),
+            devices: before.changes(&after, pid, uuids),
+            verdict,
+            needs: journaled.record.needs.clone(),
+        })
+    }
+
+    fn suspended_already(&self, target: Target, now: &Reading) -> Result<Suspended, Refusal> {
+        let record = self.journal.of(target).unwrap_or_else(|| {
+            let needs = Vec::new();
+            Record { target, asked: Asked::Suspend, step: None, needs }
+        });
+        let record = Record { asked: Asked::Suspend, step: None, ..record };
+        self.journal.write(&record)?;
+        let verdict = if now.lists(target.pid) { Verdict::Partial } else { Verdict::Released };
+        Ok(Suspended {
+            target,
+            was_suspended: true,
+            steps: Vec::new(),
+            devices: Vec::new(),
+            verdict,
+            needs: record.needs,
+        })
+    }
+}
+
+// The driver copies all of the process's memory to host memory.
+fn check_host_memory(needs: &[DeviceBytes]) -> Result<(), Refusal> {
+    let needed: Bytes = needs.iter().map(|need| need.bytes).sum();
+    let left = HostHeadroom::now().left;
+    if left < needed { Err(Refusal::NoHostMemory { needed, left }) } else { Ok(()) }
+}
+
+fn larger(one: Vec<DeviceBytes>, other: Vec<DeviceBytes>) -> Vec<DeviceBytes> {
+    let mut all = one;
+    for need in other {
+        match all.iter_mut().find(|known| known.uuid == need.uuid) {
+            Some(known) => known.bytes = known.bytes.max(need.bytes),
+            None => all.push(need),
+        }
+    }
+    all
+}
+
+// Where NVML does not name the process: what became free is what it had.
+fn fallen(before: &Reading, after: &Reading, most: &[DeviceBytes]) -> Vec<DeviceBytes> {
+    let need = |need: &DeviceBytes| {
+        let free = |reading: &Reading| reading.device(&need.uuid).map(|it| it.usage.free);
+        let bytes = match (free(before), free(after)) {
+            (Some(before), Some(after)) => after.saturating_sub(before).min(need.bytes),
+            _ => need.bytes,
+        };
+        DeviceBytes { uuid: need.uuid.clone(), bytes }
+    };
+    most.iter().map(need).filter(|need| need.bytes > Bytes::ZERO).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_does_not_fit_in_host_memory_is_refused_with_both_numbers() {
+        let need = |bytes| vec![DeviceBytes { uuid: "GPU-0".to_owned(), bytes }];
+        check_host_memory(&need(Bytes::ZERO)).expect("nothing is copied");
+        let needed = Bytes::gib(1 << 20);
+        let refused = check_host_memory(&need(needed)).expect_err("no machine has as much");
+        assert!(matches!(refused, Refusal::NoHostMemory { needed: asked, .. } if asked == needed));
+    }
+}
