@@ -14,7 +14,13 @@ fn main() {
     let table = fs::read_to_string("table/driver.tsv").expect("table/driver.tsv");
     let rows: Vec<Row> = table.lines().filter(|line| !line.starts_with('#')).map(Row::of).collect();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    fs::write(out.join("entries.rs"), text(&rows)).expect("entries.rs");
+    for (name, text) in [
+        ("entries.rs", entries(&rows)),
+        ("ours.rs", ours(&rows)),
+        ("trampolines.rs", trampolines(&rows)),
+    ] {
+        fs::write(out.join(name), text).expect(name);
+    }
     link_statically(&out);
     bind_to_older(&out);
     avoid_the_loader();
@@ -23,75 +29,89 @@ fn main() {
 /// One entry point.
 struct Row<'a> {
     name: &'a str,
-    /// The types of the arguments.
-    arguments: Vec<&'static str>,
+    /// The letter of each argument.
+    letters: &'a str,
     /// The arm of `trampoline!` that makes its function.
     way: &'a str,
     is_own: bool,
+    is_obstacle: bool,
 }
 
 impl Row<'_> {
     fn of(line: &str) -> Row<'_> {
         let mut columns = line.split('\t');
         let mut next = || columns.next().unwrap_or_else(|| panic!("`{line}` lacks a column"));
-        let (name, letters, class) = (next(), next(), next());
+        let (name, letters, class) = (next(), next().trim_matches('-'), next());
         let mut words = class.split(' ');
         let class = words.next().unwrap_or_default();
         assert!(["touch", "quiet", "wait"].contains(&class), "`{line}`: decide about its class");
-        let (mut is_own, mut way) = (false, if class == "touch" { "touch" } else { "quiet" });
+        let way = if class == "touch" { "touch" } else { "quiet" };
+        let mut row = Row { name, letters, way, is_own: false, is_obstacle: false };
         for word in words {
             match word {
-                "own" => is_own = true,
-                "answers" => way = "answered",
-                "done" => way = "done",
+                "own" => row.is_own = true,
+                "obstacle" => row.is_obstacle = true,
+                "answers" => row.way = "answered",
+                "done" => row.way = "done",
                 other => panic!("`{line}`: there is no `{other}`"),
             }
         }
-        // The driver does not know the agent's numbers for handles.
-        assert!(
-            is_own || !letters.contains('h'),
-            "`{line}`: takes a handle, so it has to be `own`"
-        );
-        let letters = letters.trim_matches('-').chars();
-        let arguments = letters.map(|letter| match letter {
-            'w' | 'h' => "usize",
-            'f' => "f32",
-            's' => "Structure",
-            other => panic!("`{line}`: no argument is a `{other}`"),
-        });
-        Row { name, arguments: arguments.collect(), way, is_own }
+        row
+    }
+
+    /// Writes the function that passes its calls on.
+    fn trampoline(&self, index: usize) -> String {
+        let (mut arguments, mut before) = (String::new(), String::new());
+        for (at, letter) in self.letters.chars().enumerate() {
+            let kind = match letter {
+                'w' | 'h' => "usize",
+                'f' => "f32",
+                's' => "IpcHandle",
+                other => panic!("`{}`: no argument is a `{other}`", self.name),
+            };
+            write!(arguments, "a{at}: {kind}, ").expect("text");
+            if letter == 'h' {
+                write!(before, "let a{at} = real_handle!(a{at}); ").expect("text");
+            }
+        }
+        if self.is_obstacle {
+            let name = self.name.trim_end_matches("_v2");
+            write!(before, "obstacles::add(\"{name}\"); ").expect("text");
+        }
+        let (name, way) = (self.name, self.way);
+        format!("trampoline!({way} {name} {index} ({arguments}) {{ {before}}});\n")
     }
 }
 
-fn text(rows: &[Row]) -> String {
-    let mut text = String::new();
+/// Writes the list of the driver's functions, and the row of each by its name.
+fn entries(rows: &[Row]) -> String {
     let count = rows.len();
-    writeln!(text, "pub(crate) static ENTRIES: [Entry; {count}] = [").expect("text");
+    let mut text = format!("pub(crate) static ENTRIES: [Entry; {count}] = [\n");
     for row in rows {
-        let name = row.name;
-        let function =
-            if row.is_own { format!("crate::entry::own::{name}") } else { name.to_owned() };
-        writeln!(text, "    Entry::new(c\"{name}\", {function} as *const ()),").expect("text");
+        writeln!(text, "    Entry::new(c\"{}\"),", row.name).expect("text");
     }
-    writeln!(text, "];").expect("text");
-    writeln!(text, "/// The row of each entry point, by its name.").expect("text");
-    writeln!(text, "#[allow(dead_code, reason = \"the agent uses some\")]").expect("text");
-    writeln!(text, "pub(crate) mod row {{").expect("text");
+    text.push_str("];\n/// The row of each entry point, by its name.\n");
+    text.push_str("#[allow(dead_code, reason = \"the agent uses some\")]\npub(crate) mod row {\n");
     for (index, row) in rows.iter().enumerate() {
         writeln!(text, "    pub(crate) const {}: usize = {index};", row.name).expect("text");
     }
-    writeln!(text, "}}").expect("text");
-    for (index, row) in rows.iter().enumerate() {
-        let (name, way) = (row.name, row.way);
-        if row.is_own {
-            continue;
-        }
-        let arguments: Vec<String> =
-            row.arguments.iter().enumerate().map(|(at, kind)| format!("a{at}: {kind}")).collect();
-        writeln!(text, "trampoline!({way} {name} {index} ({}));", arguments.join(", "))
-            .expect("text");
+    text + "}\n"
+}
+
+/// Writes the list of our functions, in the order of the rows.
+fn ours(rows: &[Row]) -> String {
+    let count = rows.len();
+    let mut text = format!("static OURS: [Function; {count}] = [\n");
+    for row in rows {
+        writeln!(text, "    Function({} as *const ()),", row.name).expect("text");
     }
-    text
+    text + "];\n"
+}
+
+/// Writes the functions that only pass their calls on.
+fn trampolines(rows: &[Row]) -> String {
+    let passing = rows.iter().enumerate().filter(|(_, row)| !row.is_own);
+    passing.map(|(index, row)| row.trampoline(index)).collect()
 }
 
 /// Has the linker take libgcc's parts from its archives: the agent needs no library but the C library's,

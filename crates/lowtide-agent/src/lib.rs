@@ -7,18 +7,25 @@
 //! | folder | holds |
 //! |---|---|
 //! | `entry` | how the program finds the driver's functions, and the functions that stand in for them |
-//! | `gate` | the way into the driver: open, closing, asleep, suspended |
+//! | `control` | the start, the worker, the socket on which others ask, the waker of the gate |
+//! | `sleep` | going to sleep and waking, suspending and resuming |
 //! | `memory` | the program's memory: what can sleep, and what stays |
-//! | `sleep` | going to sleep and waking, suspending and resuming, and what is in the way of it |
-//! | `control` | the thread that does so, when it does by itself, and the socket on which others ask |
-//! | `driver` | the calls that the agent makes itself |
+//! | `obstacles` | what keeps the process from sleeping |
+//! | `gate` | the way into the driver: open, closing, asleep, suspended |
+//! | `driver` | the driver's functions, and the calls that the agent makes itself |
+//! | `settings`, `threads`, `say` | variables, threads without signals, lines for people |
 //! | `old_glibc` | functions that an old C library does not have |
+//!
+//! A file uses only those of rooms further down, and the gate gets its waker at the start.
 
 mod control;
 mod driver;
 mod entry;
 mod gate;
 mod memory;
+mod obstacles;
 mod old_glibc;
 mod say;
+mod settings;
 mod sleep;
+mod threads;

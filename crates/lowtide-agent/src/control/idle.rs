@@ -4,14 +4,11 @@
 //! A look that finds new touches is a task that has just ended. So pollers, frees and waits, which are no
 //! touches, do not keep the process awake; and if touches come soon after a sleep, the quiet time grows.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide::SystemClock;
-use lowtide_release::{Decision, Idle, IdleOptions, Ticket};
+use lowtide_release::{Decision, Idle, Ticket};
 
 use crate::gate;
-use crate::say::say;
 
 /// The most and the least time between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -50,22 +47,5 @@ impl Watch {
     /// sleeps soon after it.
     pub(crate) fn pause(&self) -> Duration {
         (self.idle.options().after / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
-    }
-}
-
-/// Returns the policy that `LOWTIDE_FREE_ON_IDLE` asks for, if any.
-pub(crate) fn policy() -> Option<Idle> {
-    match IdleOptions::from_env(|name| std::env::var(name).ok()) {
-        Ok(options) if options.at_end => {
-            say!("LOWTIDE_FREE_ON_IDLE=task: the agent does not see tasks; give a time such as 5m");
-            None
-        }
-        Ok(options) => {
-            options.enabled.then(|| Idle::new(options, Arc::new(SystemClock::default())))
-        }
-        Err(error) => {
-            say!("LOWTIDE_FREE_ON_IDLE: {error}");
-            None
-        }
     }
 }

@@ -1,5 +1,7 @@
-//! The thread that puts the process to sleep and wakes it: when it does so by itself, and how other processes ask.
+//! The thread that puts the process to sleep and wakes it: when it does so by itself, and how others ask.
 
-pub(crate) mod idle;
-pub(crate) mod socket;
-pub(crate) mod worker;
+mod idle;
+mod socket;
+pub(crate) mod start;
+mod waker;
+mod worker;

@@ -1,4 +1,4 @@
-//! The driver's calls about virtual memory, past the hooks. None of them needs a context.
+//! The driver's calls that the agent makes itself, past the functions that stand in for them.
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::{CStr, c_char};
@@ -8,87 +8,140 @@ use std::ptr;
 use lowtide_device::{Error, Result};
 use lowtide_types::{Bytes, DeviceId};
 
-use super::properties::{Access, Properties};
-use crate::entry::trampolines::{ENTRIES, row};
+use crate::driver::codes::{NOT_FOUND, SUCCESS};
+use crate::driver::entries::{ENTRIES, row};
+use crate::driver::layouts::{Access, Properties};
 
-/// The driver's code for a function that it does not have.
-const NOT_FOUND: i32 = 500;
-
-/// Looks the functions up, so that nobody needs the loader while the gate is closed.
+/// Looks up functions that are called while the gate is closed, so that nobody needs the loader's lock then: a
+/// thread that waits at the gate may have it.
 pub(crate) fn prepare() {
-    for row in [row::cuMemMap, row::cuMemSetAccess, row::cuMemUnmap, row::cuGetErrorName] {
+    let rows = [
+        row::cuCtxPushCurrent_v2,
+        row::cuCtxPopCurrent_v2,
+        row::cuCtxRecordEvent,
+        row::cuDeviceGetDefaultMemPool,
+        row::cuEventCreate,
+        row::cuEventQuery,
+        row::cuGetErrorName,
+        row::cuMemMap,
+        row::cuMemPoolTrimTo,
+        row::cuMemSetAccess,
+        row::cuMemUnmap,
+    ];
+    for row in rows {
         ENTRIES[row].real();
     }
 }
 
+/// Calls a function of the driver that takes at most five words, and returns its code. The function ignores words
+/// too many.
+///
+/// # Safety
+/// The words are what the function takes; those that are pointers are valid for it.
+pub(crate) unsafe fn call<const COUNT: usize>(row: usize, words: [usize; COUNT]) -> i32 {
+    let real = ENTRIES[row].real();
+    if real.is_null() {
+        return NOT_FOUND;
+    }
+    // SAFETY: the driver's function; all that are called so take up to five words.
+    let function: unsafe extern "C" fn(usize, usize, usize, usize, usize) -> i32 =
+        unsafe { transmute(real) };
+    let word = |number| words.get(number).copied().unwrap_or_default();
+    // SAFETY: the caller's promise.
+    unsafe { function(word(0), word(1), word(2), word(3), word(4)) }
+}
+
+/// Returns the address of a variable that the driver writes.
+pub(crate) fn place<T>(variable: &mut T) -> usize {
+    ptr::from_mut(variable).expose_provenance()
+}
+
+/// Returns the context that is current in this thread.
+pub(crate) fn current_context() -> Option<usize> {
+    let mut context = 0;
+    // SAFETY: writes one pointer.
+    let code = unsafe { call(row::cuCtxGetCurrent, [place(&mut context)]) };
+    (code == SUCCESS && context != 0).then_some(context)
+}
+
+/// Returns the device of the context that is current in this thread.
+pub(crate) fn current_device() -> Option<DeviceId> {
+    let mut device = -1_i32;
+    // SAFETY: writes one int.
+    let code = unsafe { call(row::cuCtxGetDevice, [place(&mut device)]) };
+    u32::try_from(device).ok().filter(|_| code == SUCCESS).map(DeviceId::Cuda)
+}
+
+/// Returns the unused memory of the driver's own pool for a device. The gate is closed and nothing runs there, so no
+/// stream can still use it. A driver that refuses keeps its memory, which is no reason to stay awake.
+pub(crate) fn trim_default_pool(device: DeviceId) {
+    let DeviceId::Cuda(ordinal) = device else { return };
+    let mut pool = 0_usize;
+    // SAFETY: writes one handle.
+    let code =
+        unsafe { call(row::cuDeviceGetDefaultMemPool, [place(&mut pool), ordinal as usize]) };
+    if code == SUCCESS {
+        // SAFETY: the handle that the driver gave.
+        let _code = unsafe { call(row::cuMemPoolTrimTo, [pool, 0]) };
+    }
+}
+
+/// Creates memory with the properties that the program asked for.
 pub(crate) fn create(device: DeviceId, bytes: Bytes, properties: &Properties) -> Result<u64> {
     let mut handle = 0_u64;
-    let place = (&raw mut handle).addr();
-    let arguments = [place, bytes.as_usize(), ptr::from_ref(properties).addr(), 0, 0];
-    call(row::cuMemCreate, "cuMemCreate", Some(device), arguments).map(|()| handle)
+    let words =
+        [place(&mut handle), bytes.as_usize(), ptr::from_ref(properties).expose_provenance()];
+    checked(row::cuMemCreate, Some(device), words).map(|()| handle)
 }
 
+/// Maps memory at an address.
 pub(crate) fn map(at: u64, bytes: Bytes, handle: u64) -> Result<()> {
-    let arguments = [at as usize, bytes.as_usize(), 0, handle as usize, 0];
-    call(row::cuMemMap, "cuMemMap", None, arguments)
+    checked(row::cuMemMap, None, [at as usize, bytes.as_usize(), 0, handle as usize])
 }
 
+/// Sets what devices may do with a mapping.
 pub(crate) fn set_access(at: u64, bytes: Bytes, access: &[Access]) -> Result<()> {
-    let (list, count) = (access.as_ptr().addr(), access.len());
-    call(
-        row::cuMemSetAccess,
-        "cuMemSetAccess",
-        None,
-        [at as usize, bytes.as_usize(), list, count, 0],
-    )
+    let list = access.as_ptr().expose_provenance();
+    checked(row::cuMemSetAccess, None, [at as usize, bytes.as_usize(), list, access.len()])
 }
 
+/// Removes a mapping.
 pub(crate) fn unmap(at: u64, bytes: Bytes) -> Result<()> {
-    call(row::cuMemUnmap, "cuMemUnmap", None, [at as usize, bytes.as_usize(), 0, 0, 0])
+    checked(row::cuMemUnmap, None, [at as usize, bytes.as_usize()])
 }
 
 /// Takes another reference to the handle that is mapped at an address.
 pub(crate) fn retain(at: u64) -> Result<u64> {
     let mut handle = 0_u64;
-    let arguments = [(&raw mut handle).addr(), at as usize, 0, 0, 0];
-    call(row::cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", None, arguments)
-        .map(|()| handle)
+    let words = [place(&mut handle), at as usize];
+    checked(row::cuMemRetainAllocationHandle, None, words).map(|()| handle)
 }
 
+/// Drops a reference to memory.
 pub(crate) fn release(handle: u64) -> Result<()> {
-    call(row::cuMemRelease, "cuMemRelease", None, [handle as usize, 0, 0, 0, 0])
+    checked(row::cuMemRelease, None, [handle as usize])
 }
 
-/// Calls a function of the driver that takes at most five words. It ignores words too many.
-fn call(
+/// Calls a function about virtual memory. None of them needs a context.
+fn checked<const COUNT: usize>(
     row: usize,
-    call: &'static str,
     device: Option<DeviceId>,
-    arguments: [usize; 5],
+    words: [usize; COUNT],
 ) -> Result<()> {
-    let real = ENTRIES[row].real();
-    let code = if real.is_null() {
-        NOT_FOUND
-    } else {
-        // SAFETY: the driver's function; all that are called here take up to five words.
-        let function: unsafe extern "C" fn(usize, usize, usize, usize, usize) -> i32 =
-            unsafe { transmute(real) };
-        let [first, second, third, fourth, fifth] = arguments;
-        // SAFETY: the words are what the function takes; pointers are to memory of the caller.
-        unsafe { function(first, second, third, fourth, fifth) }
-    };
-    if code == 0 { Ok(()) } else { Err(Error::Driver { device, call, code, name: name_of(code) }) }
+    // SAFETY: the functions above give each what it takes; pointers are to variables of theirs.
+    match unsafe { call(row, words) } {
+        SUCCESS => Ok(()),
+        code => {
+            let call = ENTRIES[row].name.to_str().unwrap_or_default();
+            Err(Error::Driver { device, call, code, name: name_of(code) })
+        }
+    }
 }
 
 fn name_of(code: i32) -> String {
-    let real = ENTRIES[row::cuGetErrorName].real();
     let mut name = ptr::null::<c_char>();
-    if !real.is_null() {
-        // SAFETY: the driver's function of this name has this type.
-        let get: unsafe extern "C" fn(i32, *mut *const c_char) -> i32 = unsafe { transmute(real) };
-        // SAFETY: writes one pointer.
-        unsafe { get(code, &raw mut name) };
-    }
+    // SAFETY: writes one pointer.
+    unsafe { call(row::cuGetErrorName, [code.cast_unsigned() as usize, place(&mut name)]) };
     if name.is_null() {
         return "an unknown error".to_owned();
     }

@@ -1,6 +1,8 @@
-//! The driver that the program has loaded: its structures, and the calls that the agent makes itself.
+//! The driver that the program has loaded: its functions, its structures, and the calls that the agent makes itself.
 
-pub(crate) mod arrays;
 pub(crate) mod busy;
 pub(crate) mod calls;
-pub(crate) mod properties;
+pub(crate) mod codes;
+pub(crate) mod entries;
+pub(crate) mod layouts;
+pub(crate) mod library;

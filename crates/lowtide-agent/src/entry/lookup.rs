@@ -1,30 +1,39 @@
-//! How calls come to us, and where the driver is.
+//! How a program finds the driver's functions, and is given ours.
 //!
-//! A program finds the driver's functions by linking it (our exported functions come first), by `dlsym`
-//! (ours, below) or by asking the driver itself (`cuGetProcAddress`, in `hooks.rs`). The CUDA runtime
-//! uses the last two.
+//! It finds them by linking the driver (our exported functions come first), by `dlsym` or by asking the driver
+//! itself (`cuGetProcAddress`); both are here. The CUDA runtime uses the last two.
 //!
 //! `dlsym` is written in assembly. The C library resolves `RTLD_NEXT` by its caller's address, so for
 //! every name that is not the driver's our `dlsym` has to jump, not call.
 #![allow(unsafe_code, reason = "looks functions up and hands them out")]
+#![allow(non_snake_case, reason = "the driver's names")]
+#![allow(clippy::wildcard_imports, reason = "the list of our functions names all of them")]
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::OnceLock;
 
-use crate::entry::{trampolines as entries, unknown};
-use crate::sleep::agent;
+use super::allocations::*;
+use super::contexts::*;
+use super::handles::*;
+use super::hooks::{caught, hooks};
+use super::pointers::*;
+use super::trampolines::*;
+use super::unknown;
+use crate::driver::codes::SUCCESS;
+use crate::driver::entries::ENTRIES;
+use crate::driver::library::{self, REAL_DLSYM, find_real_dlsym};
+use crate::settings;
 
-/// The name under which programs load the driver.
-const DRIVER: &CStr = c"libcuda.so.1";
+/// The address of one of our functions.
+struct Function(*const ());
 
-/// The C library's `dlsym`, once it was looked up.
-static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+// SAFETY: the address of code.
+unsafe impl Sync for Function {}
 
-unsafe extern "C" {
-    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
-}
+include!(concat!(env!("OUT_DIR"), "/ours.rs"));
 
 /// Stands in for the C library's `dlsym`: answers for the driver's names, and jumps to the real one
 /// with every other, so that its caller stays its caller.
@@ -69,36 +78,8 @@ unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_v
         "jmp rax",
         of_driver = sym of_driver,
         real = sym REAL_DLSYM,
-        find_real = sym find_real,
+        find_real = sym find_real_dlsym,
     )
-}
-
-/// Returns the C library's `dlsym`. It was given a new version in glibc 2.34.
-extern "C" fn find_real() -> *mut c_void {
-    let known = REAL_DLSYM.load(Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    let versions = [c"GLIBC_2.2.5", c"GLIBC_2.34"];
-    let found = versions.into_iter().find_map(|version| {
-        // SAFETY: C strings; looks behind this library.
-        let found = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    });
-    let Some(found) = found else {
-        // No program can have got here: the C library has one of the two.
-        std::process::abort();
-    };
-    REAL_DLSYM.store(found, Relaxed);
-    found
-}
-
-fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: the C library's function of this type.
-    let real: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
-        unsafe { std::mem::transmute(find_real()) };
-    // SAFETY: a C string and a handle of the caller's.
-    unsafe { real(handle, name.as_ptr()) }
 }
 
 /// What `dlsym` says of a name.
@@ -125,44 +106,59 @@ extern "C" fn of_driver(handle: *mut c_void, name: *const c_char) -> Answer {
     let name = unsafe { CStr::from_ptr(name) };
     // Everybody's scope would find our own functions also where there is no driver.
     let scope = if handle == libc::RTLD_DEFAULT { libc::RTLD_NEXT } else { handle };
-    let real = real_dlsym(scope, name);
-    Answer::of(if agent::is_off() { real } else { ours_for(name, real) })
+    let real = library::real_dlsym(scope, name);
+    Answer::of(if settings::is_off() { real } else { ours_for(name, real) })
 }
 
 /// Returns our function for one of the driver's; the function itself where it is not the driver's.
-pub(crate) fn ours_for(name: &CStr, real: *mut c_void) -> *mut c_void {
+fn ours_for(name: &CStr, real: *mut c_void) -> *mut c_void {
+    static ROWS: OnceLock<HashMap<usize, usize>> = OnceLock::new();
     if real.is_null() {
         return real;
     }
-    match entries::by_address(real) {
-        Some(entry) => entry.ours(),
+    let rows = ROWS.get_or_init(|| {
+        let rows = ENTRIES.iter().enumerate().map(|(row, entry)| (entry.real().addr(), row));
+        rows.filter(|(address, _)| *address != 0).collect()
+    });
+    match rows.get(&real.addr()) {
+        Some(row) => OURS[*row].0.cast_mut().cast(),
         // Another library may use such a name for something else.
-        None if look_up(name) == real => unknown::function_for(name, real),
+        None if library::look_up(name) == real => unknown::function_for(name, real),
         None => real,
     }
 }
 
-/// Looks a function of the driver up, if the program has loaded the driver.
-pub(crate) fn look_up(name: &CStr) -> *mut c_void {
-    let driver = driver();
-    if driver.is_null() { ptr::null_mut() } else { real_dlsym(driver, name) }
+hooks! {
+    // What the driver itself says about where its functions are; the CUDA runtime asks for each.
+    answered cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64) |real| {
+        let code = real(name, function, version, flags);
+        // SAFETY: the arguments of this very function, and the driver's answer.
+        unsafe { substitute(name, function, code) };
+        code
+    };
+    answered cuGetProcAddress_v2(
+        name: *const c_char, function: *mut *mut c_void, version: i32, flags: u64, status: *mut i32
+    ) |real| {
+        let code = real(name, function, version, flags, status);
+        // SAFETY: the arguments of this very function, and the driver's answer.
+        unsafe { substitute(name, function, code) };
+        code
+    };
 }
 
-/// Looks a function up that may be anywhere in the program.
-pub(crate) fn look_up_anywhere(name: &CStr) -> *mut c_void {
-    real_dlsym(libc::RTLD_DEFAULT, name)
-}
-
-/// Returns the loader's handle of the driver; null if the program has not loaded it.
-fn driver() -> *mut c_void {
-    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let known = HANDLE.load(Relaxed);
-    if !known.is_null() {
-        return known;
+/// Replaces a function of the driver by ours.
+///
+/// # Safety
+/// The arguments are those of `cuGetProcAddress`, and `code` is its answer.
+unsafe fn substitute(name: *const c_char, function: *mut *mut c_void, code: i32) {
+    if code != SUCCESS || name.is_null() || function.is_null() || settings::is_off() {
+        return;
     }
-    let loaded_already: c_int = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: a C string; loads nothing.
-    let handle = unsafe { libc::dlopen(DRIVER.as_ptr(), loaded_already) };
-    HANDLE.store(handle, Relaxed);
-    handle
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: as above; the driver has written it.
+    let real = unsafe { function.read() };
+    let ours = caught(|| ours_for(name, real)).unwrap_or(real);
+    // SAFETY: the caller's promise.
+    unsafe { function.write(ours) };
 }

@@ -1,17 +1,37 @@
-//! What a program asks about addresses.
+//! What a program asks about addresses. Memory of ours is described as the driver describes plain memory.
 #![allow(unsafe_code, reason = "stands in for the driver's functions")]
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use std::ffi::c_void;
-use std::mem::transmute;
 
 use lowtide_proto::Obstacle;
+use lowtide_types::DeviceId;
 
-use super::hooks::{NOT_FOUND, SUCCESS, around, hooks};
-use crate::entry::attributes;
-use crate::entry::trampolines::{ENTRIES, row};
-use crate::gate;
-use crate::sleep::{agent, obstacles, surroundings};
+use super::hooks::{around, hooks};
+use crate::driver::codes::SUCCESS;
+use crate::memory::allocations::Allocation;
+use crate::sleep::agent;
+use crate::{gate, obstacles, settings};
+
+const CONTEXT: i32 = 1;
+const MEMORY_TYPE: i32 = 2;
+const DEVICE_POINTER: i32 = 3;
+/// Whether every operation on the memory is synchronous.
+const SYNC_MEMOPS: i32 = 6;
+const BUFFER_ID: i32 = 7;
+const IS_MANAGED: i32 = 8;
+const DEVICE_ORDINAL: i32 = 9;
+const IS_LEGACY_IPC_CAPABLE: i32 = 10;
+const RANGE_START: i32 = 11;
+const RANGE_BYTES: i32 = 12;
+const MAPPED: i32 = 13;
+const ALLOWED_HANDLE_TYPES: i32 = 14;
+const ACCESS_FLAGS: i32 = 16;
+const POOL_HANDLE: i32 = 17;
+
+/// Memory of a device.
+const DEVICE: i32 = 2;
+const READ_AND_WRITE: i32 = 3;
 
 hooks! {
     answered cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
@@ -31,14 +51,14 @@ hooks! {
         }
     };
     answered cuPointerGetAttribute(data: *mut c_void, attribute: i32, at: u64) |real| {
-        if attribute == attributes::BUFFER_ID && !data.is_null() && is_virtual(at) {
+        if attribute == BUFFER_ID && !data.is_null() && is_virtual(at) {
             return buffer_id(data, at, || known_to_driver(at, || real(data, attribute, at)));
         }
         let Some(found) = around(at).filter(|_| !data.is_null()) else {
             return known_to_driver(at, || real(data, attribute, at));
         };
         // SAFETY: the caller's place for this attribute.
-        if unsafe { attributes::write(&found, attribute, at, data) } {
+        if unsafe { write_attribute(&found, attribute, at, data) } {
             SUCCESS
         } else {
             awake(|| real(data, attribute, at))
@@ -52,26 +72,35 @@ hooks! {
             let code = known_to_driver(at, || real(count, kinds, data, at));
             if code == SUCCESS && is_list && is_virtual(at) {
                 // SAFETY: the arguments of this very function.
-                unsafe { first_buffer_ids(at, count, kinds, data) };
+                let list = unsafe { list(count, kinds, data) };
+                let ids = list.into_iter().filter(|one| one.0 == BUFFER_ID && !one.1.is_null());
+                ids.for_each(|(_, place)| _ = buffer_id(place, at, || SUCCESS));
             }
             return code;
         };
         // SAFETY: the arguments of this very function.
-        let write = || unsafe { attributes::write_all(&found, at, count, kinds, data) };
-        if write() {
+        let list = unsafe { list(count, kinds, data) };
+        let write = |(kind, place): &(i32, *mut c_void)| {
+            // SAFETY: the caller's place for this attribute.
+            !place.is_null() && unsafe { write_attribute(&found, *kind, at, *place) }
+        };
+        let known = list.iter().filter(|one| write(one)).count();
+        if known == list.len() {
             return SUCCESS;
         }
         // What the driver says of virtual memory is then corrected.
         let code = awake(|| real(count, kinds, data, at));
         if code == SUCCESS {
-            write();
+            for one in &list {
+                write(one);
+            }
         }
         code
     };
     touch cuPointerSetAttribute(value: *const c_void, attribute: i32, at: u64) |real| {
         // SAFETY: the driver reads an int there for this attribute.
-        let is_asked = attribute == attributes::SYNC_MEMOPS && !value.is_null() && unsafe { *value.cast::<i32>() } != 0;
-        if is_asked && !surroundings::is_ignored(Obstacle::SyncMemops) {
+        let is_asked = attribute == SYNC_MEMOPS && !value.is_null() && unsafe { *value.cast::<i32>() } != 0;
+        if is_asked && !settings::is_ignored(Obstacle::SyncMemops) {
             obstacles::add("SYNC_MEMOPS (cuPointerSetAttribute)");
         }
         real(value, attribute, at)
@@ -115,18 +144,50 @@ fn buffer_id(place: *mut c_void, at: u64, call: impl FnOnce() -> i32) -> i32 {
     code
 }
 
-/// Corrects the numbers of virtual memory in a list that the driver has written.
+/// Returns the attributes that a program asks for, with the places for them.
 ///
 /// # Safety
-/// The lists have `count` entries, and each place that is not null has its attribute.
-unsafe fn first_buffer_ids(at: u64, count: u32, kinds: *const i32, places: *mut *mut c_void) {
-    for index in 0..count as usize {
-        // SAFETY: the caller's promise.
-        let kind = unsafe { kinds.wrapping_add(index).read() };
-        // SAFETY: as above.
-        let place = unsafe { places.wrapping_add(index).read() };
-        if kind == attributes::BUFFER_ID && !place.is_null() {
-            buffer_id(place, at, || SUCCESS);
-        }
+/// The lists have `count` entries.
+unsafe fn list(count: u32, kinds: *const i32, places: *mut *mut c_void) -> Vec<(i32, *mut c_void)> {
+    // SAFETY: the caller's promise.
+    let kinds = unsafe { std::slice::from_raw_parts(kinds, count as usize) };
+    // SAFETY: as above.
+    let places = unsafe { std::slice::from_raw_parts(places, count as usize) };
+    kinds.iter().copied().zip(places.iter().copied()).collect()
+}
+
+/// Writes an attribute of the memory at an address, with the driver's answers for plain memory and in its
+/// widths, as an H200 gave them; false for the others, which the driver knows while the process is awake.
+/// Memory of ours cannot be shared the legacy way, and says so.
+///
+/// # Safety
+/// `place` has room for the attribute.
+unsafe fn write_attribute(found: &Allocation, attribute: i32, at: u64, place: *mut c_void) -> bool {
+    let word = |value: u64| {
+        // SAFETY: the caller's promise: these are words.
+        unsafe { place.cast::<u64>().write_unaligned(value) };
+        true
+    };
+    let number = |value: i32| {
+        // SAFETY: the caller's promise: these are ints.
+        unsafe { place.cast::<i32>().write_unaligned(value) };
+        true
+    };
+    match attribute {
+        CONTEXT => word(found.context.handle as u64),
+        MEMORY_TYPE => number(DEVICE),
+        DEVICE_POINTER => word(at),
+        BUFFER_ID => word(found.id),
+        DEVICE_ORDINAL => match found.context.device.id() {
+            DeviceId::Cuda(ordinal) => number(ordinal.cast_signed()),
+            _ => false,
+        },
+        RANGE_START => word(found.at),
+        RANGE_BYTES => word(found.bytes),
+        SYNC_MEMOPS | MAPPED => number(1),
+        IS_MANAGED | IS_LEGACY_IPC_CAPABLE => number(0),
+        ACCESS_FLAGS => number(READ_AND_WRITE),
+        ALLOWED_HANDLE_TYPES | POOL_HANDLE => word(0),
+        _ => false,
     }
 }

@@ -11,8 +11,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 
-use crate::gate;
-use crate::sleep::obstacles;
+use crate::{gate, obstacles};
 
 /// The most functions of this kind; one more is handed out as it is, and the process never sleeps.
 const MOST: usize = 64;

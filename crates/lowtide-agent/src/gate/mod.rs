@@ -1,30 +1,29 @@
 //! The way into the driver.
 //!
 //! A touch enters, calls the driver and leaves. Each thread counts on a line of its own, so threads do
-//! not share what they write. Who wants to put the process to sleep says so in one word, and then reads
-//! all lines until nobody is inside: either it sees a thread's count, or the thread sees the word.
+//! not share what they write. A sleep first writes that it closes the gate into one word, and then reads
+//! all lines until no thread is inside: either it sees a thread's count, or the thread sees the word.
 //! The lines also count the touches, for the idle policy.
 //!
 //! Other calls pass while the process sleeps. A suspended process answers few of them: some wait for ever,
 //! some end the process. So they are counted too, and resume the process if it is suspended.
-#![allow(unsafe_code, reason = "reads the thread's words, and waits in the kernel")]
+#![allow(unsafe_code, reason = "reads the thread's words")]
 
+mod atomic;
 mod protocol;
 mod thread;
 
-/// The atomics of the protocol; its model brings others.
-mod atomic {
-    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-}
-
-use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
+use lowtide_proto::Ask;
+use rustix::thread::futex;
+
 use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, SUSPENDED, TOUCH};
 use self::thread::{Words, words};
-use crate::sleep::agent;
+use crate::driver::codes::UNKNOWN;
 
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
 
@@ -93,7 +92,7 @@ pub(crate) fn enter_quietly() -> Result<QuietPass, i32> {
     loop {
         match try_enter_quietly() {
             Some(pass) => return Ok(pass),
-            None => agent::resume_for_call()?,
+            None => bring_back(Ask::Resume)?,
         }
     }
 }
@@ -123,27 +122,55 @@ fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
                     return Ok(());
                 }
             }
-            CLOSING => wait(CLOSING),
-            _ => agent::wake_for_touch()?,
+            CLOSING => {
+                // Returns at once if the state is another by now.
+                let _changed = futex::wait(&STATE, futex::Flags::PRIVATE, CLOSING, None);
+            }
+            _ => bring_back(Ask::Wake)?,
         }
     }
+}
+
+/// Brings the process back for a call that found the gate closed: [`Ask::Wake`] for a touch, [`Ask::Resume`] for
+/// another call. An error is the driver's code for the caller; the next call tries again.
+pub(crate) type Waker = fn(Ask) -> Result<(), i32>;
+
+static WAKER: OnceLock<Waker> = OnceLock::new();
+
+/// Gives the gate its waker, before anybody closes it.
+pub(crate) fn set_waker(waker: Waker) {
+    WAKER.get_or_init(|| waker);
+}
+
+#[cold]
+fn bring_back(ask: Ask) -> Result<(), i32> {
+    WAKER.get().map_or(Err(UNKNOWN), |waker| waker(ask))
 }
 
 /// Closes the gate and waits until no thread is inside; opens it again and returns false if that
 /// takes too long.
 pub(crate) fn close(limit: Duration) -> bool {
-    protocol::close(&STATE, LINES.iter().map(|line| &line.0));
-    let is_closed = becomes(limit, || protocol::is_empty(LINES.iter().map(|line| &line.0)));
-    if !is_closed {
+    shut(CLOSING, limit, protocol::is_empty) || {
         open();
+        false
     }
-    is_closed
 }
 
-/// Waits until something is so; false if that takes too long.
-fn becomes(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+/// Keeps every call out of the driver of a sleeping process, and waits until none is inside; lets them in
+/// again and returns false if that takes too long.
+pub(crate) fn suspend(limit: Duration) -> bool {
+    shut(SUSPENDED, limit, protocol::is_empty_of_quiet) || {
+        fall_asleep();
+        false
+    }
+}
+
+/// Closes the gate to calls that come later, and waits for those that are inside; false if that takes too long.
+fn shut(state: u32, limit: Duration, is_empty: fn(&AtomicU64) -> bool) -> bool {
+    let lines = || LINES.iter().map(|line| &line.0);
+    protocol::close(&STATE, state, lines());
     let began = Instant::now();
-    while !is_so() {
+    while !lines().all(is_empty) {
         if began.elapsed() > limit {
             return false;
         }
@@ -162,17 +189,6 @@ pub(crate) fn open() {
     change(OPEN);
 }
 
-/// Keeps every call out of the driver of a sleeping process, and waits until none is inside; lets them in
-/// again and returns false if that takes too long.
-pub(crate) fn suspend(limit: Duration) -> bool {
-    protocol::suspend(&STATE, LINES.iter().map(|line| &line.0));
-    let is_closed = becomes(limit, || protocol::is_quite_empty(LINES.iter().map(|line| &line.0)));
-    if !is_closed {
-        fall_asleep();
-    }
-    is_closed
-}
-
 /// Returns whether the process is asleep, or suspended.
 pub(crate) fn is_asleep() -> bool {
     matches!(STATE.load(Acquire), ASLEEP | SUSPENDED)
@@ -188,30 +204,8 @@ pub(crate) fn touches() -> u64 {
     LINES.iter().map(|line| line.0.load(Relaxed) >> 32).sum()
 }
 
+/// Writes the state, and wakes the threads that wait for that.
 fn change(state: u32) {
     protocol::change(&STATE, state);
-    let everybody = i32::MAX;
-    // SAFETY: a static word; wakes who waits for it.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            ptr::from_ref(&STATE),
-            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-            everybody,
-        );
-    }
-}
-
-fn wait(while_it_is: u32) {
-    let no_limit = ptr::null::<libc::timespec>();
-    // SAFETY: a static word; returns at once if it has another value.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            ptr::from_ref(&STATE),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            while_it_is,
-            no_limit,
-        );
-    }
+    let _woken = futex::wake(&STATE, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
 }

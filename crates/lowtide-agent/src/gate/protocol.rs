@@ -1,9 +1,9 @@
-//! What touches and who closes the gate do with its words, and in which order. `tests/agent/model.rs` tries
+//! What touches and a closing sleep do with the gate's words, and in which order. `tests/agent/model.rs` tries
 //! every interleaving of it.
 //!
-//! A touch adds to its line and then reads the state. Who closes writes the state and then adds nothing to
-//! every line, once. Both additions change the same word, so one comes first: either the touch's, and who
-//! closes finds it inside; or the other, and then the touch sees the state that was written before it.
+//! A touch adds to its line and then reads the state. A closing writes the state and then adds nothing to
+//! every line, once. Both additions change the same word, so one comes first: either the touch's, and the closing
+//! finds it inside; or the other, and then the touch sees the state that was written before it.
 
 use super::atomic::Ordering::{AcqRel, Acquire, Release};
 use super::atomic::{AtomicU32, AtomicU64};
@@ -60,30 +60,23 @@ pub(super) fn leave_quietly(line: &AtomicU64) {
     line.fetch_sub(QUIET, Release);
 }
 
-/// Closes the gate of a sleeping process to every call that comes later. Those before may still be inside.
-pub(super) fn suspend<'a>(state: &AtomicU32, lines: impl Iterator<Item = &'a AtomicU64>) {
-    change(state, SUSPENDED);
+/// Closes the gate: [`CLOSING`] to touches that come later, [`SUSPENDED`] to every call. Those before may still be
+/// inside.
+pub(super) fn close<'a>(state: &AtomicU32, to: u32, lines: impl Iterator<Item = &'a AtomicU64>) {
+    change(state, to);
     for line in lines {
         line.fetch_add(0, AcqRel);
     }
 }
 
-/// Returns whether nobody is inside for a call that is no touch. The process is closed to them.
-pub(super) fn is_quite_empty<'a>(mut lines: impl Iterator<Item = &'a AtomicU64>) -> bool {
-    lines.all(|line| line.load(Acquire) & INSIDE_QUIETLY == 0)
+/// Returns whether nobody is inside by this line with a touch. The gate is closed.
+pub(super) fn is_empty(line: &AtomicU64) -> bool {
+    line.load(Acquire) & INSIDE == 0
 }
 
-/// Closes the gate to touches that come later. Those before may still be inside.
-pub(super) fn close<'a>(state: &AtomicU32, lines: impl Iterator<Item = &'a AtomicU64>) {
-    change(state, CLOSING);
-    for line in lines {
-        line.fetch_add(0, AcqRel);
-    }
-}
-
-/// Returns whether nobody is inside. The gate is closed.
-pub(super) fn is_empty<'a>(mut lines: impl Iterator<Item = &'a AtomicU64>) -> bool {
-    lines.all(|line| line.load(Acquire) & INSIDE == 0)
+/// Returns whether nobody is inside by this line with another call. The process is suspended.
+pub(super) fn is_empty_of_quiet(line: &AtomicU64) -> bool {
+    line.load(Acquire) & INSIDE_QUIETLY == 0
 }
 
 /// Writes the state.

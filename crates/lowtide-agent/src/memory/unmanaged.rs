@@ -36,11 +36,13 @@ impl Kind {
             Kind::Virtual => "virtual memory of the program (cuMemCreate)",
         }
     }
+}
 
-    /// Returns whether the memory is named by a handle, which may equal somebody's address.
-    fn has_handle(self) -> bool {
-        matches!(self, Kind::Array | Kind::Virtual)
-    }
+/// The name of memory: an address, or a handle, which may equal an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    Address(u64),
+    Handle(u64),
 }
 
 /// One allocation.
@@ -50,28 +52,20 @@ struct One {
     context: usize,
 }
 
-/// By whether the key is a handle, and the key: a handle or an address.
-static ALIVE: Mutex<BTreeMap<(bool, u64), One>> = Mutex::new(BTreeMap::new());
+static ALIVE: Mutex<BTreeMap<Key, One>> = Mutex::new(BTreeMap::new());
 
 /// Notes an allocation of a context.
-pub(crate) fn taken(kind: Kind, key: u64, bytes: Bytes, context: usize) {
-    alive().insert((kind.has_handle(), key), One { kind, bytes, context });
-}
-
-/// The name under which memory was noted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Key {
-    Address(u64),
-    Handle(u64),
+pub(crate) fn add(kind: Kind, name: u64, bytes: Bytes, context: usize) {
+    let key = match kind {
+        Kind::Array | Kind::Virtual => Key::Handle(name),
+        _ => Key::Address(name),
+    };
+    alive().insert(key, One { kind, bytes, context });
 }
 
 /// Gives memory back by a call of the driver, and returns its code. The note goes first: once the driver
 /// has the memory, another thread may get it under the same name.
 pub(crate) fn give_back(key: Key, call: impl FnOnce() -> i32) -> i32 {
-    let key = match key {
-        Key::Address(at) => (false, at),
-        Key::Handle(handle) => (true, handle),
-    };
     let one = alive().remove(&key);
     let code = call();
     if let (Some(one), true) = (one, code != 0) {
@@ -81,7 +75,7 @@ pub(crate) fn give_back(key: Key, call: impl FnOnce() -> i32) -> i32 {
 }
 
 /// Notes that a context is gone, with all that was in it.
-pub(crate) fn left(context: usize) {
+pub(crate) fn forget(context: usize) {
     alive().retain(|_, one| one.context != context);
 }
 
@@ -108,6 +102,6 @@ pub(crate) fn all() -> Vec<Staying> {
     sums.into_iter().map(of).collect()
 }
 
-fn alive() -> MutexGuard<'static, BTreeMap<(bool, u64), One>> {
+fn alive() -> MutexGuard<'static, BTreeMap<Key, One>> {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,7 @@
-//! Going to sleep and waking, suspending and resuming, and what is in the way of it.
+//! Going to sleep and waking, suspending and resuming, and the caches that go before.
 
 pub(crate) mod agent;
-pub(crate) mod driver_pools;
-pub(crate) mod obstacles;
-pub(crate) mod surroundings;
-pub(crate) mod suspend;
-pub(crate) mod torch_cache;
+mod suspension;
+mod torch_cache;
+
+pub(crate) use suspension::begin_exit;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::control::worker;
-use crate::entry::lookup as loader;
+use crate::driver::library;
+use crate::threads;
 
 /// The time that torch has.
 const LIMIT: Duration = Duration::from_millis(100);
@@ -106,7 +106,7 @@ struct Errand {
 fn start(errand: &Arc<Errand>) -> bool {
     let argument = Arc::into_raw(Arc::clone(errand));
     let mut thread = 0;
-    let started = worker::without_signals(|| {
+    let started = threads::without_signals(|| {
         // SAFETY: the type of a thread's function; how it unwinds makes no difference to its caller.
         let run: extern "C" fn(*mut c_void) -> *mut c_void =
             unsafe { transmute::<extern "C-unwind" fn(*mut c_void) -> *mut c_void, _>(run) };
@@ -164,7 +164,7 @@ fn names(interpreter: &Interpreter) -> *mut c_void {
 /// Looks a function of the interpreter up.
 macro_rules! function {
     ($name:literal: $kind:ty) => {{
-        let found = loader::look_up_anywhere($name);
+        let found = library::look_up_anywhere($name);
         // SAFETY: a function of this name has this type in every Python 3.
         (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, $kind>(found) })
     }};

@@ -57,7 +57,7 @@ fn it_needs_no_function_newer_than_glibc_2_17() {
 fn the_back_end_for_the_programs_chunks_passes_every_operation_on() {
     let contract = include_str!("../../../lowtide-device/src/backend.rs");
     let contract = contract.split("pub unsafe trait BackendStream").next().unwrap_or_default();
-    let passed = include_str!("../../src/memory/virtual_memory/chunks.rs");
+    let passed = include_str!("../../src/memory/virtual_pool.rs");
     let names = contract.lines().filter_map(|line| line.trim_start().split_once("fn "));
     let names: Vec<&str> = names.filter_map(|(_, rest)| rest.split('(').next()).collect();
     assert!(names.len() > 15, "{names:?}");

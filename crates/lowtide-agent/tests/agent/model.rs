@@ -15,7 +15,7 @@ use std::sync::Arc;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
-use protocol::{ASLEEP, CLOSING, OPEN, TOUCH};
+use protocol::{ASLEEP, CLOSING, OPEN, SUSPENDED, TOUCH};
 
 /// Memory that only one side may use at a time.
 #[derive(Default)]
@@ -63,8 +63,8 @@ impl Model {
 
     /// Closes the gate, takes the memory if nobody is inside, and opens it again.
     fn sleep_and_wake(&self) -> bool {
-        protocol::close(&self.state, self.lines.iter());
-        let is_empty = protocol::is_empty(self.lines.iter());
+        protocol::close(&self.state, CLOSING, self.lines.iter());
+        let is_empty = self.lines.iter().all(protocol::is_empty);
         if is_empty {
             protocol::change(&self.state, ASLEEP);
             self.memory.iter().for_each(Memory::use_it);
@@ -91,7 +91,7 @@ fn nobody_is_inside_a_gate_that_was_found_empty() {
             thread.join().unwrap();
         }
         assert_eq!(model.state.load(Acquire), OPEN);
-        assert!(protocol::is_empty(model.lines.iter()), "everybody has left");
+        assert!(model.lines.iter().all(protocol::is_empty), "everybody has left");
     });
 }
 
@@ -114,7 +114,7 @@ fn a_thread_that_comes_back_finds_what_the_sleep_left() {
 fn nobody_calls_the_driver_of_a_process_that_was_found_quite_empty() {
     loom::model(|| {
         let model = Model::new(1);
-        protocol::close(&model.state, model.lines.iter());
+        protocol::close(&model.state, CLOSING, model.lines.iter());
         protocol::change(&model.state, ASLEEP);
         let own = Arc::clone(&model);
         let thread = thread::spawn(move || {
@@ -124,14 +124,14 @@ fn nobody_calls_the_driver_of_a_process_that_was_found_quite_empty() {
                 protocol::leave_quietly(line);
             }
         });
-        protocol::suspend(&model.state, model.lines.iter());
-        if protocol::is_quite_empty(model.lines.iter()) {
+        protocol::close(&model.state, SUSPENDED, model.lines.iter());
+        if model.lines.iter().all(protocol::is_empty_of_quiet) {
             model.memory[0].use_it();
         }
         protocol::change(&model.state, ASLEEP);
         thread.join().unwrap();
-        assert!(protocol::is_quite_empty(model.lines.iter()), "everybody has left");
-        assert!(protocol::is_empty(model.lines.iter()), "no touch was counted");
+        assert!(model.lines.iter().all(protocol::is_empty_of_quiet), "everybody has left");
+        assert!(model.lines.iter().all(protocol::is_empty), "no touch was counted");
     });
 }
 
@@ -149,13 +149,13 @@ fn two_threads_may_share_a_line() {
         });
         let line = &model.lines[0];
         let is_inside = protocol::try_enter(&model.state, line, TOUCH);
-        protocol::close(&model.state, model.lines.iter());
-        assert!(!(is_inside && protocol::is_empty(model.lines.iter())), "we are inside");
+        protocol::close(&model.state, CLOSING, model.lines.iter());
+        assert!(!(is_inside && model.lines.iter().all(protocol::is_empty)), "we are inside");
         if is_inside {
             protocol::leave(line);
         }
         thread.join().unwrap();
-        assert!(protocol::is_empty(model.lines.iter()));
+        assert!(model.lines.iter().all(protocol::is_empty));
         assert_eq!(model.state.load(Acquire), CLOSING);
     });
 }

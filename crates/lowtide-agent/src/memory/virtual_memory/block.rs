@@ -1,14 +1,12 @@
-//! The pools that have the memory of the program's handles, and its blocks.
+//! The memory of one handle of the program: a block of a pool.
 
 use std::sync::Arc;
 
-use lowtide_device::{Address, Device};
-use lowtide_pool::{Policy, Pool, StreamId};
-use lowtide_types::{Bytes, SleepPolicy};
+use lowtide_device::Address;
+use lowtide_types::Bytes;
 
-use super::chunks::{ProgramsChunks, RealHandles};
-use crate::driver::properties::Properties;
-use crate::memory::allocations::Home;
+use crate::memory::context::ProgramContext;
+use crate::memory::virtual_pool::VirtualPool;
 use crate::say::say;
 
 /// The tag of this memory in its pool, and in the ledger.
@@ -17,50 +15,24 @@ const TAG: &str = "virtual memory of the program";
 /// The attempts to allocate a block that is one chunk.
 const ATTEMPTS: u32 = 2;
 
-/// A pool of chunks with the same properties.
-#[derive(Clone)]
-pub(crate) struct ProgramsPool {
-    pub(crate) pool: Pool,
-    handles: Arc<RealHandles>,
-}
-
-impl ProgramsPool {
-    /// Makes a pool of chunks on a device. Each block has one chunk, as large as it is.
-    pub(crate) fn new(
-        device: &Device,
-        properties: Properties,
-        policy: Policy,
-    ) -> lowtide_pool::Result<ProgramsPool> {
-        let handles = Arc::<RealHandles>::default();
-        let chunks =
-            ProgramsChunks { device: device.clone(), properties, handles: Arc::clone(&handles) };
-        let device = Device::new(chunks);
-        let policy = policy.chunk_most(Bytes(u64::MAX));
-        Ok(ProgramsPool { pool: Pool::builder(&device).policy(policy).build()?, handles })
-    }
-}
-
-/// A block of such a pool: the memory of one handle.
+/// The memory of one handle.
 #[derive(Clone)]
 pub(super) struct Block {
-    pub(super) home: Arc<Home>,
-    pool: ProgramsPool,
+    pub(super) context: Arc<ProgramContext>,
+    pool: VirtualPool,
     pub(super) at: Address,
 }
 
 impl Block {
     /// Allocates a block that is one chunk; `None` where there is none to be had.
     pub(super) fn allocate(
-        home: &Arc<Home>,
-        pool: &ProgramsPool,
+        context: &Arc<ProgramContext>,
+        pool: &VirtualPool,
         bytes: Bytes,
     ) -> lowtide_pool::Result<Option<Block>> {
-        let tag = pool.pool.tag(TAG, SleepPolicy::Offload)?;
         for _ in 0..ATTEMPTS {
-            let changing = home.changing();
-            let at = pool.pool.alloc(bytes, StreamId::default(), tag)?;
-            drop(changing);
-            let block = Block { home: Arc::clone(home), pool: pool.clone(), at };
+            let at = context.allocate(&pool.pool, TAG, bytes)?;
+            let block = Block { context: Arc::clone(context), pool: pool.clone(), at };
             if block.real(bytes).is_some() {
                 return Ok(Some(block));
             }
@@ -72,16 +44,14 @@ impl Block {
 
     /// Returns the real handle, which is there while the memory is awake.
     pub(super) fn real(&self, bytes: Bytes) -> Option<u64> {
-        self.pool.handles.at(self.at, bytes)
+        self.pool.handle_at(self.at, bytes)
     }
 
     /// Gives the memory back to the device. The program was told that it is gone; what fails now is only memory
     /// that stays taken.
     pub(super) fn give_back(&self) {
-        let _changing = self.home.changing();
-        let freed = self.pool.pool.free(self.at, StreamId::default());
-        match freed.and_then(|()| self.pool.pool.trim(Bytes::ZERO)) {
-            Ok(_) => {}
+        match self.context.give_back(&self.pool.pool, self.at) {
+            Ok(()) => {}
             Err(lowtide_pool::Error::Device(error)) if error.is_context_lost() => {}
             Err(error) => say!("freed virtual memory stays on the device: {error}"),
         }

@@ -3,8 +3,9 @@
 
 use lowtide_device::{Error, Result};
 
-use super::{MappingState, ProgramHandle, Tables, VirtualMemory};
-use crate::driver::calls as driver;
+use super::tables::{MappingState, ProgramHandle, Tables, VirtualMemory};
+use crate::driver::calls;
+use crate::driver::codes::INVALID_VALUE;
 
 impl VirtualMemory {
     /// Takes away the program's mappings of a context's memory, so that the memory can leave the device.
@@ -17,7 +18,7 @@ impl VirtualMemory {
             let mut tables = self.tables();
             // The program may have unmapped it by now.
             let Some(mapping) = tables.mappings.get_mut(&at) else { continue };
-            driver::unmap(at, mapping.bytes)?;
+            calls::unmap(at, mapping.bytes)?;
             mapping.state = MappingState::Away;
         }
         Ok(())
@@ -49,11 +50,11 @@ impl Tables {
         let Some(mapping) = self.mappings.get_mut(&at) else { return Ok(()) };
         if mapping.state == MappingState::Away {
             let real = self.handles.get(&mapping.handle).and_then(ProgramHandle::real);
-            driver::map(at, mapping.bytes, real.ok_or_else(no_memory)?)?;
+            calls::map(at, mapping.bytes, real.ok_or_else(no_memory)?)?;
             mapping.state = MappingState::Closed;
         }
         if !mapping.access.is_empty() {
-            driver::set_access(at, mapping.bytes, &mapping.access)?;
+            calls::set_access(at, mapping.bytes, &mapping.access)?;
         }
         mapping.state = MappingState::Whole;
         Ok(())
@@ -62,5 +63,5 @@ impl Tables {
 
 fn no_memory() -> Error {
     let name = "the memory of a mapping is not there".to_owned();
-    Error::Driver { device: None, call: "cuMemMap", code: super::INVALID_VALUE, name }
+    Error::Driver { device: None, call: "cuMemMap", code: INVALID_VALUE, name }
 }

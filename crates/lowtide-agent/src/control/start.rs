@@ -1,0 +1,76 @@
+//! The start of the agent in a process, and what it does before the process exits.
+#![allow(
+    unsafe_code,
+    reason = "hands the driver's functions over, and asks for what runs at a fork and at exit"
+)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+use lowtide_device::cuda::Driver;
+use lowtide_proto::{Answer, Ask};
+
+use crate::control::{socket, waker, worker};
+use crate::driver::library;
+use crate::say::say;
+use crate::sleep::{agent, begin_exit};
+use crate::{gate, obstacles, settings};
+
+/// The time for which a process that exits waits for room on the device.
+const EXIT_LIMIT: Duration = Duration::from_secs(10);
+/// The pause between two attempts to find room at exit.
+const PAUSE: Duration = Duration::from_millis(50);
+
+unsafe extern "C" {
+    fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+/// Starts the agent, once. The driver is initialised.
+pub(crate) fn start() {
+    static STARTED: Once = Once::new();
+    if settings::is_off() || agent::is_forked() {
+        return;
+    }
+    STARTED.call_once(|| {
+        let look_up = |name: &CStr| NonNull::new(library::look_up(name));
+        // SAFETY: functions of the driver that the program has loaded and initialised; it is never unloaded.
+        let driver = match unsafe { Driver::from_entry_points(look_up) } {
+            Ok(driver) => Arc::new(driver),
+            // This driver lacks what sleeping needs.
+            Err(error) => return obstacles::add(&error.to_string()),
+        };
+        worker::start(agent::create(driver));
+        gate::set_waker(waker::bring_back);
+        // SAFETY: the function lives as long as this library, which is never unloaded. What the driver does at
+        // exit comes after what is registered here.
+        unsafe { on_exit(before_exit, ptr::null_mut()) };
+        // SAFETY: the function only stores to statics.
+        unsafe { libc::pthread_atfork(None, None, Some(agent::after_fork)) };
+        socket::start();
+    });
+}
+
+/// Has the process resumed before it exits.
+extern "C" fn before_exit(status: c_int, _argument: *mut c_void) {
+    begin_exit();
+    if agent::get().is_none() {
+        return;
+    }
+    let deadline = Instant::now() + EXIT_LIMIT;
+    while gate::is_suspended() {
+        if !matches!(worker::ask(Ask::Resume), Answer::Resumed(_)) && Instant::now() > deadline {
+            say!(
+                "the process ends while it is suspended: there is no room on the device for its end"
+            );
+            // SAFETY: writes what the program has printed.
+            unsafe { libc::fflush(ptr::null_mut()) };
+            // SAFETY: ends the process, as it was about to.
+            unsafe { libc::_exit(status) };
+        }
+        if gate::is_suspended() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Pools for the program's own virtual memory: their chunks have the properties that the program asked for.
+#![allow(unsafe_code, reason = "is a back end, whose contract is unsafe, over another one")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lowtide_device::{
+    Address, Backend, BackendStream, Bytes, Device, DeviceInfo, Error, Handle, Result, Usage,
+};
+use lowtide_pool::{Policy, Pool};
+
+use crate::driver::calls;
+use crate::driver::codes::OUT_OF_MEMORY;
+use crate::driver::layouts::Properties;
+
+/// A pool of chunks with the same properties.
+#[derive(Clone)]
+pub(crate) struct VirtualPool {
+    pub(crate) pool: Pool,
+    handles: Arc<RealHandles>,
+}
+
+impl VirtualPool {
+    /// Makes a pool of chunks on a device. Each block has one chunk, as large as it is.
+    pub(crate) fn new(
+        device: &Device,
+        properties: Properties,
+        policy: Policy,
+    ) -> lowtide_pool::Result<VirtualPool> {
+        let handles = Arc::<RealHandles>::default();
+        let chunks =
+            VirtualChunks { device: device.clone(), properties, handles: Arc::clone(&handles) };
+        let device = Device::new(chunks);
+        let policy = policy.chunk_most(Bytes(u64::MAX));
+        Ok(VirtualPool { pool: Pool::builder(&device).policy(policy).build()?, handles })
+    }
+
+    /// Returns the real handle of the chunk that begins at an address, if the chunk has this size. It is there while
+    /// the memory is awake.
+    pub(crate) fn handle_at(&self, at: Address, bytes: Bytes) -> Option<u64> {
+        let found = self.handles.by_address().get(&at.0).copied();
+        found.filter(|(_, size)| *size == bytes).map(|(handle, _)| handle)
+    }
+}
+
+/// The real handles of a pool's chunks, by the address at which the pool has mapped each.
+#[derive(Default)]
+struct RealHandles {
+    by_address: Mutex<BTreeMap<u64, (u64, Bytes)>>,
+}
+
+impl RealHandles {
+    fn by_address(&self) -> MutexGuard<'_, BTreeMap<u64, (u64, Bytes)>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device whose chunks have the program's properties. Everything else is that of the device behind it.
+struct VirtualChunks {
+    device: Device,
+    properties: Properties,
+    handles: Arc<RealHandles>,
+}
+
+impl VirtualChunks {
+    fn real(&self) -> &dyn Backend {
+        self.device.backend()
+    }
+
+    fn refused(&self, requested: Bytes, error: Error) -> Error {
+        let device = self.device.id();
+        match (error, self.real().usage()) {
+            (Error::Driver { code: OUT_OF_MEMORY, .. }, Ok(Usage { free, total, .. })) => {
+                Error::OutOfMemory { device, requested, free, total }
+            }
+            (error, _) => error,
+        }
+    }
+}
+
+/// Passes operations on to the back end behind this one.
+macro_rules! passed_on {
+    ($(fn $name:ident(&$self:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {$(
+        fn $name(&$self $(, $argument: $kind)*) -> $answer {
+            $self.real().$name($($argument),*)
+        }
+    )*};
+    ($(unsafe fn $name:ident(&$self:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {$(
+        unsafe fn $name(&$self $(, $argument: $kind)*) -> $answer {
+            // SAFETY: the caller's promise to this back end is the one to the other.
+            unsafe { $self.real().$name($($argument),*) }
+        }
+    )*};
+}
+
+// SAFETY: every operation is one of the back end behind it, with the same arguments; `create` only adds properties.
+unsafe impl Backend for VirtualChunks {
+    passed_on! {
+        fn info(&self) -> &DeviceInfo;
+        fn usage(&self) -> Result<Usage>;
+        fn calls(&self) -> u64;
+        fn reserve(&self, size: Bytes) -> Result<Address>;
+        fn stage(&self, size: Bytes) -> Result<*mut u8>;
+        fn prepare_digests(&self) -> Result<()>;
+        fn packs(&self) -> bool;
+        fn prepare_packing(&self) -> Result<()>;
+        fn copies_by_kernel(&self) -> bool;
+        fn prepare_copies(&self) -> Result<()>;
+        fn stream(&self) -> Result<Box<dyn BackendStream>>;
+        fn synchronize(&self) -> Result<()>;
+    }
+
+    passed_on! {
+        unsafe fn release(&self, at: Address, size: Bytes) -> Result<()>;
+        unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()>;
+        unsafe fn open(&self, at: Address, size: Bytes) -> Result<()>;
+        unsafe fn register(&self, at: *mut u8, size: Bytes) -> Result<()>;
+        unsafe fn unregister(&self, at: *mut u8, size: Bytes) -> Result<()>;
+        unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()>;
+    }
+
+    fn create(&self, size: Bytes) -> Result<Handle> {
+        let made = calls::create(self.device.id(), size, &self.properties);
+        made.map(Handle).map_err(|error| self.refused(size, error))
+    }
+
+    unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise to this back end is the one to the other.
+        unsafe { self.real().map(at, chunk, size) }?;
+        self.handles.by_address().insert(at.0, (chunk.0, size));
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { self.real().unmap(at, size) }?;
+        self.handles.by_address().retain(|mapped, _| !(at.0..at.0 + size.0).contains(mapped));
+        Ok(())
+    }
+}

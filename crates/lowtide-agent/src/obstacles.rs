@@ -1,0 +1,99 @@
+//! What keeps the process from sleeping, by name: what the program did, and other ways to its device memory.
+//!
+//! A network card or a disk controller that was told about device memory goes on using it by its physical
+//! address, so that memory must not leave. No driver call shows that. The libraries that do it are often loaded
+//! and not used, so the evidence is a device file that is open, or a part of the library that is loaded at its start.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{env, fs};
+
+use lowtide_proto::Obstacle;
+
+use crate::settings;
+
+static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Notes that the process cannot sleep any more, and why.
+pub(crate) fn add(name: &str) {
+    noted().insert(name.to_owned());
+}
+
+/// Notes that code of the agent panicked.
+pub(crate) fn add_panic() {
+    add("a panic of the agent");
+}
+
+/// Returns why the process cannot sleep; empty if it can.
+pub(crate) fn names() -> Vec<String> {
+    let noted: Vec<String> = noted().iter().cloned().collect();
+    noted.into_iter().chain(seen()).collect()
+}
+
+fn noted() -> MutexGuard<'static, BTreeSet<String>> {
+    NOTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Open device files, by how their paths begin.
+const DEVICES: [(&str, Obstacle); 3] = [
+    ("/dev/infiniband/", Obstacle::Rdma),
+    ("/dev/gdrdrv", Obstacle::Gdrcopy),
+    ("/dev/nvidia-fs", Obstacle::Cufile),
+];
+
+/// Loaded libraries, by how the names of their files begin.
+const LIBRARIES: [(&str, Obstacle); 4] = [
+    ("libucp.", Obstacle::Ucx),
+    ("libuct.", Obstacle::Ucx),
+    ("nvshmem_bootstrap", Obstacle::Nvshmem),
+    ("nvshmem_transport", Obstacle::Nvshmem),
+];
+
+/// Where the multi-process service listens, unless a variable says another folder.
+const MPS_FOLDER: &str = "/tmp/nvidia-mps";
+
+/// Returns the other ways to device memory that there are now, with what was seen.
+fn seen() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut add = |obstacle: Obstacle, seen: &str| {
+        let name = format!("{} ({seen})", obstacle.title());
+        if !settings::is_ignored(obstacle) && !found.contains(&name) {
+            found.push(name);
+        }
+    };
+    for path in open_files() {
+        let path = path.to_string_lossy();
+        for (start, obstacle) in DEVICES {
+            if path.starts_with(start) {
+                add(obstacle, &format!("{path} is open"));
+            }
+        }
+    }
+    for name in mapped_files() {
+        for (start, obstacle) in LIBRARIES {
+            if name.starts_with(start) {
+                add(obstacle, &format!("{name} is loaded"));
+            }
+        }
+    }
+    let folder = env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or(MPS_FOLDER.into(), PathBuf::from);
+    if folder.join("control").exists() {
+        add(Obstacle::Mps, &format!("{}/control exists", folder.display()));
+    }
+    found
+}
+
+/// Returns what the process has open; nothing where it cannot look.
+fn open_files() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+}
+
+/// Returns the names of the files that are mapped, among them all libraries that are loaded; none where the process
+/// cannot look.
+fn mapped_files() -> BTreeSet<String> {
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    maps.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
+}

@@ -1,0 +1,232 @@
+//! Taking the whole process off its devices, and bringing it back.
+//!
+//! A suspended process has nothing on a device, not even a context. Another process, the helper, has the driver
+//! do that. The process sleeps by then, and the gate keeps every call out of the driver, which would wait there, or
+//! end the process. While the process is suspended the agent calls neither the driver nor NVML.
+#![allow(
+    unsafe_code,
+    reason = "asks the C library where this library is, and names the helper as a tracer"
+)]
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::helper::{
+    self, Connection, DeviceBytes, Helper, Refusal, Resume, Suspend, Suspended, Target,
+};
+use lowtide_proto::{Answer, NoRoom, Resumed, Status};
+use lowtide_types::{Bytes, DeviceId};
+
+use crate::gate;
+use crate::memory::context::ProgramContext;
+
+/// The time that the driver waits for the process's work, which there is none of.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+/// The time for the driver's copy of what cannot sleep, and back. A copy that takes longer goes on.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// True from the moment when the process began to exit: nothing is suspended any more.
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
+
+/// How this process is suspended, and what is remembered of it meanwhile.
+pub(crate) struct Suspension {
+    /// The reason instead, where there is no helper. Found once: the program may change its variables later,
+    /// and nobody can read them meanwhile.
+    helper: Result<Helper, String>,
+    before: Mutex<Option<Before>>,
+}
+
+/// What nobody can ask the driver while the process is suspended.
+struct Before {
+    status: Status,
+    /// The memory that comes back with the wake.
+    maps: Vec<DeviceBytes>,
+    device: Option<DeviceId>,
+}
+
+impl Suspension {
+    /// Finds the helper. Starts nothing.
+    pub(crate) fn new() -> Suspension {
+        Suspension { helper: helper(), before: Mutex::default() }
+    }
+
+    /// Connects to the helper for a suspend.
+    ///
+    /// # Errors
+    /// The reason why the process cannot be suspended.
+    pub(crate) fn connect_to_suspend(&self) -> Result<(Connection, Target), String> {
+        if IS_EXITING.load(SeqCst) {
+            return Err("the process is about to end".to_owned());
+        }
+        self.connect()
+    }
+
+    /// Connects to the helper, and lets it attach to this process where the system asks for that.
+    fn connect(&self) -> Result<(Connection, Target), String> {
+        let connection = self.helper.as_ref().map_err(Clone::clone)?.connect();
+        let connection = connection.map_err(|error| with_causes(&error))?;
+        // SAFETY: takes a number. Fails where nothing restricts tracing.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(connection.pid())) };
+        let target = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
+        Ok((connection, target))
+    }
+
+    /// Has the helper try the driver on a disposable process, if nobody has. An idle program has the time for that,
+    /// and it is not to be the first that a driver fails with.
+    pub(crate) fn try_driver(&self) {
+        if let Ok((mut connection, _)) = self.connect() {
+            // The result is the helper's to remember.
+            let _tried = connection.ask(helper::Ask::Try);
+        }
+    }
+
+    /// Remembers what nobody can ask while the process is suspended.
+    pub(crate) fn remember(&self, status: Status, contexts: &[Arc<ProgramContext>]) {
+        let maps = contexts.iter().filter_map(|context| {
+            let (uuid, bytes) = (context.device.info().uuid.clone()?, context.asleep());
+            (bytes > Bytes::ZERO).then_some(DeviceBytes { uuid, bytes })
+        });
+        let device = contexts.first().map(|context| context.device.id());
+        *self.before() = Some(Before { status, maps: maps.collect(), device });
+    }
+
+    /// Returns the status of the process as it was before it was suspended, with that said; `None` if it is
+    /// not suspended.
+    pub(crate) fn status(&self) -> Option<Status> {
+        if !gate::is_suspended() {
+            return None;
+        }
+        self.before().as_ref().map(|before| Status { is_suspended: true, ..before.status.clone() })
+    }
+
+    /// Takes the process off its devices. It sleeps, and the gate is closed to every call.
+    ///
+    /// # Errors
+    /// The reason why it is not suspended, or not known to be.
+    pub(crate) fn suspend(
+        &self,
+        mut connection: Connection,
+        target: Target,
+    ) -> Result<Suspended, String> {
+        let suspend = Suspend {
+            target,
+            lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
+            limit_ms: LIMIT.as_millis() as u64,
+            force: false,
+            // A library that communicates is only loaded here. What its communication needs, memory that others
+            // can reach, is an obstacle: with one this process would not have slept, and never gets here.
+            is_alone: true,
+        };
+        match connection.ask(helper::Ask::Suspend(suspend)) {
+            Ok(helper::Answer::Suspended(suspended)) => Ok(suspended),
+            // It goes on; the next call that needs the device waits for it.
+            Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
+                Err(refusal.to_string())
+            }
+            Ok(helper::Answer::Refused { refusal }) => {
+                gate::fall_asleep();
+                Err(format!("{refusal}; the process stays asleep"))
+            }
+            // Nobody knows what it did. The next call that needs the device asks for the process back.
+            Ok(other) => Err(format!("the helper answered something else: {other:?}")),
+            Err(error) => Err(with_causes(&error)),
+        }
+    }
+
+    /// Brings the process back to its devices, where it sleeps on.
+    ///
+    /// # Errors
+    /// The reason why it stays suspended.
+    pub(crate) fn resume(&self) -> Result<Answer, String> {
+        let began = Instant::now();
+        if !gate::is_suspended() {
+            return Ok(Answer::Resumed(Resumed { took_s: 0.0, steps: Vec::new() }));
+        }
+        let (mut connection, target) = self.connect()?;
+        let (maps, device) = match &*self.before() {
+            Some(before) => (before.maps.clone(), before.device),
+            None => (Vec::new(), None),
+        };
+        let limit_ms = LIMIT.as_millis() as u64;
+        let resume = Resume { target, maps, wait_ms: 0, limit_ms };
+        match connection.ask(helper::Ask::Resume(resume)) {
+            Ok(helper::Answer::Resumed(resumed)) => {
+                gate::fall_asleep();
+                let took_s = began.elapsed().as_secs_f64();
+                Ok(Answer::Resumed(Resumed { took_s, steps: resumed.steps }))
+            }
+            Ok(helper::Answer::Refused {
+                refusal: Refusal::NoRoom { device: uuid, needed, free, holders },
+            }) => {
+                let holders = if device.is_some() { holders } else { format!("{uuid}: {holders}") };
+                let device = device.unwrap_or(DeviceId::Cuda(0));
+                Ok(Answer::NoRoom(NoRoom { device, needed, free, holders }))
+            }
+            Ok(helper::Answer::Refused { refusal }) => Err(refusal.to_string()),
+            Ok(other) => Err(format!("the helper answered something else: {other:?}")),
+            Err(error) => Err(with_causes(&error)),
+        }
+    }
+
+    fn before(&self) -> MutexGuard<'_, Option<Before>> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notes that the process has begun to exit.
+pub(crate) fn begin_exit() {
+    IS_EXITING.store(true, SeqCst);
+}
+
+fn helper() -> Result<Helper, String> {
+    let folder = PrivateFolder::of_user().map_err(|error| with_causes(&error))?;
+    let program = Helper::find_program(&own_path()).map_err(|error| with_causes(&error))?;
+    Ok(Helper::new(folder.path(), program))
+}
+
+/// Returns the file of this library.
+fn own_path() -> PathBuf {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    let here: *const c_void = (lowtide_is_asleep as extern "C" fn() -> c_int as *const ()).cast();
+    // SAFETY: an address of ours; writes one structure.
+    let code = unsafe { libc::dladdr(here, found.as_mut_ptr()) };
+    // SAFETY: zeros are a value of it.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    if code == 0 || name.is_null() {
+        return PathBuf::new();
+    }
+    // SAFETY: the loader's C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    Path::new(OsStr::from_bytes(name.to_bytes())).to_owned()
+}
+
+/// Returns 1 if this process is suspended, else 0, for code in the process that can ask another process instead
+/// of the driver: its own question would bring the process back.
+#[unsafe(no_mangle)]
+extern "C" fn lowtide_is_suspended() -> c_int {
+    c_int::from(gate::is_suspended())
+}
+
+/// Returns 1 if this process is asleep or suspended, else 0: what a framework counts as its memory is then not on
+/// the device.
+#[unsafe(no_mangle)]
+extern "C" fn lowtide_is_asleep() -> c_int {
+    c_int::from(gate::is_asleep())
+}
+
+/// Says an error with its causes.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

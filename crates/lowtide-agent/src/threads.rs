@@ -1,0 +1,26 @@
+//! Threads of the agent. They block all signals, so that no handler of the program runs on them; the threads that they
+//! start for copies inherit that.
+#![allow(unsafe_code, reason = "blocks signals")]
+
+use std::mem::MaybeUninit;
+use std::{ptr, thread};
+
+/// Starts a thread that no signal of the program interrupts.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    without_signals(|| builder.spawn(work)).map(drop)
+}
+
+/// Blocks all signals while something starts a thread, which inherits that.
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: fills a set of ours.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: reads the set that was filled, and writes the one that was in force.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let started = start();
+    // SAFETY: puts back what was in force.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    started
+}
