@@ -31,6 +31,7 @@ macro_rules! trampoline {
     (@write $name:ident $row:literal ($($argument:ident: $kind:ty,)*) { $($before:tt)* } $enter:expr) => {
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
+            type Real = unsafe extern "C" fn($($kind),*) -> i32;
             let real = ENTRIES[$row].real();
             if real.is_null() {
                 return NOT_FOUND;
@@ -38,7 +39,6 @@ macro_rules! trampoline {
             match $enter {
                 Ok(_pass) => {
                     $($before)*
-                    type Real = unsafe extern "C" fn($($kind),*) -> i32;
                     // SAFETY: the driver's function of this name has this type.
                     let function = unsafe { std::mem::transmute::<*mut c_void, Real>(real) };
                     // SAFETY: called as our caller called it.

@@ -105,40 +105,6 @@ impl Suspension {
         self.before().as_ref().map(|before| Status { is_suspended: true, ..before.status.clone() })
     }
 
-    /// Takes the process off its devices. It sleeps, and the gate is closed to every call.
-    ///
-    /// # Errors
-    /// The reason why it is not suspended, or not known to be.
-    pub(crate) fn suspend(
-        &self,
-        mut connection: Connection,
-        target: Target,
-    ) -> Result<Suspended, String> {
-        let suspend = Suspend {
-            target,
-            lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
-            limit_ms: LIMIT.as_millis() as u64,
-            force: false,
-            // A library that communicates is only loaded here. What its communication needs, memory that others
-            // can reach, is an obstacle: with one this process would not have slept, and never gets here.
-            is_alone: true,
-        };
-        match connection.ask(helper::Ask::Suspend(suspend)) {
-            Ok(helper::Answer::Suspended(suspended)) => Ok(suspended),
-            // It goes on; the next call that needs the device waits for it.
-            Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
-                Err(refusal.to_string())
-            }
-            Ok(helper::Answer::Refused { refusal }) => {
-                gate::fall_asleep();
-                Err(format!("{refusal}; the process stays asleep"))
-            }
-            // Nobody knows what it did. The next call that needs the device asks for the process back.
-            Ok(other) => Err(format!("the helper answered something else: {other:?}")),
-            Err(error) => Err(with_causes(&error)),
-        }
-    }
-
     /// Brings the process back to its devices, where it sleeps on.
     ///
     /// # Errors
@@ -176,6 +142,36 @@ impl Suspension {
 
     fn before(&self) -> MutexGuard<'_, Option<Before>> {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes the process off its devices. It sleeps, and the gate is closed to every call.
+///
+/// # Errors
+/// The reason why it is not suspended, or not known to be.
+pub(crate) fn suspend(mut connection: Connection, target: Target) -> Result<Suspended, String> {
+    let suspend = Suspend {
+        target,
+        lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
+        limit_ms: LIMIT.as_millis() as u64,
+        force: false,
+        // A library that communicates is only loaded here. What its communication needs, memory that others
+        // can reach, is an obstacle: with one this process would not have slept, and never gets here.
+        is_alone: true,
+    };
+    match connection.ask(helper::Ask::Suspend(suspend)) {
+        Ok(helper::Answer::Suspended(suspended)) => Ok(suspended),
+        // It goes on; the next call that needs the device waits for it.
+        Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
+            Err(refusal.to_string())
+        }
+        Ok(helper::Answer::Refused { refusal }) => {
+            gate::fall_asleep();
+            Err(format!("{refusal}; the process stays asleep"))
+        }
+        // Nobody knows what it did. The next call that needs the device asks for the process back.
+        Ok(other) => Err(format!("the helper answered something else: {other:?}")),
+        Err(error) => Err(with_causes(&error)),
     }
 }
 

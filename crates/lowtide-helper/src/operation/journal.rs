@@ -49,7 +49,7 @@ struct Content {
 /// The journal of this helper.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    folder: PrivateFolder,
+    pub(crate) folder: PrivateFolder,
     name: String,
     boot: String,
     records: Mutex<BTreeMap<Target, Record>>,
@@ -69,9 +69,9 @@ impl Journal {
         lock(&self.records).values().cloned().collect()
     }
 
-    /// Returns the record of a process.
-    pub(crate) fn of(&self, target: Target) -> Option<Record> {
-        lock(&self.records).get(&target).cloned()
+    /// Returns the memory that must be free before a process can come back; empty if it is not written down.
+    pub(crate) fn needs_of(&self, target: Target) -> Vec<DeviceBytes> {
+        lock(&self.records).get(&target).map(|record| record.needs.clone()).unwrap_or_default()
     }
 
     /// Writes down a record in the place of the process's last one.
@@ -167,7 +167,7 @@ mod tests {
         journal.write(&record(9, Some(Step::Checkpoint))).expect("written");
         assert_eq!(open().all(), [record(3, None), record(9, Some(Step::Checkpoint))]);
         journal.remove(record(3, None).target);
-        assert_eq!(open().of(record(3, None).target), None);
+        assert_eq!(open().all(), [record(9, Some(Step::Checkpoint))]);
         assert_eq!(records(&place.path().join("own")).expect("read").len(), 1);
         let path = place.path().join("own").join(name_of_journal());
         let text = fs::read_to_string(&path).expect("a file").replace(&boot(), "another boot");

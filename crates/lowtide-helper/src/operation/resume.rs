@@ -108,10 +108,10 @@ impl Service {
             let exclusive = self.take(&uuids, operation, deadline)?;
             process.check_moving()?;
             let (state, reading) = (self.driver.state(pid)?, Reading::now()?);
-            let recorded = self.journal.of(target).map(|record| record.needs);
-            let needs = recorded
-                .filter(|needs| !needs.is_empty())
-                .unwrap_or_else(|| reading.needs_of_stranger(process.resident()));
+            let mut needs = self.journal.needs_of(target);
+            if needs.is_empty() {
+                needs = reading.needs_of_stranger(process.resident());
+            }
             match missing(&reading, &needs, &ask.maps) {
                 Some((device, needed, free)) if state == ProcessState::Checkpointed => {
                     drop(exclusive);

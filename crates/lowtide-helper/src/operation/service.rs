@@ -4,7 +4,6 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{ProcessState, ProcessStatus, Refusal, Step, StepTime, Target};
 
 use crate::operation::journal::{Asked, Journal, Record};
@@ -20,8 +19,6 @@ pub(crate) struct Service {
     pub(crate) lock_table: Arc<LockTable>,
     pub(crate) journal: Journal,
     pub(crate) machine: MachineLocks,
-    /// The folder of the results of trials.
-    pub(crate) folder: PrivateFolder,
 }
 
 /// The steps of one operation, with the times that they took.
@@ -99,7 +96,7 @@ impl Service {
         };
         let needs = match state {
             ProcessState::Running => Vec::new(),
-            _ => self.journal.of(target).map(|record| record.needs).unwrap_or_default(),
+            _ => self.journal.needs_of(target),
         };
         Ok(ProcessStatus { target, state, needs })
     }
@@ -134,7 +131,7 @@ impl Service {
     /// Returns the devices that an operation on a process may be at work on: those that it is written down
     /// with, else those that it is on now.
     pub(crate) fn devices_of(&self, target: Target) -> Result<Vec<String>, Refusal> {
-        let needs = self.journal.of(target).map(|record| record.needs).unwrap_or_default();
+        let needs = self.journal.needs_of(target);
         if !needs.is_empty() {
             return Ok(needs.into_iter().map(|need| need.uuid).collect());
         }

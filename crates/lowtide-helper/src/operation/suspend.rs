@@ -77,24 +77,19 @@ impl Service {
 
     // A driver that refuses, for managed memory for example, leaves the process locked.
     fn after_refused_checkpoint(&self, journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
-        let target = journaled.record.target;
-        match (refusal, self.driver.state(target.pid)) {
-            (refusal @ Refusal::Ended { .. }, _) => {
-                self.journal.remove(target);
-                refusal
-            }
-            (Refusal::Driver { pid, step, code, name, .. }, _) => {
-                let brought = journaled.bring_back();
-                let state = match brought {
-                    Ok(()) => ProcessState::Running,
-                    Err(_) => self.driver.state(pid).unwrap_or(ProcessState::Unknown),
-                };
+        if matches!(refusal, Refusal::Ended { .. }) {
+            self.journal.remove(journaled.record.target);
+            return refusal;
+        }
+        let brought = journaled.bring_back();
+        match refusal {
+            Refusal::Driver { pid, step, code, name, .. } => {
+                let state =
+                    brought.map_or_else(|_| self.driver.state(pid), |()| Ok(ProcessState::Running));
+                let state = state.unwrap_or(ProcessState::Unknown);
                 Refusal::Driver { pid, step, code, name, state }
             }
-            (refusal, _) => {
-                let _brought = journaled.bring_back();
-                refusal
-            }
+            refusal => refusal,
         }
     }
 
@@ -143,11 +138,8 @@ impl Service {
     }
 
     fn suspended_already(&self, target: Target, now: &Reading) -> Result<Suspended, Refusal> {
-        let record = self.journal.of(target).unwrap_or_else(|| {
-            let needs = Vec::new();
-            Record { target, asked: Asked::Suspend, step: None, needs }
-        });
-        let record = Record { asked: Asked::Suspend, step: None, ..record };
+        let needs = self.journal.needs_of(target);
+        let record = Record { target, asked: Asked::Suspend, step: None, needs };
         self.journal.write(&record)?;
         let verdict = if now.lists(target.pid) { Verdict::Partial } else { Verdict::Released };
         Ok(Suspended {

@@ -66,7 +66,7 @@ pub fn is_about_driver(refusal: &Refusal) -> bool {
 impl Service {
     /// Refuses if a trial with this driver failed. A driver that was never tried may be used.
     pub(crate) fn check_trial(&self) -> Result<(), Refusal> {
-        let known = driver_version().ok().and_then(|driver| recall(&self.folder, &driver));
+        let known = driver_version().ok().and_then(|driver| recall(&self.journal.folder, &driver));
         match known {
             Some(Trial { driver, failure: Some(why) }) => Err(Refusal::Tried { driver, why }),
             _ => Ok(()),
@@ -76,7 +76,7 @@ impl Service {
     /// Suspends a disposable process and brings it back, unless the result of that is known.
     pub(crate) fn try_driver(&self, deadline: Instant) -> Result<Trial, Refusal> {
         let driver = driver_version()?;
-        if let Some(known) = recall(&self.folder, &driver) {
+        if let Some(known) = recall(&self.journal.folder, &driver) {
             return Ok(known);
         }
         let failure = match self.attempt(deadline) {
@@ -86,7 +86,7 @@ impl Service {
             Err(refusal) => return Err(refusal),
         };
         let trial = Trial { driver, failure };
-        if let Err(error) = remember(&self.folder, &trial) {
+        if let Err(error) = remember(&self.journal.folder, &trial) {
             tracing::warn!(%error, "the result of a trial is not remembered");
         }
         Ok(trial)

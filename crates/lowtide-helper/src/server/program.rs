@@ -132,13 +132,11 @@ fn serve(folder: PrivateFolder) -> Result<(), StartError> {
     let Some(_instance) = only_instance(&folder)? else { return Ok(()) };
     // A helper that was killed has left it.
     folder.remove(&name_of_socket())?;
-    let trials = PrivateFolder::create(folder.path())?;
     let service = Arc::new(Service {
         driver: CheckpointDriver::default(),
         lock_table: Arc::new(LockTable::default()),
         journal: Journal::open(folder, name_of_journal())?,
         machine: MachineLocks::new(settings.locks),
-        folder: trials,
     });
     recovery::begin(&service);
     let listener = UnixListener::bind(&path)?;

@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,7 +36,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Serves until nobody has asked for this time, nothing is under way and nobody is suspended, or until the
 /// socket is not this helper's any more.
 pub(crate) fn serve(listener: &UnixListener, path: &Path, service: &Arc<Service>, idle: Duration) {
-    let connections = Arc::new(AtomicUsize::new(0));
+    // Cloned for each connection.
+    let connections = Arc::new(());
     let ours = fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     let mut used = Instant::now();
     loop {
@@ -50,7 +50,7 @@ pub(crate) fn serve(listener: &UnixListener, path: &Path, service: &Arc<Service>
             // Too few file descriptors, for example: that may pass.
             Err(_) => thread::sleep(LOOK),
         }
-        let is_busy = connections.load(Ordering::SeqCst) > 0 || !service.lock_table.is_empty();
+        let is_busy = Arc::strong_count(&connections) > 1 || !service.lock_table.is_empty();
         let is_ours = fs::metadata(path).map(|found| (found.dev(), found.ino())).ok() == ours;
         if is_busy {
             used = Instant::now();
@@ -72,20 +72,16 @@ fn wait(listener: &UnixListener, limit: Duration) {
     let _ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], limit.as_ref());
 }
 
-fn start(client: UnixStream, service: &Arc<Service>, connections: &Arc<AtomicUsize>) {
-    if connections.fetch_add(1, Ordering::SeqCst) >= MOST {
-        connections.fetch_sub(1, Ordering::SeqCst);
+fn start(client: UnixStream, service: &Arc<Service>, connections: &Arc<()>) {
+    if Arc::strong_count(connections) > MOST {
         return;
     }
-    let (service, count) = (Arc::clone(service), Arc::clone(connections));
-    let started = thread::Builder::new().name("connection".to_owned()).spawn(move || {
-        // The client sees that the connection ends.
+    let (service, connected) = (Arc::clone(service), Arc::clone(connections));
+    // Where no thread can be started, the client sees that the connection ends.
+    let _started = thread::Builder::new().name("connection".to_owned()).spawn(move || {
         let _broken = catch_unwind(AssertUnwindSafe(|| converse(client, &service)));
-        count.fetch_sub(1, Ordering::SeqCst);
+        drop(connected);
     });
-    if started.is_err() {
-        connections.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 fn converse(mut client: UnixStream, service: &Arc<Service>) {
