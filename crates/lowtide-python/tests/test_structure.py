@@ -41,7 +41,7 @@ CRATES = {
     re.findall(r'^name = "(.+)"', manifest.read_text(), re.MULTILINE)[0]: manifest.parent
     for manifest in [*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("*/Cargo.toml")]
 }
-NOT_YET = {"lowtide-agent", "lowtide-bench", "lowtide-cli", "lowtide-device", "lowtide-helper"}
+NOT_YET = {"lowtide-bench", "lowtide-cli", "lowtide-device"}
 
 Graph = dict[str, set[str]]
 
