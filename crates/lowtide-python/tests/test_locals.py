@@ -66,7 +66,7 @@ def test_locals_of_a_known_snapshot_stay() -> None:
     known = {id(raw)}
     size = len(raw)
     del raw
-    locals_of(suspended.gi_frame, known)
+    locals_of(suspended.gi_frame)
     if sys.version_info < (3, 13):
         assert [len(one) for one in gc.get_referents(suspended) if id(one) in known] in ([size], [])
     assert locals_of(suspended.gi_frame)

@@ -18,14 +18,13 @@ from lowtide._devices.cpu import CpuDevice
 from lowtide._devices.cuda import CudaDevice
 from lowtide._native import AllocatorCounts, HookPoint, Touch
 from lowtide._release.teardown import unfreezing
-from lowtide._rungs import lru_caches, process_groups, registry, to_host
+from lowtide._rungs import libraries, lru_caches, registry, to_host
 from lowtide._rungs.all import hooks_of
 from lowtide._rungs.caches import CompileCaches, RegisteredCaches, StoredTracebacks
 from lowtide._rungs.collector import Collector
 from lowtide._rungs.hook import Hook, PartlyDone
-from lowtide._rungs.libraries import FftPlans, IpcLeftovers, Workspaces
+from lowtide._rungs.libraries import FftPlans, IpcLeftovers, ProcessGroups, Workspaces
 from lowtide._rungs.lru_caches import LruCaches
-from lowtide._rungs.process_groups import ProcessGroups
 from lowtide._rungs.sessions import Sessions
 from lowtide._rungs.to_host import ModelsToHost
 from lowtide._runtime.heap import frozen_count
@@ -475,7 +474,7 @@ class TestProcessGroups:
         )
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", vllm)
-        monkeypatch.setattr(process_groups, "distributed", lambda: fake)
+        monkeypatch.setattr(libraries, "distributed", lambda: fake)
         receipt = self.release()
         assert order == ["model parallel", "environment", "torch"]
         rung = receipt.rung("libraries")
@@ -495,7 +494,7 @@ class TestProcessGroups:
         return lowtide.release(process_groups=True, device=device)
 
     def test_engines_that_are_not_there_are_skipped_by_name(self, monkeypatch: Any) -> None:
-        monkeypatch.setattr(process_groups, "distributed", lambda: None)
+        monkeypatch.setattr(libraries, "distributed", lambda: None)
         rung = self.release().rung("libraries")
         said = "; ".join([*rung.skipped, rung.why or ""])
         for engine in ("vllm", "sglang", "megatron"):
@@ -512,7 +511,7 @@ class TestProcessGroups:
             destroy_model_parallel=lambda: end.wait(60),
             destroy_distributed_environment=lambda: order.append("environment"),
         )
-        monkeypatch.setattr(process_groups.EngineGroups, "limit_s", 0.1)
+        monkeypatch.setattr(libraries.EngineGroups, "limit_s", 0.1)
         monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", vllm)
         try:

@@ -2,14 +2,18 @@
 
 XPU builds implement all of `torch.accelerator`. MPS has its own names for the same numbers, and no
 way to ask whether it has been used yet. Support for another kind of accelerator goes here.
+
+Before torch 2.6, which has no `torch.accelerator`, the module of each kind stands for it. lowtide works with
+torch 2.1 and newer.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from .._native import AllocatorCounts, Usage
 from .._runtime.torch import Torch, torch
 from .device import Device
-from .interface import common_of, synchronize
 
 
 class AcceleratorDevice(Device):
@@ -80,3 +84,52 @@ class AcceleratorDevice(Device):
         # The common interface does not serve MPS in every version; MPS's own call always works.
         backend.empty_cache()
         return max(0, before - self.counts().reserved_bytes)
+
+
+def current_kind(module: Torch) -> str | None:
+    """Returns the kind of accelerator that this torch is for, or `None`. Initialises nothing."""
+    common = common_of(module)
+    if common is not None:
+        found = common.current_accelerator()
+        return None if found is None else str(found.type)
+    for kind in ("cuda", "xpu", "mps"):
+        if device_count(module, kind) > 0:
+            return kind
+    return None
+
+
+def device_count(module: Torch, kind: str) -> int:
+    """Returns how many devices of a kind torch has. Initialises nothing."""
+    common = common_of(module)
+    if common is not None:
+        return int(common.device_count())
+    if kind == "mps":
+        backend = getattr(getattr(module, "backends", None), "mps", None)
+        return 1 if backend is not None and backend.is_available() else 0
+    count = getattr(getattr(module, kind, None), "device_count", None)
+    return 0 if count is None else int(count())
+
+
+def current_index(module: Torch, kind: str) -> int:
+    """Returns the index of the current device of a kind. Call it only if the kind is initialised."""
+    common = common_of(module)
+    if common is not None:
+        return int(common.current_device_index())
+    current = getattr(getattr(module, kind, None), "current_device", None)
+    return 0 if current is None else int(current())
+
+
+def synchronize(module: Torch, kind: str, index: int) -> None:
+    """Waits for all work on a device."""
+    common = common_of(module)
+    if common is not None:
+        common.synchronize(index)
+    elif kind == "mps":
+        module.mps.synchronize()
+    else:
+        getattr(module, kind).synchronize(index)
+
+
+def common_of(module: Torch) -> Any | None:
+    """Returns `torch.accelerator`, or `None` in a torch that has none."""
+    return getattr(module, "accelerator", None)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from .._runtime.exit import has_exit_begun
 from .._runtime.torch import Torch, absent, torch
+from .accelerator import AcceleratorDevice, current_index, current_kind, device_count
 from .device import Device
-from .interface import current_index, current_kind, device_count
 
 ENVIRONMENT = "LOWTIDE_DEVICE"
 
@@ -117,7 +117,5 @@ def _one(name: str, kind: str, index: int) -> Device:
 
         made = CudaDevice(name, index)
     else:
-        from .accelerator import AcceleratorDevice
-
         made = AcceleratorDevice(name, index, kind)
     return _devices.setdefault(name, made)

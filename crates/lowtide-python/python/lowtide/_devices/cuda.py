@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import GeneratorType
-from typing import Any
 
 from .._native import (
     AllocatorCounts,
@@ -27,9 +26,10 @@ from .._native import (
 from .._rungs.hook import Setting
 from .._runtime.heap import objects_of
 from .._runtime.torch import UNREADABLE, Torch, torch
+from .._why.references.locals import has_begun
+from .accelerator import common_of, synchronize
 from .cuda_pools import ORDINARY, graph_pools, initialised, lines_of, pool_of, snapshot
 from .device import Device, pids, worker_of
-from .interface import common_of, synchronize
 
 NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
 """Exceptions where NVML cannot be asked: no library, or no such device."""
@@ -281,16 +281,7 @@ def pools_in_use(module: Torch) -> bool:
     inside = getattr(getattr(entry, "__wrapped__", None), "__code__", None)
     if inside is None:
         return False
-    return any(one.gi_code is inside and suspended(one) for one in objects_of(GeneratorType))
-
-
-def suspended(generator: GeneratorType[Any, Any, Any]) -> bool:
-    """Returns whether a generator has begun and not ended."""
-    told = getattr(generator, "gi_suspended", None)  # From Python 3.11 on.
-    if told is not None:
-        return bool(told)
-    frame = generator.gi_frame
-    return frame is not None and frame.f_lasti >= 0
+    return any(one.gi_code is inside and has_begun(one) for one in objects_of(GeneratorType))
 
 
 class Fraction(Setting):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -28,16 +29,14 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, set, deque)
 
 
+@dataclass(slots=True)
 class PlanStep:
     """References to drop in one place: their path, the bytes that no earlier step leads to, and the
     cut."""
 
-    __slots__ = ("_dropped", "bytes", "path")
-
-    def __init__(self, path: str, size: int, dropped: list[Dropped]) -> None:
-        self.path = path
-        self.bytes: int | None = size
-        self._dropped = dropped
+    path: str
+    bytes: int | None
+    _dropped: list[Dropped]
 
     def cut(self) -> None:
         """Drops them. Afterwards this step holds nothing of what they led to."""
@@ -45,18 +44,14 @@ class PlanStep:
             self._dropped.pop().cut()
 
 
+@dataclass(slots=True)
 class Dropped:
     """One reference to drop, and how it is put back."""
 
-    __slots__ = ("_held", "_holder", "_undo", "_ways")
-
-    def __init__(
-        self, holder: object, held: object, ways: list[Reference], undo: list[Callable[[], bool]]
-    ) -> None:
-        self._holder = holder
-        self._held = held
-        self._ways = ways
-        self._undo = undo
+    _holder: object
+    _held: object
+    _ways: list[Reference]
+    _undo: list[Callable[[], bool]]
 
     def cut(self) -> None:
         back = putting_back(self._holder, self._held)
@@ -67,23 +62,21 @@ class Dropped:
             self._undo.append(back)
 
 
+@dataclass(slots=True)
 class Plan:
     """What to drop, wrappers first. `tensors` are weak references: they show what has survived.
 
     If nothing would be freed, because others hold all of it, there are no steps.
     """
 
-    __slots__ = ("freed_bytes", "in_vain", "name", "stays", "steps", "tensors", "undo")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.steps: list[PlanStep] = []
-        self.tensors: list[weakref.ref[object]] = []
-        self.stays: list[weakref.ref[object]] = []
-        self.freed_bytes = 0
-        self.in_vain = False
-        self.undo: list[Callable[[], bool]] = []
-        """Puts back what was dropped, the last first. Each returns whether it could."""
+    name: str
+    steps: list[PlanStep] = field(default_factory=list)
+    tensors: list[weakref.ref[object]] = field(default_factory=list)
+    stays: list[weakref.ref[object]] = field(default_factory=list)
+    freed_bytes: int = 0
+    in_vain: bool = False
+    undo: list[Callable[[], bool]] = field(default_factory=list)
+    """Puts back what was dropped, the last first. Each returns whether it could."""
 
 
 def plan(

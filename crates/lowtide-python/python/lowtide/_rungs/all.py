@@ -13,9 +13,8 @@ from .._native import HookPoint
 from .caches import CompileCaches, RegisteredCaches, StoredTracebacks
 from .collector import Collector
 from .hook import Hook
-from .libraries import FftPlans, IpcLeftovers, Workspaces
+from .libraries import FftPlans, IpcLeftovers, Workspaces, group_hooks
 from .lru_caches import LruCaches
-from .process_groups import group_hooks
 from .processes import ThisProcess, Workers
 from .sessions import Sessions
 from .to_host import ModelsToHost

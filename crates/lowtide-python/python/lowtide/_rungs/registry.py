@@ -10,35 +10,25 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 RUNTIME = "onnxruntime"
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
 class Entry:
     """One registered object. `was` and `size` (bytes, if known) are for the hook that changes it and
     changes it back later."""
 
-    __slots__ = ("_object", "close", "name", "open", "size", "was")
-
-    def __init__(
-        self,
-        name: str,
-        reference: Callable[[], Any],
-        close: Callable[[Any], object] | None,
-        open: Callable[[], Callable[[], Any] | None] | None,
-    ) -> None:
-        self.name = name
-        self.close = close
-        self.open = open
-        self.was: dict[str, str] = {}
-        self.size: int | None = None
-        self._object = reference
-
-    def get(self) -> Any | None:
-        """Returns the object, or `None` if it is gone."""
-        return self._object()
+    name: str
+    get: Callable[[], Any | None]
+    """Returns the object, or `None` if it is gone."""
+    close: Callable[[Any], object] | None
+    open: Callable[[], Callable[[], Any] | None] | None
+    was: dict[str, str] = field(default_factory=dict)
+    size: int | None = None
 
 
 class Registered:

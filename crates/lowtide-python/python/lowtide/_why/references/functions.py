@@ -163,7 +163,7 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
             continue
         inside = f"gc.get_referents({{holder}})[{place}]"
 
-        def entry(step: str, reach: str | None, *via: int) -> Reference:
+        def entry(step: str, reach: str, *via: int) -> Reference:
             remark = step.strip().replace("(functools.lru_cache)", "functools.lru_cache")
             return Reference(
                 step, "cache entry", verb, via=via, reach=reach, imports=("gc",), remark=remark

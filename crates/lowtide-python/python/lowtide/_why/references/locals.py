@@ -3,8 +3,7 @@
 Up to Python 3.12, `frame.f_locals` of a function creates a dict that the frame keeps: a snapshot
 that holds every variable long after the function has dropped it. To read it again drops those. A
 tool that looks for holders must not become one, and must free nothing either. So variables are read
-from the frame itself where its layout is known (`frame_variables`). From 3.13 on, `f_locals` of a
-function is a view and there is nothing to undo.
+from the frame itself (`frame_variables`). From 3.13 on, `f_locals` of a function is a view.
 
 Since 3.12 a comprehension runs in the frame around it. In the body of a module or class its variables
 are beside the names, which are in a dict.
@@ -13,42 +12,28 @@ are beside the names, which are in a dict.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 
-from ..._native import frame_locals, frame_variables, printable, referents
+from ..._native import frame_locals, frame_variables, printable
 from .look import AnyDict, is_a, pairs, plain, read
 
 _CO_OPTIMIZED = 0x1
 _MOST_FRAMES = 1000
-_KEEPS_SNAPSHOT = sys.version_info < (3, 13)
-# The frame's own reference, our variable, and the argument of getrefcount.
-_REFERENCES_OF_OUR_SNAPSHOT = 3
 
 
-def locals_of(frame: FrameType, known: Container[int] | None = None) -> dict[str, object]:
-    """Returns the variables of a frame by name, as a new dict.
-
-    `known` holds the ids of dicts that were not empty before: a snapshot that is listed there
-    belongs to the program and is kept. (An empty one may come from an earlier look.) The namespace
-    of a module or of a class body is copied, never cleared.
-    """
+def locals_of(frame: FrameType) -> dict[str, object]:
+    """Returns the variables of a frame by name, as a new dict. The namespace of a module or of a class body
+    is copied."""
     known_values = frame_variables(frame)
     if known_values is not None:
         names = _named(body_names(frame))
         return names | {plain(name): value for name, value in known_values.items()}
     raw: object = frame.f_locals
-    if not frame.f_code.co_flags & _CO_OPTIMIZED:
-        # exec() takes any mapping as a namespace. Only a dict can be read without running its code.
-        return _named(raw) if is_a(raw, dict) else {}
-    if not _KEEPS_SNAPSHOT:
+    if frame.f_code.co_flags & _CO_OPTIMIZED:
         return dict(raw)  # type: ignore[call-overload, no-any-return]
-    found = _named(raw)
-    # The program called locals() and kept the result, or exec() runs in it.
-    foreign = sys.getrefcount(raw) > _REFERENCES_OF_OUR_SNAPSHOT
-    if not foreign and (known is None or id(raw) not in known) and not _is_traced(frame):
-        dict.clear(raw)  # type: ignore[arg-type]
-    return found
+    # exec() takes any mapping as a namespace. Only a dict can be read without running its code.
+    return _named(raw) if is_a(raw, dict) else {}
 
 
 def body_names(frame: FrameType) -> AnyDict:
@@ -59,25 +44,6 @@ def body_names(frame: FrameType) -> AnyDict:
 
 def _named(raw: object) -> dict[str, object]:
     return {key: value for key, value in pairs(raw) if type(key) is str}  # type: ignore[arg-type]
-
-
-def _is_traced(frame: FrameType) -> bool:
-    """Returns whether a debugger may write the snapshot back into the frame.
-
-    When a trace function returns, the interpreter copies the snapshot back into the frame. An empty
-    one would delete the program's variables.
-    """
-    if frame.f_trace is not None or sys.gettrace() is not None or sys.getprofile() is not None:
-        return True
-    threading = dict.get(sys.modules, "threading")
-    if threading is None:
-        return False
-    return threading.gettrace() is not None or threading.getprofile() is not None
-
-
-def snapshots_of(holder: object) -> set[int]:
-    """Returns the ids of the dicts that a frame or generator refers to and that are not empty."""
-    return {id(found) for found in referents(holder) if type(found) is dict and found}
 
 
 def frame_of(value: object) -> FrameType | None:

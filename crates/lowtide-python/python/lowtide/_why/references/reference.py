@@ -7,6 +7,7 @@ that it never removes something that was put into the same place meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
 
 from .look import type_name
@@ -20,6 +21,7 @@ Find: TypeAlias = "Callable[[object, object], list[Reference]]"
 """Finds the references from one object to another."""
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Reference:
     """One way in which `holder` refers to `held`.
 
@@ -35,48 +37,24 @@ class Reference:
     where that leads to what is to be freed. A reference keeps both ends alive until it is cut or dropped.
     """
 
-    __slots__ = (
-        "_act",
-        "_done",
-        "_ends",
-        "imports",
-        "instead",
-        "kind",
-        "reach",
-        "remark",
-        "step",
-        "verb",
-        "via",
-        "why_not",
-    )
+    step: str
+    kind: str
+    verb: str | None = None
+    act: Callable[[], object] | None = None
+    _: KW_ONLY
+    why_not: str = ""
+    via: tuple[int, ...] = ()
+    reach: str = "{holder}{step}"
+    imports: tuple[str, ...] = ()
+    remark: str = ""
+    instead: tuple[Reference, object] | None = None
+    _ends: tuple[object, object, Find] | None = None
+    _done: bool = False
 
-    def __init__(
-        self,
-        step: str,
-        kind: str,
-        verb: str | None = None,
-        act: Callable[[], object] | None = None,
-        *,
-        why_not: str = "",
-        via: tuple[int, ...] = (),
-        reach: str | None = None,
-        imports: tuple[str, ...] = (),
-        remark: str = "",
-        instead: tuple[Reference, object] | None = None,
-    ) -> None:
-        self.step = step
-        self.kind = kind
-        self.verb = verb
-        self.via = via
-        is_python = step[:1] in _PYTHON and step[:2] != ".<"
-        self.reach = reach if reach is not None else f"{{holder}}{step}" if is_python else ""
-        self.imports = imports
-        self.remark = remark
-        self.instead = instead
-        self.why_not = why_not
-        self._act = act
-        self._ends: tuple[object, object, Find] | None = None
-        self._done = False
+    def __post_init__(self) -> None:
+        if self.reach == "{holder}{step}":
+            is_python = self.step[:1] in _PYTHON and self.step[:2] != ".<"
+            self.reach = f"{{holder}}{self.step}" if is_python else ""
 
     def between(self, holder: object, held: object, find: Find) -> Reference:
         """Returns the reference with its ends, and with what finds it again when it is cut."""
@@ -88,7 +66,7 @@ class Reference:
     @property
     def can_cut(self) -> bool:
         """Whether `cut` can do it; some verbs are only for people to follow."""
-        return self._act is not None or self.verb is not None
+        return self.act is not None or self.verb is not None
 
     def cut(self) -> None:
         """Does what the verb says, if the reference is still there. A second call does nothing.
@@ -113,7 +91,7 @@ class Reference:
         if refusal is not None:
             # Raised outside the handler, so that the new error does not keep the old one's frames.
             raise TypeError(f"this {self.kind} was not cut: {refusal}")
-        self._done, self._act, self._ends, self.instead = True, None, None, None
+        self._done, self.act, self._ends, self.instead = True, None, None, None
 
     def _now(self, holder: object, held: object, find: Find) -> list[Reference]:
         """Returns the same reference as it is now, or nothing if it is gone."""
@@ -126,8 +104,8 @@ class Reference:
         return same[:1]
 
     def _execute(self, holder: object) -> None:
-        if self._act is not None:
-            self._act()
+        if self.act is not None:
+            self.act()
         elif self.verb is not None:
             scope = {"holder": holder}
             statement = self.verb.replace("{path}", self.reach).replace("{holder}", "holder")

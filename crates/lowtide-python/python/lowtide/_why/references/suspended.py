@@ -31,7 +31,6 @@ from .locals import (
     is_running,
     locals_of,
     place,
-    snapshots_of,
 )
 from .look import item, key_text, module_value, pairs, plain, read
 from .reference import Reference
@@ -70,7 +69,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     if awaits(holder) is held:
         yield found("", "awaits", f"{{holder}}.{attributes.awaited}")
         return
-    names = variables(frame, held, snapshots_of(holder))
+    names = variables(frame, held)
     for name in names:
         yield found(f": {name}", "local", _local(own, name, held), name)
     if not names and refers(holder, held) and type(held) is not CodeType:
@@ -199,9 +198,9 @@ def _is_in_greenlet(frame: FrameType, held: object) -> bool:
     return module_value("greenlet", "greenlet") is not None and not refers(frame, held)
 
 
-def variables(frame: FrameType, held: object, known: set[int] | None = None) -> list[str]:
+def variables(frame: FrameType, held: object) -> list[str]:
     """Returns the names under which a frame holds an object, or the cell of a shared variable."""
-    found = locals_of(frame, known)
+    found = locals_of(frame)
     if type(held) is not CellType:
         return [name for name, value in found.items() if value is held]
     contents = cell_contents(held)
@@ -211,12 +210,11 @@ def variables(frame: FrameType, held: object, known: set[int] | None = None) -> 
 
 def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     """Yields the variables of a frame, and the frame that called it."""
-    known = snapshots_of(holder)
     running = is_running(holder)
     in_greenlet = not running and _is_in_greenlet(holder, held)
     # Those of a module are in its namespace, which has a name of its own.
     names = {} if body_names(holder) is holder.f_globals else body_names(holder)
-    for name in sorted(variables(holder, held, known), key=lambda one: item(names, one) is held):
+    for name in sorted(variables(holder, held), key=lambda one: item(names, one) is held):
         verb, why = None, ""
         if running:
             where = code_name(holder.f_code)
