@@ -25,7 +25,7 @@ from pathlib import Path
 
 import lowtide
 import torch
-from lowtide._sleep.expandable import write
+from lowtide._sleep.tag import write
 
 MIB = 1 << 20
 SLACK = 96 * MIB

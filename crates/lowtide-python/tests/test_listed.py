@@ -17,7 +17,7 @@ import torch
 from alone import alone_with_torch, in_a_fork
 from lowtide import _native
 from lowtide._devices.cpu import CpuDevice
-from lowtide._rungs import lru_caches
+from lowtide._rungs import caches
 from lowtide._rungs.collector import Collector
 from lowtide._runtime.heap import Interpreter
 from lowtide._why.memory import listed
@@ -198,16 +198,16 @@ def test_a_collection_that_could_free_nothing_is_left_out(monkeypatch: pytest.Mo
 
 def test_every_cache_is_found_whichever_were_known() -> None:
     first = functools.lru_cache(lambda: torch.ones(1))
-    assert any(one is first for one in lru_caches.lru_caches())
+    assert any(one is first for one in caches.lru_caches())
     second = functools.lru_cache(lambda: torch.ones(1))
-    known = lru_caches.lru_caches()
+    known = caches.lru_caches()
     assert any(one is first for one in known) and any(one is second for one in known)
-    assert [id(one) for one in lru_caches.lru_caches()] == [id(one) for one in known]
+    assert [id(one) for one in caches.lru_caches()] == [id(one) for one in known]
     del known, first
     third = functools.lru_cache(lambda: torch.ones(1))
-    found = lru_caches.lru_caches()
+    found = caches.lru_caches()
     assert any(one is second for one in found) and any(one is third for one in found)
-    everything = [one for one in gc.get_objects() if type(one) is lru_caches.Wrapper]
+    everything = [one for one in gc.get_objects() if type(one) is caches.Wrapper]
     assert {id(one) for one in found} == {id(one) for one in everything}
 
 
@@ -232,7 +232,7 @@ def test_what_some_objects_lead_to_is_found_with_the_same_limits() -> None:
         objects = _native.led_to(roots, [torch.Tensor], not_through, most)
         return [at for one in objects for at, tensor in enumerate(tensors) if tensor is one]
 
-    assert found(list(lru_caches.NOT_THROUGH), 1000) == [3, 0, 1]
+    assert found(list(caches.NOT_THROUGH), 1000) == [3, 0, 1]
     assert sorted(found([type], 1_000_000)) == [0, 1, 2, 3], "through functions as well"
-    assert found(list(lru_caches.NOT_THROUGH), 2) == [3], "no further than so many objects"
+    assert found(list(caches.NOT_THROUGH), 2) == [3], "no further than so many objects"
     assert found([Shop], 1000) == [3]

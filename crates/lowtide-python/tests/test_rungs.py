@@ -18,13 +18,12 @@ from lowtide._devices.cpu import CpuDevice
 from lowtide._devices.cuda import CudaDevice
 from lowtide._native import AllocatorCounts, HookPoint, Touch
 from lowtide._release.teardown import unfreezing
-from lowtide._rungs import libraries, lru_caches, registry, to_host
+from lowtide._rungs import caches, libraries, registry, to_host
 from lowtide._rungs.all import hooks_of
-from lowtide._rungs.caches import CompileCaches, RegisteredCaches, StoredTracebacks
+from lowtide._rungs.caches import CompileCaches, LruCaches, RegisteredCaches, StoredTracebacks
 from lowtide._rungs.collector import Collector
 from lowtide._rungs.hook import Hook, PartlyDone
 from lowtide._rungs.libraries import FftPlans, IpcLeftovers, ProcessGroups, Workspaces
-from lowtide._rungs.lru_caches import LruCaches
 from lowtide._rungs.sessions import Sessions
 from lowtide._rungs.to_host import ModelsToHost
 from lowtide._runtime.heap import frozen_count
@@ -278,11 +277,9 @@ class TestLruCaches:
 
         held = weakref.ref(weights(1)["deep"][0])
         weights(2), words(1), words(2)
-        meant = [
-            found for found in lru_caches.caches_with_tensors("cpu") if "weights" in found.name
-        ]
+        meant = [found for found in caches.caches_with_tensors("cpu") if "weights" in found.name]
         assert [found.bytes for found in meant] == [880]
-        assert not any("weights" in one.name for one in lru_caches.caches_with_tensors("cuda:0"))
+        assert not any("weights" in one.name for one in caches.caches_with_tensors("cuda:0"))
         assert LruCaches(CPU).expect() >= 880
         touched = ran(LruCaches(CPU), 0)
         name = f"{__name__}.{weights.__qualname__} (functools.lru_cache)"
@@ -360,7 +357,7 @@ class TestLruCaches:
 
         of(Loud())
         ran.clear()
-        assert any("of" in found.name for found in lru_caches.caches_with_tensors("cpu"))
+        assert any("of" in found.name for found in caches.caches_with_tensors("cpu"))
         assert ran == []
         of.cache_clear()
 

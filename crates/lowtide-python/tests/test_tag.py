@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import lowtide
 import pytest
-from lowtide._sleep import expandable as _expandable
+from lowtide._sleep import tag as _tag
 
 ROOT = Path(__file__).parents[3]
 BUILT = ROOT / "target" / "debug" / "deps"
@@ -508,7 +508,7 @@ else:
 
 
 class Settings:
-    """torch's allocator settings, as `_expandable` reads and writes them."""
+    """torch's allocator settings, as `ExpandableSegments` reads and writes them."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -526,7 +526,7 @@ class Settings:
 
 def test_expandable_segments_are_off_until_the_last_scope_ends() -> None:
     settings = Settings("max_split_size_mb:64, expandable_segments:True")
-    segments = _expandable.ExpandableSegments()
+    segments = _tag.ExpandableSegments()
     segments.avoid(settings)
     segments.avoid(settings)
     assert settings.text == "max_split_size_mb:64,expandable_segments:False"
@@ -540,10 +540,10 @@ def test_expandable_segments_are_off_until_the_last_scope_ends() -> None:
 def test_settings_without_expandable_segments_are_left_alone(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in _expandable.VARIABLES:
+    for name in _tag.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     settings = Settings(text)
-    segments = _expandable.ExpandableSegments()
+    segments = _tag.ExpandableSegments()
     segments.avoid(settings)
     segments.allow(settings)
     assert settings.written == []

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from .._devices.device import Device
 from .._native import HookPoint
-from .caches import CompileCaches, RegisteredCaches, StoredTracebacks
+from .caches import CompileCaches, LruCaches, RegisteredCaches, StoredTracebacks
 from .collector import Collector
 from .hook import Hook
 from .libraries import FftPlans, IpcLeftovers, Workspaces, group_hooks
-from .lru_caches import LruCaches
 from .processes import ThisProcess, Workers
 from .sessions import Sessions
 from .to_host import ModelsToHost

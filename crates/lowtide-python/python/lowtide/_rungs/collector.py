@@ -22,8 +22,8 @@ from typing import Any
 
 from .._devices.device import Device
 from .._native import HookPoint, Touch, frame_variables, referents
+from .caches import NOT_THROUGH, held_bytes
 from .hook import Hook
-from .lru_caches import NOT_THROUGH, held_bytes
 
 OLDEST = 2
 MOST_VISITED = 10_000

@@ -7,18 +7,21 @@
 
 torch keeps allocating in its own way inside the scope; only the memory that it would take from the driver
 comes from lowtide (`torch.cuda.MemPool` with a pluggable allocator). Tensors keep it alive, not the scope.
+
+With expandable segments torch maps memory itself, and asks no pluggable allocator. They are off while a scope is
+open, and on again afterwards if they were.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
 from .._native import TagError, TagScope
-from .expandable import ExpandableSegments
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
     from .._native import Receipt, TagStatus
     from .._runtime.torch import Torch
 
+FLAG = "expandable_segments"
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _FUNCTIONS = ("lowtide_tag_malloc", "lowtide_tag_free")
-_expandable = ExpandableSegments()
 _lock = threading.Lock()
 _allocators: list[Any] = []
 # Pools whose scope ended during a capture. Dropping one waits for the device, which would end the capture.
@@ -216,3 +220,68 @@ def _explain(error: BaseException | None) -> None:
     refusal = _native.tag_refusal()
     if refusal is not None and hasattr(error, "add_note"):
         error.add_note(f"lowtide: {refusal}")
+
+
+class ExpandableSegments:
+    """Counts those who do without, so that the last one of them puts the setting back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._avoiding = 0
+        self._before: str | None = None
+
+    def avoid(self, torch: Torch) -> None:
+        """Turns expandable segments off, if they are on."""
+        with self._lock:
+            if self._avoiding == 0:
+                self._before = None
+                settings = current(torch)
+                if is_on(settings):
+                    write(torch, without(settings))
+                    self._before = settings
+            self._avoiding += 1
+
+    def allow(self, torch: Torch) -> None:
+        """Turns them on again as the last one who avoided them, if they were on."""
+        with self._lock:
+            self._avoiding -= 1
+            if self._avoiding == 0 and self._before is not None:
+                write(torch, self._before)
+                self._before = None
+
+
+def current(torch: Torch) -> str:
+    """Returns the settings of torch's allocator, as it was given them last."""
+    try:
+        live = torch.cuda.memory._snapshot()["allocator_settings"]
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        live = {}
+    found = [live.get(name) for name in VARIABLES] + [os.environ.get(name) for name in VARIABLES]
+    return next((one for one in found if isinstance(one, str) and one), "")
+
+
+def is_on(settings: str) -> bool:
+    """Returns whether settings turn expandable segments on."""
+    return any(key == FLAG and value.lower() in ("true", "1") for key, value in fields(settings))
+
+
+def without(settings: str) -> str:
+    """Returns the settings with expandable segments off. torch forgets what is not in the text, so that
+    everything else stays in it."""
+    kept = [f"{key}:{value}" if value else key for key, value in fields(settings) if key != FLAG]
+    return ",".join([*kept, f"{FLAG}:False"])
+
+
+def fields(settings: str) -> list[tuple[str, str]]:
+    """Splits settings at their commas. A list in brackets has commas of its own and no flag."""
+    parts = [part.strip().partition(":") for part in settings.split(",") if part.strip()]
+    return [(key.strip(), value.strip()) for key, _, value in parts]
+
+
+def write(torch: Torch, settings: str) -> None:
+    """Gives torch's allocator its settings."""
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (setter or torch.cuda.memory._set_allocator_settings)(settings)
+
+
+_expandable = ExpandableSegments()

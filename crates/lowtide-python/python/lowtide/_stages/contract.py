@@ -131,7 +131,7 @@ def _end(teardown: Callable[[], object], exception: BaseException | None) -> Non
 
 def _has_memory(module: object) -> bool:
     """Returns whether an object leads to device memory. If it does not, it was torn down already."""
-    from .._rungs.lru_caches import held_bytes
+    from .._rungs.caches import held_bytes
 
     device = device_of(None)
     return device is not None and held_bytes(vars(module).values(), device.name) > 0
