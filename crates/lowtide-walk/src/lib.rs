@@ -27,19 +27,14 @@ pub use answer::results::{
     CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
     RetainedSize,
 };
+pub use answer::shutdown::leads_to;
 pub use ask::dlpack::{Shown, dlpack_memory};
-pub use rare::atexit::exit_calls;
+pub use ask::kind::{Kind, TypeKind};
+pub use ask::references::{led_to, position, referents, refers};
+pub use memory::nodes::listed_memory;
+pub use memory::reported::{Memory, MemoryKind};
+pub use rare::{NodeHooks, exit_calls, hook_lists, kept_by, module_state, thread_state};
 pub use safety::huge_pages::HugePages;
 pub use safety::one_at_a_time::{Alone, Examining};
 pub use start::frames::{frame_locals, frame_variables};
-pub use start::frozen::frozen_mortals;
-
-pub use answer::shutdown::leads_to;
-pub use ask::object_kind::{ObjectKind, TypeKind};
-pub use ask::references::{position, referents, refers};
-pub use ask::search::led_to;
-pub use memory::listed::listed_memory;
-pub use memory::reported::{Memory, MemoryKind};
-pub use rare::autograd_hooks::{NodeHooks, hook_lists};
-pub use rare::interpreter_state::{kept_by, module_state, thread_state};
-pub use start::of_type::{is_frozen, objects_of_type};
+pub use start::frozen::{frozen_mortals, is_frozen, objects_of_type};

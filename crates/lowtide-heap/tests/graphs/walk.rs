@@ -9,8 +9,6 @@
 
 #[path = "../../../lowtide-walk/src/safety/huge_pages.rs"]
 pub(crate) mod huge_pages;
-#[path = "../../../lowtide-walk/src/ask/kind.rs"]
-pub(crate) mod kind;
 #[path = "../../../lowtide-walk/src/walk/object_table.rs"]
 mod object_table;
 #[path = "../../../lowtide-walk/src/safety/out_of_memory.rs"]
@@ -24,7 +22,18 @@ mod threads;
 
 /// The rooms that the files name.
 pub(crate) mod ask {
-    pub(crate) use super::{kind, prefetch};
+    pub(crate) use super::prefetch;
+
+    /// Stands in for the kinds of objects, which are a class of Python.
+    pub(crate) mod kind {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Kind {
+            Dict,
+            Namespace,
+            Immutable,
+            Defaults,
+        }
+    }
 }
 pub(crate) mod safety {
     pub(crate) use super::{huge_pages, out_of_memory};

@@ -14,10 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet, PyList, PySet, PyTuple, PyType};
 
 use crate::ask::kind::Kind;
-use crate::memory::heap::Heap;
+use crate::memory::heap::{self, Heap};
 
 /// How often it is looked again, because entries that go make more the owner's alone.
-const MOST_DESCENTS: usize = 4;
+const SEARCHES_MOST: usize = 4;
 
 /// What a shutdown does with an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Dropped {
 }
 
 /// What a shutdown drops.
-pub(crate) struct Drops {
+pub(crate) struct DroppedReferences {
     pub(crate) dropped: Vec<Dropped>,
     /// By object: the object through which it was found.
     pub(crate) found_in: HashMap<Node, Node>,
@@ -53,10 +53,9 @@ pub(crate) struct Drops {
     pub(crate) kept: Vec<Node>,
 }
 
-/// The places of the objects that are shut down: the objects themselves and the dicts in which they
-/// keep what they have.
-pub(crate) struct Places<'a, 'py> {
-    /// By place: the object that it is a place of.
+/// The objects that are shut down, each with the dicts in which it keeps what it has.
+pub(crate) struct Owners<'a, 'py> {
+    /// By an object or dict: the object whose it is.
     pub(crate) owner_of: HashMap<Node, Node>,
     /// The same, in the order in which they are looked at: the object that is shut down comes last. It drops
     /// a part as a whole, and what an object beside it has too would stay with that one: so the entries of
@@ -72,10 +71,10 @@ pub(crate) struct Places<'a, 'py> {
     pub(crate) namespaces: &'a [Bound<'py, PyType>],
 }
 
-pub(crate) struct Descent<'a, 'py> {
+pub(crate) struct DropSearch<'a, 'py> {
     py: Python<'py>,
     heap: &'a Heap<'py>,
-    places: &'a Places<'a, 'py>,
+    owners: &'a Owners<'a, 'py>,
     /// The nodes that lead to device memory.
     leading: HashSet<Node>,
     /// What is lost if the owners lose all that they have.
@@ -89,18 +88,18 @@ pub(crate) struct Descent<'a, 'py> {
     kept: Vec<Node>,
 }
 
-impl<'a, 'py> Descent<'a, 'py> {
+impl<'a, 'py> DropSearch<'a, 'py> {
     pub(crate) fn new(
         py: Python<'py>,
         heap: &'a Heap<'py>,
         analysis: &Analysis<'_>,
-        places: &'a Places<'a, 'py>,
-    ) -> Descent<'a, 'py> {
-        let mut descent = Descent {
+        owners: &'a Owners<'a, 'py>,
+    ) -> DropSearch<'a, 'py> {
+        let mut search = DropSearch {
             py,
             heap,
-            places,
-            leading: leading(heap, places),
+            owners,
+            leading: leading(heap, owners),
             lost: HashSet::new(),
             own: HashSet::new(),
             visited: HashSet::new(),
@@ -108,8 +107,8 @@ impl<'a, 'py> Descent<'a, 'py> {
             dropped: Vec::new(),
             kept: Vec::new(),
         };
-        descent.lose(analysis, &[]);
-        descent
+        search.lose(analysis, &[]);
+        search
     }
 
     /// Finds out what is lost if the owners lose all that they have, and these references go, too.
@@ -128,45 +127,45 @@ impl<'a, 'py> Descent<'a, 'py> {
 
     /// Returns what is dropped. A reference that somebody else has too is not, if that would free
     /// nothing.
-    pub(crate) fn dropped(mut self, analysis: &Analysis<'_>) -> Drops {
-        let mut dropped = self.descend();
+    pub(crate) fn dropped(mut self, analysis: &Analysis<'_>) -> DroppedReferences {
+        let mut dropped = self.search();
         // What was somebody else's by an entry that goes is the owner's alone.
-        for _ in 1..MOST_DESCENTS {
+        for _ in 1..SEARCHES_MOST {
             let shared: Vec<Edge> =
                 dropped.iter().filter(|one| one.is_shared).map(|one| one.edge).collect();
             if shared.is_empty() || !self.lose(analysis, &shared) {
                 break;
             }
-            dropped = self.descend();
+            dropped = self.search();
         }
         let edges: Vec<Edge> = dropped.iter().map(|one| one.edge).collect();
         let lost: HashSet<Node> = analysis.lost_by(&edges).into_iter().collect();
         dropped.retain(|one| {
             !one.is_shared || self.memories(one.edge.to).iter().any(|node| lost.contains(node))
         });
-        let Descent { found_in, own, kept, .. } = self;
-        Drops { dropped, found_in, own, kept }
+        let DropSearch { found_in, own, kept, .. } = self;
+        DroppedReferences { dropped, found_in, own, kept }
     }
 
-    fn descend(&mut self) -> Vec<Dropped> {
+    fn search(&mut self) -> Vec<Dropped> {
         self.visited.clear();
         self.found_in.clear();
         self.kept.clear();
         for (owner, edge) in self.owned() {
             self.found_in.entry(edge.to).or_insert(owner);
-            self.drop_from(owner, edge, owner == self.places.first);
+            self.drop_from(owner, edge, owner == self.owners.first);
         }
         std::mem::take(&mut self.dropped)
     }
 
     /// Returns the references of the owners that lead to memory, each with its owner.
     fn owned(&self) -> Vec<(Node, Edge)> {
-        let edges = self.places.all.iter().flat_map(|(place, owner)| {
-            self.heap.graph.references(*place).map(move |edge| (*owner, edge))
+        let edges = self.owners.all.iter().flat_map(|(node, owner)| {
+            self.heap.graph.references(*node).map(move |edge| (*owner, edge))
         });
         let counts = |owner: &Node, edge: &Edge| {
-            let address = self.heap.known.addresses[edge.to.index()];
-            self.places.only_of.get(owner).is_none_or(|only| only.contains(&address))
+            let address = self.heap.nodes.addresses[edge.to.index()];
+            self.owners.only_of.get(owner).is_none_or(|only| only.contains(&address))
         };
         edges.filter(|(owner, edge)| self.leads(*edge) && counts(owner, edge)).collect()
     }
@@ -175,7 +174,7 @@ impl<'a, 'py> Descent<'a, 'py> {
     /// `whole` says that a part of it may go as a whole.
     fn drop_from(&mut self, holder: Node, edge: Edge, whole: bool) {
         let (to, is_own) = (edge.to, self.lost.contains(&edge.to));
-        let is_given = !whole || self.places.configurations.contains(&to);
+        let is_given = !whole || self.owners.configurations.contains(&to);
         match self.shape(to) {
             Shape::Memory => self.note(holder, edge, false),
             Shape::Immutable => {
@@ -260,7 +259,7 @@ impl<'a, 'py> Descent<'a, 'py> {
 
     /// Returns the device memory that a node leads to.
     fn memories(&self, node: Node) -> Vec<Node> {
-        let seen = reached(self.heap, self.places, [node], |_| true);
+        let seen = reached(self.heap, self.owners, [node], |_| true);
         seen.into_iter().filter(|node| self.heap.kind(*node) == Kind::Memory).collect()
     }
 
@@ -272,13 +271,13 @@ impl<'a, 'py> Descent<'a, 'py> {
                 || self.shape(node) == Shape::Memory
         };
         let first = edges.iter().map(|edge| edge.to).filter(|node| is_through(*node));
-        reached(self.heap, self.places, first, is_through)
+        reached(self.heap, self.owners, first, is_through)
     }
 
     fn leads(&self, edge: Edge) -> bool {
         self.heap.is_own(edge)
             && self.leading.contains(&edge.to)
-            && !self.places.owner_of.contains_key(&edge.to)
+            && !self.owners.owner_of.contains_key(&edge.to)
     }
 
     /// Returns the references of an object that lead to memory, those of its attributes among them.
@@ -307,7 +306,7 @@ impl<'a, 'py> Descent<'a, 'py> {
         // SAFETY: it is a new reference, or null with an exception.
         let found = unsafe { Bound::from_owned_ptr_or_err(self.py, dict) };
         let address = found.ok()?.as_ptr().addr();
-        dicts.find(|node| self.heap.known.addresses[node.index()] == address)
+        dicts.find(|node| self.heap.nodes.addresses[node.index()] == address)
     }
 
     fn shape(&self, node: Node) -> Shape {
@@ -325,7 +324,7 @@ impl<'a, 'py> Descent<'a, 'py> {
             Shape::Container
         } else if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyFrozenSet>() {
             Shape::Immutable
-        } else if self.places.namespaces.iter().any(|kind| object.get_type().is(kind)) {
+        } else if self.owners.namespaces.iter().any(|kind| object.get_type().is(kind)) {
             Shape::Namespace
         } else {
             Shape::Object
@@ -333,29 +332,22 @@ impl<'a, 'py> Descent<'a, 'py> {
     }
 }
 
-/// Returns what some nodes lead to by references of their own, not through the places.
+/// Returns what some nodes lead to by references of their own, not through the owners.
 pub(crate) fn reached(
     heap: &Heap<'_>,
-    places: &Places<'_, '_>,
+    owners: &Owners<'_, '_>,
     first: impl IntoIterator<Item = Node>,
     is_through: impl Fn(Node) -> bool,
 ) -> HashSet<Node> {
-    let mut next: Vec<Node> = first.into_iter().collect();
-    let mut seen: HashSet<Node> = next.iter().copied().collect();
-    while let Some(node) = next.pop() {
-        for edge in heap.graph.references(node) {
-            let is_on = heap.is_own(edge) && !places.owner_of.contains_key(&edge.to);
-            if is_on && is_through(edge.to) && seen.insert(edge.to) {
-                next.push(edge.to);
-            }
-        }
-    }
-    seen
+    heap::reached(first, |node| {
+        let own = heap.graph.references(node).filter(|edge| heap.is_own(*edge)).map(|edge| edge.to);
+        own.filter(|to| !owners.owner_of.contains_key(to) && is_through(*to))
+    })
 }
 
-/// Returns the nodes below the places that lead to a tensor.
-fn leading(heap: &Heap<'_>, places: &Places<'_, '_>) -> HashSet<Node> {
-    let below = reached(heap, places, places.owner_of.keys().copied(), |_| true);
+/// Returns the nodes below the owners that lead to a tensor.
+fn leading(heap: &Heap<'_>, owners: &Owners<'_, '_>) -> HashSet<Node> {
+    let below = reached(heap, owners, owners.owner_of.keys().copied(), |_| true);
     let mut holders: HashMap<Node, Vec<Node>> = HashMap::new();
     for node in &below {
         for edge in heap.graph.references(*node).filter(|edge| heap.is_own(*edge)) {
@@ -365,14 +357,5 @@ fn leading(heap: &Heap<'_>, places: &Places<'_, '_>) -> HashSet<Node> {
         }
     }
     let tensors = below.iter().copied().filter(|node| heap.kind(*node) == Kind::Tensor);
-    let mut next: Vec<Node> = tensors.collect();
-    let mut leading: HashSet<Node> = next.iter().copied().collect();
-    while let Some(node) = next.pop() {
-        for holder in holders.get(&node).into_iter().flatten() {
-            if leading.insert(*holder) {
-                next.push(*holder);
-            }
-        }
-    }
-    leading
+    heap::reached(tensors, |node| holders.get(&node).into_iter().flatten().copied())
 }

@@ -3,12 +3,82 @@
 //! Python names them (`_why/naming/`). Each class shows its references to the collector, so that
 //! another walk at the same time can explain them.
 
-use lowtide_heap::Size;
+use lowtide_heap::{Analysis, Node, Path, Size};
+use pyo3::PyTypeInfo;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::memory::heap::Heap;
+use crate::safety::own_references::list_of;
 use crate::start::roots::RootKind;
+
+/// Shows the references of classes to the collector.
+macro_rules! traversed {
+    ($($class:ident: $($field:ident),+;)+) => {$(
+        #[pymethods]
+        impl $class {
+            fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+                $(visit.call(&self.$field)?;)+
+                Ok(())
+            }
+        }
+    )+};
+}
+
+traversed! {
+    HeapPath: objects;
+    CutEdge: held, paths;
+    HeapCut: edges;
+    HeldObject: object, paths, cuts;
+    DeadCycle: head;
+    NativeObject: object;
+    Examination: held, dead, native;
+    Lead: chain, held;
+    Leads: drops, tensors, stays, path;
+}
+
+/// The heap with its analysis, from which results for Python are made.
+pub(crate) struct Analysed<'a, 'py> {
+    pub(crate) py: Python<'py>,
+    pub(crate) heap: &'a Heap<'py>,
+    pub(crate) analysis: &'a Analysis<'a>,
+}
+
+impl Analysed<'_, '_> {
+    /// Returns a list of results.
+    pub(crate) fn list<T: PyTypeInfo>(&self, results: Vec<Py<T>>) -> PyResult<Py<PyList>> {
+        Ok(list_of(self.py, results.into_iter().map(|one| one.into_bound(self.py)))?.unbind())
+    }
+
+    /// Returns the object of a node, or `None` for device memory.
+    pub(crate) fn object(&self, node: Node) -> Option<Py<PyAny>> {
+        self.heap.object(self.py, node).map(Bound::unbind)
+    }
+
+    /// Returns a list of the objects of some nodes.
+    pub(crate) fn objects(&self, nodes: impl IntoIterator<Item = Node>) -> PyResult<Py<PyList>> {
+        let objects = nodes.into_iter().filter_map(|node| self.heap.object(self.py, node));
+        Ok(list_of(self.py, objects)?.unbind())
+    }
+
+    /// Returns paths from roots to a node, the shortest first.
+    pub(crate) fn paths(&self, node: Node, most: usize) -> PyResult<Py<PyList>> {
+        let paths = self.analysis.paths(node, most);
+        self.list(paths.iter().map(|path| self.path(path)).collect::<PyResult<_>>()?)
+    }
+
+    /// Returns a path with its objects.
+    pub(crate) fn path(&self, path: &Path) -> PyResult<Py<HeapPath>> {
+        let heap = self.heap;
+        let first = path.nodes().find(|node| heap.has_object(*node)).unwrap_or(path.root);
+        let root = heap.nodes.roots.get(&first);
+        let (root, thread) = root.map_or((RootKind::Native, 0), |root| (root.kind, root.thread));
+        let frozen = path.nodes().any(|node| heap.is_frozen(node));
+        let (objects, hidden) = (self.objects(path.nodes())?, heap.hidden(first));
+        Py::new(self.py, HeapPath { root: root.as_str(), thread, objects, hidden, frozen })
+    }
+}
 
 /// A number of objects, or of pieces of memory, and their bytes.
 #[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]
@@ -34,34 +104,18 @@ impl RetainedSize {
 }
 
 /// A path from a root to an object.
-#[pyclass(frozen, module = "lowtide._native")]
+#[pyclass(frozen, get_all, module = "lowtide._native")]
 pub struct HeapPath {
-    pub(crate) root: RootKind,
+    /// The kind of root: `modules`, `frame`, `exception`, `interpreter` or `native`.
+    pub(crate) root: &'static str,
     /// The number of the thread, for frames and exceptions.
-    #[pyo3(get)]
     pub(crate) thread: u64,
     /// The objects along the path, the root first.
-    #[pyo3(get)]
     pub(crate) objects: Py<PyList>,
     /// References to the root that were not seen.
-    #[pyo3(get)]
     pub(crate) hidden: u32,
     /// Whether an object on the path is frozen.
-    #[pyo3(get)]
     pub(crate) frozen: bool,
-}
-
-#[pymethods]
-impl HeapPath {
-    /// The kind of root: `modules`, `frame`, `exception`, `interpreter` or `native`.
-    #[getter]
-    fn root(&self) -> &'static str {
-        self.root.as_str()
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.objects)
-    }
 }
 
 /// A reference that a cut removes.
@@ -71,14 +125,6 @@ pub struct CutEdge {
     pub(crate) held: Option<Py<PyAny>>,
     /// Paths to the object that refers to it, shortest first.
     pub(crate) paths: Py<PyList>,
-}
-
-#[pymethods]
-impl CutEdge {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.held)?;
-        visit.call(&self.paths)
-    }
 }
 
 /// References that free an object when they are cut.
@@ -99,13 +145,6 @@ pub struct HeapCut {
     pub(crate) collects: bool,
     /// Whether what the collector has to free is frozen: it has to be unfrozen first.
     pub(crate) unfreezes: bool,
-}
-
-#[pymethods]
-impl HeapCut {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.edges)
-    }
 }
 
 /// An object that is kept alive: one that holds device memory, or one that was asked about.
@@ -133,15 +172,6 @@ pub struct HeldObject {
     pub(crate) why_no_cut: Option<String>,
 }
 
-#[pymethods]
-impl HeldObject {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.object)?;
-        visit.call(&self.paths)?;
-        visit.call(&self.cuts)
-    }
-}
-
 /// A reference cycle that no root reaches.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub struct DeadCycle {
@@ -155,13 +185,6 @@ pub struct DeadCycle {
     pub(crate) kept_bytes: u64,
 }
 
-#[pymethods]
-impl DeadCycle {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.head)
-    }
-}
-
 /// An object that only native code holds.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub struct NativeObject {
@@ -171,13 +194,6 @@ pub struct NativeObject {
     pub(crate) references: u32,
     /// The device memory that it retains.
     pub(crate) bytes: u64,
-}
-
-#[pymethods]
-impl NativeObject {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.object)
-    }
 }
 
 /// The result of a walk over the heap.
@@ -207,15 +223,6 @@ pub struct Examination {
     pub(crate) frozen_listed: bool,
 }
 
-#[pymethods]
-impl Examination {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.held)?;
-        visit.call(&self.dead)?;
-        visit.call(&self.native)
-    }
-}
-
 /// A reference that a shutdown drops.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
 pub struct Lead {
@@ -225,14 +232,6 @@ pub struct Lead {
     pub(crate) held: Option<Py<PyAny>>,
     /// The device memory that no reference before it leads to.
     pub(crate) bytes: u64,
-}
-
-#[pymethods]
-impl Lead {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.chain)?;
-        visit.call(&self.held)
-    }
 }
 
 /// What a shutdown of some objects drops, and what stays.
@@ -248,14 +247,4 @@ pub struct Leads {
     pub(crate) stays: Py<PyList>,
     /// A path to the first object.
     pub(crate) path: Option<Py<HeapPath>>,
-}
-
-#[pymethods]
-impl Leads {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.drops)?;
-        visit.call(&self.tensors)?;
-        visit.call(&self.stays)?;
-        visit.call(&self.path)
-    }
 }

@@ -10,13 +10,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::answer::dropped_references::{Descent, Dropped, Drops, Places, reached};
-use crate::answer::paths::path_of;
-use crate::answer::results::{Lead, Leads};
+use crate::answer::dropped_references::{DropSearch, Dropped, DroppedReferences, Owners, reached};
+use crate::answer::results::{Analysed, Lead, Leads};
 use crate::ask::kind::Kind;
 use crate::memory::heap::Heap;
 use crate::memory::nodes;
-use crate::safety::python_lists::list_of;
 use crate::start::question::Question;
 
 /// Returns which references a shutdown drops. `owners` has a list for each object that is shut down:
@@ -34,44 +32,37 @@ pub fn leads_to<'py>(
     namespaces: Vec<Bound<'py, PyType>>,
 ) -> PyResult<Leads> {
     let py = question.py();
-    let (question, mut kinds) = Question::new(question)?;
-    let heap = nodes::take(py, &question, &mut kinds)?;
+    let (question, mut types) = Question::new(question)?;
+    let heap = nodes::take(py, &question, &mut types)?;
     let analysis = Analysis::new(&heap.graph);
-    let places = places(&heap, &owners, &only, &configurations, &namespaces)?;
+    let found = owners_in(&heap, &owners, &only, &configurations, &namespaces)?;
     drop((owners, only, configurations));
-    let descent = Descent::new(py, &heap, &analysis, &places);
-    let Drops { dropped, found_in, own, kept } = descent.dropped(&analysis);
-    let ways: Vec<Way> = dropped.iter().map(|one| way(&heap, &places, one, &dropped)).collect();
+    let owners = found;
+    let search = DropSearch::new(py, &heap, &analysis, &owners);
+    let DroppedReferences { dropped, found_in, own, kept } = search.dropped(&analysis);
+    let ways: Vec<Way> = dropped.iter().map(|one| way(&heap, &owners, one, &dropped)).collect();
     // One that leads to most of the others wraps them.
     let mut order: Vec<usize> = (0..ways.len()).collect();
     order.sort_by_key(|at| Reverse(ways[*at].others));
     let bytes = counted_once(&heap, &ways, &order);
-    let lead = |at: usize| {
-        let Dropped { edge, holder, .. } = &dropped[at];
-        let chain = chain(*holder, &found_in, &places);
-        let chain = chain.into_iter().filter_map(|node| heap.object(py, node));
-        let (chain, held) = (list_of(py, chain)?, heap.object(py, edge.to));
-        Py::new(
-            py,
-            Lead { chain: chain.unbind(), held: held.map(Bound::unbind), bytes: bytes[at].0 },
-        )
-    };
-    let leads = order.iter().map(|at| lead(*at)).collect::<PyResult<Vec<_>>>()?;
+    let found = Analysed { py, heap: &heap, analysis: &analysis };
+    let drops = order.iter().map(|at| {
+        let Dropped { edge, holder, .. } = &dropped[*at];
+        let chain = found.objects(chain(*holder, &found_in, &owners))?;
+        Py::new(py, Lead { chain, held: found.object(edge.to), bytes: bytes[*at].0 })
+    });
+    let drops = found.list(drops.collect::<PyResult<_>>()?)?;
     let cut: Vec<Edge> = dropped.iter().map(|one| one.edge).collect();
     let lost: HashSet<Node> = analysis.lost_by(&cut).into_iter().collect();
-    let tensors = tensors(&heap, &places, &dropped, own, kept);
-    let objects = |nodes: Vec<Node>| {
-        list_of(py, nodes.into_iter().filter_map(|node| heap.object(py, node))).map(Bound::unbind)
-    };
+    let tensors = tensors(&heap, &owners, &dropped, own, kept);
     let stays = |node: &Node| !lost.contains(node) && analysis.is_reached(*node);
-    let stays = tensors.iter().copied().filter(stays).collect();
-    let path = heap.known.targets.first().and_then(|target| analysis.path(*target));
+    let path = heap.targets.first().and_then(|target| analysis.path(*target));
     Ok(Leads {
-        drops: list_of(py, leads.into_iter().map(|lead| lead.into_bound(py)))?.unbind(),
+        drops,
         freed_bytes: analysis.freed_by(&cut).bytes.0 + dead_bytes(&heap, &analysis, &ways),
-        stays: objects(stays)?,
-        tensors: objects(tensors)?,
-        path: path.map(|path| path_of(py, &heap, &path)).transpose()?,
+        stays: found.objects(tensors.iter().copied().filter(stays))?,
+        tensors: found.objects(tensors)?,
+        path: path.map(|path| found.path(&path)).transpose()?,
     })
 }
 
@@ -82,8 +73,8 @@ struct Way {
     others: usize,
 }
 
-fn way(heap: &Heap<'_>, places: &Places<'_, '_>, one: &Dropped, all: &[Dropped]) -> Way {
-    let seen = reached(heap, places, [one.edge.to], |_| true);
+fn way(heap: &Heap<'_>, owners: &Owners<'_, '_>, one: &Dropped, all: &[Dropped]) -> Way {
+    let seen = reached(heap, owners, [one.edge.to], |_| true);
     let others: HashSet<Node> = all.iter().map(|other| other.edge.to).collect();
     let others =
         others.iter().filter(|other| **other != one.edge.to && seen.contains(other)).count();
@@ -115,19 +106,19 @@ fn counted_once(heap: &Heap<'_>, ways: &[Way], order: &[usize]) -> Vec<Bytes> {
 /// that the dropped references lead to. If somebody else holds all that the owners lead to, it is about that.
 fn tensors(
     heap: &Heap<'_>,
-    places: &Places<'_, '_>,
+    owners: &Owners<'_, '_>,
     dropped: &[Dropped],
     own: HashSet<Node>,
     kept: Vec<Node>,
 ) -> Vec<Node> {
     let is_tensor = |node: &Node| heap.kind(*node) == Kind::Tensor;
     let first = dropped.iter().map(|one| one.edge.to).chain(kept);
-    let mut found = reached(heap, places, first, |_| true);
+    let mut found = reached(heap, owners, first, |_| true);
     found.extend(own);
-    found.extend(heap.known.targets.iter().copied());
+    found.extend(heap.targets.iter().copied());
     found.retain(is_tensor);
     if found.is_empty() {
-        found = reached(heap, places, places.owner_of.keys().copied(), |_| true);
+        found = reached(heap, owners, owners.owner_of.keys().copied(), |_| true);
         found.retain(is_tensor);
     }
     let mut found: Vec<Node> = found.into_iter().collect();
@@ -136,10 +127,10 @@ fn tensors(
 }
 
 /// Returns the objects from an owner to the holder of a reference.
-fn chain(holder: Node, found_in: &HashMap<Node, Node>, places: &Places<'_, '_>) -> Vec<Node> {
+fn chain(holder: Node, found_in: &HashMap<Node, Node>, owners: &Owners<'_, '_>) -> Vec<Node> {
     let mut chain = vec![holder];
     while let Some(next) = found_in.get(&chain[chain.len() - 1]) {
-        if places.owner_of.contains_key(&chain[chain.len() - 1]) || chain.contains(next) {
+        if owners.owner_of.contains_key(&chain[chain.len() - 1]) || chain.contains(next) {
             break;
         }
         chain.push(*next);
@@ -148,37 +139,37 @@ fn chain(holder: Node, found_in: &HashMap<Node, Node>, places: &Places<'_, '_>) 
     chain
 }
 
-fn places<'a, 'py>(
+fn owners_in<'a, 'py>(
     heap: &Heap<'_>,
     owners: &[Vec<Bound<'_, PyAny>>],
     only: &[Option<HashSet<usize>>],
     configurations: &[usize],
     namespaces: &'a [Bound<'py, PyType>],
-) -> PyResult<Places<'a, 'py>> {
+) -> PyResult<Owners<'a, 'py>> {
     let address = |object: &Bound<'_, PyAny>| object.as_ptr().addr();
     let named = owners.iter().flatten().map(address).chain(configurations.iter().copied());
     let wanted: HashSet<usize> = named.collect();
-    let known = (0..).map(Node).zip(&heap.known.addresses);
+    let known = (0..).map(Node).zip(&heap.nodes.addresses);
     let nodes: HashMap<usize, Node> =
         known.filter(|(_, at)| wanted.contains(at)).map(|(node, at)| (*at, node)).collect();
     let node = |object: &Bound<'_, PyAny>| nodes.get(&address(object)).copied();
     let (mut owner_of, mut all) = (HashMap::new(), Vec::new());
     let mut first = None;
     let mut only_of = HashMap::new();
-    for (at, places) in owners.iter().enumerate().rev() {
-        let Some(owner) = places.first().and_then(node) else { continue };
+    for (at, parts) in owners.iter().enumerate().rev() {
+        let Some(owner) = parts.first().and_then(node) else { continue };
         if let Some(only) = only.get(at).and_then(Option::as_ref) {
             only_of.insert(owner, only.clone());
         }
         if at == 0 {
             first = Some(owner);
         }
-        let places = places.iter().filter_map(node).map(|place| (place, owner));
-        all.extend(places.filter(|(place, owner)| owner_of.insert(*place, *owner).is_none()));
+        let parts = parts.iter().filter_map(node).map(|part| (part, owner));
+        all.extend(parts.filter(|(part, owner)| owner_of.insert(*part, *owner).is_none()));
     }
     let first = first.ok_or_else(|| {
         PyRuntimeError::new_err("the walk did not meet the object that is to be shut down")
     })?;
     let configurations = configurations.iter().filter_map(|at| nodes.get(at).copied()).collect();
-    Ok(Places { owner_of, all, only_of, first, configurations, namespaces })
+    Ok(Owners { owner_of, all, only_of, first, configurations, namespaces })
 }

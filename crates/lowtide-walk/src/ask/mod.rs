@@ -4,8 +4,6 @@ pub(crate) mod dlpack;
 pub(crate) mod kind;
 pub(crate) mod numpy;
 pub(crate) mod object;
-pub(crate) mod object_kind;
 pub(crate) mod prefetch;
 pub(crate) mod references;
-pub(crate) mod search;
 pub(crate) mod types;

@@ -1,11 +1,12 @@
 //! Reads live objects without running any code.
 
+use std::ptr::with_exposed_provenance_mut;
+
 use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::prelude::*;
 
 /// From this reference count on, an object is immortal.
 const IMMORTAL: u32 = 1 << 29;
-/// How many objects ahead memory is prefetched.
-pub(crate) const AHEAD: usize = 16;
 
 /// Returns the type of a live object.
 pub(crate) fn class_of(object: *mut PyObject) -> *mut PyTypeObject {
@@ -23,6 +24,18 @@ pub(crate) fn count_of(object: *mut PyObject) -> u32 {
 /// Returns whether a reference count is that of an immortal object.
 pub(crate) fn is_immortal(count: u32) -> bool {
     count >= IMMORTAL
+}
+
+/// Returns whether a type is another one, or below it.
+pub(crate) fn is_below(class: *mut PyTypeObject, above: *mut PyTypeObject) -> bool {
+    // SAFETY: both are types of live objects, or were given by somebody who has them: they are alive.
+    unsafe { ffi::PyType_IsSubtype(class, above) != 0 }
+}
+
+/// Returns the object at an address.
+pub(crate) fn object(py: Python<'_>, address: usize) -> Bound<'_, PyAny> {
+    // SAFETY: it was alive when it was listed or walked, and no Python code has run since.
+    unsafe { Bound::from_borrowed_ptr(py, with_exposed_provenance_mut(address)) }
 }
 
 /// Returns the first element of a tuple, or `None` if it has none or is no tuple.

@@ -4,18 +4,19 @@ use std::collections::HashMap;
 use std::mem::transmute;
 use std::ptr::with_exposed_provenance_mut;
 
-use pyo3::ffi::{self, PyTypeObject};
+use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::ask::dlpack::is_capsule_type;
-use crate::ask::kind::Kind;
+use crate::ask::kind::{Kind, TypeKind};
 use crate::ask::numpy::Layouts;
-use crate::ask::object_kind::TypeKind;
+use crate::ask::object::is_below;
+use crate::ask::prefetch::prefetch;
 
 /// The facts about a type that the walk needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Info {
+pub(crate) struct TypeInfo {
     pub(crate) kind: Kind,
     /// The traverse slot; `None` if its objects refer to nothing that can be known.
     pub(crate) traverse: Option<ffi::traverseproc>,
@@ -35,9 +36,9 @@ pub(crate) struct Info {
     pub(crate) beside: [isize; 2],
 }
 
-impl Info {
+impl TypeInfo {
     /// A type whose objects refer to nothing.
-    pub(crate) const NOTHING: Info = Info {
+    pub(crate) const NOTHING: TypeInfo = TypeInfo {
         kind: Kind::Opaque,
         traverse: None,
         is_gc: None,
@@ -52,6 +53,25 @@ impl Info {
     pub(crate) fn refers_to_nothing(&self) -> bool {
         let is_read_otherwise = self.is_array || self.is_row || self.is_capsule;
         self.traverse.is_none() && !is_read_otherwise && self.kind != Kind::Tensor
+    }
+
+    /// Returns whether the traverse slot of an object of this type may be called: that of a class written
+    /// in C must not.
+    pub(crate) fn is_collected(&self, object: *mut PyObject) -> bool {
+        // SAFETY: the object is alive, and the slot is one of its type.
+        self.is_gc.is_none_or(|is_gc| unsafe { is_gc(object) } != 0)
+    }
+
+    /// Prefetches the memory that the traverse slot of an object of this type will read.
+    pub(crate) fn prefetch_beside(&self, object: *mut PyObject) {
+        for offset in self.beside {
+            let place = object.wrapping_byte_offset(offset).cast::<usize>();
+            // SAFETY: objects of its type have a pointer there, or something else as long.
+            let beside = unsafe { place.read() };
+            if beside != 0 {
+                prefetch(beside);
+            }
+        }
     }
 }
 
@@ -78,12 +98,11 @@ fn recent(class: *mut PyTypeObject) -> usize {
 }
 
 /// Every type that the walk has met.
-pub(crate) struct Kinds {
-    /// Their numbers by their addresses.
-    numbers: HashMap<usize, usize>,
-    infos: Vec<Info>,
+pub(crate) struct Types {
+    /// What is known of them, by their addresses.
+    infos: HashMap<usize, TypeInfo>,
     /// The types that were asked for last: most objects have one of a few types.
-    recent: [(usize, Info); RECENT],
+    recent: [(usize, TypeInfo); RECENT],
     /// Types that Python has named, the kinds of their objects, and whether that includes
     /// subclasses.
     known: Vec<(usize, Kind, bool)>,
@@ -111,9 +130,9 @@ pub(crate) struct Kinds {
 
 // SAFETY: its pointers are addresses of types, which are alive and do not change during a walk,
 // whichever thread reads them.
-unsafe impl Send for Kinds {}
+unsafe impl Send for Types {}
 
-impl Kinds {
+impl Types {
     /// Knows the types that Python has named. `sample` is a class written in Python; any thread may
     /// ask objects of the types `readers`.
     pub(crate) fn new(
@@ -121,86 +140,71 @@ impl Kinds {
         sample: &Bound<'_, PyType>,
         readers: &[Bound<'_, PyType>],
         knows_layout: bool,
-    ) -> Kinds {
-        let exception = sample.py().get_type::<pyo3::exceptions::PyBaseException>();
-        let mut kinds = Kinds {
-            numbers: HashMap::new(),
-            infos: Vec::new(),
-            recent: [(0, Info::NOTHING); RECENT],
-            known: Vec::with_capacity(known.len()),
-            plain: 0,
-            readers: readers
-                .iter()
-                .map(|class| slot(class.as_type_ptr(), ffi::Py_tp_traverse))
-                .collect(),
+    ) -> Types {
+        let py = sample.py();
+        let known = known.iter().map(Py::get);
+        let traverse_of =
+            |class: &Bound<'_, PyType>| slot(class.as_type_ptr(), ffi::Py_tp_traverse);
+        Types {
+            infos: HashMap::new(),
+            recent: [(0, TypeInfo::NOTHING); RECENT],
+            known: known.map(|one| (one.class.as_ptr().addr(), one.kind, one.subclasses)).collect(),
+            plain: traverse_of(sample),
+            readers: readers.iter().map(traverse_of).collect(),
             node: 0,
-            exception: exception.as_ptr().addr(),
-            frozenset: sample.py().get_type::<pyo3::types::PyFrozenSet>().as_ptr().addr(),
-            knows_layout,
+            exception: py.get_type::<pyo3::exceptions::PyBaseException>().as_ptr().addr(),
+            frozenset: py.get_type::<pyo3::types::PyFrozenSet>().as_ptr().addr(),
+            list: py.get_type::<pyo3::types::PyList>().as_ptr().addr(),
             array: None,
             row: None,
             layouts: Layouts::new(),
             reported: HashMap::new(),
-            list: sample.py().get_type::<pyo3::types::PyList>().as_ptr().addr(),
-        };
-        for TypeKind { class, kind, subclasses } in known.iter().map(Py::get) {
-            kinds.known.push((class.as_ptr().addr(), (*kind).into(), *subclasses));
+            knows_layout,
         }
-        let traverse = traverse(sample.as_type_ptr());
-        kinds.plain = traverse.map_or(0, |traverse| traverse as usize);
-        kinds
     }
 
     /// Forgets every type. While Python runs, a type may be freed and another be created at its
     /// address.
     pub(crate) fn forget(&mut self) {
-        self.numbers.clear();
         self.infos.clear();
-        self.recent = [(0, Info::NOTHING); RECENT];
+        self.recent = [(0, TypeInfo::NOTHING); RECENT];
     }
 
     /// Returns what is known of a type.
     #[inline]
-    pub(crate) fn of(&mut self, class: *mut PyTypeObject) -> Info {
+    pub(crate) fn of(&mut self, class: *mut PyTypeObject) -> TypeInfo {
         let (known, info) = self.recent[recent(class)];
         if known == class.addr() { info } else { self.look_up(class) }
     }
 
-    fn look_up(&mut self, class: *mut PyTypeObject) -> Info {
-        let number = self.numbers.get(&class.addr()).copied().unwrap_or_else(|| {
-            self.numbers.insert(class.addr(), self.infos.len());
-            self.infos.push(self.learn(class));
-            self.infos.len() - 1
-        });
-        let info = self.infos[number];
+    fn look_up(&mut self, class: *mut PyTypeObject) -> TypeInfo {
+        let known = self.infos.get(&class.addr()).copied();
+        let info = known.unwrap_or_else(|| self.learn(class));
+        self.infos.insert(class.addr(), info);
         self.recent[recent(class)] = (class.addr(), info);
         info
     }
 
-    fn learn(&self, class: *mut PyTypeObject) -> Info {
+    fn learn(&self, class: *mut PyTypeObject) -> TypeInfo {
         let traverse = traverse(class);
         let kind = self.kind(class, traverse);
-        // SAFETY: both are types, and alive.
-        let is_below = |above| unsafe { ffi::PyType_IsSubtype(class, above) } != 0;
-        let (is_array, is_row) = (self.array.is_some_and(is_below), self.row.is_some_and(is_below));
-        let is_capsule = is_capsule_type(class);
-        let beside = self.beside(class, kind);
-        let mut info = Info {
+        let is_one = |of: Option<*mut PyTypeObject>| of.is_some_and(|above| is_below(class, above));
+        let mut info = TypeInfo {
             kind,
             traverse,
             is_gc: is_gc(class),
-            is_array,
-            is_row,
-            is_capsule,
+            is_array: is_one(self.array),
+            is_row: is_one(self.row),
+            is_capsule: is_capsule_type(class),
             reader: None,
-            beside,
+            beside: self.beside(class, kind),
         };
         info.reader = traverse.filter(|_| self.is_for_any_thread(class, info));
         info
     }
 
-    fn is_for_any_thread(&self, class: *mut PyTypeObject, info: Info) -> bool {
-        let Info { kind, is_gc, is_array, is_row, is_capsule, .. } = info;
+    fn is_for_any_thread(&self, class: *mut PyTypeObject, info: TypeInfo) -> bool {
+        let TypeInfo { kind, is_gc, is_array, is_row, is_capsule, .. } = info;
         // What else is known of these, only the calling thread has.
         let is_told = matches!(kind, Kind::Tensor | Kind::Frame | Kind::Generator);
         let is_told = is_told || is_array || is_row || is_capsule;
@@ -231,11 +235,7 @@ impl Kinds {
 
     fn kind(&self, class: *mut PyTypeObject, traverse: Option<ffi::traverseproc>) -> Kind {
         let exact = self.known.iter().find(|(known, ..)| *known == class.addr());
-        let is_below = |above: usize| {
-            let above = std::ptr::with_exposed_provenance_mut(above);
-            // SAFETY: both are types, and alive.
-            (unsafe { ffi::PyType_IsSubtype(class, above) }) != 0
-        };
+        let is_below = |above: usize| is_below(class, with_exposed_provenance_mut(above));
         if let Some((_, kind, _)) = exact {
             return *kind;
         }

@@ -8,18 +8,18 @@ use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 
 use crate::ask::kind::Kind;
-use crate::ask::object::class_of;
+use crate::ask::object::object;
 use crate::ask::references;
-use crate::ask::types::Kinds;
-use crate::memory::heap::{Heap, Known, MemoryNode, object};
+use crate::ask::types::Types;
+use crate::memory::heap::{Heap, MemoryNode};
 use crate::memory::reported::{Memory, MemoryKind, Reports};
-use crate::safety::collector_off::Resting;
 use crate::safety::huge_pages::Reserve;
-use crate::safety::out_of_memory::{OutOfMemory, reserve, reserve_for};
-use crate::safety::own_references::Held;
+use crate::safety::out_of_memory::{reserve, reserve_for};
+use crate::safety::own_references::CollectorOff;
+use crate::safety::own_references::OwnReferences;
+use crate::start::collector::Matching;
 use crate::start::question::Question;
 use crate::walk::heap_walk::walk;
-use crate::walk::listing;
 use crate::walk::walked::Walked;
 
 /// How often the walk is repeated because it met tensors that had not been asked about. Other
@@ -41,74 +41,84 @@ const NATIVE_AWAY: usize = 12;
 pub(crate) fn take<'py>(
     py: Python<'py>,
     question: &Question<'py>,
-    kinds: &mut Kinds,
+    types: &mut Types,
 ) -> PyResult<Heap<'py>> {
     let mut reports = Reports::new(py)?;
     let _room = reserve(0)?;
-    let Tensors { found, all: mut before, .. } = tensors(py, question, kinds)?;
-    reports.ask(py, question, found, &mut kinds.reported)?;
-    let dtypes = Held::new(py)?;
+    let Matching { found, all: mut before, .. } = tensors(py, question, types)?;
+    reports.ask(py, question, found, &mut types.reported)?;
+    let dtypes = OwnReferences::new(py)?;
     let mut walks = 0;
     loop {
         walks += 1;
-        let (walked, held, resting) = walk(py, question, kinds, std::mem::take(&mut before))?;
+        let (walked, held, off) = walk(py, question, types, std::mem::take(&mut before))?;
         let unknown: Vec<Bound<'py, PyAny>> =
-            kinds.layouts.take_unknown().into_iter().map(|dtype| object(py, dtype)).collect();
-        let unasked = |node: &&Node| !reports.memory.contains_key(&walked.addresses[node.index()]);
+            types.layouts.take_unknown().into_iter().map(|dtype| object(py, dtype)).collect();
+        let unasked =
+            |node: &&Node| !reports.memory.contains_key(&walked.nodes.addresses[node.index()]);
         let unasked: Vec<Bound<'py, PyAny>> = (walked.tensors.iter().filter(unasked))
-            .map(|node| object(py, walked.addresses[node.index()]))
+            .map(|node| object(py, walked.nodes.addresses[node.index()]))
             .collect();
         if unasked.is_empty() && unknown.is_empty() || walks == WALKS_MOST {
-            let adding = Adding::new(py, question, walked, kinds.array);
+            let (by_key, memories, sharing, explained) = Default::default();
+            let array = types.array;
+            let adding =
+                Adding { py, question, walked, array, by_key, memories, sharing, explained };
             // All of these live until the answer is made. To free one may run code, and that code
             // may free other objects whose addresses the walk has noted.
             let held = [held, reports.held, reports.asked, dtypes];
-            return adding.all(&reports.memory, &reports.kept, held, resting);
+            return adding.all(&reports.memory, &reports.kept, held, off);
         }
         drop(walked);
-        drop(resting);
+        drop(off);
         for dtype in unknown {
             let address = dtype.as_ptr().addr();
             dtypes.push(dtype.clone())?;
-            kinds.layouts.add(address, question.layout.call1((dtype,))?.extract()?);
+            types.layouts.add(address, question.asked.layout.call1((dtype,))?.extract()?);
         }
         drop(held);
         if !unasked.is_empty() {
-            reports.ask(py, question, unasked, &mut kinds.reported)?;
+            reports.ask(py, question, unasked, &mut types.reported)?;
         }
     }
 }
 
-/// The objects that may hold device memory.
-pub(crate) struct Tensors<'py> {
-    pub(crate) found: Vec<Bound<'py, PyAny>>,
-    /// The addresses of all objects among which they were found, in order.
-    pub(crate) all: Vec<usize>,
-    /// Whether frozen objects are among them.
-    pub(crate) has_frozen: bool,
-}
-
 /// Finds the objects that may hold device memory, of those that are listed.
-pub(crate) fn tensors<'py>(
+fn tensors<'py>(
     py: Python<'py>,
     question: &Question<'py>,
-    kinds: &mut Kinds,
-) -> PyResult<Tensors<'py>> {
-    let (mut found, mut all) = (Vec::new(), Vec::new());
-    let mut is_full = false;
-    let has_frozen = listing::each(&question.interpreter, question.generations.as_ref(), |at| {
-        is_full |= all.try_reserve(1).is_err();
-        if !is_full {
-            all.push(at.expose_provenance());
+    types: &mut Types,
+) -> PyResult<Matching<'py>> {
+    question.collector.find(py, |class| types.of(class).kind == Kind::Tensor)
+}
+
+/// Returns the bytes that the objects which the collector lists hold on the question's device, and what
+/// those keep in native code. Each piece of memory counts once. Returns `None` if there are frozen objects
+/// that cannot be read.
+///
+/// This is one pass over the objects instead of a walk, in a seventh of the time: tensors are tracked by the collector,
+/// whoever holds them. Objects that it does not track, of some types of torch, are left out; who asks has to know
+/// whether there are any (`_why/memory/listed.py`).
+#[pyfunction]
+pub fn listed_memory(question: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    let py = question.py();
+    let (question, mut types) = Question::new(question)?;
+    let mut reports = Reports::new(py)?;
+    let Matching { found, has_frozen, .. } = tensors(py, &question, &mut types)?;
+    if !has_frozen {
+        return Ok(None);
+    }
+    reports.ask(py, &question, found, &mut HashMap::new())?;
+    let reported = reports.memory.values().flatten().map(Py::get);
+    let is_asked =
+        |device: &str| question.asked.device.as_ref().is_none_or(|asked| asked == device);
+    let mut sizes: HashMap<u64, u64> = HashMap::new();
+    for memory in reported {
+        if is_asked(memory.device.bind(py).to_str()?) {
+            sizes.insert(memory.key, memory.bytes);
         }
-        if kinds.of(class_of(at)).kind == Kind::Tensor {
-            is_full |= found.try_reserve(1).is_err();
-            if !is_full {
-                found.push(object(py, at.expose_provenance()));
-            }
-        }
-    })?;
-    if is_full { Err(OutOfMemory.into()) } else { Ok(Tensors { found, all, has_frozen }) }
+    }
+    Ok(Some(sizes.values().sum()))
 }
 
 struct Adding<'a, 'py> {
@@ -139,30 +149,20 @@ impl Sharing {
     }
 }
 
-impl<'a, 'py> Adding<'a, 'py> {
-    fn new(
-        py: Python<'py>,
-        question: &'a Question<'py>,
-        walked: Walked,
-        array: Option<*mut PyTypeObject>,
-    ) -> Adding<'a, 'py> {
-        let (by_key, memories, sharing, explained) = Default::default();
-        Adding { py, question, walked, array, by_key, memories, sharing, explained }
-    }
-
+impl<'py> Adding<'_, 'py> {
     fn all(
         mut self,
         memories: &HashMap<usize, Option<Py<Memory>>>,
         kept: &[(usize, Vec<usize>)],
-        held: [Held<'py>; 4],
-        resting: Resting<'py>,
+        held: [OwnReferences<'py>; 4],
+        off: CollectorOff<'py>,
     ) -> PyResult<Heap<'py>> {
         let (nodes, edges) = self.walked.builder.len();
         // Each tensor may have memory of its own, and be kept by others.
         let more = memories.len() + kept.iter().map(|(_, kept)| kept.len()).sum::<usize>();
         let room = reserve_for(nodes + 2 * more, edges + 4 * more)?;
         for node in std::mem::take(&mut self.walked.tensors) {
-            let address = self.walked.addresses[node.index()];
+            let address = self.walked.nodes.addresses[node.index()];
             if let Some(Some(memory)) = memories.get(&address)
                 && self.question.counts(address)
             {
@@ -202,7 +202,7 @@ impl<'a, 'py> Adding<'a, 'py> {
             }
         }
         self.explain_shared();
-        Ok(self.done(held, resting, room))
+        Ok(self.done(held, off, room))
     }
 
     /// Explains tensors that native code holds because their memory is shown through something
@@ -216,8 +216,8 @@ impl<'a, 'py> Adding<'a, 'py> {
         // By an object with memory: the object of native code that leads to it, itself or a buffer
         // over it.
         let mut held: HashMap<Node, Node> = HashMap::new();
-        for native in &self.walked.native {
-            for node in self.shown_by(self.walked.addresses[native.index()]) {
+        for native in &self.walked.nodes.native {
+            for node in self.shown_by(self.walked.nodes.addresses[native.index()]) {
                 held.entry(node).or_insert(*native);
             }
         }
@@ -262,7 +262,7 @@ impl<'a, 'py> Adding<'a, 'py> {
 
     /// Explains one of the references to a node that were not seen. Returns whether there was one.
     fn explain(&mut self, node: Node) -> bool {
-        let hidden = &mut self.walked.hidden;
+        let hidden = &mut self.walked.nodes.hidden;
         let Ok(at) = hidden.binary_search_by_key(&node, |(node, _)| *node) else { return false };
         let was = hidden[at].1;
         hidden[at].1 = was.saturating_sub(1);
@@ -274,13 +274,13 @@ impl<'a, 'py> Adding<'a, 'py> {
     fn holds(&mut self, tensor: Node, memory: &Memory) -> Option<Node> {
         let Memory { key, bytes, device, native, .. } = memory;
         let device = device.bind(self.py).as_borrowed();
-        if self.question.device.as_ref().is_some_and(|wanted| device != wanted.as_str()) {
+        if self.question.asked.device.as_ref().is_some_and(|wanted| device != wanted.as_str()) {
             return None;
         }
         let at = *self.by_key.entry(*key).or_insert_with(|| {
             let node = self.walked.builder.node();
-            self.walked.addresses.push(0);
-            self.walked.kinds.push(Kind::Memory);
+            self.walked.nodes.addresses.push(0);
+            self.walked.nodes.kinds.push(Kind::Memory);
             let bytes = Bytes(*bytes);
             self.walked.builder.bytes(node, bytes);
             self.memories.push(MemoryNode { node, bytes, native: *native, tensor });
@@ -291,34 +291,28 @@ impl<'a, 'py> Adding<'a, 'py> {
         Some(memory)
     }
 
-    fn done(self, held: [Held<'py>; 4], resting: Resting<'py>, room: Reserve) -> Heap<'py> {
+    fn done(
+        self,
+        held: [OwnReferences<'py>; 4],
+        off: CollectorOff<'py>,
+        room: Reserve,
+    ) -> Heap<'py> {
         let Adding { question, mut walked, memories, explained, .. } = self;
-        walked.hidden.retain(|(_, count)| *count > 0);
+        walked.nodes.hidden.retain(|(_, count)| *count > 0);
         let is_hidden =
-            |node: &Node| walked.hidden.binary_search_by_key(node, |(node, _)| *node).is_ok();
-        walked.native.retain(is_hidden);
+            |node: &Node| walked.nodes.hidden.binary_search_by_key(node, |(node, _)| *node).is_ok();
+        walked.nodes.native.retain(is_hidden);
         let targets = question.targets.iter().flatten();
         let targets = targets.filter_map(|target| walked.table.get(*target)).map(Node).collect();
         let elsewhere = std::mem::take(&mut walked.elsewhere);
         hold_from_afar(&mut walked, &elsewhere, ELSEWHERE_AWAY);
-        let native = walked.native.clone();
+        let native = walked.nodes.native.clone();
         hold_from_afar(&mut walked, &native, NATIVE_AWAY);
         // The table is large, and not needed any more.
-        drop(walked.table);
-        let known = Known {
-            addresses: walked.addresses,
-            kinds: walked.kinds,
-            hidden: walked.hidden,
-            native: walked.native,
-            explained,
-            roots: walked.roots,
-            targets,
-            lists: walked.lists,
-            frozen_count: walked.frozen_count,
-            frozen_seen: walked.frozen_seen,
-        };
-        let graph = walked.builder.finish();
-        Heap { graph, known, memories, _room: room, _resting: resting, _held: held }
+        let Walked { builder, nodes, table, unexplained, .. } = walked;
+        drop((table, unexplained));
+        let graph = builder.finish();
+        Heap { graph, nodes, explained, targets, memories, _room: room, _off: off, _held: held }
     }
 }
 
@@ -340,6 +334,6 @@ fn hold_from_afar(walked: &mut Walked, nodes: &[Node], steps: usize) {
         walked.builder.late_edge(last, *node);
     }
     walked.builder.root(first);
-    walked.addresses.resize(last.index() + 1, 0);
-    walked.kinds.resize(last.index() + 1, Kind::Ours);
+    walked.nodes.addresses.resize(last.index() + 1, 0);
+    walked.nodes.kinds.resize(last.index() + 1, Kind::Ours);
 }

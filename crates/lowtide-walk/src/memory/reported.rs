@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::safety::out_of_memory::reserve;
-use crate::safety::own_references::Held;
+use crate::safety::own_references::OwnReferences;
 use crate::start::question::Question;
 
 /// What kind of object holds a piece of memory.
@@ -94,15 +94,15 @@ pub(crate) struct Reports<'py> {
     /// The address of each tensor that keeps others alive, and theirs.
     pub(crate) kept: Vec<(usize, Vec<usize>)>,
     /// References to all of them, so that no address is used for another object.
-    pub(crate) held: Held<'py>,
+    pub(crate) held: OwnReferences<'py>,
     /// The objects that were asked about.
-    pub(crate) asked: Held<'py>,
+    pub(crate) asked: OwnReferences<'py>,
 }
 
 impl<'py> Reports<'py> {
     /// Creates an empty report.
     pub(crate) fn new(py: Python<'py>) -> PyResult<Reports<'py>> {
-        let (held, asked) = (Held::new(py)?, Held::new(py)?);
+        let (held, asked) = (OwnReferences::new(py)?, OwnReferences::new(py)?);
         Ok(Reports { memory: HashMap::new(), kept: Vec::new(), held, asked })
     }
 
@@ -127,8 +127,8 @@ impl<'py> Reports<'py> {
         references.clear();
         let reported = probe(question, &self.asked)?;
         self.memory.extend(addresses.iter().copied().zip(reported));
-        let edges = question.autograd.call1((self.asked.list(),))?;
-        let unknown = Held::new(py)?;
+        let edges = question.asked.autograd.call1((self.asked.list(),))?;
+        let unknown = OwnReferences::new(py)?;
         let mut unknown_addresses = Vec::new();
         for KeptTensors { position, kept, is_counted } in
             edges.extract::<Vec<KeptTensors<'py>>>()?
@@ -161,6 +161,9 @@ impl<'py> Reports<'py> {
 }
 
 /// Asks Python for the memory that some objects hold.
-fn probe(question: &Question<'_>, objects: &Held<'_>) -> PyResult<Vec<Option<Py<Memory>>>> {
-    question.probe.call1((objects.list(),))?.extract()
+fn probe(
+    question: &Question<'_>,
+    objects: &OwnReferences<'_>,
+) -> PyResult<Vec<Option<Py<Memory>>>> {
+    question.asked.probe.call1((objects.list(),))?.extract()
 }

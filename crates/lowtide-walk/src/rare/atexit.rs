@@ -12,7 +12,8 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::rare::interpreter_state::{Memory, interpreter};
+use crate::rare::interpreter_state::interpreter;
+use crate::rare::process_memory::ProcessMemory;
 
 /// More calls than any program registers.
 const MOST: usize = 1 << 20;
@@ -35,7 +36,7 @@ type Calls<'py> = (Vec<Bound<'py, PyTuple>>, Option<Bound<'py, PyAny>>);
 #[pyfunction]
 pub fn exit_calls<'py>(known: &Bound<'py, PyAny>, count: usize) -> PyResult<Option<Calls<'py>>> {
     let py = known.py();
-    let Some(state) = State::open(known, count) else { return Ok(None) };
+    let Some(state) = InterpreterState::open(known, count) else { return Ok(None) };
     let Some(at) = state.find() else { return Ok(None) };
     if state.has_list {
         let Some(list) = state.list(at) else { return Ok(None) };
@@ -59,8 +60,8 @@ fn object(address: usize) -> *mut PyObject {
 }
 
 /// The state of this thread's interpreter.
-struct State {
-    memory: Memory,
+struct InterpreterState {
+    memory: ProcessMemory,
     address: usize,
     known: usize,
     count: usize,
@@ -69,15 +70,15 @@ struct State {
     first: usize,
 }
 
-impl State {
-    fn open(known: &Bound<'_, PyAny>, count: usize) -> Option<State> {
+impl InterpreterState {
+    fn open(known: &Bound<'_, PyAny>, count: usize) -> Option<InterpreterState> {
         if count == 0 || count > MOST {
             return None;
         }
         let py = known.py();
         let first = py.get_type::<PyTuple>().getattr("__basicsize__").ok()?.extract().ok()?;
-        Some(State {
-            memory: Memory::open()?,
+        Some(InterpreterState {
+            memory: ProcessMemory::open()?,
             address: interpreter(py),
             known: known.as_ptr().expose_provenance(),
             count,

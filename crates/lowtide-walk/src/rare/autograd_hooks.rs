@@ -1,7 +1,7 @@
 //! The hooks of autograd's nodes. torch has them in native code and shows them to nobody.
 //!
 //! Where a node has its lists of hooks depends on the version. It is learnt from a node with a hook
-//! that is known. All of it is read through the kernel: a wrong guess is an error and no crash.
+//! that is known.
 
 use std::collections::BTreeSet;
 use std::ptr::with_exposed_provenance_mut;
@@ -9,7 +9,7 @@ use std::ptr::with_exposed_provenance_mut;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::rare::interpreter_state::Memory;
+use crate::rare::process_memory::{ProcessMemory, WORD};
 
 /// Where the Python object of a node has the node, in words.
 const NODE: usize = 2;
@@ -17,7 +17,6 @@ const NODE: usize = 2;
 const SEARCHED: usize = 96;
 /// More hooks than a node has.
 const HOOKS_MOST: usize = 64;
-const WORD: usize = size_of::<usize>();
 /// Where a hook has its dict of functions, in words: behind the table of its methods.
 const DICT: usize = 1;
 /// Where an object has its type, in words.
@@ -29,7 +28,7 @@ const TYPE: usize = 1;
 #[expect(clippy::needless_pass_by_value, reason = "Python gives lists")]
 pub fn hook_lists(known: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>) -> Vec<usize> {
     let mut lists = BTreeSet::new();
-    if let Some(memory) = Memory::open() {
+    if let Some(memory) = ProcessMemory::open() {
         for (node, dict) in &known {
             let words = words_of(&memory, node, SEARCHED).unwrap_or_default();
             let has = |at: &usize| dicts(&memory, &words, *at).contains(&dict.as_ptr().addr());
@@ -43,7 +42,7 @@ pub fn hook_lists(known: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>) -> Vec<usize
 /// read the memory of the parent.
 #[pyclass(frozen, module = "lowtide._native")]
 pub struct NodeHooks {
-    memory: Option<Memory>,
+    memory: Option<ProcessMemory>,
     /// The type of the dicts.
     class: Py<PyType>,
     /// Where a node has its lists, in words.
@@ -55,7 +54,7 @@ impl NodeHooks {
     /// Takes the type of the dicts, and where a node has its lists (`hook_lists`).
     #[new]
     fn new(class_: Py<PyType>, lists: Vec<usize>) -> NodeHooks {
-        NodeHooks { memory: Memory::open(), class: class_, lists }
+        NodeHooks { memory: ProcessMemory::open(), class: class_, lists }
     }
 
     /// Returns the dicts with the hooks of a node.
@@ -80,7 +79,7 @@ impl NodeHooks {
 }
 
 /// Returns the first words of a node, or `None` if they cannot be read.
-fn words_of(memory: &Memory, node: &Bound<'_, PyAny>, count: usize) -> Option<Vec<usize>> {
+fn words_of(memory: &ProcessMemory, node: &Bound<'_, PyAny>, count: usize) -> Option<Vec<usize>> {
     let object = memory.words(node.as_ptr().addr(), NODE + 1)?;
     // Fewer if nothing is behind the node.
     (2..=count).rev().step_by(8).find_map(|count| memory.words(object[NODE], count))
@@ -88,7 +87,7 @@ fn words_of(memory: &Memory, node: &Bound<'_, PyAny>, count: usize) -> Option<Ve
 
 /// Returns what the elements of a list have where a hook has its dict. The list begins at a word of
 /// the node, and the next word is its end.
-fn dicts(memory: &Memory, words: &[usize], at: usize) -> Vec<usize> {
+fn dicts(memory: &ProcessMemory, words: &[usize], at: usize) -> Vec<usize> {
     let found = || {
         let (begin, end) = (*words.get(at)?, *words.get(at + 1)?);
         let bytes = end.checked_sub(begin)?;

@@ -3,18 +3,15 @@
 //!
 //! Python cannot ask for the profile and trace functions of other threads, for the callbacks of
 //! `sys.monitoring` and for audit hooks. They are pointers in the state. Its layout depends on the
-//! version and on how it was built, so the pointer is searched for. All of it is read through the
-//! kernel: a wrong guess is an error and no crash.
+//! version and on how it was built, so the pointer is searched for.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// How much of an interpreter's state is searched, in bytes.
-const SEARCHED: usize = 2 << 20;
+use crate::rare::process_memory::{ProcessMemory, WORD};
+
 /// How much of a thread's state is read, in words, and where its functions are. (Behind the state of
 /// an old version is something else.)
 const THREAD: usize = 64;
@@ -22,11 +19,6 @@ const FUNCTIONS: usize = 32;
 /// Where it ends, at the latest, with the callbacks of `sys.monitoring`: a pointer farther on may be
 /// anybody's.
 const CALLBACKS: usize = 384 << 10;
-/// How much is read at a time.
-const PART: usize = 4 << 10;
-const WORD: usize = size_of::<usize>();
-/// More than is ever read at a time.
-const WORDS_MOST: usize = 1 << 20;
 /// More threads than any program has.
 const THREADS_MOST: usize = 1 << 16;
 /// More hooks than any program adds.
@@ -36,38 +28,6 @@ const STATE_MOST: usize = 64;
 /// Where the state of a thread has the thread after it, the one before, and its interpreter.
 const LINKS: [usize; 2] = [0, WORD];
 const INTERPRETER: usize = 2;
-
-/// The memory of this process, as the kernel reads it.
-pub(crate) struct Memory(File);
-
-impl Memory {
-    /// Opens it; `None` if this kernel does not show it.
-    pub(crate) fn open() -> Option<Memory> {
-        (WORD == 8).then(|| File::open("/proc/self/mem").ok()).flatten().map(Memory)
-    }
-
-    /// Reads so many words at an address, or returns `None` if they are not there.
-    pub(crate) fn words(&self, address: usize, count: usize) -> Option<Vec<usize>> {
-        if count > WORDS_MOST {
-            return None;
-        }
-        let mut bytes = vec![0; count * WORD];
-        self.0.read_exact_at(&mut bytes, address as u64).ok()?;
-        let word = |bytes: &[u8]| usize::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        Some(bytes.chunks_exact(WORD).map(word).collect())
-    }
-
-    /// Returns what may be a pointer in an interpreter's state, with its offset.
-    pub(crate) fn pointers(&self, state: usize) -> impl Iterator<Item = (usize, usize)> {
-        let parts = (0..SEARCHED).step_by(PART);
-        let words = parts.map_while(move |begin| {
-            let words = self.words(state.checked_add(begin)?, PART / WORD)?;
-            Some((begin..).step_by(WORD).zip(words))
-        });
-        // Everything that is allocated is at a multiple of 16.
-        words.flatten().filter(|(_, word)| *word > PART && word % 16 == 0)
-    }
-}
 
 /// Returns the address of this thread's interpreter.
 pub(crate) fn interpreter(_: Python<'_>) -> usize {
@@ -88,7 +48,7 @@ pub fn kept_by<'py>(
     let py = object.py();
     let wanted = object.as_ptr().expose_provenance();
     let threads: HashSet<usize> = threads.into_iter().collect();
-    let Some(memory) = Memory::open() else { return Ok(None) };
+    let Some(memory) = ProcessMemory::open() else { return Ok(None) };
     // SAFETY: this thread is attached, so it has a state.
     let here = unsafe { ffi::PyThreadState_Get() }.expose_provenance();
     let home = interpreter(py);
@@ -142,7 +102,7 @@ pub fn module_state(module: &Bound<'_, PyModule>) -> Vec<usize> {
     let size = definition.map_or(0, |definition| definition.m_size.max(0).cast_unsigned());
     // SAFETY: it is a module.
     let state = unsafe { ffi::PyModule_GetState(module.as_ptr()) }.expose_provenance();
-    let memory = Memory::open().filter(|_| state != 0);
+    let memory = ProcessMemory::open().filter(|_| state != 0);
     memory.and_then(|memory| memory.words(state, (size / WORD).min(STATE_MOST))).unwrap_or_default()
 }
 

@@ -25,11 +25,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 #[pyclass(frozen, module = "lowtide._native")]
 pub struct Examining {
     limit: Duration,
-    state: Mutex<State>,
+    turns: Mutex<Turns>,
 }
 
 #[derive(Default)]
-struct State {
+struct Turns {
     /// The thread that has the turn, and how often it has taken it.
     owner: Option<(ThreadId, usize)>,
     /// The threads that wait for their turn, the first one first.
@@ -46,7 +46,7 @@ struct Part {
     is_in_turn: bool,
 }
 
-impl State {
+impl Turns {
     /// Takes the turn if it is free, or this thread's. `waits` says that this thread waits for it.
     fn take(&mut self, thread: ThreadId, waits: bool) -> bool {
         match &mut self.owner {
@@ -87,8 +87,8 @@ fn pop(parts: &mut Vec<Part>, thread: ThreadId) -> Option<Part> {
 }
 
 impl Examining {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the turn of this thread. Returns whether it came. `look` is called again and again.
@@ -98,27 +98,27 @@ impl Examining {
         look: impl Fn(Python<'py>) -> PyResult<()>,
     ) -> PyResult<(ThreadId, bool)> {
         let thread = thread::current().id();
-        if self.state().take(thread, false) {
+        if self.turns().take(thread, false) {
             return Ok((thread, true));
         }
-        if self.state().examinations.iter().any(|part| part.thread == thread) {
+        if self.turns().examinations.iter().any(|part| part.thread == thread) {
             // It has waited for long enough already.
             return Ok((thread, false));
         }
-        self.state().waiting.push_back(thread);
+        self.turns().waiting.push_back(thread);
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
         while began.elapsed() < self.limit {
             py.detach(|| thread::sleep(pause));
             pause = (pause * 2).min(LONGEST_PAUSE);
             if let Err(raised) = look(py) {
-                self.state().leave_queue(thread);
+                self.turns().leave_queue(thread);
                 return Err(raised);
             }
-            if self.state().take(thread, true) {
+            if self.turns().take(thread, true) {
                 return Ok((thread, true));
             }
         }
-        self.state().leave_queue(thread);
+        self.turns().leave_queue(thread);
         Ok((thread, false))
     }
 }
@@ -131,7 +131,7 @@ impl Examining {
         let limit = Duration::try_from_secs_f64(limit_s).map_err(|error| {
             PyValueError::new_err(format!("cannot wait for {limit_s} s: {error}"))
         })?;
-        Ok(Examining { limit, state: Mutex::default() })
+        Ok(Examining { limit, turns: Mutex::default() })
     }
 
     /// Returns a context in which no other thread examines the heap.
@@ -142,33 +142,33 @@ impl Examining {
     /// The number of examinations under way, those within others among them.
     #[getter]
     fn count(&self) -> usize {
-        self.state().examinations.len()
+        self.turns().examinations.len()
     }
 
     /// Waits for other threads, so that a child inherits none of their references.
     fn before_fork(&self, py: Python<'_>) -> PyResult<()> {
         // A signal is handled after the fork: an exception would be lost here.
         let (thread, is_in_turn) = self.wait(py, |_| Ok(()))?;
-        self.state().forks.push(Part { thread, is_in_turn });
+        self.turns().forks.push(Part { thread, is_in_turn });
         Ok(())
     }
 
     /// Lets other threads go on.
     fn after_fork(&self) {
-        let mut state = self.state();
-        if let Some(part) = pop(&mut state.forks, thread::current().id()) {
-            state.end(part);
+        let mut turns = self.turns();
+        if let Some(part) = pop(&mut turns.forks, thread::current().id()) {
+            turns.end(part);
         }
     }
 
     /// Lets the child ask. Other threads do not exist here.
     fn after_fork_in_child(&self) {
         self.after_fork();
-        let (mut state, thread) = (self.state(), thread::current().id());
-        state.owner = state.owner.filter(|(owner, _)| *owner == thread);
-        state.waiting.clear();
-        state.examinations.retain(|part| part.thread == thread);
-        state.forks.retain(|part| part.thread == thread);
+        let (mut turns, thread) = (self.turns(), thread::current().id());
+        turns.owner = turns.owner.filter(|(owner, _)| *owner == thread);
+        turns.waiting.clear();
+        turns.examinations.retain(|part| part.thread == thread);
+        turns.forks.retain(|part| part.thread == thread);
     }
 }
 
@@ -189,7 +189,7 @@ impl Alone {
         let examining = self.examining.get();
         let (thread, is_in_turn) = examining.wait(py, Python::check_signals)?;
         let part = Part { thread, is_in_turn };
-        examining.state().examinations.push(part);
+        examining.turns().examinations.push(part);
         *self.part.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
         Ok(())
     }
@@ -204,9 +204,9 @@ impl Alone {
     fn leave(&self) {
         let part = self.part.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Part { thread, .. }) = part else { return };
-        let mut state = self.examining.get().state();
-        if let Some(part) = pop(&mut state.examinations, thread) {
-            state.end(part);
+        let mut turns = self.examining.get().turns();
+        if let Some(part) = pop(&mut turns.examinations, thread) {
+            turns.end(part);
         }
     }
 }

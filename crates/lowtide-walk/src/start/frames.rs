@@ -10,6 +10,9 @@
 //! of the class. In 3.14 the low bits of a variable are no part of the address: they tell that the
 //! variable has borrowed its reference from the caller's.
 //!
+//! Where a frame cannot be read as it is, it shows its variables through `f_locals`. The snapshot that
+//! this leaves is emptied again, unless it belongs to the program.
+//!
 //! A frame also has values in use, such as the iterator of a `for` loop, on a stack. Its height is
 //! known while the frame waits for another frame; while it waits for native code it is not, and
 //! behind its end are addresses of what was there before. So the stack is never followed. It only
@@ -22,13 +25,15 @@ use std::collections::HashSet;
 use pyo3::ffi::{self, PyObject};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use crate::ask::object::{class_of, field};
+use crate::ask::object::{class_of, count_of, field};
 use crate::ask::types::is_of_the_program;
 
 /// A flag of a function's code: its variables are not in a dict.
 const OPTIMISED: i64 = 1;
+/// The reference count of a snapshot that nobody else uses: the frame's reference, and ours.
+const UNWANTED: u32 = 2;
 
 /// Where a frame has what, in bytes.
 #[derive(Clone, Copy)]
@@ -80,13 +85,6 @@ pub(crate) struct Stack {
     pub(crate) is_exact: bool,
 }
 
-/// What the variables of a frame hold.
-pub(crate) struct Values<'py> {
-    pub(crate) objects: Vec<Bound<'py, PyAny>>,
-    /// The addresses of those whose references are not counted, once for each.
-    pub(crate) borrowed: Vec<usize>,
-}
-
 /// A frame.
 pub(crate) struct Frame<'py> {
     code: Bound<'py, PyAny>,
@@ -96,11 +94,12 @@ pub(crate) struct Frame<'py> {
 }
 
 /// A variable: its name, its value or the cell of it, and whether closures may share it.
-struct Variable<'py> {
+pub(crate) struct Variable<'py> {
     name: Bound<'py, PyString>,
-    value: Bound<'py, PyAny>,
+    pub(crate) value: Bound<'py, PyAny>,
     is_shared: bool,
-    is_borrowed: bool,
+    /// Whether its reference is not counted.
+    pub(crate) is_borrowed: bool,
 }
 
 impl<'py> Frame<'py> {
@@ -153,19 +152,6 @@ impl<'py> Frame<'py> {
         self.object(self.layout.locals)
     }
 
-    /// Returns what the variables hold that are not in a mapping: values, and the cells of variables
-    /// that closures share. The body of a module or class has some while a comprehension runs in it.
-    pub(crate) fn values(&self) -> PyResult<Values<'py>> {
-        let mut found = Values { objects: Vec::new(), borrowed: Vec::new() };
-        for variable in self.variables()? {
-            if variable.is_borrowed {
-                found.borrowed.push(variable.value.as_ptr().addr());
-            }
-            found.objects.push(variable.value);
-        }
-        Ok(found)
-    }
-
     /// Returns the addresses on its stack. If its height is not known, some of them are of objects
     /// that have ended.
     pub(crate) fn stack(&self) -> PyResult<Stack> {
@@ -215,7 +201,9 @@ impl<'py> Frame<'py> {
         Ok(all)
     }
 
-    fn variables(&self) -> PyResult<Vec<Variable<'py>>> {
+    /// Returns the variables that are not in a mapping. The body of a module or class has some while a
+    /// comprehension runs in it.
+    pub(crate) fn variables(&self) -> PyResult<Vec<Variable<'py>>> {
         let mut found = Vec::new();
         for (at, (name, is_shared)) in self.names()?.into_iter().enumerate() {
             let at = self.layout.values + at * size_of::<usize>();
@@ -256,4 +244,66 @@ pub fn frame_variables<'py>(frame: &Bound<'py, PyAny>) -> PyResult<Option<Bound<
 #[pyfunction]
 pub fn frame_locals<'py>(frame: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     Ok(Frame::new(frame)?.and_then(|frame| frame.locals()))
+}
+
+/// Returns what the variables of a running frame hold.
+///
+/// `is_looked_at`: a function that the frame called refers to the frame. It may be a debugger's;
+/// then the interpreter writes the snapshot back into the frame afterwards, and an empty one would
+/// delete all variables. `view` is the type of `f_locals` if it is no dict.
+pub(crate) fn read_locals<'py>(
+    frame: &Bound<'py, PyAny>,
+    code: &Bound<'py, PyAny>,
+    is_looked_at: bool,
+    view: &Bound<'py, PyType>,
+    namespaces: &HashSet<usize>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let py = frame.py();
+    let flags: i64 = code.getattr(intern!(py, "co_flags"))?.extract()?;
+    let locals = frame.getattr(intern!(py, "f_locals"))?;
+    let is_view = locals.get_type().is(view) && !view.is(py.get_type::<PyDict>());
+    let mut held = Vec::new();
+    if flags & OPTIMISED == 0 {
+        // The body of a module or a class: its variables are in a real mapping, whatever that is.
+        let globals = frame.getattr(intern!(py, "f_globals"))?;
+        if !locals.is(&globals) && !is_view {
+            held.push(locals.clone());
+        }
+        if !namespaces.contains(&globals.as_ptr().addr()) {
+            held.push(globals);
+        }
+    }
+    if is_view {
+        // It leaves nothing behind.
+        for value in locals.call_method0(intern!(py, "values"))?.try_iter()? {
+            held.push(value?);
+        }
+    } else if flags & OPTIMISED != 0 {
+        let snapshot = locals.cast_into::<PyDict>()?;
+        held.extend(snapshot.values().iter());
+        if is_looked_at || count_of(snapshot.as_ptr()) != UNWANTED {
+            held.push(snapshot.into_any());
+        } else {
+            snapshot.clear();
+        }
+    }
+    Ok(held)
+}
+
+/// Returns the frames among some variables, and in tuples among them, except the frame that has the
+/// variables.
+pub(crate) fn frames_in(variables: &[Bound<'_, PyAny>], of: &Bound<'_, PyAny>) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut note = |object: &Bound<'_, PyAny>| {
+        if object.get_type().is(of.get_type()) && !object.is(of) {
+            found.push(object.as_ptr().addr());
+        }
+    };
+    for variable in variables {
+        note(variable);
+        if let Ok(tuple) = variable.cast_exact::<PyTuple>() {
+            tuple.iter().for_each(|one| note(&one));
+        }
+    }
+    found
 }

@@ -1,7 +1,7 @@
-//! Finds the objects that `gc.freeze` has hidden from the collector, where they cannot be read like the
-//! others (`start/collector_lists.rs`).
+//! Objects that `gc.freeze` has hidden from the collector: finding them, and the objects of a type among them.
 //!
-//! Most of them are found by the walk, because something refers to them. A frozen cycle that
+//! Where the collector's lists can be read in place, they are read like the others (`start/collector.rs`). Elsewhere
+//! most of them are found by the walk, because something refers to them. A frozen cycle that
 //! nothing refers to is not, and no function of the interpreter lists it. But frozen objects form a
 //! linked ring: the links stand in front of each object, and any one of them leads to all others.
 //!
@@ -12,41 +12,63 @@
 //!
 //! Python 3.12 adds immortal objects to the ring at every collection. Nobody has frozen those.
 
-use std::ptr::with_exposed_provenance;
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
-use lowtide_heap::Node;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyType};
 
-use crate::ask::object;
-use crate::start::links::{FLAGS, Header, is_tracked};
-use crate::walk::listing::List;
-use crate::walk::walked::Walked;
+use crate::ask::object::{class_of, count_of, is_below, is_immortal, object};
+use crate::safety::own_references::list_of;
+use crate::start::collector::{Collector, Interpreter, Links, Matching, is_tracked, next};
 
 /// How many objects are tried as a start. An object that another thread is collecting is in no list
 /// either.
-const TRIED_MOST: usize = 8;
+pub(crate) const TRIED_MOST: usize = 8;
 
 /// Returns how many objects are frozen, without immortal ones. `count` is what the collector
 /// reports; `member` is an object that may be in the ring.
 #[pyfunction]
 pub fn frozen_mortals(count: usize, member: &Bound<'_, PyAny>) -> usize {
-    let member = member.as_ptr().expose_provenance();
-    let ring = if is_tracked(member) { ring(member, count) } else { None };
-    ring.map_or(count, |ring| mortals(&ring))
+    let ring = from_any([member.as_ptr().expose_provenance()].into_iter(), count);
+    ring.map_or(count, |ring| ring.into_iter().filter(|one| is_mortal(*one)).count())
 }
 
-/// Returns how many of some objects are not immortal.
-pub(crate) fn mortals(objects: &[usize]) -> usize {
-    objects.iter().filter(|object| !is_immortal(**object)).count()
+/// Returns the objects of a type, or of one below it. Where frozen objects cannot be read like the others, any of
+/// `tried` that is frozen leads to all of them.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python gives a list")]
+pub fn objects_of_type<'py>(
+    interpreter: &Bound<'py, PyAny>,
+    class_: &Bound<'py, PyType>,
+    tried: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = class_.py();
+    let collector = Collector::new(py, interpreter.extract()?)?;
+    let is_it = |class| is_below(class, class_.as_type_ptr());
+    let Matching { mut found, all: mut listed, has_frozen } = collector.find(py, is_it)?;
+    if !has_frozen && collector.interpreter.finds_frozen {
+        listed.sort_unstable();
+        let count = collector.interpreter.frozen_count()?;
+        let tried = tried.iter().map(|one| one.as_ptr().expose_provenance());
+        let unlisted = tried.filter(|address| listed.binary_search(address).is_err());
+        let frozen = from_any(unlisted, count).unwrap_or_default();
+        let frozen = frozen.into_iter().map(|address| object(py, address));
+        found.extend(frozen.filter(|one| is_it(class_of(one.as_ptr()))));
+    }
+    list_of(py, found)
 }
 
-/// Returns every frozen object, or `None` if the ring does not look as expected. `immortal` is an
-/// object that may be in the ring.
-pub(crate) fn find(walked: &Walked, immortal: usize) -> Option<Vec<usize>> {
-    let nodes = (0..walked.addresses.len() as u32).map(Node);
-    let tried = nodes.filter(|node| is_unlisted(walked, *node)).take(TRIED_MOST);
-    let tried = tried.map(|node| walked.addresses[node.index()]);
-    from_any(tried.chain([immortal]), walked.frozen_count)
+/// Returns whether an object is frozen: the collector tracks it, and does not list it.
+#[pyfunction]
+pub fn is_frozen(interpreter: &Bound<'_, PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if !is_tracked(object.as_ptr().expose_provenance()) {
+        return Ok(false);
+    }
+    let interpreter: Interpreter<'_> = interpreter.extract()?;
+    let mut is_listed = false;
+    let collector = Collector::new(object.py(), interpreter)?;
+    collector.listed()?.each(|at| is_listed |= at == object.as_ptr());
+    Ok(!is_listed)
 }
 
 /// Returns every frozen object, of which there are `count`, or `None` if no ring of so many has one of the first
@@ -56,41 +78,27 @@ pub(crate) fn from_any(tried: impl Iterator<Item = usize>, count: usize) -> Opti
     tracked.find_map(|object| ring(object, count))
 }
 
-/// Marks the nodes that are frozen: the collector tracks them, and does not list them.
-pub(crate) fn mark(walked: &mut Walked) {
-    for (address, list) in walked.addresses.iter().zip(&mut walked.lists) {
-        if *list == List::Unknown && is_tracked(*address) && !is_immortal(*address) {
-            *list = List::Frozen;
-        }
-    }
-}
-
-/// Returns whether the collector tracks an object and does not list it.
-fn is_unlisted(walked: &Walked, node: Node) -> bool {
-    walked.lists[node.index()] == List::Unknown && is_tracked(walked.addresses[node.index()])
-}
-
-fn is_immortal(address: usize) -> bool {
-    object::is_immortal(object::count_of(std::ptr::with_exposed_provenance_mut(address)))
+/// Returns whether the object at an address is not immortal.
+pub(crate) fn is_mortal(address: usize) -> bool {
+    !is_immortal(count_of(with_exposed_provenance_mut(address)))
 }
 
 /// Returns the objects of the ring in which a tracked object is, that object last, or `None` if they are
 /// not as many as `count`.
 fn ring(first: usize, count: usize) -> Option<Vec<usize>> {
-    let size = size_of::<Header>();
+    let size = size_of::<Links>();
     let mut objects = Vec::new();
     objects.try_reserve(count).ok()?;
     let mut at = first;
     for _ in 0..=count {
-        let header = with_exposed_provenance::<Header>(at - size);
-        // SAFETY: `at` is an object that the collector tracks, or the ring's head: a header stands
-        // in front of the one and is the other.
-        let next = unsafe { (*header).next } & !FLAGS;
-        if next == 0 {
+        // `at` is an object that the collector tracks, or the ring's head: links stand in front of the
+        // one and are the other.
+        let links = next(at - size);
+        if links == 0 {
             return None;
         }
-        at = next + size;
-        // SAFETY: behind a header stands an object, which begins with its count; behind the head
+        at = links + size;
+        // SAFETY: behind links stands an object, which begins with its count; behind the head
         // stand two numbers of the interpreter's state.
         let count = unsafe { with_exposed_provenance::<u64>(at).read() };
         if count != 0 {

@@ -11,10 +11,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 
-use crate::safety::own_references::Held;
-use crate::start::frames::{Frame, Stack, Values};
+use crate::safety::own_references::OwnReferences;
+use crate::start::frames::{Frame, Stack, frames_in, read_locals};
 use crate::start::question::Question;
-use crate::start::variables;
 
 /// A kind of root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +69,7 @@ pub(crate) struct Roots<'py> {
     /// The number of the thread that asks.
     here: u64,
     /// What we hold on to until the answer is made.
-    pub(crate) held: Held<'py>,
+    pub(crate) held: OwnReferences<'py>,
     /// By the address of a running frame: what its variables hold.
     pub(crate) locals: HashMap<usize, Vec<usize>>,
     /// Variables whose references are not counted, by the address of what they hold.
@@ -100,8 +99,8 @@ pub(crate) fn find<'py>(
 ) -> PyResult<Roots<'py>> {
     let mut found = Roots {
         all: Vec::new(),
-        here: question.thread,
-        held: Held::new(py)?,
+        here: question.asked.thread,
+        held: OwnReferences::new(py)?,
         locals: HashMap::new(),
         borrowed: Vec::new(),
         codes: HashMap::new(),
@@ -118,22 +117,23 @@ pub(crate) fn find<'py>(
     for dict in state_dicts(py) {
         found.push(RootKind::Interpreter, 0, dict)?;
     }
-    for object in &question.kept {
+    for object in &question.asked.kept {
         found.push(RootKind::Interpreter, 0, object.clone())?;
     }
-    let frames = question.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
+    let frames = question.collector.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
         found.stack(frame, thread.extract()?, question)?;
     }
     for frame in suspended {
         found.suspended.push(frame.as_ptr().expose_provenance());
-        if !question.interpreter.frames_show {
+        if !question.collector.interpreter.frames_show {
             let code = frame.getattr(intern!(py, "f_code"))?;
             let variables = found.variables(&frame, &code, false, question)?;
             found.keep_variables(&frame, variables)?;
         }
     }
-    let exceptions = question.interpreter.current_exceptions.call0()?.cast_into::<PyDict>()?;
+    let exceptions =
+        question.collector.interpreter.current_exceptions.call0()?.cast_into::<PyDict>()?;
     for (thread, handled) in exceptions.iter() {
         // Up to Python 3.11 it is what `sys.exc_info` gives: the exception is the second of three.
         let exception = match handled.cast::<PyTuple>() {
@@ -182,10 +182,15 @@ impl<'py> Roots<'py> {
         question: &Question<'py>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let Some(read) = Frame::new(frame)? else {
-            return variables::read(frame, code, is_looked_at, &question.view, &self.namespaces);
+            return read_locals(frame, code, is_looked_at, &question.asked.view, &self.namespaces);
         };
-        let Values { objects: mut held, borrowed } = read.values()?;
-        self.borrowed.extend(borrowed);
+        let mut held = Vec::new();
+        for variable in read.variables()? {
+            if variable.is_borrowed {
+                self.borrowed.push(variable.value.as_ptr().addr());
+            }
+            held.push(variable.value);
+        }
         let globals = frame.getattr(intern!(frame.py(), "f_globals"))?;
         held.extend(read.locals().filter(|locals| !locals.is(&globals)));
         if !read.is_of_function()? && !self.namespaces.contains(&globals.as_ptr().addr()) {
@@ -214,14 +219,15 @@ impl<'py> Roots<'py> {
         let py = frame.py();
         let code = frame.getattr(intern!(py, "f_code"))?;
         let file = code.getattr(intern!(py, "co_filename"))?;
-        let is_ours = file.extract::<&str>().is_ok_and(|file| file.starts_with(&question.package));
+        let is_ours =
+            file.extract::<&str>().is_ok_and(|file| file.starts_with(&question.asked.package));
         let address = frame.as_ptr().expose_provenance();
         // A frame that shows its variables to the collector need not be read.
-        if is_ours || !question.interpreter.frames_show {
+        if is_ours || !question.collector.interpreter.frames_show {
             let variables =
                 self.variables(&frame, &code, looked_at.contains(&address), question)?;
             if !is_ours {
-                looked_at.extend(variables::frames_in(&variables, &frame));
+                looked_at.extend(frames_in(&variables, &frame));
             }
             self.keep_variables(&frame, variables)?;
         }

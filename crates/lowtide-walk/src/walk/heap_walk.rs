@@ -6,7 +6,7 @@
 //!
 //! Several threads number and ask the objects of a large heap (`walk/threads.rs`, `walk/walker.rs`). What they find
 //! is put together in the order of the numbers (`walk/pieces.rs`), so the answer does not depend on them.
-//! Objects that not every thread may ask are asked by the calling one before (`walk/traverse.rs`).
+//! Objects that not every thread may ask are asked by the calling one before (`walk/caller.rs`).
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -20,24 +20,22 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::ask::kind::Kind;
-use crate::ask::object::{class_of, is_being_made};
-use crate::ask::types::Kinds;
-use crate::memory::heap::object;
-use crate::safety::collector_off::Resting;
+use crate::ask::object::{class_of, is_being_made, object};
+use crate::ask::types::Types;
 use crate::safety::huge_pages::Reserve;
 use crate::safety::out_of_memory::{OutOfMemory, check, reserve};
-use crate::safety::own_references::{self, Held};
-use crate::start::collector_lists::reported_frozen;
+use crate::safety::own_references::{self, CollectorOff, OwnReferences};
+use crate::start::collector::is_tracked;
 use crate::start::frozen;
-use crate::start::question::Question;
+use crate::start::question::{Asked, Question};
 use crate::start::roots::{self, RootKind};
-use crate::walk::listing::{Listed, Listing};
-use crate::walk::object_table::Table;
+use crate::walk::caller::{Caller, CallerRows, look};
+use crate::walk::listing::Listing;
+use crate::walk::object_table::ObjectTable;
 use crate::walk::pieces::{Found, Met, Pieces};
 use crate::walk::threads::{Blocked, threads_for, together};
-use crate::walk::traverse::{Told, Traverser, look};
-use crate::walk::walked::Walked;
-use crate::walk::walker::{Ground, Walker, atomics};
+use crate::walk::walked::{List, Nodes, Walked};
+use crate::walk::walker::{WalkRange, Walker, atomics};
 
 /// The most and the fewest nodes that a thread asks before it looks for others.
 const PIECE_MOST: usize = 16 << 10;
@@ -52,24 +50,24 @@ fn piece_size(nodes: usize, threads: NonZeroUsize) -> usize {
 
 /// Returns how many threads walk over so many objects.
 fn threads_over(objects: usize, question: &Question<'_>) -> NonZeroUsize {
-    let wanted = NonZeroUsize::new(question.interpreter.threads);
+    let wanted = NonZeroUsize::new(question.collector.interpreter.threads);
     wanted.unwrap_or_else(|| threads_for(objects))
 }
 
 struct Walk<'q, 'py> {
     question: &'q Question<'py>,
-    traverser: Traverser<'q, 'py>,
+    caller: Caller<'q, 'py>,
     walked: Walked,
     /// The number of frames of our own. Their nodes are the first.
     our_frames: u32,
     /// Nodes up to here have been asked.
     next: usize,
     /// Nodes that only this thread asks, in order.
-    told: Vec<u32>,
-    asked: Told,
+    for_caller: Vec<u32>,
+    by_caller: CallerRows,
     walker: Walker,
     /// The numbers of the objects that a part of the walk meets for the first time.
-    numbers: Table,
+    numbers: ObjectTable,
     /// Nodes whose kinds are not known yet, which are of the second kind if they are of the first.
     renames: Vec<(Node, Kind, Kind)>,
     /// For everything that grows without asking.
@@ -82,44 +80,44 @@ struct Walk<'q, 'py> {
 pub(crate) fn walk<'py>(
     py: Python<'py>,
     question: &Question<'py>,
-    kinds: &mut Kinds,
+    types: &mut Types,
     before: Vec<usize>,
-) -> PyResult<(Walked, Held<'py>, Resting<'py>)> {
+) -> PyResult<(Walked, OwnReferences<'py>, CollectorOff<'py>)> {
     let room = reserve(0)?;
-    kinds.forget();
-    let mut frames: Vec<usize> = kinds.reported.values().flatten().copied().collect();
-    frames.retain(|one| kinds.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
+    types.forget();
+    let mut frames: Vec<usize> = types.reported.values().flatten().copied().collect();
+    frames.retain(|one| types.of(class_of(with_exposed_provenance_mut(*one))).kind == Kind::Frame);
     let roots = roots::find(py, question, frames.into_iter().map(|one| object(py, one)))?;
-    let reported = reported_frozen(&question.interpreter, question.generations.as_ref())?;
-    kinds.forget();
+    let reported = question.collector.reported_frozen()?;
+    types.forget();
     // Frames of our own, then roots, then what else is ours.
     let mut first = roots.ours.clone();
     let our_frames = first.len() as u32;
     let others = roots.all.iter().map(|root| root.address);
-    let others = others.chain([question.asked]).chain(own_references::lists());
-    first.extend(others.filter(|address| look(question, kinds, *address).is_some()));
+    let others = others.chain([question.address]).chain(own_references::lists());
+    first.extend(others.filter(|address| look(question, types, *address).is_some()));
     // The last call into Python. An audit hook may run at its beginning, and nothing after that.
-    let listed = Listing::new(kinds, first, before)?.all(question)?;
-    let resting = Resting::begin(py);
-    let Listed { addresses, lists, table, told, frozen } = listed;
-    let mut walked = Walked::new(addresses, lists, table)?;
-    walked.frozen_seen = frozen.is_some() || reported == Some(0);
-    walked.frozen_count = frozen.or(reported).unwrap_or(0);
+    let (mut walked, for_caller) = Listing::new(types, first, before)?.all(&question.collector)?;
+    let off = CollectorOff::begin(py);
+    if let Some(count) = reported {
+        walked.nodes.frozen_seen |= count == 0;
+        walked.nodes.frozen_count = count;
+    }
     let mut walk = Walk {
         question,
         our_frames,
-        traverser: Traverser::new(question, kinds, roots),
+        caller: Caller::new(question, types, roots),
         walked,
         next: 0,
-        told,
-        asked: Told::default(),
+        for_caller,
+        by_caller: CallerRows::default(),
         walker: Walker::new(),
-        numbers: Table::new()?,
+        numbers: ObjectTable::new()?,
         renames: Vec::new(),
         room,
     };
     walk.all()?;
-    Ok((walk.walked, walk.traverser.roots.held, resting))
+    Ok((walk.walked, walk.caller.roots.held, off))
 }
 
 impl Walk<'_, '_> {
@@ -127,7 +125,7 @@ impl Walk<'_, '_> {
         self.number()?;
         let mut near = Vec::new();
         let mut modules = Vec::new();
-        for root in std::mem::take(&mut self.traverser.roots.all) {
+        for root in std::mem::take(&mut self.caller.roots.all) {
             let Some(node) = self.walked.table.get(root.address).map(Node) else { continue };
             if root.kind == RootKind::Modules {
                 modules.push(node);
@@ -138,46 +136,38 @@ impl Walk<'_, '_> {
             } else {
                 self.walked.elsewhere.push(node);
             }
-            self.walked.roots.entry(node).or_insert(root);
+            self.walked.nodes.roots.entry(node).or_insert(root);
         }
         self.on(&modules)?;
         self.walked.mark_rest()?;
-        if !self.walked.frozen_seen {
+        if !self.walked.nodes.frozen_seen {
             self.find_frozen()?;
         }
         // What was not seen is counted without asking.
-        self.room = reserve(self.walked.addresses.len() * 16)?;
-        let threads = threads_over(self.walked.addresses.len(), self.question);
+        self.room = reserve(self.walked.nodes.addresses.len() * 16)?;
+        let threads = threads_over(self.walked.nodes.addresses.len(), self.question);
         let blocked = Blocked::all();
         let reached = self.walked.builder.reached(near, threads);
         drop(blocked);
         // Of several objects that have the same memory, one that a root leads to says who holds it.
         self.walked.tensors.sort_by_key(|node| !reached[node.index()]);
-        let ours = std::mem::take(&mut self.traverser.roots.ours);
-        for address in ours.iter().chain([&self.question.asked]).chain(&own_references::lists()) {
+        let ours = std::mem::take(&mut self.caller.roots.ours);
+        for address in ours.iter().chain([&self.question.address]).chain(&own_references::lists()) {
             if let Some(node) = self.walked.table.get(*address)
                 && !reached[node as usize]
             {
-                self.walked.kinds[node as usize] = Kind::Ours;
+                self.walked.nodes.kinds[node as usize] = Kind::Ours;
             }
         }
-        let kept = self.question.kept.iter();
-        let told = [&self.question.probe, &self.question.autograd, &self.question.layout];
-        for object in kept.chain(told) {
-            if let Some(node) = self.walked.table.get(object.as_ptr().addr()) {
-                self.walked.left[node as usize] -= 1;
-            }
-        }
+        let Asked { kept, probe, autograd, layout, .. } = &self.question.asked;
         // What is in a list is also held by the interpreter, where no slot shows it.
-        let lists = self.question.kept.iter().filter_map(|kept| kept.cast::<PyList>().ok());
-        for value in lists.flatten() {
-            if let Some(node) = self.walked.table.get(value.as_ptr().addr()) {
-                self.walked.left[node as usize] -= 1;
-            }
-        }
-        for address in &self.traverser.roots.borrowed {
-            if let Some(node) = self.walked.table.get(*address) {
-                self.walked.left[node as usize] += 1;
+        let in_lists = kept.iter().filter_map(|kept| kept.cast::<PyList>().ok()).flatten();
+        let unseen = kept.iter().chain([probe, autograd, layout]).cloned().chain(in_lists);
+        let unseen = unseen.map(|object| (object.as_ptr().addr(), -1));
+        let borrowed = self.caller.roots.borrowed.iter().map(|address| (*address, 1));
+        for (address, references) in unseen.chain(borrowed) {
+            if let Some(node) = self.walked.table.get(address) {
+                self.walked.unexplained[node as usize] += references;
             }
         }
         self.count(&reached, &ours);
@@ -187,24 +177,35 @@ impl Walk<'_, '_> {
     /// Finds the frozen objects where they could not be read before the walk, and asks those that nothing
     /// else leads to.
     fn find_frozen(&mut self) -> Result<(), OutOfMemory> {
-        let is_known = self.question.interpreter.finds_frozen;
-        let found = is_known.then(|| frozen::find(&self.walked, self.question.immortal));
-        if let Some(frozen) = found.flatten() {
-            self.walked.frozen_seen = true;
-            self.walked.frozen_count = frozen::mortals(&frozen);
-            for address in frozen {
-                self.meet(address)?;
+        if self.question.collector.interpreter.finds_frozen {
+            let Nodes { addresses, lists, frozen_count, .. } = &self.walked.nodes;
+            let unlisted = addresses.iter().zip(lists).filter(|(_, list)| **list == List::Unknown);
+            let tracked = unlisted.map(|(address, _)| *address).filter(|one| is_tracked(*one));
+            let tried = tracked.take(frozen::TRIED_MOST).chain([self.question.immortal]);
+            if let Some(found) = frozen::from_any(tried, *frozen_count) {
+                self.walked.nodes.frozen_seen = true;
+                let mortals = found.iter().filter(|one| frozen::is_mortal(**one));
+                self.walked.nodes.frozen_count = mortals.count();
+                for address in found {
+                    self.meet(address)?;
+                }
+                self.on(&[])?;
             }
-            self.on(&[])?;
         }
         self.walked.mark_rest()?;
-        frozen::mark(&mut self.walked);
+        // The collector tracks what is frozen, and does not list it.
+        for (address, list) in self.walked.nodes.addresses.iter().zip(&mut self.walked.nodes.lists)
+        {
+            if *list == List::Unknown && is_tracked(*address) && frozen::is_mortal(*address) {
+                *list = List::Frozen;
+            }
+        }
         Ok(())
     }
 
     /// Numbers the objects that are known so far.
     fn number(&mut self) -> Result<(), OutOfMemory> {
-        let Walked { table, addresses, .. } = &mut self.walked;
+        let Walked { table, nodes: Nodes { addresses, .. }, .. } = &mut self.walked;
         let threads = threads_over(addresses.len(), self.question);
         let numbering = table.add_rows()?;
         let size = piece_size(addresses.len(), threads);
@@ -223,18 +224,18 @@ impl Walk<'_, '_> {
         if self.walked.table.get(address).is_some() {
             return Ok(());
         }
-        let Some(seen) = self.traverser.look(address) else { return Ok(()) };
+        let Some(seen) = self.caller.look(address) else { return Ok(()) };
         self.walked.builder.nodes(1);
-        self.add(&Met { seen, left: 0 })
+        self.add(&Met { seen, unexplained: 0 })
     }
 
     /// Adds an object that has a node in the graph.
     fn add(&mut self, met: &Met) -> Result<(), OutOfMemory> {
         let node = self.walked.meet(met)?;
         let class = class_of(with_exposed_provenance_mut(met.seen.address));
-        if self.traverser.kinds.of(class).reader.is_none() {
-            self.told.try_reserve(1)?;
-            self.told.push(node);
+        if self.caller.types.of(class).reader.is_none() {
+            self.for_caller.try_reserve(1)?;
+            self.for_caller.push(node);
         }
         Ok(())
     }
@@ -242,17 +243,17 @@ impl Walk<'_, '_> {
     /// Asks the objects that have not been asked, and those that are met thereby. The nodes
     /// `modules` are tables of modules.
     fn on(&mut self, modules: &[Node]) -> Result<(), OutOfMemory> {
-        while self.next < self.walked.addresses.len() {
+        while self.next < self.walked.nodes.addresses.len() {
             let found = self.part()?;
             for node in modules {
-                self.walked.kinds[node.index()] = Kind::Modules;
+                self.walked.nodes.kinds[node.index()] = Kind::Modules;
             }
             for met in &found.new {
                 self.add(met)?;
             }
             self.renames.try_reserve(found.renames.len())?;
             self.renames.extend(found.renames);
-            let kinds = &mut self.walked.kinds;
+            let kinds = &mut self.walked.nodes.kinds;
             self.renames.retain(|(node, from, to)| {
                 let kind = kinds.get_mut(node.index());
                 let is_later = kind.is_none();
@@ -269,23 +270,24 @@ impl Walk<'_, '_> {
 
     /// Asks the objects that have not been asked.
     fn part(&mut self) -> Result<Found, OutOfMemory> {
-        let Walk { question, traverser, walked, told, asked, walker, numbers, next, .. } = self;
-        let (begin, end) = (*next, walked.addresses.len());
+        let Walk { question, caller, walked, for_caller, by_caller, walker, numbers, next, .. } =
+            self;
+        let (begin, end) = (*next, walked.nodes.addresses.len());
         let threads = threads_over(end - begin, question);
-        traverser.ask(told, &walked.addresses, asked)?;
-        let tensors = asked.holders.iter().filter(|holder| holder.kind == Kind::Tensor);
+        caller.ask(for_caller, &walked.nodes.addresses, by_caller)?;
+        let tensors = by_caller.rows.iter().filter(|holder| holder.kind == Kind::Tensor);
         for holder in tensors {
             walked.tensors.try_reserve(1)?;
             walked.tensors.push(Node(holder.node));
         }
-        told.clear();
+        for_caller.clear();
         numbers.clear()?;
-        let ground = Ground {
-            addresses: &walked.addresses,
+        let range = WalkRange {
+            addresses: &walked.nodes.addresses,
             table: &walked.table,
-            left: atomics(&mut walked.left),
-            told: asked,
-            kinds: Mutex::new(&mut *traverser.kinds),
+            unexplained: atomics(&mut walked.unexplained),
+            by_caller,
+            types: Mutex::new(&mut *caller.types),
             targets: question.sorted_targets(),
             first_of_others: self.our_frames,
             begin,
@@ -296,11 +298,11 @@ impl Walk<'_, '_> {
             failed: AtomicBool::new(false),
         };
         let pieces =
-            Pieces::new(&mut walked.builder, &mut walked.kinds, numbers, Node(begin as u32));
-        let judge = |address| look(question, &mut ground.kinds(), address);
-        let help = || ground.walk(&mut Walker::new(), &pieces, None);
-        together(threads, help, || ground.walk(walker, &pieces, Some(&judge)));
-        if ground.failed.load(Ordering::Relaxed) {
+            Pieces::new(&mut walked.builder, &mut walked.nodes.kinds, numbers, Node(begin as u32));
+        let judge = |address| look(question, &mut range.types(), address);
+        let help = || range.walk(&mut Walker::new(), &pieces, None);
+        together(threads, help, || range.walk(walker, &pieces, Some(&judge)));
+        if range.failed.load(Ordering::Relaxed) {
             return Err(OutOfMemory);
         }
         let found = pieces.finish(&judge)?;
@@ -314,14 +316,14 @@ impl Walk<'_, '_> {
     /// Variables of our own functions may be arguments of a call at the same time, and are left
     /// out.
     fn count(&mut self, reached: &[bool], ours: &[usize]) {
-        let ours = ours.iter().filter_map(|frame| self.traverser.roots.locals.get(frame)).flatten();
+        let ours = ours.iter().filter_map(|frame| self.caller.roots.locals.get(frame)).flatten();
         let ours: HashSet<usize> = ours.copied().collect();
-        let left = (0..).map(Node).zip(&self.walked.left).filter(|(_, left)| **left > 0);
-        let left = left.filter(|(node, _)| self.walked.kinds[node.index()] != Kind::Ours);
+        let left = (0..).map(Node).zip(&self.walked.unexplained).filter(|(_, left)| **left > 0);
+        let left = left.filter(|(node, _)| self.walked.nodes.kinds[node.index()] != Kind::Ours);
         let mut hidden: Vec<(Node, u32)> =
             left.map(|(node, left)| (node, left.unsigned_abs())).collect();
         for (node, count) in hidden.iter_mut().filter(|(node, _)| !reached[node.index()]) {
-            let address = self.walked.addresses[node.index()];
+            let address = self.walked.nodes.addresses[node.index()];
             let object = with_exposed_provenance_mut(address);
             if ours.contains(&address) || is_being_made(object) {
                 continue;
@@ -330,7 +332,7 @@ impl Walk<'_, '_> {
             if self.question.is_of_another(class_of(object)) {
                 continue;
             }
-            let on_stack = self.traverser.roots.stacks.get(&address);
+            let on_stack = self.caller.roots.stacks.get(&address);
             // SAFETY: it is alive.
             let on_stack = on_stack
                 .filter(|on| on.is_exact || unsafe { ffi::PyIter_Check(object) } != 0)
@@ -342,47 +344,48 @@ impl Walk<'_, '_> {
                     self.walked.builder.late_edge(frame, *node);
                     *count -= u32::from(certain.is_some());
                 }
-                None => self.walked.native.push(*node),
+                None => self.walked.nodes.native.push(*node),
             }
         }
-        self.walked.hidden = hidden.into_iter().filter(|(_, count)| *count > 0).collect();
+        self.walked.nodes.hidden = hidden.into_iter().filter(|(_, count)| *count > 0).collect();
     }
 
     /// Returns the frame of a suspended greenlet that was called with these arguments: native code
     /// keeps them until the greenlet ends.
     fn waiting(&mut self, node: Node) -> Option<Node> {
-        let suspended = std::mem::take(&mut self.traverser.roots.suspended);
+        let suspended = std::mem::take(&mut self.caller.roots.suspended);
         let mut frame = None;
-        if !suspended.is_empty() && self.walked.kinds[node.index()] == Kind::Immutable {
-            let arguments = self.traverser.referents(self.walked.addresses[node.index()]).to_vec();
+        if !suspended.is_empty() && self.walked.nodes.kinds[node.index()] == Kind::Immutable {
+            let arguments =
+                self.caller.referents(self.walked.nodes.addresses[node.index()]).to_vec();
             frame = suspended.iter().find(|frame| {
                 let locals = self.variables(**frame);
                 !arguments.is_empty() && arguments.iter().all(|one| locals.contains(one))
             });
         }
         let found = frame.and_then(|frame| self.walked.table.get(*frame)).map(Node);
-        self.traverser.roots.suspended = suspended;
+        self.caller.roots.suspended = suspended;
         found
     }
 
     /// Returns the variables of a suspended frame. Up to Python 3.10 its slot shows them, and they were
     /// not read before the walk.
     fn variables(&mut self, frame: usize) -> &[usize] {
-        if self.traverser.roots.locals.contains_key(&frame) {
-            return &self.traverser.roots.locals[&frame];
+        if self.caller.roots.locals.contains_key(&frame) {
+            return &self.caller.roots.locals[&frame];
         }
-        self.traverser.referents(frame)
+        self.caller.referents(frame)
     }
 
     /// Returns the frame that runs a function: it holds the function without showing it.
     fn running(&mut self, node: Node) -> Option<Node> {
-        if self.walked.kinds[node.index()] != Kind::Function {
+        if self.walked.nodes.kinds[node.index()] != Kind::Function {
             return None;
         }
         // Its code is among the objects that it refers to. (Reading `__code__` would run audit
         // hooks.)
-        let referents = self.traverser.referents(self.walked.addresses[node.index()]).to_vec();
-        let frame = referents.iter().find_map(|code| self.traverser.roots.running.get(code))?;
+        let referents = self.caller.referents(self.walked.nodes.addresses[node.index()]).to_vec();
+        let frame = referents.iter().find_map(|code| self.caller.roots.running.get(code))?;
         self.walked.table.get(*frame).map(Node)
     }
 }

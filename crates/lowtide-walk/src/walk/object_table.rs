@@ -31,7 +31,7 @@ struct Page {
 const FREE: Page = Page { page: 0, row: 0 };
 
 /// A table from addresses to numbers.
-pub(crate) struct Table {
+pub(crate) struct ObjectTable {
     /// By hash; if the entry is taken, the next one.
     pages: Vec<Page>,
     len: usize,
@@ -45,12 +45,12 @@ pub(crate) struct Table {
 
 /// The index of the number of an address.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(usize);
+pub(crate) struct TableIndex(usize);
 
-impl Table {
+impl ObjectTable {
     /// Creates an empty table.
-    pub(crate) fn new() -> Result<Table, OutOfMemory> {
-        Table::with_pages(PAGES_FIRST)
+    pub(crate) fn new() -> Result<ObjectTable, OutOfMemory> {
+        ObjectTable::with_pages(PAGES_FIRST)
     }
 
     /// Adds the page of an address, but not its row.
@@ -80,7 +80,7 @@ impl Table {
     /// Removes everything.
     pub(crate) fn clear(&mut self) -> Result<(), OutOfMemory> {
         if self.pages.len() > PAGES_FIRST {
-            *self = Table::new()?;
+            *self = ObjectTable::new()?;
         } else if self.len > 0 {
             self.pages.fill(FREE);
             self.numbers.clear();
@@ -89,9 +89,10 @@ impl Table {
         Ok(())
     }
 
-    fn with_pages(pages: usize) -> Result<Table, OutOfMemory> {
+    fn with_pages(pages: usize) -> Result<ObjectTable, OutOfMemory> {
         let shift = u64::BITS - pages.ilog2();
-        let mut table = Table { pages: Vec::new(), len: 0, shift, numbers: Vec::new(), last: 0 };
+        let mut table =
+            ObjectTable { pages: Vec::new(), len: 0, shift, numbers: Vec::new(), last: 0 };
         table.pages.try_reserve_exact(pages)?;
         table.pages.resize(pages, FREE);
         Ok(table)
@@ -99,44 +100,44 @@ impl Table {
 
     /// Returns the number of an address.
     pub(crate) fn get(&self, address: usize) -> Option<u32> {
-        self.find(address).and_then(|place| self.number(place))
+        self.find(address).and_then(|index| self.number(index))
     }
 
-    /// Returns the place of an address, whether it has a number or not.
+    /// Returns the index of an address, whether it has a number or not.
     #[inline]
-    pub(crate) fn place(&mut self, address: usize) -> Result<Place, OutOfMemory> {
+    pub(crate) fn index(&mut self, address: usize) -> Result<TableIndex, OutOfMemory> {
         match self.find(address) {
-            Some(place) => Ok(place),
+            Some(index) => Ok(index),
             None => self.add(address),
         }
     }
 
-    /// Returns the place of an address and prefetches it, or `None` if no object of its page has a
+    /// Returns the index of an address and prefetches it, or `None` if no object of its page has a
     /// number.
     #[inline]
-    pub(crate) fn expect(&self, address: usize) -> Option<Place> {
-        let place = self.find(address)?;
-        prefetch(&raw const self.numbers[place.0]);
-        Some(place)
+    pub(crate) fn expect(&self, address: usize) -> Option<TableIndex> {
+        let index = self.find(address)?;
+        prefetch((&raw const self.numbers[index.0]).addr());
+        Some(index)
     }
 
-    /// Returns the number at a place.
+    /// Returns the number at an index.
     #[inline]
-    pub(crate) fn number(&self, Place(at): Place) -> Option<u32> {
+    pub(crate) fn number(&self, TableIndex(at): TableIndex) -> Option<u32> {
         self.numbers[at].checked_sub(1)
     }
 
-    /// Sets the number at a place.
+    /// Sets the number at an index.
     #[inline]
-    pub(crate) fn fill(&mut self, Place(at): Place, number: u32) {
-        debug_assert_eq!(self.numbers[at], 0, "the place is free");
+    pub(crate) fn fill(&mut self, TableIndex(at): TableIndex, number: u32) {
+        debug_assert_eq!(self.numbers[at], 0, "the index is free");
         self.numbers[at] = number + 1;
     }
 
     #[inline]
-    fn find(&self, address: usize) -> Option<Place> {
+    fn find(&self, address: usize) -> Option<TableIndex> {
         let found = self.pages[self.slot(address >> PAGE_BITS)];
-        (found.page != 0).then(|| place(found.row, address))
+        (found.page != 0).then(|| index_in(found.row, address))
     }
 
     /// Returns the index of a page in `pages`, whether it is there or not.
@@ -147,11 +148,11 @@ impl Table {
 
     /// Adds a row for the page of an address.
     #[cold]
-    fn add(&mut self, address: usize) -> Result<Place, OutOfMemory> {
+    fn add(&mut self, address: usize) -> Result<TableIndex, OutOfMemory> {
         self.numbers.try_reserve(PLACES)?;
         let row = self.enter(address >> PAGE_BITS)?;
         self.numbers.resize(self.len * PLACES, 0);
-        Ok(place(row, address))
+        Ok(index_in(row, address))
     }
 
     /// Adds a page and returns the number of its row.
@@ -166,7 +167,7 @@ impl Table {
     }
 
     fn grow(&mut self) -> Result<(), OutOfMemory> {
-        let mut larger = Table::with_pages(self.pages.len() * 2)?;
+        let mut larger = ObjectTable::with_pages(self.pages.len() * 2)?;
         for page in self.pages.iter().filter(|page| page.page != 0) {
             let slot = larger.slot(page.page);
             larger.pages[slot] = *page;
@@ -192,7 +193,7 @@ impl Numbering<'_> {
             if page != last {
                 (last, row) = (page, self.pages[slot(self.pages, self.shift, page)].row);
             }
-            let Place(at) = place(row, *address);
+            let TableIndex(at) = index_in(row, *address);
             self.numbers[at].store(number + 1, Ordering::Relaxed);
         }
     }
@@ -217,8 +218,8 @@ fn atomics(numbers: &mut [u32]) -> &[AtomicU32] {
     unsafe { &*(numbers as *const [AtomicU32]) }
 }
 
-fn place(row: usize, address: usize) -> Place {
-    Place(row * PLACES + (address >> PLACE_BITS) % PLACES)
+fn index_in(row: usize, address: usize) -> TableIndex {
+    TableIndex(row * PLACES + (address >> PLACE_BITS) % PLACES)
 }
 
 #[cfg(test)]
@@ -229,7 +230,7 @@ mod tests {
     fn objects_are_numbered_together_and_one_by_one() {
         // Several to a page, and more pages than the first table has.
         let addresses: Vec<usize> = (0..5000).map(|at| 0x7f00_0000_0000 + at * 1040).collect();
-        let mut table = Table::new().unwrap();
+        let mut table = ObjectTable::new().unwrap();
         for address in &addresses {
             table.add_page(*address).unwrap();
         }
@@ -243,8 +244,8 @@ mod tests {
         assert_eq!(table.get(beside), None, "its page is there");
         assert_eq!(table.get(1 << 40), None, "its page is not");
         for address in [beside, 1 << 40] {
-            let place = table.place(address).unwrap();
-            table.fill(place, 6000);
+            let index = table.index(address).unwrap();
+            table.fill(index, 6000);
             assert_eq!(table.get(address), Some(6000));
         }
         assert!((0..).zip(&addresses).all(|(at, address)| table.get(*address) == Some(at)));

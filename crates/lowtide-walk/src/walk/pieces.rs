@@ -13,7 +13,7 @@ use lowtide_heap::{GraphBuilder, Node};
 
 use crate::ask::kind::Kind;
 use crate::safety::out_of_memory::OutOfMemory;
-use crate::walk::object_table::Table;
+use crate::walk::object_table::ObjectTable;
 
 /// An object that a reference leads to.
 #[derive(Debug, Clone, Copy)]
@@ -107,15 +107,15 @@ pub(crate) type Look<'l> = &'l dyn Fn(usize) -> Option<Seen>;
 pub(crate) struct Met {
     pub(crate) seen: Seen,
     /// References to it that are not explained yet, without its count: that is added when it is asked.
-    pub(crate) left: i32,
+    pub(crate) unexplained: i32,
 }
 
 /// The pieces of a range of nodes, put together.
 pub(crate) struct Pieces<'w> {
-    state: Mutex<State<'w>>,
+    assembly: Mutex<Assembly<'w>>,
 }
 
-struct State<'w> {
+struct Assembly<'w> {
     builder: &'w mut GraphBuilder,
     kinds: &'w mut Vec<Kind>,
     /// The first node of the next piece.
@@ -125,7 +125,7 @@ struct State<'w> {
     waiting: Vec<Piece>,
     spare: Vec<Piece>,
     /// The numbers of new objects in `new`.
-    numbers: &'w mut Table,
+    numbers: &'w mut ObjectTable,
     /// The node of the first new object.
     first_new: Node,
     found: Found,
@@ -145,40 +145,40 @@ impl<'w> Pieces<'w> {
     pub(crate) fn new(
         builder: &'w mut GraphBuilder,
         kinds: &'w mut Vec<Kind>,
-        numbers: &'w mut Table,
+        numbers: &'w mut ObjectTable,
         first: Node,
     ) -> Pieces<'w> {
         let first_new = builder.nodes(0);
         let (waiting, spare, found) = Default::default();
-        let state =
-            State { builder, kinds, first, next: 0, waiting, spare, numbers, first_new, found };
-        Pieces { state: Mutex::new(state) }
+        let assembly =
+            Assembly { builder, kinds, first, next: 0, waiting, spare, numbers, first_new, found };
+        Pieces { assembly: Mutex::new(assembly) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<'w>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn assembly(&self) -> MutexGuard<'_, Assembly<'w>> {
+        self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a piece, and those that waited for it. Returns an empty one. Only the calling thread of
     /// the walk has a `look`.
     pub(crate) fn put(&self, piece: Piece, look: Option<Look<'_>>) -> Result<Piece, OutOfMemory> {
-        let mut state = self.state();
-        state.waiting.try_reserve(1)?;
-        state.waiting.push(piece);
-        state.go_on(look)?;
-        Ok(state.spare.pop().unwrap_or_default())
+        let mut assembly = self.assembly();
+        assembly.waiting.try_reserve(1)?;
+        assembly.waiting.push(piece);
+        assembly.go_on(look)?;
+        Ok(assembly.spare.pop().unwrap_or_default())
     }
 
     /// Adds what still waits, and returns what was found.
     pub(crate) fn finish(self, look: Look<'_>) -> Result<Found, OutOfMemory> {
-        let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        state.go_on(Some(look))?;
-        assert!(state.waiting.is_empty(), "every piece was added");
-        Ok(state.found)
+        let mut assembly = self.assembly.into_inner().unwrap_or_else(PoisonError::into_inner);
+        assembly.go_on(Some(look))?;
+        assert!(assembly.waiting.is_empty(), "every piece was added");
+        Ok(assembly.found)
     }
 }
 
-impl State<'_> {
+impl Assembly<'_> {
     fn go_on(&mut self, look: Option<Look<'_>>) -> Result<(), OutOfMemory> {
         while let Some(at) = self.waiting.iter().position(|piece| piece.number == self.next) {
             if look.is_none() && self.waiting[at].waits_for_caller() {
@@ -197,8 +197,8 @@ impl State<'_> {
         let mut gone = Vec::new();
         for Unknown { at, object } in piece.unknown.drain(..) {
             let address = object.map_or_else(|address| address, |seen| seen.address);
-            let place = self.numbers.place(address)?;
-            let number = if let Some(number) = self.numbers.number(place) {
+            let index = self.numbers.index(address)?;
+            let number = if let Some(number) = self.numbers.number(index) {
                 number
             } else {
                 let seen = match (object, look) {
@@ -213,12 +213,12 @@ impl State<'_> {
                 };
                 let number = self.found.new.len() as u32;
                 self.found.new.try_reserve(1)?;
-                self.found.new.push(Met { seen, left: 0 });
+                self.found.new.push(Met { seen, unexplained: 0 });
                 self.builder.nodes(1);
-                self.numbers.fill(place, number);
+                self.numbers.fill(index, number);
                 number
             };
-            self.found.new[number as usize].left -= 1;
+            self.found.new[number as usize].unexplained -= 1;
             piece.targets[at as usize] = Node(self.first_new.0 + number);
         }
         piece.remove(&gone);
@@ -280,7 +280,7 @@ mod tests {
     fn pieces_come_in_any_order_and_new_objects_are_numbered_in_theirs() {
         let mut builder = GraphBuilder::default();
         builder.nodes(4);
-        let (mut kinds, mut numbers) = (Vec::new(), Table::new().unwrap());
+        let (mut kinds, mut numbers) = (Vec::new(), ObjectTable::new().unwrap());
         let pieces = Pieces::new(&mut builder, &mut kinds, &mut numbers, Node(0));
         let mut last = piece(1, &[2, 3], &[0, 0, 2]);
         last.unknown = vec![
@@ -300,7 +300,7 @@ mod tests {
         pieces.put(first, None).unwrap();
         let found = pieces.finish(&look).unwrap();
         assert_eq!(looked.into_inner(), [0x5000, 0x1000]);
-        let new: Vec<_> = found.new.iter().map(|met| (met.seen.address, met.left)).collect();
+        let new: Vec<_> = found.new.iter().map(|met| (met.seen.address, met.unexplained)).collect();
         assert_eq!(new, [(0x1000, -2), (0x2000, -1)]);
         assert_eq!(found.renames, [(Node(4), Kind::Immutable, Kind::Defaults)]);
         let rows = (0..4).map(|node| builder.row(Node(node)).iter().map(|to| to.0).collect());

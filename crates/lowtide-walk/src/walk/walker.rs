@@ -5,7 +5,7 @@
 //! objects is prefetched, then asked, then the numbers of what they refer to are prefetched and
 //! read. Only what has no number is read itself.
 //!
-//! A walker asks the objects that any thread may ask (`Info::reader`). The others were asked
+//! A walker asks the objects that any thread may ask (`TypeInfo::reader`). The others were asked
 //! before, by the calling thread.
 
 use std::ffi::c_void;
@@ -17,12 +17,14 @@ use lowtide_heap::Node;
 use pyo3::ffi::{PyObject, PyTypeObject};
 
 use crate::ask::kind::Kind;
-use crate::ask::object::{AHEAD, class_of, count_of, first_of};
-use crate::ask::types::{Info, Kinds};
+use crate::ask::object::{class_of, count_of, first_of, is_immortal};
+use crate::ask::prefetch::{AHEAD, prefetch};
+use crate::ask::references::{Shown, note};
+use crate::ask::types::{TypeInfo, Types};
 use crate::safety::out_of_memory::OutOfMemory;
-use crate::walk::object_table::{Place, Table};
+use crate::walk::caller::CallerRows;
+use crate::walk::object_table::{ObjectTable, TableIndex};
 use crate::walk::pieces::{Look, Piece, Pieces, Rename, Seen, Unknown};
-use crate::walk::traverse::{Shown, Told, expect, expect_beside, left_of, note};
 
 /// How many objects are asked at a time.
 const BATCH: usize = 64;
@@ -32,13 +34,13 @@ const TYPES: usize = 128;
 const COUNTED: usize = 64;
 
 /// What all walkers over a range of nodes share.
-pub(crate) struct Ground<'a> {
+pub(crate) struct WalkRange<'a> {
     pub(crate) addresses: &'a [usize],
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a ObjectTable,
     /// By node: references to it that are not explained yet.
-    pub(crate) left: &'a [AtomicI32],
-    pub(crate) told: &'a Told,
-    pub(crate) kinds: Mutex<&'a mut Kinds>,
+    pub(crate) unexplained: &'a [AtomicI32],
+    pub(crate) by_caller: &'a CallerRows,
+    pub(crate) types: Mutex<&'a mut Types>,
     /// The addresses of the objects that are asked about, sorted.
     pub(crate) targets: &'a [usize],
     /// Nodes below this one are frames of our own. What refers to them does not count.
@@ -55,7 +57,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) failed: AtomicBool,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> WalkRange<'a> {
     /// Walks over pieces of the range until there are none left. Only the calling thread has a
     /// `look`.
     pub(crate) fn walk(&self, walker: &mut Walker, pieces: &Pieces<'_>, look: Option<Look<'_>>) {
@@ -80,8 +82,8 @@ impl<'a> Ground<'a> {
     }
 
     /// Returns what is known of types.
-    pub(crate) fn kinds(&self) -> MutexGuard<'_, &'a mut Kinds> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn types(&self) -> MutexGuard<'_, &'a mut Types> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
@@ -94,13 +96,19 @@ impl<'a> Ground<'a> {
     }
 
     fn explain(&self, node: u32, references: i32) {
-        let left = &self.left[node as usize];
+        let unexplained = &self.unexplained[node as usize];
         if self.alone {
-            left.store(left.load(Ordering::Relaxed) - references, Ordering::Relaxed);
+            unexplained.store(unexplained.load(Ordering::Relaxed) - references, Ordering::Relaxed);
         } else {
-            left.fetch_sub(references, Ordering::Relaxed);
+            unexplained.fetch_sub(references, Ordering::Relaxed);
         }
     }
+}
+
+/// Returns how many references have to be explained if an object has this reference count. An
+/// immortal one has enough of them.
+fn references_of(count: u32) -> i32 {
+    if is_immortal(count) { i32::MIN / 2 } else { count.cast_signed() }
 }
 
 /// Returns counts that only this caller has, to be changed by several threads.
@@ -113,11 +121,11 @@ pub(crate) fn atomics(counts: &mut [i32]) -> &[AtomicI32] {
 
 /// A thread that walks over objects.
 pub(crate) struct Walker {
-    types: [(usize, Info); TYPES],
+    types: [(usize, TypeInfo); TYPES],
     shown: Shown,
     /// For each object of a batch, its kind by its type, and the end of its references in `shown`.
     holders: Vec<(Kind, usize)>,
-    places: Vec<Option<Place>>,
+    indices: Vec<Option<TableIndex>>,
     /// References to some nodes that were not added to those of all threads yet. Many objects refer
     /// to the same few, their classes above all: threads would wait for each other there.
     counted: [(u32, i32); COUNTED],
@@ -126,10 +134,10 @@ pub(crate) struct Walker {
 impl Walker {
     pub(crate) fn new() -> Walker {
         Walker {
-            types: [(0, Info::NOTHING); TYPES],
-            shown: Shown::new(),
+            types: [(0, TypeInfo::NOTHING); TYPES],
+            shown: Shown::with_room(),
             holders: Vec::with_capacity(BATCH),
-            places: Vec::with_capacity(4096),
+            indices: Vec::with_capacity(4096),
             counted: [(0, 0); COUNTED],
         }
     }
@@ -137,26 +145,26 @@ impl Walker {
     /// Walks over some nodes.
     fn piece(
         &mut self,
-        ground: &Ground<'_>,
+        range: &WalkRange<'_>,
         nodes: std::ops::Range<usize>,
         piece: &mut Piece,
     ) -> Result<(), OutOfMemory> {
         piece.kinds.try_reserve(nodes.len())?;
         piece.ends.try_reserve(nodes.len())?;
-        let holders = &ground.told.holders;
-        let mut told = holders.partition_point(|holder| (holder.node as usize) < nodes.start);
+        let rows = &range.by_caller.rows;
+        let mut row = rows.partition_point(|holder| (holder.node as usize) < nodes.start);
         let mut begin = nodes.start;
         while begin < nodes.end {
             let end = nodes.end.min(begin + BATCH);
-            self.ask(ground, begin..end, &mut told, piece);
+            self.ask(range, begin..end, &mut row, piece);
             if self.shown.is_full {
                 return Err(OutOfMemory);
             }
-            self.places.clear();
-            self.places.try_reserve(self.shown.objects.len())?;
-            let places = self.shown.objects.iter().map(|address| ground.table.expect(*address));
-            self.places.extend(places);
-            self.take_in(ground, piece)?;
+            self.indices.clear();
+            self.indices.try_reserve(self.shown.objects.len())?;
+            let indices = self.shown.objects.iter().map(|address| range.table.expect(*address));
+            self.indices.extend(indices);
+            self.take_in(range, piece)?;
             begin = end;
         }
         Ok(())
@@ -166,32 +174,32 @@ impl Walker {
     /// their slots read. What they refer to is not read here.
     fn ask(
         &mut self,
-        ground: &Ground<'_>,
+        range: &WalkRange<'_>,
         nodes: std::ops::Range<usize>,
-        told: &mut usize,
+        row: &mut usize,
         piece: &mut Piece,
     ) {
-        let mut infos = [Info::NOTHING; BATCH];
+        let mut infos = [TypeInfo::NOTHING; BATCH];
         for (at, info) in nodes.clone().zip(&mut infos) {
-            if let Some(ahead) = ground.addresses.get(at + AHEAD) {
-                expect(*ahead);
+            if let Some(ahead) = range.addresses.get(at + AHEAD) {
+                prefetch(*ahead);
             }
-            let object = with_exposed_provenance_mut::<PyObject>(ground.addresses[at]);
-            *info = self.of(ground, class_of(object));
-            expect_beside(object, *info);
+            let object = with_exposed_provenance_mut::<PyObject>(range.addresses[at]);
+            *info = self.of(range, class_of(object));
+            info.prefetch_beside(object);
         }
         self.shown.objects.clear();
         self.holders.clear();
         for (at, info) in nodes.zip(&infos) {
-            let object = with_exposed_provenance_mut::<PyObject>(ground.addresses[at]);
-            ground.explain(at as u32, -left_of(count_of(object)));
+            let object = with_exposed_provenance_mut::<PyObject>(range.addresses[at]);
+            range.explain(at as u32, -references_of(count_of(object)));
             let (mut by_type, mut kind) = (info.kind, info.kind);
-            match ground.told.holders.get(*told).filter(|holder| holder.node as usize == at) {
+            match range.by_caller.rows.get(*row).filter(|holder| holder.node as usize == at) {
                 Some(holder) => {
-                    let before = told.checked_sub(1).map_or(0, |at| ground.told.holders[at].end);
-                    let shown = &ground.told.shown[before..holder.end];
+                    let before = row.checked_sub(1).map_or(0, |at| range.by_caller.rows[at].end);
+                    let shown = &range.by_caller.objects[before..holder.end];
                     (by_type, kind) = (holder.by_type, holder.kind);
-                    *told += 1;
+                    *row += 1;
                     if self.shown.objects.try_reserve(shown.len()).is_err() {
                         self.shown.is_full = true;
                         return;
@@ -206,7 +214,7 @@ impl Walker {
     }
 
     /// Adds what an object refers to, to what is `shown`.
-    fn traverse(&mut self, object: *mut PyObject, info: Info) {
+    fn traverse(&mut self, object: *mut PyObject, info: TypeInfo) {
         let Some(traverse) = info.reader else { return };
         let shown = (&raw mut self.shown).cast::<c_void>();
         // SAFETY: the object is alive and of the type whose slot this is, and any thread may call
@@ -215,7 +223,7 @@ impl Walker {
     }
 
     /// Adds the references of the objects that were asked.
-    fn take_in(&mut self, ground: &Ground<'_>, piece: &mut Piece) -> Result<(), OutOfMemory> {
+    fn take_in(&mut self, range: &WalkRange<'_>, piece: &mut Piece) -> Result<(), OutOfMemory> {
         let count = self.shown.objects.len();
         piece.targets.try_reserve(count)?;
         let mut begin = 0;
@@ -223,24 +231,24 @@ impl Walker {
             let (kind, end) = self.holders[holder];
             for at in begin..end {
                 let ahead = at + AHEAD;
-                if ahead < count && self.known(ground, ahead).is_none() {
-                    expect(self.shown.objects[ahead]);
+                if ahead < count && self.known(range, ahead).is_none() {
+                    prefetch(self.shown.objects[ahead]);
                 }
                 let (address, position) = (self.shown.objects[at], piece.targets.len() as u32);
-                match self.known(ground, at) {
-                    Some(node) if node < ground.first_of_others => continue,
+                match self.known(range, at) {
+                    Some(node) if node < range.first_of_others => continue,
                     Some(node) => {
-                        self.count(ground, node);
+                        self.count(range, node);
                         piece.targets.push(Node(node));
                     }
                     None => {
-                        let Some(object) = self.look(ground, address) else { continue };
+                        let Some(object) = self.look(range, address) else { continue };
                         piece.unknown.try_reserve(1)?;
                         piece.unknown.push(Unknown { at: position, object });
                         piece.targets.push(Node(0));
                     }
                 }
-                if let Some((from, to)) = self.held_by(ground, kind, address) {
+                if let Some((from, to)) = self.held_by(range, kind, address) {
                     piece.renames.try_reserve(1)?;
                     piece.renames.push(Rename { at: position, from, to });
                 }
@@ -253,20 +261,20 @@ impl Walker {
 
     /// Returns the number of an object that was shown, by its position.
     #[inline]
-    fn known(&self, ground: &Ground<'_>, at: usize) -> Option<u32> {
-        self.places[at].and_then(|place| ground.table.number(place))
+    fn known(&self, range: &WalkRange<'_>, at: usize) -> Option<u32> {
+        self.indices[at].and_then(|index| range.table.number(index))
     }
 
     /// Looks at an object that has no number. Returns `None` if it does not count, and its address
     /// alone if only the calling thread can tell.
-    fn look(&mut self, ground: &Ground<'_>, address: usize) -> Option<Result<Seen, usize>> {
+    fn look(&mut self, range: &WalkRange<'_>, address: usize) -> Option<Result<Seen, usize>> {
         let object = with_exposed_provenance_mut::<PyObject>(address);
-        let info = self.of(ground, class_of(object));
+        let info = self.of(range, class_of(object));
         if info.reader.is_some() {
             // What has ended is on a list to be used again, and no object (`ask/references.rs`).
             return (count_of(object) != 0).then_some(Ok(Seen { address, kind: info.kind }));
         }
-        let counts = !info.refers_to_nothing() || ground.is_target(address);
+        let counts = !info.refers_to_nothing() || range.is_target(address);
         counts.then_some(Err(address))
     }
 
@@ -275,7 +283,7 @@ impl Walker {
     #[inline]
     fn held_by(
         &mut self,
-        ground: &Ground<'_>,
+        range: &WalkRange<'_>,
         holder: Kind,
         address: usize,
     ) -> Option<(Kind, Kind)> {
@@ -288,13 +296,13 @@ impl Walker {
             _ => return None,
         };
         let object = with_exposed_provenance_mut::<PyObject>(address);
-        let from = self.of(ground, class_of(object)).kind;
+        let from = self.of(range, class_of(object)).kind;
         match from {
             Kind::Dict if to != Kind::Defaults => Some((from, to)),
             Kind::Immutable if to == Kind::Defaults => {
                 // A tuple of cells is the closure.
                 let is_closure = first_of(object)
-                    .is_some_and(|first| self.of(ground, class_of(first)).kind == Kind::Cell);
+                    .is_some_and(|first| self.of(range, class_of(first)).kind == Kind::Cell);
                 (!is_closure).then_some((from, to))
             }
             _ => None,
@@ -303,9 +311,9 @@ impl Walker {
 
     /// Counts a reference to a node.
     #[inline]
-    fn count(&mut self, ground: &Ground<'_>, node: u32) {
-        if ground.alone {
-            return ground.explain(node, 1);
+    fn count(&mut self, range: &WalkRange<'_>, node: u32) {
+        if range.alone {
+            return range.explain(node, 1);
         }
         let (counted, references) = &mut self.counted[node as usize % COUNTED];
         if *counted == node {
@@ -313,25 +321,25 @@ impl Walker {
             return;
         }
         let before = (std::mem::replace(counted, node), std::mem::replace(references, 1));
-        ground.explain(before.0, before.1);
+        range.explain(before.0, before.1);
     }
 
     /// Adds the references that were counted to those of all threads.
-    fn count_all(&mut self, ground: &Ground<'_>) {
+    fn count_all(&mut self, range: &WalkRange<'_>) {
         for (node, references) in &mut self.counted {
-            ground.explain(*node, std::mem::take(references));
+            range.explain(*node, std::mem::take(references));
         }
     }
 
     /// Returns what is known of a type.
     #[inline]
-    fn of(&mut self, ground: &Ground<'_>, class: *mut PyTypeObject) -> Info {
+    fn of(&mut self, range: &WalkRange<'_>, class: *mut PyTypeObject) -> TypeInfo {
         let at = (class.addr() >> 4 ^ class.addr() >> 11) % TYPES;
         let (known, info) = self.types[at];
         if known == class.addr() {
             return info;
         }
-        let info = ground.kinds().of(class);
+        let info = range.types().of(class);
         self.types[at] = (class.addr(), info);
         info
     }
