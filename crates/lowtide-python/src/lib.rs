@@ -2,7 +2,11 @@
 //! memory that torch allocates in tags.
 #![allow(unsafe_code, reason = "the heap of an interpreter is walked by its own pointers")]
 
+mod calls;
+mod data;
+mod machine;
 mod printable;
+mod provided;
 mod release;
 mod tagged;
 
@@ -18,29 +22,59 @@ mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use super::printable::printable;
+    use crate::calls::parse::{parse_bytes, parse_seconds};
     #[pymodule_export]
-    use super::release::{
-        AgentError, AgentStatus, AllocatorCounts, Busy, Claim, Gate, GateState, Holder, HookPoint,
-        Idle, Ladder, Ledger, LedgerKind, LedgerLine, NvmlUsage, Opened, Pass, Pauses,
-        ProcessMemory, ProcessTree, ProcessUsage, Reading, Receipt, Releaser, Restored, Resumed,
-        RungReceipt, StageReport, Stages, StagesReport, Tick, Touch, Trend, TrendWarning, Usage,
-        Working, WouldNotFit, agent_is_asleep, agent_is_suspended, agent_sleep, agent_status,
-        agent_suspend, agent_wake, empty_receipt, malloc_counts, malloc_trim, malloc_trimmable,
-        memory_of_process, nvml_memory, nvml_usage, parse_bytes, parse_seconds, process_memory,
+    use crate::data::ledger::{Ledger, LedgerKind, LedgerLine};
+    #[pymodule_export]
+    use crate::data::receipt::{Reading, Receipt, RungReceipt, empty_receipt};
+    #[pymodule_export]
+    use crate::data::restored::Restored;
+    #[pymodule_export]
+    use crate::data::values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage};
+    #[pymodule_export]
+    use crate::machine::agent::{
+        AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,
     };
     #[pymodule_export]
-    use super::tagged::{
-        TagError, TagScope, TagStatus, tag_at, tag_refusal, tags, tags_ahead, tags_ahead_end,
-        tags_ahead_state, tags_sleep, tags_wake,
+    use crate::machine::numbers::{
+        NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
+        nvml_memory, nvml_usage, process_memory,
     };
+    #[pymodule_export]
+    use crate::machine::process_tree::ProcessTree;
+    #[pymodule_export]
+    use crate::machine::suspended::{agent_is_asleep, agent_is_suspended};
+    #[pymodule_export]
+    use crate::printable::printable;
+    #[pymodule_export]
+    use crate::provided::hooks::HookPoint;
+    #[pymodule_export]
+    use crate::provided::request::Ladder;
+    #[pymodule_export]
+    use crate::release::gate::{Gate, GateState, Pass};
+    #[pymodule_export]
+    use crate::release::idle::{Idle, Tick, Working};
+    #[pymodule_export]
+    use crate::release::pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
+    #[pymodule_export]
+    use crate::release::releaser::Releaser;
+    #[pymodule_export]
+    use crate::release::stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
+    #[pymodule_export]
+    use crate::tagged::ahead::{tags_ahead, tags_ahead_end, tags_ahead_state};
+    #[pymodule_export]
+    use crate::tagged::error::TagError;
+    #[pymodule_export]
+    use crate::tagged::scope::TagScope;
+    #[pymodule_export]
+    use crate::tagged::turns::{TagStatus, tag_at, tag_refusal, tags, tags_sleep, tags_wake};
     #[pymodule_export]
     use lowtide_walk::{
-        Alone, CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Lead,
-        Leads, Kind, Memory, MemoryKind, NativeObject, NodeHooks, RetainedSize, Shown,
-        TypeKind, dlpack_memory, examine, exit_calls, frame_locals, frame_variables,
-        frozen_mortals, hook_lists, is_frozen, kept_by, leads_to, led_to, listed_memory,
-        module_state, objects_of_type, position, referents, refers, thread_state,
+        Alone, CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Kind,
+        Lead, Leads, Memory, MemoryKind, NativeObject, NodeHooks, RetainedSize, Shown, TypeKind,
+        dlpack_memory, examine, exit_calls, frame_locals, frame_variables, frozen_mortals,
+        hook_lists, is_frozen, kept_by, leads_to, led_to, listed_memory, module_state,
+        objects_of_type, position, referents, refers, thread_state,
     };
 
     #[pymodule_init]

@@ -6,8 +6,8 @@ use lowtide::release::Step;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use super::call::held;
-use super::restored::not_restored;
+use crate::calls::waiting::held;
+use crate::data::restored::not_restored;
 
 /// A gate that work passes and that a pause or a release closes.
 #[pyclass(frozen, module = "lowtide._native")]

@@ -6,13 +6,13 @@ use lowtide::release::{IdleOptions, Idling};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::attached::attached;
-use super::call::{CallClock, held, waiting};
-use super::gate::{note_place, word};
-use super::parse::target;
-use super::receipt::Receipt;
-use super::releaser::Releaser;
-use super::restored::{Restored, not_restored};
+use crate::calls::attached::attached;
+use crate::calls::waiting::{CallClock, held, waiting};
+use crate::release::gate::{note_place, word};
+use crate::calls::parse::target;
+use crate::data::receipt::Receipt;
+use crate::release::releaser::Releaser;
+use crate::data::restored::{Restored, not_restored};
 
 /// Releases memory while the process is idle.
 #[pyclass(frozen, module = "lowtide._native")]

@@ -7,11 +7,11 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::call::waiting;
-use super::gate::lock;
-use super::parse::seconds;
-use super::receipt::Receipt;
-use super::releaser::Releaser;
+use crate::calls::waiting::waiting;
+use crate::release::gate::lock;
+use crate::calls::parse::seconds;
+use crate::data::receipt::Receipt;
+use crate::release::releaser::Releaser;
 
 create_exception!(
     lowtide,

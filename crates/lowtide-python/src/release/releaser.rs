@@ -7,14 +7,14 @@ use lowtide::release::{Gauge, LedgerKind, floor};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::call::{CallClock, held, waiting};
-use super::device::PythonDevice;
-use super::gate::Gate;
-use super::hooks::{PythonSetting, hook};
-use super::ledger::Ledger;
-use super::receipt::{Reading, Receipt};
-use super::request::{Ladder, Options, request};
-use super::restored::{Restored, not_restored};
+use crate::calls::waiting::{CallClock, held, waiting};
+use crate::provided::device::PythonDevice;
+use crate::release::gate::Gate;
+use crate::provided::hooks::{PythonSetting, hook};
+use crate::data::ledger::Ledger;
+use crate::data::receipt::{Reading, Receipt};
+use crate::provided::request::{Ladder, Options, request};
+use crate::data::restored::{Restored, not_restored};
 
 /// Frees memory on one device and verifies the result.
 #[pyclass(frozen, module = "lowtide._native")]

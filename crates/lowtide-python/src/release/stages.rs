@@ -8,13 +8,13 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::call::waiting;
-use super::json;
-use super::parse::{seconds, size};
-use super::pauses::Trend;
-use super::receipt::Receipt;
-use super::releaser::Releaser;
-use super::request::{Ladder, Options, request};
+use crate::calls::waiting::waiting;
+use crate::data::json;
+use crate::calls::parse::{seconds, size};
+use crate::release::pauses::Trend;
+use crate::data::receipt::Receipt;
+use crate::release::releaser::Releaser;
+use crate::provided::request::{Ladder, Options, request};
 
 create_exception!(
     lowtide,

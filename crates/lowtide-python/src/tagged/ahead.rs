@@ -6,17 +6,18 @@ use lowtide::AheadShare;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::{ahead_threads, home};
+use crate::tagged::ahead_threads;
+use crate::tagged::pools;
 
 /// Makes backups ahead from now on, in the place of those that are made already. Returns a number for the other
 /// functions. Raises `ValueError` if the share is not from 1 to 100 percent.
 #[pyfunction]
 pub(crate) fn tags_ahead(py: Python<'_>, share: i64) -> PyResult<u64> {
     let share = AheadShare::percent(share).map_err(|bad| PyValueError::new_err(bad.to_string()))?;
-    home::check_process()?;
+    pools::check_process()?;
     Ok(py.detach(|| {
         let number = ahead_threads::begin(share);
-        for (device, home) in home::all() {
+        for (device, home) in pools::all() {
             ahead_threads::begin_on(device, &home.pool);
         }
         number
@@ -28,7 +29,7 @@ pub(crate) fn tags_ahead(py: Python<'_>, share: i64) -> PyResult<u64> {
 #[pyo3(signature = (number=None))]
 pub(crate) fn tags_ahead_end(py: Python<'_>, number: Option<u64>) {
     // A forked child has none.
-    if home::check_process().is_ok() {
+    if pools::check_process().is_ok() {
         py.detach(|| ahead_threads::end(number));
     }
 }
@@ -36,7 +37,7 @@ pub(crate) fn tags_ahead_end(py: Python<'_>, number: Option<u64>) {
 /// Returns what the backups of this number do on each device, as a word; `None` if they have ended.
 #[pyfunction]
 pub(crate) fn tags_ahead_state(number: u64) -> Option<BTreeMap<String, String>> {
-    home::check_process().ok()?;
+    pools::check_process().ok()?;
     let all = ahead_threads::state(number)?.into_iter();
     Some(all.map(|(device, state)| (format!("cuda:{device}"), state)).collect())
 }

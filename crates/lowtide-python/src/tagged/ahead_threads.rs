@@ -20,7 +20,7 @@ struct Running {
 }
 
 /// Begins backups with a share, in the place of those that are made already. Returns their number.
-pub(super) fn begin(share: AheadShare) -> u64 {
+pub(crate) fn begin(share: AheadShare) -> u64 {
     let mut running = running();
     running.number += 1;
     running.share = Some(share);
@@ -32,7 +32,7 @@ pub(super) fn begin(share: AheadShare) -> u64 {
 }
 
 /// Starts the thread of a device, if backups are made ahead.
-pub(super) fn begin_on(device: u32, pool: &Pool) {
+pub(crate) fn begin_on(device: u32, pool: &Pool) {
     let mut running = running();
     if let Some(share) = running.share {
         let start = || AheadThread::start(pool, share).map_err(|error| error.to_string());
@@ -41,7 +41,7 @@ pub(super) fn begin_on(device: u32, pool: &Pool) {
 }
 
 /// Ends backups by their number, or any. Waits for the step that is under way.
-pub(super) fn end(number: Option<u64>) {
+pub(crate) fn end(number: Option<u64>) {
     let mut running = running();
     if number.is_some_and(|number| number != running.number) {
         return;
@@ -53,7 +53,7 @@ pub(super) fn end(number: Option<u64>) {
 }
 
 /// Returns what the backups of this number do on each device, as a word; `None` if they have ended.
-pub(super) fn state(number: u64) -> Option<BTreeMap<u32, String>> {
+pub(crate) fn state(number: u64) -> Option<BTreeMap<u32, String>> {
     let running = running();
     if running.number != number || running.share.is_none() {
         return None;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use lowtide::pool::Tag;
 
-use super::error::Refusal;
-use super::{home, scope};
+use crate::tagged::error::Refusal;
+use crate::tagged::pools;
+use crate::tagged::scope;
 
 /// The name of the pool's first tag: what is allocated while no tag is in force.
 const UNTAGGED: &str = "default";
@@ -44,23 +45,23 @@ extern "C" fn lowtide_tag_free(at: *mut c_void, _size: isize, device: c_int, _st
 }
 
 /// Takes the reason of this thread's last refusal.
-pub(super) fn take_refusal() -> Option<String> {
+pub(crate) fn take_refusal() -> Option<String> {
     REFUSED.try_with(|refused| refused.borrow_mut().take()).unwrap_or_default()
 }
 
 fn allocate(size: isize, device: c_int) -> Result<u64, Refusal> {
     let size = u64::try_from(size).unwrap_or(u64::MAX);
-    home::check_process()?;
+    pools::check_process()?;
     if let Some(scope) = scope::in_force(device) {
         return scope.home.allocate(size, scope.tag, &scope.name);
     }
-    home::home(device)?.allocate(size, Tag::default(), &Arc::from(UNTAGGED))
+    pools::home(device)?.allocate(size, Tag::default(), &Arc::from(UNTAGGED))
 }
 
 fn free(at: u64, device: c_int) {
     // In a forked child the memory is the parent's.
     let of_device = |(number, _): &(u32, _)| i64::from(*number) == i64::from(device);
-    let Some((_, home)) = home::all().into_iter().find(of_device) else { return };
+    let Some((_, home)) = pools::all().into_iter().find(of_device) else { return };
     // What the device does not take back shows in `lowtide.tags()`, and torch cannot be told.
     let _refused = home.free(at);
 }

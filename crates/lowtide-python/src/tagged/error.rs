@@ -15,7 +15,7 @@ create_exception!(
 
 /// A reason why tagged memory cannot be allocated, sleep or wake.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// The pool or the device refused.
     Pool(lowtide::pool::Error),
     /// No tag has this name.

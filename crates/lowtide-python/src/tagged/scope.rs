@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use lowtide::pool::Tag;
 use pyo3::prelude::*;
 
-use super::error::Refusal;
-use super::home::{self, Home};
+use crate::tagged::error::Refusal;
+use crate::tagged::pools::{self, Home};
 
 thread_local! {
     /// The scopes that this thread has begun, the innermost last.
@@ -20,16 +20,16 @@ thread_local! {
 }
 
 /// A tag on a device, while it is in force.
-pub(super) struct Scope {
-    pub(super) home: Arc<Home>,
-    pub(super) tag: Tag,
-    pub(super) name: Arc<str>,
+pub(crate) struct Scope {
+    pub(crate) home: Arc<Home>,
+    pub(crate) tag: Tag,
+    pub(crate) name: Arc<str>,
     device: i32,
     is_open: AtomicBool,
 }
 
 /// Returns the innermost scope of a device on this thread.
-pub(super) fn in_force(device: i32) -> Option<Arc<Scope>> {
+pub(crate) fn in_force(device: i32) -> Option<Arc<Scope>> {
     let look = |begun: &RefCell<Vec<Arc<Scope>>>| {
         let mut begun = begun.borrow_mut();
         begun.retain(|scope| scope.is_open.load(SeqCst));
@@ -48,9 +48,9 @@ impl TagScope {
     /// Opens the device and declares the tag there.
     #[new]
     fn new(py: Python<'_>, name: &str, policy: &str, device: i32) -> PyResult<TagScope> {
-        let (name, policy) = (Arc::<str>::from(name), home::policy(policy)?);
+        let (name, policy) = (Arc::<str>::from(name), pools::policy(policy)?);
         let scope = py.detach(|| {
-            let home = home::home(device)?;
+            let home = pools::home(device)?;
             let tag = home.declare(&name, policy)?;
             let is_open = AtomicBool::new(false);
             Ok::<_, Refusal>(Scope { home, tag, name, device, is_open })
@@ -60,7 +60,7 @@ impl TagScope {
 
     /// Puts the tag in force on this thread. Raises if the tag is asleep, or if this was called before.
     fn begin(&self) -> PyResult<()> {
-        home::check_process()?;
+        pools::check_process()?;
         let scope = &self.0;
         scope.home.open(&scope.name, scope.tag)?;
         if scope.is_open.swap(true, SeqCst) {
@@ -74,7 +74,7 @@ impl TagScope {
     /// Ends the scope, on whatever thread. A second call does nothing.
     fn end(&self) {
         let scope = &self.0;
-        if home::check_process().is_ok() && scope.is_open.swap(false, SeqCst) {
+        if pools::check_process().is_ok() && scope.is_open.swap(false, SeqCst) {
             scope.home.close(&scope.name);
         }
     }

@@ -8,10 +8,11 @@ use lowtide::pool::{Limit, Phase, Scope, SleepPolicy, TagSnapshot};
 use lowtide::release::{Clock, Ladder, Request, rungs};
 use pyo3::prelude::*;
 
-use super::entries::take_refusal;
-use super::error::Refusal;
-use super::home::{self, Home, word};
-use crate::release::{CallClock, Receipt, waiting};
+use crate::tagged::entries::take_refusal;
+use crate::tagged::error::Refusal;
+use crate::tagged::pools::{self, Home, word};
+use crate::calls::waiting::{CallClock, waiting};
+use crate::data::receipt::Receipt;
 
 /// What a tag has on a device.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
@@ -50,7 +51,7 @@ impl TagStatus {
 #[pyfunction]
 pub(crate) fn tags() -> Vec<TagStatus> {
     let mut all = Vec::new();
-    for (number, home) in home::all() {
+    for (number, home) in pools::all() {
         for TagSnapshot { name, phase, live_bytes, physical_bytes, backup_bytes, .. } in home.tags()
         {
             all.push(TagStatus {
@@ -71,7 +72,7 @@ pub(crate) fn tags() -> Vec<TagStatus> {
 /// Returns the tag of the allocation that begins at an address, and whether it is asleep.
 #[pyfunction]
 pub(crate) fn tag_at(address: u64) -> Option<(String, bool)> {
-    home::all().into_iter().find_map(|(_, home)| {
+    pools::all().into_iter().find_map(|(_, home)| {
         let name = home.name_at(address)?;
         let tag = home.pool.find_tag(&name).ok()??;
         Some((name.to_string(), home.pool.phase(tag).ok()? == Phase::Asleep))
@@ -171,12 +172,12 @@ struct Concerned {
 
 /// Returns the pools that have some of these tags, or all if no name is given; refuses an unknown name.
 fn concerned(names: &[String]) -> Result<Vec<Concerned>, Refusal> {
-    home::check_process()?;
+    pools::check_process()?;
     let of_home = |(_, home): (u32, Arc<Home>)| {
         let names = home.tags().into_iter().map(|tag| tag.name).collect();
         Concerned { home, names }
     };
-    let mut all: Vec<Concerned> = home::all().into_iter().map(of_home).collect();
+    let mut all: Vec<Concerned> = pools::all().into_iter().map(of_home).collect();
     let known: BTreeSet<String> = all.iter().flat_map(|one| one.names.clone()).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(*name)) {
         let known = known.into_iter().collect();

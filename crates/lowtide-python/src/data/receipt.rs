@@ -4,9 +4,9 @@ use lowtide::device::Bytes;
 use lowtide::release::{LogLevel, RungOutcome, Verdict, log_text};
 use pyo3::prelude::*;
 
-use super::json;
-use super::ledger::Ledger;
-use super::values::{Claim, Holder, Touch};
+use crate::data::json;
+use crate::data::ledger::Ledger;
+use crate::data::values::{Claim, Holder, Touch};
 
 /// The result of a release, with the driver's numbers before and after.
 ///

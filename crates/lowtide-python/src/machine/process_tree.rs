@@ -7,7 +7,7 @@ use lowtide_device::process_tree;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use super::parse::seconds;
+use crate::calls::parse::seconds;
 
 /// A process and all that it has started, in whatever group or session.
 #[pyclass(frozen, module = "lowtide._native")]

@@ -11,9 +11,9 @@ use lowtide::release::{Allocator, AllocatorCounts, Failure, Gauge, LedgerLine};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::attached::attached;
-use super::ledger;
-use super::values;
+use crate::calls::attached::attached;
+use crate::data::ledger;
+use crate::data::values;
 
 /// A device that a Python object describes.
 pub(crate) struct PythonDevice {

@@ -8,9 +8,9 @@ use lowtide::release::{Failure, Hook, HookCall, Restore, Setting, Touch};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::attached::attached;
-use super::climb::within;
-use super::values;
+use crate::calls::attached::attached;
+use crate::calls::climb::within;
+use crate::data::values;
 
 /// The rung that runs a hook.
 #[pyclass(

@@ -8,8 +8,8 @@ use lowtide::release::Releaser;
 use lowtide_device::process::{Generation, has_exit_begun};
 use lowtide_device::{Address, Bytes, Device, DeviceId};
 
-use super::ahead_threads;
-use super::error::Refusal;
+use crate::tagged::ahead_threads;
+use crate::tagged::error::Refusal;
 
 /// Pools by the number of their device. They stay until the process ends: torch may free at any time.
 static HOMES: Mutex<BTreeMap<u32, Arc<Home>>> = Mutex::new(BTreeMap::new());
@@ -17,9 +17,9 @@ static HOMES: Mutex<BTreeMap<u32, Arc<Home>>> = Mutex::new(BTreeMap::new());
 static MADE_IN: OnceLock<Generation> = OnceLock::new();
 
 /// The tagged memory of one device.
-pub(super) struct Home {
-    pub(super) pool: Pool,
-    pub(super) releaser: Releaser,
+pub(crate) struct Home {
+    pub(crate) pool: Pool,
+    pub(crate) releaser: Releaser,
     tables: Mutex<Tables>,
 }
 
@@ -36,13 +36,13 @@ struct Tables {
 }
 
 /// Tags that this thread puts to sleep or wakes. No scope of them opens until it is dropped.
-pub(super) struct Turning<'a> {
+pub(crate) struct Turning<'a> {
     home: &'a Home,
     names: Vec<String>,
 }
 
 /// Returns the pool of a device, made if there is none.
-pub(super) fn home(device: i32) -> Result<Arc<Home>, Refusal> {
+pub(crate) fn home(device: i32) -> Result<Arc<Home>, Refusal> {
     let number = u32::try_from(device).map_err(|_| Refusal::BadDevice { device })?;
     check_process()?;
     if let Some(home) = homes().get(&number) {
@@ -56,7 +56,7 @@ pub(super) fn home(device: i32) -> Result<Arc<Home>, Refusal> {
 }
 
 /// Returns every pool with its device's number; none in a forked child.
-pub(super) fn all() -> Vec<(u32, Arc<Home>)> {
+pub(crate) fn all() -> Vec<(u32, Arc<Home>)> {
     if check_process().is_err() {
         return Vec::new();
     }
@@ -64,7 +64,7 @@ pub(super) fn all() -> Vec<(u32, Arc<Home>)> {
 }
 
 /// Refuses in a forked child. Its parent's threads may have held any lock when it was forked.
-pub(super) fn check_process() -> Result<(), Refusal> {
+pub(crate) fn check_process() -> Result<(), Refusal> {
     let made_in = MADE_IN.get_or_init(Generation::current);
     if made_in.is_current() { Ok(()) } else { Err(Refusal::Forked) }
 }
@@ -91,7 +91,7 @@ impl Home {
     }
 
     /// Declares a tag with its policy; refuses where it was declared with another.
-    pub(super) fn declare(&self, name: &str, policy: SleepPolicy) -> Result<Tag, Refusal> {
+    pub(crate) fn declare(&self, name: &str, policy: SleepPolicy) -> Result<Tag, Refusal> {
         let known = self.tables().declared.get(name).copied();
         match known {
             Some(known) if known != policy => {
@@ -108,19 +108,19 @@ impl Home {
     }
 
     /// Returns the policy that a tag was declared with.
-    pub(super) fn declared(&self, name: &str) -> SleepPolicy {
+    pub(crate) fn declared(&self, name: &str) -> SleepPolicy {
         self.tables().declared.get(name).copied().unwrap_or(SleepPolicy::Offload)
     }
 
     /// Returns the tags that were declared or used here, with their numbers.
-    pub(super) fn tags(&self) -> Vec<TagSnapshot> {
+    pub(crate) fn tags(&self) -> Vec<TagSnapshot> {
         let declared: BTreeSet<String> = self.tables().declared.keys().cloned().collect();
         let tags = self.pool.snapshot().tags.into_iter();
         tags.filter(|tag| declared.contains(&tag.name) || tag.live_bytes > Bytes::ZERO).collect()
     }
 
     /// Counts a scope of a tag that opens; refuses where the tag is not awake.
-    pub(super) fn open(&self, name: &str, tag: Tag) -> Result<(), Refusal> {
+    pub(crate) fn open(&self, name: &str, tag: Tag) -> Result<(), Refusal> {
         let mut tables = self.tables();
         if tables.turning.contains(name) {
             return Err(Refusal::Turning { name: name.to_owned() });
@@ -133,20 +133,20 @@ impl Home {
     }
 
     /// Counts a scope of a tag that ends.
-    pub(super) fn close(&self, name: &str) {
+    pub(crate) fn close(&self, name: &str) {
         if let Some(open) = self.tables().open.get_mut(name) {
             *open = open.saturating_sub(1);
         }
     }
 
     /// Returns how many scopes of a tag are open.
-    pub(super) fn open_scopes(&self, name: &str) -> usize {
+    pub(crate) fn open_scopes(&self, name: &str) -> usize {
         self.tables().open.get(name).copied().unwrap_or_default()
     }
 
     /// Begins to put tags to sleep, or to wake them. Refuses where a scope of one is open, or another
     /// thread does the same.
-    pub(super) fn turn(&self, names: Vec<String>) -> Result<Turning<'_>, Refusal> {
+    pub(crate) fn turn(&self, names: Vec<String>) -> Result<Turning<'_>, Refusal> {
         let mut tables = self.tables();
         for name in &names {
             if tables.open.get(name).is_some_and(|open| *open > 0) {
@@ -162,7 +162,7 @@ impl Home {
     }
 
     /// Allocates whole pages for torch.
-    pub(super) fn allocate(&self, size: u64, tag: Tag, name: &Arc<str>) -> Result<u64, Refusal> {
+    pub(crate) fn allocate(&self, size: u64, tag: Tag, name: &Arc<str>) -> Result<u64, Refusal> {
         let page = self.pool.device().info().page.0;
         // Where there is no multiple, the pool says that it is too large.
         let whole = Bytes(size.checked_next_multiple_of(page).unwrap_or(size));
@@ -173,7 +173,7 @@ impl Home {
 
     /// Frees what torch has at an address, and returns the memory to the device. Waits for the device
     /// first, as `cudaFree` does: torch does not wait for work that it gave to the allocation's stream.
-    pub(super) fn free(&self, at: u64) -> Result<(), Refusal> {
+    pub(crate) fn free(&self, at: u64) -> Result<(), Refusal> {
         // At exit the driver may be gone, and the memory goes with the process.
         if has_exit_begun() || self.tables().allocations.remove(&at).is_none() {
             return Ok(());
@@ -185,18 +185,18 @@ impl Home {
     }
 
     /// Returns the name of the tag of an allocation that begins at this address.
-    pub(super) fn name_at(&self, at: u64) -> Option<Arc<str>> {
+    pub(crate) fn name_at(&self, at: u64) -> Option<Arc<str>> {
         self.tables().allocations.get(&at).cloned()
     }
 }
 
 impl Turning<'_> {
-    pub(super) fn names(&self) -> &[String] {
+    pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
 
     /// Returns the tags.
-    pub(super) fn tags(&self) -> Result<Vec<Tag>, Refusal> {
+    pub(crate) fn tags(&self) -> Result<Vec<Tag>, Refusal> {
         let found = self.names.iter().filter_map(|name| self.home.pool.find_tag(name).transpose());
         Ok(found.collect::<Result<_, _>>()?)
     }
@@ -212,7 +212,7 @@ impl Drop for Turning<'_> {
 }
 
 /// Returns a policy as Python reads it.
-pub(super) fn word(policy: SleepPolicy) -> &'static str {
+pub(crate) fn word(policy: SleepPolicy) -> &'static str {
     match policy {
         SleepPolicy::Offload => "offload",
         SleepPolicy::Discard => "discard",
@@ -221,7 +221,7 @@ pub(super) fn word(policy: SleepPolicy) -> &'static str {
 }
 
 /// Returns the policy of a word.
-pub(super) fn policy(word: &str) -> Result<SleepPolicy, Refusal> {
+pub(crate) fn policy(word: &str) -> Result<SleepPolicy, Refusal> {
     match word {
         "offload" => Ok(SleepPolicy::Offload),
         "discard" => Ok(SleepPolicy::Discard),

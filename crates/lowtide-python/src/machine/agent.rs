@@ -6,10 +6,10 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use super::call::held;
-use super::json;
-use super::ledger::Ledger;
-use super::receipt::Receipt;
+use crate::calls::waiting::held;
+use crate::data::json;
+use crate::data::ledger::Ledger;
+use crate::data::receipt::Receipt;
 
 create_exception!(
     lowtide,

@@ -3,7 +3,7 @@
 use lowtide::device::Bytes;
 use pyo3::prelude::*;
 
-use super::json;
+use crate::data::json;
 
 /// A category of memory in the ledger.
 #[pyclass(

@@ -4,8 +4,8 @@ use lowtide::release::RestoreError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use super::receipt::Reading;
-use super::values::Touch;
+use crate::data::receipt::Reading;
+use crate::data::values::Touch;
 
 /// What came back to the device before a task began: models, sessions.
 #[pyclass(frozen, module = "lowtide._native")]

@@ -5,7 +5,7 @@
 use lowtide::device::Bytes;
 use pyo3::prelude::*;
 
-use super::json;
+use crate::data::json;
 
 /// Total and free memory of a device, as the driver reports it.
 #[pyclass(frozen, eq, get_all, new = "from_fields", module = "lowtide._native")]

@@ -12,12 +12,12 @@ use lowtide::release::{
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::attached::attached;
-use super::climb::{self, within};
-use super::device::PythonDevice;
-use super::hooks::{hook, size};
-use super::parse::{seconds, target};
-use super::values::Holder;
+use crate::calls::attached::attached;
+use crate::calls::climb::{self, within};
+use crate::provided::device::PythonDevice;
+use crate::provided::hooks::{hook, size};
+use crate::calls::parse::{seconds, target};
+use crate::data::values::Holder;
 
 /// The ladders of the Python package.
 #[pyclass(

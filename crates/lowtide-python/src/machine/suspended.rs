@@ -39,7 +39,7 @@ fn asked(name: &CStr) -> bool {
 }
 
 /// Asks the helper for the numbers of a GPU. It runs for as long as a process is suspended.
-pub(super) fn numbers_of(uuid: &str) -> Result<DeviceNumbers, String> {
+pub(crate) fn numbers_of(uuid: &str) -> Result<DeviceNumbers, String> {
     let folder = PrivateFolder::of_user().map_err(|error| error.to_string())?;
     // Nothing is started from here: the agent does that when the process comes back.
     let helper = Helper::new(folder.path(), PathBuf::new());
